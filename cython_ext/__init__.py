@@ -1,0 +1,1 @@
+"""Kernels over keys, rows and examples; imports nothing of ours."""

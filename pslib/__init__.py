@@ -1,0 +1,1 @@
+"""A sparse parameter server for CTR prediction and recommendation."""

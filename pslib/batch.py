@@ -1,0 +1,42 @@
+"""One batch of examples, keyed: what readers give and models eat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.ragged import Ragged
+
+__all__ = ["Batch"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """``B`` examples with their keys already made distinct.
+
+    Attributes
+    ----------
+    labels : (B,) float32
+        0 or 1.
+    dense : (B, N) float32
+        The dense fields in the schema's order, nulls filled.
+    keys : (U,) uint64
+        Distinct keys of all sparse and ragged fields, in order of first appearance (sparse fields example by
+        example, then ragged fields one after the other).
+    sparse : (B, F) int32
+        For each example and sparse field, the place of its key in ``keys``.
+    ragged : mapping of field name to Ragged of int32
+        For each ragged field, the places of its keys in ``keys``.
+    """
+
+    labels: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    keys: NDArray[np.uint64]
+    sparse: NDArray[np.int32]
+    ragged: Mapping[str, Ragged[np.int32]]
+
+    def __len__(self) -> int:
+        return self.labels.size

@@ -1,0 +1,115 @@
+"""Every error that pslib raises on purpose, as one tree.
+
+::
+
+    PslibError                       exit code 70 (our own fault)
+    ├── ConfigurationError           64  what the user asked for can't be done
+    │   └── DataError                64  a file or a value in it is not what the schema says
+    ├── ProtocolError                70  bytes that are not a legal message
+    │   ├── LocalProtocolError           this side tried to send something illegal
+    │   └── RemoteProtocolError          the other side did
+    ├── UnavailableError             69  somebody who is needed does not answer
+    │   ├── WaitTimeoutError             nobody answered in time
+    │   ├── ServerLostError              a server died, and rows with it
+    │   └── PreemptedError           75  asked to leave; state has been flushed
+    └── CheckpointError              64
+        ├── CheckpointCorruptError       bytes do not match the manifest
+        └── CheckpointIncompatibleError  a checkpoint of another model
+
+Every message is one line: what was expected, what came, what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "EXIT_DONE",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointIncompatibleError",
+    "ConfigurationError",
+    "DataError",
+    "LocalProtocolError",
+    "PreemptedError",
+    "ProtocolError",
+    "PslibError",
+    "RemoteProtocolError",
+    "ServerLostError",
+    "UnavailableError",
+    "WaitTimeoutError",
+]
+
+EXIT_DONE = 0
+
+
+class PslibError(Exception):
+    """Base of all errors that pslib raises on purpose; ``exit_code`` is the command line's exit status."""
+
+    exit_code = 70
+
+
+class ConfigurationError(PslibError):
+    """What the user asked for can't be done; nothing was changed.
+
+    Parameters
+    ----------
+    *problems
+        One line each; all that are known are given at once.
+    """
+
+    exit_code = 64
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems: Sequence[str] = problems
+
+
+class DataError(ConfigurationError):
+    """A data file, or a value in it, is not what the schema says; the message names file, row and column."""
+
+
+class ProtocolError(PslibError):
+    """Bytes or a message that the protocol does not allow."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side tried to send what the protocol forbids: a fault of the caller."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side sent what the protocol forbids: its connection is dropped, nothing else changes."""
+
+
+class UnavailableError(PslibError):
+    """Somebody who is needed does not answer."""
+
+    exit_code = 69
+
+
+class WaitTimeoutError(UnavailableError):
+    """A wait ended without an answer; the message says who waited for whom and how long."""
+
+
+class ServerLostError(UnavailableError):
+    """A server died; the message names it and says what was lost with it."""
+
+
+class PreemptedError(UnavailableError):
+    """The process was asked to leave and has flushed its work."""
+
+    exit_code = 75
+
+
+class CheckpointError(PslibError):
+    """A checkpoint can't be written or read."""
+
+    exit_code = 64
+
+
+class CheckpointCorruptError(CheckpointError):
+    """A file of a checkpoint is missing, cut or changed; the message names the file."""
+
+
+class CheckpointIncompatibleError(CheckpointError):
+    """A sound checkpoint that belongs to other tables or to a newer format."""
