@@ -1,0 +1,74 @@
+"""Models by name, as a configuration file asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from pslib.errors import ConfigurationError
+from pslib.schema import Schema
+from rec_models.deepfm import DeepFM
+from rec_models.dnn import DNN
+from rec_models.fm import FM
+from rec_models.lr import LR
+from rec_models.model import Model
+from rec_models.options import did_you_mean, option_from_plain
+from rec_models.wide_deep import WideDeep
+
+__all__ = ["MODELS", "build"]
+
+MODELS: dict[str, type[Model]] = {"lr": LR, "fm": FM, "wide_deep": WideDeep, "dnn": DNN, "deepfm": DeepFM}
+"""Every model by the name of its file. Adding a model is one file and one entry here."""
+
+
+def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
+    """Make a model from plain configuration.
+
+    Parameters
+    ----------
+    name : str
+        A key of `MODELS`.
+    schema : Schema
+    options : mapping of option name to value
+        Fields of the model's class. Optimizers and initializers may be mappings such as
+        ``{"name": "Adagrad", "learning_rate": 0.05}``, tuples may be lists.
+
+    Raises
+    ------
+    ConfigurationError
+        When the name or an option is unknown or a value out of range; all problems at once, with suggestions.
+
+    Examples
+    --------
+    >>> schema = Schema(label="click", sparse=["user", "item"])
+    >>> build("fm", schema, {"dim": 4}).table().dim
+    5
+    """
+    if name not in MODELS:
+        raise ConfigurationError(
+            f"model: expected one of {', '.join(MODELS)}, got {name!r}{did_you_mean(name, MODELS)}"
+        )
+    known = {field.name for field in fields(MODELS[name]) if field.name != "schema"}
+    problems = [
+        f"{name}: unknown option {option!r}{did_you_mean(option, known)}; it takes {', '.join(sorted(known))}"
+        for option in options
+        if option not in known
+    ]
+    values: dict[str, object] = {}
+    for option in sorted(known & options.keys()):
+        try:
+            values[option] = option_from_plain(option, options[option])
+        except ConfigurationError as error:
+            problems += [f"{name}: {option}: {problem}" for problem in error.problems]
+    return _made(MODELS[name], schema, values, problems)
+
+
+def _made(kind: type[Model], schema: Schema, values: dict[str, object], problems: list[str]) -> Model:
+    """Let the class check the values even where problems are known already, so that all come out at once."""
+    try:
+        model = kind(schema, **values)  # type: ignore[arg-type]
+    except ConfigurationError as error:
+        problems = [*problems, *error.problems]
+    if problems:
+        raise ConfigurationError(*problems)
+    return model

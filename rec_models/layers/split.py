@@ -1,0 +1,37 @@
+"""Cut pulled rows into the parts of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["split"]
+
+
+def split(tape: Tape, rows: Var, widths: Sequence[int]) -> tuple[Var, ...]:
+    """Give each part of a row a Var of its own.
+
+    Parameters
+    ----------
+    rows : (U, D)
+    widths : sequence of int
+        Floats of each part, D in all.
+
+    Returns
+    -------
+    tuple of (U, width)
+        Backward joins the gradients of the parts side by side.
+    """
+    ends = np.cumsum(widths)
+    parts = tuple(
+        np.ascontiguousarray(rows.value[:, end - width : end])
+        for end, width in zip(ends, widths, strict=True)
+    )
+
+    def backward(*gradients: Array) -> None:
+        rows.accumulate(np.concatenate(gradients, axis=1))
+
+    return tape.record_many(parts, backward)

@@ -1,0 +1,42 @@
+"""Logistic regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import add
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
+from rec_models.tape import Tape, Var
+
+__all__ = ["LR"]
+
+
+@dataclass(frozen=True, eq=False)
+class LR(Model):
+    """One weight a key, one a dense field, and a bias (Richardson, Dominowska and Ragno, WWW 2007, eq. 3).
+
+    Attributes
+    ----------
+    w_optimizer : Optimizer
+    w_initializer : Initializer
+    """
+
+    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    w_initializer: Initializer = W_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``w``: the weight of a key."""
+        return (PartSpec("w", 1, self.w_optimizer, self.w_initializer),)
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Bias, and the weights of the dense fields."""
+        return {"bias": (1,)} | self._first_order_shapes()
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """``y = w_0 + <w, x>``."""
+        return add(tape, *self._first_order(tape, batch, rows, dense), dense["bias"])

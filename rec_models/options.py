@@ -1,0 +1,89 @@
+"""Options of models: read from plain configuration, checked all at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+
+from pslib.initializers import Constant, Initializer, Normal, initializer_from_dict
+from pslib.optimizers import Adagrad, Optimizer, optimizer_from_dict
+from pslib.tables import DIM_MAX
+
+__all__ = [
+    "DEFAULT_OPTIMIZER",
+    "HIDDEN_MAX",
+    "V_INITIALIZER",
+    "W_INITIALIZER",
+    "did_you_mean",
+    "option_from_plain",
+    "option_problem",
+]
+
+HIDDEN_MAX = 1 << 16
+"""Units of one hidden layer: published CTR models stay below 5,000; more is likelier a typing error."""
+
+DEFAULT_OPTIMIZER = Adagrad(0.05, initial_accumulator=0.01)
+"""Of rows: Adagrad, since the rows that a batch touches differ in frequency by many orders of magnitude."""
+
+W_INITIALIZER = Constant(0.0)
+"""Of first-order weights: an unseen key has no opinion."""
+
+V_INITIALIZER = Normal(0.01)
+"""Of embeddings: small, so that first the first-order term is learnt and then the pairs; not zero, since at
+zero the gradient of a pair is zero too."""
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """`` (did you mean ...?)`` for the nearest known word, else nothing."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def option_from_plain(name: str, plain: object) -> object:
+    """Read one option as YAML or JSON writes it: mappings become optimizers and initializers, lists tuples.
+
+    Raises
+    ------
+    ConfigurationError
+        When an optimizer or initializer is unknown or a number in it out of range.
+    """
+    if isinstance(plain, Mapping) and name.endswith("optimizer"):
+        return optimizer_from_dict(dict(plain))
+    if isinstance(plain, Mapping) and name.endswith("initializer"):
+        return initializer_from_dict(dict(plain))
+    return tuple(plain) if isinstance(plain, list) else plain
+
+
+def _is_whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+
+
+def _is_hidden(value: object) -> bool:
+    return isinstance(value, tuple) and all(_is_whole(units, 1, HIDDEN_MAX) for units in value)
+
+
+_RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "dim": (f"an integer in 1..{DIM_MAX}", lambda value: _is_whole(value, 1, DIM_MAX)),
+    "hidden": (f"a list of integers in 1..{HIDDEN_MAX}", _is_hidden),
+    "dropout": ("a number, 0 <= dropout < 1", _is_rate),
+    "seed": ("an integer in 0..2^63-1", lambda value: _is_whole(value, 0, 2**63 - 1)),
+    "optimizer": ("an optimizer", lambda value: isinstance(value, Optimizer)),
+    "initializer": ("an initializer", lambda value: isinstance(value, Initializer)),
+}
+
+
+def option_problem(name: str, value: object) -> str | None:
+    """What is wrong with one option's value, one line; None where nothing is.
+
+    Parameters
+    ----------
+    name : str
+        ``w_optimizer`` is checked as an optimizer, ``v_initializer`` as an initializer, and so on.
+    value : object
+    """
+    expected, is_right = _RULES[name.removeprefix("w_").removeprefix("v_")]
+    return None if is_right(value) else f"{name}: expected {expected}, got {value!r}"
