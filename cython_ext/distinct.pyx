@@ -1,0 +1,207 @@
+"""Distinct keys of a batch, and who owns them.
+
+`distinct` fills an open-addressing table of at least 2n cells of four bytes, each a 1-based place among the
+keys found so far (0 = empty); at that size it stays in a core's L2 cache for the batches of training. Cells of a
+block of keys are prefetched before they are probed. Order of first appearance, not sorted order, because it
+then depends on nothing but the batch and costs nothing.
+
+Dead ends, measured on 106,496 Zipf keys: 8-byte cells with a 32-bit tag (twice the memory to clear and to
+miss, 10 to 30 % slower); a branch on "new or known" (no predictor wins it: 40 % slower where half are new).
+"""
+
+import numpy as np
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from cython_ext.hashing cimport partition_number, pslib_mix64
+from cython_ext.hashing import check_partition_bits
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define PSLIB_PREFETCH(address) __builtin_prefetch(address, 1)
+    #else
+    #define PSLIB_PREFETCH(address) ((void) 0)
+    #endif
+    """
+    void PSLIB_PREFETCH(const void* address) nogil
+
+cdef enum:
+    BLOCK = 64  # keys hashed and prefetched together: enough misses in flight, and the block stays in L1
+
+cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
+
+
+cdef uint32_t fill_distinct(
+    const uint64_t* keys, Py_ssize_t n,
+    uint32_t* cells, uint64_t mask,  # INOUT, mask + 1 empty cells
+    uint64_t* found,  # OUT, room for n
+    int32_t* inverse,  # OUT
+) noexcept nogil:
+    """Number of distinct keys.
+
+    Whether a key is new is a coin toss, so both outcomes run the same instructions: ``found[count]`` is
+    written in any case, an empty cell reads as place ``count``, and so a new key finds itself there.
+    """
+    cdef uint64_t at[BLOCK]
+    cdef Py_ssize_t start = 0, j, size
+    cdef uint32_t count = 0, cell
+    cdef uint64_t key, where
+    while start < n:
+        size = min(<Py_ssize_t> BLOCK, n - start)
+        for j in range(size):
+            at[j] = pslib_mix64(keys[start + j]) & mask
+        for j in range(size):
+            PSLIB_PREFETCH(&cells[at[j]])
+        for j in range(size):
+            key = keys[start + j]
+            where = at[j]
+            found[count] = key
+            while True:
+                cell = cells[where]
+                cell |= (count + 1) & (0u - <uint32_t> (cell == 0))
+                if found[cell - 1] == key:
+                    break
+                where = (where + 1) & mask
+            cells[where] = cell
+            inverse[start + j] = <int32_t> (cell - 1)
+            count += cell == count + 1
+        start += size
+    return count
+
+
+def distinct(const uint64_t[::1] keys):
+    """Distinct keys and where each key stands among them.
+
+    Parameters
+    ----------
+    keys : (n,) uint64
+        Every value is legal, 0 and 2^64-1 too.
+
+    Returns
+    -------
+    found : (u,) uint64
+        In order of first appearance.
+    inverse : (n,) int32
+        ``found[inverse] == keys``.
+
+    Raises
+    ------
+    ValueError
+        When there are more than 2^31-1 keys.
+    MemoryError
+        When the table (8 to 16 bytes a key) can't be had.
+    """
+    cdef Py_ssize_t n = keys.shape[0]
+    if n > KEYS_MAX:
+        raise ValueError(f"expected at most {KEYS_MAX} keys, got {n}")
+    found = np.empty(n, np.uint64)
+    inverse = np.empty(n, np.int32)
+    if n == 0:
+        return found, inverse
+    cdef uint64_t[::1] found_view = found
+    cdef int32_t[::1] inverse_view = inverse
+    cdef size_t cell_count = 16
+    while cell_count < <size_t> (2 * n):
+        cell_count *= 2
+    cdef uint32_t* cells = <uint32_t*> calloc(cell_count, sizeof(uint32_t))
+    if cells == NULL:
+        raise MemoryError(f"no memory for the {4 * cell_count} bytes that {n} keys need")
+    cdef uint32_t count
+    with nogil:
+        count = fill_distinct(&keys[0], n, cells, cell_count - 1, &found_view[0], &inverse_view[0])
+        free(cells)
+    return found[:count].copy(), inverse
+
+
+def group_by_owner(
+    const uint64_t[::1] keys, int partition_bits, const uint16_t[::1] owners, int owner_count
+):
+    """Stable counting sort of keys by the owner of their partition.
+
+    Parameters
+    ----------
+    keys : (n,) uint64
+    partition_bits : int
+        0..20.
+    owners : (2**partition_bits,) uint16
+        Owner of each partition, each below ``owner_count``.
+    owner_count : int
+        1..65536.
+
+    Returns
+    -------
+    order : (n,) int32
+        ``keys[order[starts[o]:starts[o + 1]]]`` are the keys of owner ``o`` in their original order.
+    starts : (owner_count + 1,) int64
+
+    Raises
+    ------
+    ValueError
+        When a number or length is out of range.
+    """
+    check_partition_bits(partition_bits)
+    cdef Py_ssize_t i, n = keys.shape[0], partitions = 1 << partition_bits
+    if n > KEYS_MAX:
+        raise ValueError(f"expected at most {KEYS_MAX} keys, got {n}")
+    if owners.shape[0] != partitions:
+        raise ValueError(f"owners: expected one a partition, {partitions}, got {owners.shape[0]}")
+    if not 1 <= owner_count <= 65536:
+        raise ValueError(f"owner_count must be in 1..65536, got {owner_count}")
+    order = np.empty(n, np.int32)
+    owner_of_key = np.empty(n, np.uint16)
+    starts = np.zeros(owner_count + 1, np.int64)
+    next_place = np.empty(owner_count, np.int64)
+    cdef int32_t[::1] order_view = order
+    cdef uint16_t[::1] key_owner = owner_of_key
+    cdef int64_t[::1] start = starts, place = next_place
+    cdef uint16_t owner
+    cdef bint sound = True
+    with nogil:
+        for i in range(partitions):
+            sound &= owners[i] < owner_count
+        if sound:
+            for i in range(n):
+                owner = owners[partition_number(keys[i], partition_bits)]
+                key_owner[i] = owner
+                start[owner + 1] += 1
+            for i in range(owner_count):
+                place[i] = start[i]
+                start[i + 1] += start[i]
+            for i in range(n):
+                owner = key_owner[i]
+                order_view[place[owner]] = <int32_t> i
+                place[owner] += 1
+    if not sound:
+        raise ValueError(f"owners must be below owner_count {owner_count}, got {np.max(owners)}")
+    return order, starts
+
+
+def partitions_touched(const uint64_t[::1] keys, int partition_bits):
+    """Partitions that hold at least one of the keys.
+
+    Parameters
+    ----------
+    keys : (n,) uint64
+    partition_bits : int
+        0..20.
+
+    Returns
+    -------
+    (k,) uint32
+        Rising, each once.
+
+    Raises
+    ------
+    ValueError
+        When ``partition_bits`` is out of range.
+    """
+    check_partition_bits(partition_bits)
+    cdef Py_ssize_t i, n = keys.shape[0]
+    touched = np.zeros(1 << partition_bits, np.uint8)
+    cdef uint8_t[::1] flags = touched
+    with nogil:
+        for i in range(n):
+            flags[partition_number(keys[i], partition_bits)] = 1
+    return np.flatnonzero(touched).astype(np.uint32)
