@@ -1,0 +1,300 @@
+"""The job file: everything that one run needs, in one YAML file, checked before anything starts.
+
+::
+
+    data:
+      train: data/train.parquet          # a file, a folder, a pattern or a list; relative to this file
+      valid: data/valid.parquet          # optional
+      test: data/test.parquet            # optional
+      schema:
+        label: click
+        dense: [price, {name: shows, log1p: true, fill: 0}]
+        sparse: [user, item]
+        ragged: [{name: history, pooling: mean, vocabulary: item}]
+    model: {name: deepfm, dim: 16, hidden: [400, 400]}
+    optimizers:                          # optional; defaults: the model's own for rows, Adam for dense
+      rows: {name: Adagrad, learning_rate: 0.05}     # or one for each part: rows: {w: {...}, v: {...}}
+      dense: {name: Adam, learning_rate: 0.001}
+    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0}
+    cluster: {servers: 2, trainers: 2, shard_threads: 1}
+    out: runs/first
+
+Paths may hold ``~`` and ``${VARIABLE}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from launch.model_settings import build_model, model_problems
+from launch.optimizer_settings import optimizer_problems, row_optimizers
+from launch.paths import expand, path_problems
+from launch.problems import problem_lines
+from launch.yaml_text import read_yaml, write_yaml
+from pslib.config import ClusterConfig
+from pslib.errors import ConfigurationError
+from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
+from pslib.schema import Schema
+from rec_models import Model
+
+__all__ = ["Job", "read_job"]
+
+BATCH_ROWS_MAX = 1 << 20
+"""A batch of a million examples with 40 fields already holds 160 MB of keys and inverse."""
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Name = Annotated[str, Field(min_length=1)]
+Paths = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+class DenseColumn(_Section):
+    """A number column: see `pslib.schema.DenseField`."""
+
+    name: Name
+    fill: float = Field(default=0.0, allow_inf_nan=False)
+    log1p: bool = False
+
+
+class SparseColumn(_Section):
+    """A column of one key an example: see `pslib.schema.SparseField`."""
+
+    name: Name
+    vocabulary: Name | None = None
+
+
+class RaggedColumn(_Section):
+    """A list column: see `pslib.schema.RaggedField`."""
+
+    name: Name
+    pooling: Literal["sum", "mean"] = "mean"
+    vocabulary: Name | None = None
+
+
+class SchemaSection(_Section):
+    """Columns that the model reads."""
+
+    label: Name
+    dense: list[Annotated[DenseColumn, BeforeValidator(_named)]] = []
+    sparse: list[Annotated[SparseColumn, BeforeValidator(_named)]] = []
+    ragged: list[Annotated[RaggedColumn, BeforeValidator(_named)]] = []
+
+
+class DataSection(_Section):
+    """Where the examples are, and their schema."""
+
+    train: Paths
+    valid: Paths | None = None
+    test: Paths | None = None
+    columns: SchemaSection = Field(alias="schema")
+
+
+class ModelSection(_Section):
+    """A model by name; every other key is an option of that model, checked by the model."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
+
+    name: Name
+
+
+class OptimizersSection(_Section):
+    """Optimizers of rows (one for all parts, or one for each) and of dense parameters."""
+
+    rows: dict[str, Any] | None = None
+    dense: dict[str, Any] | None = None
+
+
+class TrainingSection(_Section):
+    """Numbers of the training loop; see `pslib.trainer.Trainer`."""
+
+    batch_rows: int = Field(default=4096, ge=1, le=BATCH_ROWS_MAX)
+    staleness: int = Field(default=2, ge=0, le=1024)
+    epochs: int = Field(default=1, ge=1, le=1_000_000)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    lease_rows: int | None = Field(default=None, ge=1, le=65536)
+
+
+class ClusterSection(_Section):
+    """How many processes of which kind; see `pslib.config.ClusterConfig`."""
+
+    servers: int = 1
+    trainers: int = 1
+    shard_threads: int = 1
+    partition_bits: int = 12
+    dense_blocks: int = 64
+
+
+class Job(_Section):
+    """A job file that has been checked; paths are absolute."""
+
+    data: DataSection
+    model: ModelSection
+    optimizers: OptimizersSection = OptimizersSection()
+    training: TrainingSection = TrainingSection()
+    cluster: ClusterSection = ClusterSection()
+    out: Name = "run"
+
+    @property
+    def schema_of_data(self) -> Schema:
+        """The schema as readers and models want it."""
+        return Schema.from_dict(self.data.columns.model_dump())
+
+    def build_model(self) -> Model:
+        """The model that this file asks for."""
+        return build_model(
+            self.model.name,
+            self.schema_of_data,
+            self.model.model_extra or {},
+            self.row_optimizers,
+            self.training.seed,
+        )
+
+    @property
+    def cluster_config(self) -> ClusterConfig:
+        """The cluster as the coordinator wants it."""
+        return ClusterConfig(**self.cluster.model_dump())
+
+    @property
+    def dense_optimizer(self) -> Optimizer:
+        """Optimizer of the dense parameters."""
+        return Adam() if self.optimizers.dense is None else optimizer_from_dict(self.optimizers.dense)
+
+    @property
+    def row_optimizers(self) -> dict[str, Optimizer]:
+        """Optimizer of each part that was named; ``"*"`` stands for all parts; empty: the model's own."""
+        return row_optimizers(self.optimizers.rows)
+
+    def to_yaml(self) -> str:
+        """The effective settings, defaults and overrides included; `read_job` reads them back."""
+        plain = self.model_dump(by_alias=True)
+        parts = self.build_model().table().parts
+        plain["optimizers"] = {
+            "rows": {part.name: part.optimizer.to_dict() for part in parts},
+            "dense": self.dense_optimizer.to_dict(),
+        }
+        for part in parts:
+            plain["model"].pop(f"{part.name}_optimizer", None)
+        return write_yaml(plain)
+
+
+def read_job(
+    path: str | Path, overrides: Sequence[str] = (), changes: Mapping[str, object] | None = None
+) -> Job:
+    """Read and check a job file.
+
+    Parameters
+    ----------
+    path : path
+        The YAML file; relative paths in it are relative to its folder.
+    overrides : sequence of str
+        ``section.key=value`` texts, the value in YAML, as if it stood in the file.
+    changes : mapping of dotted path to value, optional
+        The same for values that are at hand already.
+
+    Raises
+    ------
+    ConfigurationError
+        All that is wrong, one line each.
+    """
+    file = Path(path)
+    raw = read_yaml(_text_of(file), str(file))
+    if not isinstance(raw, dict):
+        raise ConfigurationError(
+            f"{file}: expected a mapping with data, model and out, got {type(raw).__name__}"
+        )
+    settings = _parsed(overrides) | dict(changes or {})
+    for key, value in settings.items():
+        _put(raw, key, value)
+    return _checked(raw, file.resolve().parent)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{file}: no such file; expected a job file (YAML)") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"{file}: the job file can't be read: {reason}") from error
+
+
+def _parsed(overrides: Sequence[str]) -> dict[str, object]:
+    problems, settings = [], {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not (equals and all(key.split("."))):
+            problems.append(f"--set {text}: expected section.key=value, for example training.epochs=2")
+            continue
+        try:
+            settings[key] = read_yaml(value, f"--set {key}")
+        except ConfigurationError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigurationError(*problems)
+    return settings
+
+
+def _put(raw: dict[str, Any], key: str, value: object) -> None:
+    *sections, last = key.split(".")
+    place: Any = raw
+    for step in sections:
+        inner = place.get(step)
+        if inner is None:
+            inner = place[step] = {}
+        if not isinstance(inner, dict):
+            raise ConfigurationError(f"--set {key}: {step!r} holds {inner!r}, which has no keys of its own")
+        place = inner
+    place[last] = value
+
+
+def _checked(raw: dict[str, Any], folder: Path) -> Job:
+    raw = {key: value for key, value in raw.items() if value is not None}
+    problems: list[str] = []
+    job = None
+    try:
+        job = Job.model_validate(expand(raw, folder))
+    except ValidationError as error:
+        problems = problem_lines(Job, error)
+    problems += path_problems(raw)
+    bad_optimizers = optimizer_problems(raw.get("optimizers"))
+    problems += bad_optimizers
+    if job is not None:
+        problems += _cluster_problems(job)
+    schema, bad_schema = _schema_of(job) if job is not None else (None, [])
+    problems += bad_schema
+    if isinstance(raw.get("model"), dict):
+        rows = {} if bad_optimizers or job is None else job.row_optimizers
+        problems += model_problems(raw["model"], schema, rows)
+    if problems or job is None:
+        raise ConfigurationError(*problems)
+    return job
+
+
+def _schema_of(job: Job) -> tuple[Schema | None, list[str]]:
+    try:
+        return job.schema_of_data, []
+    except ConfigurationError as error:
+        return None, [f"data.schema: {line}" for line in error.problems]
+
+
+def _cluster_problems(job: Job) -> list[str]:
+    try:
+        job.cluster_config  # noqa: B018  # building it checks it
+    except ConfigurationError as error:
+        return [f"cluster.{line}" for line in error.problems]
+    return []

@@ -1,0 +1,111 @@
+"""From the sections ``model`` and ``optimizers.rows`` of a job file to a model; problems are named by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from launch.optimizer_settings import ALL_PARTS
+from launch.problems import unknown_key, unknown_value
+from pslib.errors import ConfigurationError
+from pslib.optimizers import Optimizer
+from pslib.schema import Schema
+from rec_models import MODELS, Model, build
+
+__all__ = ["build_model", "model_problems"]
+
+_SUFFIX = "_optimizer"
+
+_ANY_SCHEMA = Schema(label="label", sparse=["any"])
+"""Stands in where the file's own schema is wrong, so that options are checked all the same."""
+
+
+def _parts(name: str) -> dict[str, str]:
+    """Part of a row to the model's option that holds its optimizer."""
+    options = (field.name for field in fields(MODELS[name]) if field.name.endswith(_SUFFIX))
+    return {option.removesuffix(_SUFFIX): option for option in options}
+
+
+def _with_rows(name: str, options: Mapping[str, object], rows: Mapping[str, Optimizer]) -> dict[str, object]:
+    """Options of the model with the optimizers of ``optimizers.rows`` put where the model wants them."""
+    merged = dict(options)
+    for part, option in _parts(name).items():
+        if (optimizer := rows.get(part, rows.get(ALL_PARTS))) is not None:
+            merged[option] = optimizer
+    return merged
+
+
+def build_model(
+    name: str, schema: Schema, options: Mapping[str, object], rows: Mapping[str, Optimizer], seed: int
+) -> Model:
+    """Make the model of a job file.
+
+    Parameters
+    ----------
+    name : str
+        A key of `rec_models.MODELS`.
+    schema : Schema
+    options : mapping
+        All that stands beside ``model.name``.
+    rows : mapping of part name, or ``"*"``, to Optimizer
+        From ``optimizers.rows``; parts without one keep the model's own.
+    seed : int
+        ``training.seed``, for first values of rows where ``model.seed`` is not given.
+
+    Raises
+    ------
+    ConfigurationError
+        When `model_problems` would have found something.
+    """
+    return build(name, schema, {"seed": seed} | _with_rows(name, options, rows))
+
+
+def model_problems(
+    section: Mapping[str, Any], schema: Schema | None, rows: Mapping[str, Optimizer]
+) -> list[str]:
+    """All that is wrong with the section ``model``, one line each.
+
+    Parameters
+    ----------
+    section : mapping
+        The section as it stands in the file.
+    schema : Schema or None
+        None where the file's schema is wrong itself.
+    rows : mapping of part name to Optimizer
+        From ``optimizers.rows``.
+    """
+    name = section.get("name")
+    if not isinstance(name, str):
+        return []  # its type is somebody else's complaint
+    if name not in MODELS:
+        return [unknown_value("model.name", name, MODELS)]
+    known = [field.name for field in fields(MODELS[name]) if field.name != "schema"]
+    options = {key: value for key, value in section.items() if key != "name"}
+    problems = [unknown_key(f"model.{key}", known) for key in options if key not in known]
+    parts = _parts(name)
+    problems += [
+        unknown_key(f"optimizers.rows.{part}", parts) for part in rows if part not in (*parts, ALL_PARTS)
+    ]
+    problems += [
+        f"model.{option}: the same is set by optimizers.rows; remove one of them"
+        for part, option in parts.items()
+        if option in options and (part in rows or ALL_PARTS in rows)
+    ]
+    known_options = {key: value for key, value in options.items() if key in known}
+    return problems + _value_problems(name, schema or _ANY_SCHEMA, known_options)
+
+
+def _value_problems(name: str, schema: Schema, options: Mapping[str, object]) -> list[str]:
+    try:
+        build(name, schema, options)
+    except ConfigurationError as error:
+        owners = (f"{name}: ", f"{MODELS[name].__name__}: ")
+        return [f"model.{_without(line, owners)}" for line in error.problems]
+    return []
+
+
+def _without(line: str, prefixes: tuple[str, ...]) -> str:
+    for prefix in prefixes:
+        line = line.removeprefix(prefix)
+    return line

@@ -1,0 +1,58 @@
+"""Paths of a job file: relative to the file, with ``~`` and ``${VARIABLE}``; other file systems by URI."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["expand", "path_problems"]
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_URI = re.compile(r"^[a-z][a-z0-9+.-]+://")
+_DATA_KEYS = ("train", "valid", "test")
+
+
+def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy of the settings with absolute paths in ``data`` and ``out``; what is no text stays as it is."""
+    expanded = dict(raw)
+    if isinstance(raw.get("data"), dict):
+        data = dict(raw["data"])
+        for key in _DATA_KEYS:
+            if isinstance(data.get(key), list):
+                data[key] = [_absolute(path, folder) for path in data[key]]
+            elif key in data:
+                data[key] = _absolute(data[key], folder)
+        expanded["data"] = data
+    expanded["out"] = _absolute(raw.get("out", "run"), folder)
+    return expanded
+
+
+def _absolute(path: Any, folder: Path) -> Any:
+    if not isinstance(path, str) or not path or _URI.match(path):
+        return path
+    text = os.path.expanduser(os.path.expandvars(path))
+    return text if _URI.match(text) else os.path.normpath(folder / text)
+
+
+def path_problems(raw: dict[str, Any]) -> list[str]:
+    """Variables that paths name and that are not set, one line each."""
+    return [
+        f"{where}: the environment variable {name} is not set"
+        for where, path in _texts(raw)
+        for name in (match[1] or match[2] for match in _VARIABLE.finditer(path))
+        if name not in os.environ
+    ]
+
+
+def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    data = raw["data"] if isinstance(raw.get("data"), dict) else {}
+    for key in _DATA_KEYS:
+        paths = data.get(key)
+        for path in paths if isinstance(paths, list) else [paths]:
+            if isinstance(path, str):
+                yield f"data.{key}", path
+    if isinstance(raw.get("out"), str):
+        yield "out", raw["out"]

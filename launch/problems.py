@@ -1,0 +1,111 @@
+"""What pydantic found wrong, in our words: one line a problem, with its path and a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+__all__ = ["dotted", "problem_lines", "unknown_key", "unknown_value"]
+
+VALUE_CHARS_MAX = 60
+"""Of a wrong value so much is shown: enough to find it, and a line stays a line."""
+
+
+def dotted(*steps: object) -> str:
+    """Path of a setting as people write it, ``data.schema.sparse.0.name``; ``*``, "all", is left out."""
+    return ".".join(str(step) for step in steps if step != "*")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 3] + "..."
+
+
+def _nearest(word: object, known: Iterable[str]) -> str | None:
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[near[0]] if near else None
+
+
+def unknown_key(path: str, known: Iterable[str]) -> str:
+    """One line about a key that nobody reads; ``path`` ends with it."""
+    names = list(known)
+    near = _nearest(path.rsplit(".", 1)[-1], names)
+    hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
+    return f"{path}: unknown key, {hint}"
+
+
+def unknown_value(path: str, value: object, known: Iterable[str]) -> str:
+    """One line about a value that is none of the ``known`` ones."""
+    names = list(known)
+    near = _nearest(value, names)
+    hint = f", did you mean {near!r}?" if near else ""
+    return f"{path}: expected one of {', '.join(names)}, got {_shown(value)}{hint}"
+
+
+_EXPECTED: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "int_type": lambda _: "expected a whole number",
+    "int_from_float": lambda _: "expected a whole number",
+    "float_type": lambda _: "expected a number",
+    "string_type": lambda _: "expected a text",
+    "bool_type": lambda _: "expected true or false",
+    "list_type": lambda _: "expected a list",
+    "dict_type": lambda _: "expected a mapping (key: value lines)",
+    "model_type": lambda _: "expected a mapping (key: value lines)",
+    "model_attributes_type": lambda _: "expected a mapping (key: value lines)",
+    "finite_number": lambda _: "expected a finite number",
+    "string_too_short": lambda _: "expected a text that is not empty",
+    "too_short": lambda _: "expected a list that is not empty",
+    "greater_than_equal": lambda context: f"expected >= {context['ge']}",
+    "greater_than": lambda context: f"expected > {context['gt']}",
+    "less_than_equal": lambda context: f"expected <= {context['le']}",
+    "less_than": lambda context: f"expected < {context['lt']}",
+}
+
+
+def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
+    """Keys that the model at ``steps`` below ``model`` knows, in the order in which they are documented."""
+    for step in steps:
+        for name, field in model.model_fields.items():
+            if (field.alias or name) == step:
+                inner = _model_in(field.annotation)
+                model = inner if inner is not None else model
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The pydantic model inside ``list[Model]``, ``Model | None`` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        if (found := _model_in(inner)) is not None:
+            return found
+    return None
+
+
+def _one_line(model: type[BaseModel], error: Mapping[str, Any]) -> str:
+    steps, kind, context = error["loc"], error["type"], error.get("ctx", {})
+    path = dotted(*steps) or "the file"
+    if kind == "missing":
+        return f"{path}: is missing"
+    if kind == "extra_forbidden":
+        return unknown_key(path, _keys_at(model, steps[:-1]))
+    if kind == "literal_error":
+        return unknown_value(path, error["input"], [word.strip("'") for word in _words(context["expected"])])
+    if kind in _EXPECTED:
+        return f"{path}: {_EXPECTED[kind](context)}, got {_shown(error['input'])}"
+    if kind == "value_error":
+        return f"{path}: {context['error']}"
+    return f"{path}: {error['msg']}, got {_shown(error['input'])}"
+
+
+def _words(expected: str) -> list[str]:
+    return expected.replace(" or ", ", ").split(", ")
+
+
+def problem_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """One line for each thing that ``model`` does not accept, in the order of its fields."""
+    return [_one_line(model, item) for item in error.errors(include_url=False)]
