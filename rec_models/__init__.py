@@ -1,6 +1,6 @@
 """Models that read like their papers, and the layers they are made of."""
 
-from rec_models.build import MODELS, build
+from rec_models.by_name import MODELS, build
 from rec_models.deepfm import DeepFM
 from rec_models.dnn import DNN
 from rec_models.fm import FM

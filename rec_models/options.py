@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 
+from pslib.errors import ConfigurationError
 from pslib.initializers import Constant, Initializer, Normal, initializer_from_dict
 from pslib.optimizers import Adagrad, Optimizer, optimizer_from_dict
 from pslib.tables import DIM_MAX
@@ -22,7 +23,7 @@ __all__ = [
 HIDDEN_MAX = 1 << 16
 """Units of one hidden layer: published CTR models stay below 5,000; more is likelier a typing error."""
 
-DEFAULT_OPTIMIZER = Adagrad(0.05, initial_accumulator=0.01)
+DEFAULT_OPTIMIZER = Adagrad(0.1, initial_accumulator=1e-6)
 """Of rows: Adagrad, since the rows that a batch touches differ in frequency by many orders of magnitude."""
 
 W_INITIALIZER = Constant(0.0)
@@ -45,12 +46,15 @@ def option_from_plain(name: str, plain: object) -> object:
     Raises
     ------
     ConfigurationError
-        When an optimizer or initializer is unknown or a number in it out of range.
+        When an optimizer or initializer is unknown, or a number in it no number or out of range.
     """
-    if isinstance(plain, Mapping) and name.endswith("optimizer"):
-        return optimizer_from_dict(dict(plain))
-    if isinstance(plain, Mapping) and name.endswith("initializer"):
-        return initializer_from_dict(dict(plain))
+    try:
+        if isinstance(plain, Mapping) and name.endswith("optimizer"):
+            return optimizer_from_dict(dict(plain))
+        if isinstance(plain, Mapping) and name.endswith("initializer"):
+            return initializer_from_dict(dict(plain))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"expected a name and numbers, got {plain!r}: {error}") from error
     return tuple(plain) if isinstance(plain, list) else plain
 
 

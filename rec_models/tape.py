@@ -81,7 +81,7 @@ class Tape:
         return outputs
 
     def generator(self) -> np.random.Generator:
-        """Random bits that depend on the step's seed and on how many generators came before, and nothing else."""
+        """Random bits: a pure function of the step's seed and of how many generators came before."""
         self._generators += 1
         return np.random.Generator(np.random.Philox(key=self._step_seed | self._generators << 64))
 

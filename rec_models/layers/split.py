@@ -24,8 +24,15 @@ def split(tape: Tape, rows: Var, widths: Sequence[int]) -> tuple[Var, ...]:
     -------
     tuple of (U, width)
         Backward joins the gradients of the parts side by side.
+
+    Raises
+    ------
+    ValueError
+        When the widths do not sum to D.
     """
     ends = np.cumsum(widths)
+    if rows.value.shape[1] != ends[-1]:
+        raise ValueError(f"split expects {ends[-1]} floats a row, got {rows.value.shape[1]}")
     parts = tuple(
         np.ascontiguousarray(rows.value[:, end - width : end])
         for end, width in zip(ends, widths, strict=True)

@@ -40,6 +40,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
 
     Examples
     --------
+    >>> from pslib.schema import Schema
     >>> schema = Schema(label="click", sparse=["user", "item"])
     >>> build("fm", schema, {"dim": 4}).table().dim
     5

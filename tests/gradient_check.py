@@ -1,0 +1,174 @@
+"""Gradients against finite differences, in float64.
+
+`LAYERS` and `MODELS` hold one line for each layer and model; a test fails when one is missing, and none is
+ever skipped. The check: for each input x of a function with output y and a random direction r of y's shape,
+the gradient of ``sum(r y)`` against the central difference ``(f(x + h) - f(x - h)) / 2h``, entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.ragged import Ragged
+from pslib.schema import RaggedField, Schema
+from rec_models import build
+from rec_models.layers import (
+    add,
+    concat,
+    dot,
+    dropout,
+    embedding,
+    first_order,
+    fm,
+    linear,
+    log_loss,
+    mlp,
+    mlp_shapes,
+    relu,
+    sigmoid,
+    split,
+    tanh,
+)
+from rec_models.tape import Array, Tape, Var
+
+RELATIVE_ERROR_MAX = 1e-6
+STEP = 1e-5
+"""The difference's own error: about STEP^2 = 1e-10 from the third derivative, 1e-16 / STEP from rounding."""
+
+SCHEMA = Schema(
+    label="click",
+    dense=["price", "age"],
+    sparse=["user", "item", "ad"],
+    ragged=[RaggedField("words"), RaggedField("tags", pooling="sum")],
+)
+
+
+def make_batch(seed: int = 0, rows: int = 5, distinct: int = 9, schema: Schema = SCHEMA) -> Batch:
+    """A batch with repeated keys; the first example has empty lists, the second the same key twice in one."""
+    rng = np.random.default_rng(seed)
+    ragged = {}
+    for field in schema.ragged:
+        lengths = rng.integers(0, 4, rows)
+        lengths[:2] = (0, 2)[: len(lengths[:2])]
+        values = rng.integers(0, distinct, lengths.sum()).astype(np.int32)
+        values[:2] = 3
+        ragged[field.name] = Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    return Batch(
+        labels=rng.integers(0, 2, rows).astype(np.float32),
+        dense=rng.normal(size=(rows, len(schema.dense))).astype(np.float32),
+        keys=rng.integers(0, 1 << 63, distinct, dtype=np.uint64),
+        sparse=rng.integers(0, distinct, (rows, len(schema.sparse))).astype(np.int32),
+        ragged=ragged,
+    )
+
+
+BATCH = make_batch()
+
+
+def random(*shape: int) -> NDArray[np.float64]:
+    """Normal numbers that depend on the shape only; none so near 0 that a step crosses relu's kink."""
+    values = np.random.default_rng(shape).normal(size=shape)
+    return np.sign(values) * np.maximum(np.abs(values), 0.01)
+
+
+def _both_parts(tape: Tape, rows: Var) -> Var:
+    narrow, wide = split(tape, rows, (1, 3))
+    return concat(tape, tanh(tape, wide), narrow)
+
+
+def _mlp(tape: Tape, x: Var, *weights: Var) -> Var:
+    return mlp(tape, x, dict(zip(mlp_shapes(3, (4, 2)), weights, strict=True)), 2, 0.5)
+
+
+def _mlp_inputs() -> list[Array]:
+    return [random(5, 3), *(random(*shape) for shape in mlp_shapes(3, (4, 2)).values())]
+
+
+LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
+    "add": (add, [random(4), random(1), random(4)]),
+    "concat": (concat, [random(4, 2, 3), random(4, 5), random(4, 1)]),
+    "dot": (lambda tape, w: dot(tape, random(4, 3).astype(w.value.dtype), w), [random(3)]),
+    "dropout": (lambda tape, x: dropout(tape, x, 0.4), [random(6, 5)]),
+    "embedding": (lambda tape, rows: embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
+    "first_order": (lambda tape, w: first_order(tape, w, BATCH, SCHEMA), [random(9, 1)]),
+    "fm": (fm, [random(4, 5, 3)]),
+    "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
+    "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
+    "mlp": (_mlp, _mlp_inputs()),
+    "relu": (relu, [random(4, 3)]),
+    "sigmoid": (sigmoid, [random(4, 3)]),
+    "split": (_both_parts, [random(5, 4)]),
+    "tanh": (tanh, [random(4, 3)]),
+}
+
+MODELS: dict[str, dict[str, object]] = {
+    "lr": {},
+    "fm": {"dim": 3},
+    "wide_deep": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
+    "dnn": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
+    "deepfm": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
+}
+
+
+def relative_error(function: Callable[[], float], value: Array, gradient: Array) -> float:
+    """Largest difference between ``gradient`` and finite differences, relative to the largest entry.
+
+    ``function`` reads ``value``, which is changed in place entry by entry and put back.
+    """
+    numeric = np.zeros_like(value)
+    for place in np.ndindex(value.shape):
+        kept = value[place]
+        value[place] = kept + STEP
+        above = function()
+        value[place] = kept - STEP
+        below = function()
+        value[place] = kept
+        numeric[place] = (above - below) / (2 * STEP)
+    scale = max(np.abs(numeric).max(initial=0), np.abs(gradient).max(initial=0), 1e-12)
+    return float(np.abs(numeric - gradient).max(initial=0) / scale)
+
+
+def layer_errors(layer: Callable[..., Var], inputs: list[Array]) -> list[float]:
+    """Relative error of the gradient of each input."""
+    inputs = [x.copy() for x in inputs]
+    direction: Array | None = None
+
+    def run() -> tuple[Var, list[Var]]:
+        nonlocal direction
+        tape = Tape(training=True, step_seed=7)
+        variables = [Var(x) for x in inputs]
+        output = layer(tape, *variables)
+        if direction is None:
+            direction = np.random.default_rng(1).normal(size=output.value.shape)
+        end = tape.record(
+            np.asarray((direction * output.value).sum()),
+            lambda gradient: output.accumulate(gradient * direction),
+        )
+        tape.backward(end)
+        return end, variables
+
+    _, variables = run()
+    return [
+        relative_error(lambda: float(run()[0].value), x, variable.gradient_or_zeros())
+        for x, variable in zip(inputs, variables, strict=True)
+    ]
+
+
+def model_errors(name: str, options: Mapping[str, object]) -> dict[str, float]:
+    """Relative error of the gradient of the rows and of each dense parameter."""
+    model = build(name, SCHEMA, options)
+    rows = random(BATCH.keys.size, model.table().dim)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    result = model.loss_and_gradients(BATCH, rows, dense, step_seed=3)
+
+    def loss() -> float:
+        return model.loss_and_gradients(BATCH, rows, dense, step_seed=3).loss
+
+    errors = {"rows": relative_error(loss, rows, result.rows_gradient)}
+    for key, value in dense.items():
+        errors[key] = relative_error(loss, value, result.dense_gradients[key])
+    return errors

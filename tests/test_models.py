@@ -1,0 +1,358 @@
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from pslib.batch import Batch
+from pslib.errors import ConfigurationError
+from pslib.initializers import Constant, Normal, Uniform
+from pslib.optimizers import SGD, Adagrad, Adam
+from pslib.ragged import Ragged
+from pslib.schema import Schema
+from rec_models import DNN, FM, LR, MODELS, DeepFM, WideDeep, build
+from rec_models.model import initial_values
+from tests.gradient_check import (
+    BATCH,
+    RELATIVE_ERROR_MAX,
+    SCHEMA,
+    make_batch,
+    model_errors,
+    random,
+)
+from tests.gradient_check import MODELS as CASES
+
+PAIR = Schema(label="click", sparse=["left", "right"])
+
+
+def small(name, schema=SCHEMA):
+    return build(name, schema, CASES[name])
+
+
+def parameters(model, batch, dtype=np.float32):
+    rows = random(batch.keys.size, model.table().dim).astype(dtype)
+    return rows, {name: random(*shape).astype(dtype) for name, shape in model.dense_shapes().items()}
+
+
+def step(model, batch=BATCH, step_seed=0, dtype=np.float32):
+    return model.loss_and_gradients(batch, *parameters(model, batch, dtype), step_seed)
+
+
+def rows_of(batch, chosen):
+    """The batch's chosen examples, with the same keys and places."""
+    ragged = {}
+    for name, lists in batch.ragged.items():
+        pieces = [lists.values[lists.offsets[b] : lists.offsets[b + 1]] for b in chosen]
+        offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(np.int64)
+        ragged[name] = Ragged(np.concatenate([np.zeros(0, np.int32), *pieces]), offsets)
+    chosen = np.array(chosen, np.int64)
+    return Batch(batch.labels[chosen], batch.dense[chosen], batch.keys, batch.sparse[chosen], ragged)
+
+
+# --- gradients ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_models_gradients_agree_with_finite_differences(name):
+    for parameter, error in model_errors(name, CASES[name]).items():
+        assert error <= RELATIVE_ERROR_MAX, f"{name}, {parameter}: {error}"
+
+
+def test_every_model_is_in_the_gradient_check():
+    assert set(CASES) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_in_float32_stays_in_float32_and_gives_contiguous_gradients(name):
+    model = small(name)
+    result = step(model)
+    assert result.rows_gradient.shape == (BATCH.keys.size, model.table().dim)
+    assert result.rows_gradient.flags.c_contiguous
+    assert {name: gradient.shape for name, gradient in result.dense_gradients.items()} == model.dense_shapes()
+    arrays = [result.logits, result.rows_gradient, *result.dense_gradients.values()]
+    assert {array.dtype for array in arrays} == {np.dtype(np.float32)}
+    assert isinstance(result.loss, float)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_float32_is_float64_up_to_rounding(name):
+    narrow, wide = step(small(name), dtype=np.float32), step(small(name), dtype=np.float64)
+    np.testing.assert_allclose(narrow.logits, wide.logits, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(narrow.rows_gradient, wide.rows_gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_step_gives_the_same_bits(name):
+    first, second = step(small(name), step_seed=5), step(small(name), step_seed=5)
+    assert first.loss == second.loss
+    assert first.rows_gradient.tobytes() == second.rows_gradient.tobytes()
+    for key, gradient in first.dense_gradients.items():
+        assert gradient.tobytes() == second.dense_gradients[key].tobytes()
+
+
+@pytest.mark.parametrize("name", ["wide_deep", "dnn", "deepfm"])
+def test_another_step_seed_drops_other_units(name):
+    assert step(small(name), step_seed=1).loss != step(small(name), step_seed=2).loss
+
+
+# --- predictions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_prediction_is_the_sigmoid_of_the_logits_without_dropout(name):
+    model = build(name, SCHEMA, {**CASES[name], **({"dropout": 0.0} if "dropout" in CASES[name] else {})})
+    rows, dense = parameters(model, BATCH)
+    logits = model.loss_and_gradients(BATCH, rows, dense, 0).logits
+    for asked in (model, small(name)):
+        probabilities = asked.predict(BATCH, rows, dense)
+        assert probabilities.dtype == np.float32
+        assert probabilities.shape == (len(BATCH),)
+        np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-logits)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_examples_prediction_does_not_depend_on_its_batch(name):
+    model = small(name)
+    rows, dense = parameters(model, BATCH, np.float64)
+    whole = model.predict(BATCH, rows, dense)
+    for b in range(len(BATCH)):
+        alone = model.predict(rows_of(BATCH, [b]), rows, dense)
+        assert alone.shape == (1,)
+        np.testing.assert_allclose(alone, whole[b], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batchs_gradient_is_the_mean_of_its_examples_gradients(name):
+    model = build(name, SCHEMA, {key: value for key, value in CASES[name].items() if key != "dropout"})
+    rows, dense = parameters(model, BATCH, np.float64)
+    alone = [model.loss_and_gradients(rows_of(BATCH, [b]), rows, dense, 0) for b in range(len(BATCH))]
+    whole = model.loss_and_gradients(BATCH, rows, dense, 0)
+    np.testing.assert_allclose(np.mean([one.loss for one in alone]), whole.loss, rtol=1e-12)
+    mean = np.mean([one.rows_gradient for one in alone], axis=0)
+    np.testing.assert_allclose(mean, whole.rows_gradient, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("schema", [SCHEMA, PAIR], ids=["all fields", "sparse fields"])
+def test_an_empty_batch_is_an_ordinary_case(name, schema):
+    model = small(name, schema)
+    empty = make_batch(rows=0, distinct=1, schema=schema)
+    empty = Batch(
+        empty.labels,
+        empty.dense,
+        np.zeros(0, np.uint64),
+        empty.sparse,
+        {field.name: Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64)) for field in schema.ragged},
+    )
+    result = step(model, empty)
+    assert result.loss == 0
+    assert result.rows_gradient.shape == (0, model.table().dim)
+    assert all(not gradient.any() for gradient in result.dense_gradients.values())
+    assert model.predict(empty, *parameters(model, empty)).shape == (0,)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", ["dense", "sparse", "ragged"])
+def test_a_model_trains_on_fields_of_one_kind_alone(name, kind):
+    schema = Schema(label="click", **{kind: [f"{kind}_{i}" for i in range(3)]})
+    model, batch = small(name, schema), make_batch(schema=schema)
+    result = step(model, batch)
+    touched = [result.rows_gradient] if kind != "dense" else [*result.dense_gradients.values()]
+    assert all(gradient.any() for gradient in touched if gradient.size)
+    assert ("dense.w" in result.dense_gradients) == (kind == "dense" and name != "dnn")
+
+
+# --- what the papers say -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_a_plain_reading_of_the_paper(name):
+    model = build(name, SCHEMA, {key: value for key, value in CASES[name].items() if key != "dropout"})
+    rows, dense = parameters(model, BATCH, np.float64)
+    logits = step(model, dtype=np.float64).logits
+    for b in range(len(BATCH)):
+        lists = [([BATCH.sparse[b, f]], "sum") for f in range(3)]
+        for field in SCHEMA.ragged:
+            ragged = BATCH.ragged[field.name]
+            lists.append((ragged.values[ragged.offsets[b] : ragged.offsets[b + 1]], field.pooling))
+        joined = [rows[list(k)].sum(axis=0) / (max(1, len(k)) if how == "mean" else 1) for k, how in lists]
+        expected = by_the_paper(name, np.array(joined), BATCH.dense[b], dense)
+        assert logits[b] == pytest.approx(expected, rel=1e-9)
+
+
+def by_the_paper(name, joined, x_dense, dense):
+    """Logit of one example from (F, D) vectors of its fields."""
+    w, v = (joined[:, 0], joined[:, 1:]) if name != "dnn" else (np.zeros(0), joined)
+    y = 0.0
+    if name != "dnn":
+        y += w.sum() + x_dense @ dense["dense.w"]
+    if name in ("lr", "fm"):
+        y += dense["bias"][0]
+    if name in ("fm", "deepfm"):
+        y += sum(v[i] @ v[j] for i in range(len(v)) for j in range(i + 1, len(v)))
+    if name in ("wide_deep", "dnn", "deepfm"):
+        a = np.concatenate([v.ravel(), x_dense])
+        for layer in ("0", "1"):
+            a = np.maximum(a @ dense[f"mlp.{layer}.w"] + dense[f"mlp.{layer}.b"], 0)
+        y += (a @ dense["mlp.out.w"] + dense["mlp.out.b"])[0]
+    return y
+
+
+def xor_loss(model, steps=400):
+    """Loss after plain gradient descent on the four examples of exclusive or over two fields."""
+    batch = Batch(
+        labels=np.array([0, 1, 1, 0], np.float32),
+        dense=np.zeros((4, 0), np.float32),
+        keys=np.arange(4, dtype=np.uint64),
+        sparse=np.array([[0, 2], [0, 3], [1, 2], [1, 3]], np.int32),
+        ragged={},
+    )
+    rows = np.random.default_rng(0).normal(0, 0.1, (4, model.table().dim)).astype(np.float32)
+    dense = model.initial_dense(1)
+    for number in range(steps):
+        result = model.loss_and_gradients(batch, rows, dense, number)
+        rows -= result.rows_gradient
+        for name, gradient in result.dense_gradients.items():
+            dense[name] -= np.float32(0.1) * gradient
+    return result.loss
+
+
+def test_every_model_but_logistic_regression_learns_exclusive_or():
+    assert xor_loss(small("lr", PAIR)) == pytest.approx(np.log(2), abs=1e-3)
+    for model in (FM(PAIR), *(deep(PAIR, hidden=(16,)) for deep in (DNN, WideDeep, DeepFM))):
+        assert xor_loss(model) < 0.1, type(model).__name__
+
+
+# --- options -----------------------------------------------------------------------------------------------
+
+OTHER = {
+    "dim": 7,
+    "hidden": (3,),
+    "dropout": 0.5,
+    "seed": 11,
+    "w_optimizer": SGD(0.5),
+    "v_optimizer": Adam(0.5),
+    "w_initializer": Normal(0.5),
+    "v_initializer": Constant(0.5),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, field.name) for name, kind in MODELS.items() for field in fields(kind) if field.name != "schema"],
+)
+def test_every_option_changes_something(name, option):
+    before, after = build(name, SCHEMA, {}), build(name, SCHEMA, {option: OTHER[option]})
+    if option == "dropout":
+        assert step(before).loss != step(after).loss
+    else:
+        assert (before.table(), before.dense_shapes()) != (after.table(), after.dense_shapes())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_stand_in_the_row_as_forward_splits_them(name):
+    table = small(name).table()
+    assert table.name == "embedding"
+    assert [(part.name, part.dim) for part in table.parts] in ([("w", 1)], [("v", 3)], [("w", 1), ("v", 3)])
+
+
+def test_options_may_come_from_plain_configuration():
+    model = build(
+        "deepfm",
+        SCHEMA,
+        {
+            "dim": 4,
+            "hidden": [8, 4],
+            "v_optimizer": {"name": "Adam", "learning_rate": 0.01},
+            "v_initializer": {"name": "Uniform", "bound": 0.5},
+        },
+    )
+    assert isinstance(model, DeepFM)
+    assert model.hidden == (8, 4)
+    assert (model.v_optimizer, model.v_initializer) == (Adam(0.01), Uniform(0.5))
+    assert isinstance(model.w_optimizer, Adagrad)
+
+
+def test_an_unknown_model_is_answered_with_the_nearest_name():
+    with pytest.raises(ConfigurationError, match=r"one of lr, fm, .*got 'depfm' \(did you mean 'deepfm'\?\)"):
+        build("depfm", SCHEMA, {})
+
+
+def test_all_problems_of_all_options_come_at_once_with_suggestions():
+    wrong = {
+        "dims": 4,
+        "dim": 0,
+        "hidden": [0],
+        "dropout": 1.0,
+        "seed": -1,
+        "w_optimizer": {"name": "Adagard"},
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        build("deepfm", SCHEMA, wrong)
+    problems = "\n".join(caught.value.problems)
+    assert "deepfm: unknown option 'dims' (did you mean 'dim'?); it takes dim, dropout" in problems
+    assert "deepfm: w_optimizer: optimizer: expected one of SGD" in problems
+    for option in ("dim: expected an integer in 1..4096, got 0", "hidden: ", "dropout: ", "seed: "):
+        assert f"DeepFM: {option}" in problems
+    assert len(caught.value.problems) == 6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dim": 4.0},
+        {"dim": True},
+        {"hidden": "400"},
+        {"hidden": 400},
+        {"hidden": [400, 2.5]},
+        {"dropout": "0.2"},
+        {"dropout": -0.1},
+        {"dropout": float("nan")},
+        {"v_optimizer": "Adagrad"},
+        {"v_initializer": 0.1},
+        {"seed": 2**63},
+        {"v_initializer": {"name": "Normal", "std": "wide"}},
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_by_name(options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        build("deepfm", SCHEMA, options)
+
+
+def test_a_model_made_by_its_class_is_checked_too():
+    with pytest.raises(ConfigurationError, match="LR: w_optimizer: expected an optimizer"):
+        LR(SCHEMA, w_optimizer="Adagrad")
+
+
+# --- first values ------------------------------------------------------------------------------------------
+
+
+def test_first_dense_values_depend_on_seed_and_name_only():
+    shallow, deep = DNN(PAIR, hidden=(8, 6)).initial_dense(3), DNN(PAIR, hidden=(8, 6, 5)).initial_dense(3)
+    np.testing.assert_array_equal(shallow["mlp.1.w"], deep["mlp.1.w"])
+    assert not np.array_equal(shallow["mlp.0.w"], DNN(PAIR, hidden=(8, 6)).initial_dense(4)["mlp.0.w"])
+    assert not np.array_equal(initial_values(0, "a", (4, 4)), initial_values(0, "b", (4, 4)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_first_dense_values_have_the_stated_shapes(name):
+    model = small(name)
+    values = model.initial_dense(0)
+    assert {key: value.shape for key, value in values.items()} == model.dense_shapes()
+    assert {value.dtype for value in values.values()} == {np.dtype(np.float32)}
+    assert all(value.flags.c_contiguous for value in values.values())
+
+
+def test_matrices_start_uniform_within_the_bound_of_he_and_vectors_at_zero():
+    values = initial_values(0, "mlp.0.w", (600, 200))
+    bound = np.sqrt(6 / 600)
+    assert -bound <= values.min() < -0.99 * bound
+    assert 0.99 * bound < values.max() <= bound
+    assert abs(values.mean()) < 5 * bound / np.sqrt(3 * values.size)
+    assert values.std() == pytest.approx(np.sqrt(2 / 600), rel=0.01)
+    assert not initial_values(0, "mlp.0.b", (200,)).any()
+
+
+def test_first_dense_values_are_the_same_for_ever():
+    golden = np.array([[1.8212975, 0.2893015, 1.3026879]], np.float32)
+    np.testing.assert_array_equal(initial_values(7, "mlp.0.w", (1, 3)), golden)
