@@ -66,7 +66,7 @@ class Tape:
     def __init__(self, *, training: bool, step_seed: int = 0) -> None:
         self.training = training
         self._step_seed = step_seed % (1 << 64)
-        self._generators = 0
+        self._draws = 0
         self._steps: list[tuple[tuple[Var, ...], Callable[..., None]]] = []
 
     def record(self, value: Array, backward: Callable[[Array], None]) -> Var:
@@ -80,10 +80,10 @@ class Tape:
             self._steps.append((outputs, backward))
         return outputs
 
-    def generator(self) -> np.random.Generator:
-        """Random bits: a pure function of the step's seed and of how many generators came before."""
-        self._generators += 1
-        return np.random.Generator(np.random.Philox(key=self._step_seed | self._generators << 64))
+    def random_words(self, count: int) -> NDArray[np.uint64]:
+        """(count,) random words: a pure function of the step's seed and of how many calls came before."""
+        self._draws += 1
+        return np.random.Philox(key=self._step_seed | self._draws << 64).random_raw(count)
 
     def backward(self, end: Var) -> None:
         """Fill the gradients of everything that ``end`` was made from, and forget the record.

@@ -193,6 +193,10 @@ def test_dropout_depends_on_the_step_seed_and_not_on_the_dtype():
     assert 0.45 < (dropped(0.5) == dropped(0.5, step_seed=1)).mean() < 0.55
 
 
+def test_dropout_masks_are_the_same_for_ever():
+    np.testing.assert_array_equal(dropped(0.5, step_seed=7, size=10) > 0, [1, 0, 1, 0, 1, 1, 1, 1, 0, 1])
+
+
 def test_two_dropouts_of_one_step_drop_different_units():
     tape, x = Tape(training=True), Var(np.ones(10_000))
     assert 0.45 < (dropout(tape, x, 0.5).value == dropout(tape, x, 0.5).value).mean() < 0.55

@@ -24,8 +24,8 @@ def dropout(tape: Tape, x: Var, rate: float) -> Var:
     Returns
     -------
     like x
-        ``y = x m / keep``, m drawn from the tape's counter-based generator: the same step seed gives the same
-        mask in every run and for every dtype. Backward ``dx = dy m / keep``.
+        ``y = x m / keep``, m drawn from a counter-based generator (Philox): the same step seed gives the same
+        mask in every run, for every dtype, on every machine. Backward ``dx = dy m / keep``.
 
     Notes
     -----
@@ -34,7 +34,8 @@ def dropout(tape: Tape, x: Var, rate: float) -> Var:
     if not tape.training or rate == 0:
         return x
     kept = max(1, round((1 - rate) * _STEPS))
-    bits = np.frombuffer(tape.generator().bytes(2 * x.value.size), "<u2").reshape(x.value.shape)
+    words = tape.random_words(-(-x.value.size // 4)).astype("<u8", copy=False)
+    bits = words.view("<u2")[: x.value.size].reshape(x.value.shape)
     factors = np.multiply(bits < kept, _STEPS / kept, dtype=x.value.dtype)
 
     def backward(gradient: Array) -> None:
