@@ -1,0 +1,1 @@
+CORRECTIONS_MAX: int

@@ -1,0 +1,82 @@
+"""Checks of arrays and numbers at the edge of the kernels, shared by them at C level.
+
+Every refusal is a ValueError of one line that names the argument, what was expected and what came.
+"""
+
+from libc.string cimport memcpy
+
+from cython_ext.table cimport (
+    PSLIB_ADAM,
+    PSLIB_HYPERPARAMETERS,
+    PSLIB_INITIALIZER_KINDS,
+    PSLIB_OPTIMIZER_KINDS,
+    PslibInitializer,
+    PslibOptimizer,
+)
+
+import numpy as np
+
+cnp.import_array()
+
+CORRECTIONS_MAX = 1 << 24  # a float32 counts exactly so far
+
+_F32 = np.dtype(np.float32)
+
+
+cdef object checked_array(str where, object array, object dtype, tuple shape):
+    """`array` itself when it has the dtype and shape (None = any length) and is C-contiguous; aligned."""
+    fits = (
+        isinstance(array, np.ndarray)
+        and array.dtype == dtype
+        and array.ndim == len(shape)
+        and all(want is None or want == have for want, have in zip(shape, array.shape, strict=True))
+        and array.flags.c_contiguous
+    )
+    if not fits:
+        lengths = ", ".join("n" if want is None else str(want) for want in shape)
+        if isinstance(array, np.ndarray):
+            order = "C-contiguous" if array.flags.c_contiguous else "strided"
+            came = f"{order} {array.dtype} {array.shape}"
+        else:
+            came = type(array).__name__
+        comma = "," if len(shape) == 1 else ""
+        raise ValueError(f"{where}: expected C-contiguous {dtype} ({lengths}{comma}), got {came}")
+    return array if array.flags.aligned else array.copy()
+
+
+cdef object checked_target(str where, object array, object dtype, tuple shape):
+    """As `checked_array`, for an array that is written to: it can't be a copy."""
+    same = checked_array(where, array, dtype, shape)
+    if same is not array or not array.flags.writeable:
+        raise ValueError(f"{where}: expected a writeable and aligned array, got one that is not")
+    return array
+
+
+cdef object whole_number(str where, object number, object low, object high):
+    """A whole number in low..high."""
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not low <= number <= high:
+        raise ValueError(f"{where}: expected a whole number in {low}..{high}, got {number!r}")
+    return int(number)
+
+
+cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object hyperparameters,
+                        object corrections) except -1:
+    """Fill `optimizer`; it borrows `corrections`, which must outlive it."""
+    optimizer.kind = whole_number(f"{where}: optimizer_kind", kind, 0, PSLIB_OPTIMIZER_KINDS - 1)
+    memcpy(optimizer.numbers, floats_of(checked_array(f"{where}: hyperparameters", hyperparameters, _F32,
+                                             (PSLIB_HYPERPARAMETERS,))), PSLIB_HYPERPARAMETERS * sizeof(float))
+    steps = len(corrections)
+    if optimizer.kind == PSLIB_ADAM and not 2 <= steps <= CORRECTIONS_MAX:
+        raise ValueError(f"{where}: corrections: expected 2..{CORRECTIONS_MAX} rows for Adam, got {steps}")
+    optimizer.corrections = floats_of(corrections)
+    optimizer.last_step = steps - 1
+    return 0
+
+
+cdef int set_initializer(PslibInitializer *initializer, str where, object kind, object numbers,
+                          object seed) except -1:
+    initializer.kind = whole_number(f"{where}: initializer_kind", kind, 0, PSLIB_INITIALIZER_KINDS - 1)
+    memcpy(initializer.numbers, floats_of(checked_array(f"{where}: initializer numbers", numbers, _F32, (2,))),
+           2 * sizeof(float))
+    initializer.seed = whole_number(f"{where}: part_seed", seed, 0, 0xFFFFFFFFFFFFFFFF)
+    return 0

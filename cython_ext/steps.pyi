@@ -1,0 +1,15 @@
+from numpy import float32, uint8, uint64
+from numpy.typing import NDArray
+
+def apply_dense(
+    optimizer_kind: int,
+    hyperparameters: NDArray[float32],
+    corrections: NDArray[float32],
+    weights: NDArray[float32],
+    state: NDArray[float32],
+    gradient: NDArray[float32],
+) -> None: ...
+def initial_rows(
+    keys: NDArray[uint64], dim: int, initializer_kind: int, numbers: NDArray[float32], part_seed: int
+) -> NDArray[float32]: ...
+def line_masks(tags: NDArray[uint8], tag: int) -> tuple[int, int]: ...

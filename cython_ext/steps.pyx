@@ -1,0 +1,128 @@
+"""The store's optimizer steps and first values without a table: for dense blocks, and for tests."""
+
+cimport numpy as cnp
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from cython_ext.checks cimport (
+    checked_array,
+    checked_target,
+    floats_of,
+    keys_of,
+    set_initializer,
+    set_optimizer,
+    whole_number,
+)
+from cython_ext.table cimport (
+    PSLIB_CELLS,
+    PSLIB_DIM_MAX,
+    PSLIB_ROWWISE_ADAGRAD,
+    PslibInitializer,
+    PslibLine,
+    PslibOptimizer,
+    pslib_first_values,
+    pslib_line_mask,
+    pslib_line_mask_plain,
+    pslib_state_floats,
+    pslib_step,
+)
+
+import numpy as np
+
+cnp.import_array()
+
+_U64 = np.dtype(np.uint64)
+_F32 = np.dtype(np.float32)
+_U8 = np.dtype(np.uint8)
+
+
+def apply_dense(optimizer_kind, hyperparameters, corrections, weights, state, gradient):
+    """One optimizer step on a dense vector, in place.
+
+    Parameters
+    ----------
+    optimizer_kind : int
+        An elementwise optimizer: 0 SGD, 1 Adagrad, 3 Adam.
+    hyperparameters : (8,) float32
+    corrections : (steps, 2) float32
+    weights : (n,) float32, changed
+    state : (state floats,) float32, changed
+        Nothing, n accumulators, or n first moments, n second moments and the step count.
+    gradient : (n,) float32
+
+    Raises
+    ------
+    ValueError
+        When a shape or dtype is another, or the optimizer mixes elements (RowwiseAdagrad).
+    """
+    cdef PslibOptimizer optimizer
+    corrections = checked_array("apply_dense: corrections", corrections, _F32, (None, 2))
+    set_optimizer(&optimizer, "apply_dense", optimizer_kind, hyperparameters, corrections)
+    if optimizer.kind == PSLIB_ROWWISE_ADAGRAD:
+        raise ValueError("apply_dense: expected an elementwise optimizer (0, 1 or 3), got 2 (RowwiseAdagrad)")
+    weights = checked_target("apply_dense: weights", weights, _F32, (None,))
+    cdef int64_t n = len(weights)
+    state = checked_target("apply_dense: state", state, _F32, (pslib_state_floats(optimizer.kind, n),))
+    gradient = checked_array("apply_dense: gradient", gradient, _F32, (n,))
+    cdef float *weight_data = floats_of(weights)
+    cdef float *state_data = floats_of(state)
+    cdef const float *gradient_data = floats_of(gradient)
+    with nogil:
+        pslib_step(&optimizer, n, weight_data, state_data, gradient_data)
+
+
+def initial_rows(keys, dim, initializer_kind, numbers, part_seed):
+    """First values of one part: what a pull gives for keys that have no row.
+
+    Parameters
+    ----------
+    keys : (n,) uint64
+    dim : int
+        Columns of the part, 1..4096.
+    initializer_kind : int
+        0 Constant, 1 Uniform, 2 Normal.
+    numbers : (2,) float32
+        Constant: value. Uniform: bound. Normal: standard deviation. The second is spare.
+    part_seed : int
+        0..2^64-1.
+
+    Returns
+    -------
+    (n, dim) float32
+    """
+    cdef PslibInitializer initializer
+    keys = checked_array("initial_rows: keys", keys, _U64, (None,))
+    cdef int64_t columns = whole_number("initial_rows: dim", dim, 1, PSLIB_DIM_MAX)
+    set_initializer(&initializer, "initial_rows", initializer_kind, numbers, part_seed)
+    out = np.empty((len(keys), columns), _F32)
+    cdef int64_t n = len(keys), i
+    cdef const uint64_t *key_data = keys_of(keys)
+    cdef float *out_data = floats_of(out)
+    with nogil:
+        for i in range(n):
+            pslib_first_values(&initializer, key_data[i], columns, out_data + i * columns)
+    return out
+
+
+def line_masks(tags, tag):
+    """Which of the 16 tags of an index line equal one tag, by this machine's vector code and by plain C.
+
+    The two must agree on every machine; nothing but tests needs this.
+
+    Parameters
+    ----------
+    tags : (16,) uint8
+    tag : int
+        0..255.
+
+    Returns
+    -------
+    vector, plain : int
+        Bit i is set where ``tags[i] == tag``.
+    """
+    cdef PslibLine line
+    cdef uint8_t wanted = whole_number("line_masks: tag", tag, 0, 255)
+    tags = checked_array("line_masks: tags", tags, _U8, (PSLIB_CELLS,))
+    memset(&line, 0, sizeof(PslibLine))
+    memcpy(line.tag, cnp.PyArray_DATA(<cnp.ndarray>tags), PSLIB_CELLS)
+    return pslib_line_mask(&line, wanted), pslib_line_mask_plain(&line, wanted)
