@@ -26,7 +26,7 @@ class Initializer:
     def numbers(self) -> NDArray[np.float32]:
         """The kernel's two numbers, (2,) float32."""
         values = [float(getattr(self, f.name)) for f in fields(self)]
-        return np.asarray((values + [0.0, 0.0])[:2], np.float32)
+        return np.asarray([*values, 0.0, 0.0][:2], np.float32)
 
     def to_dict(self) -> dict[str, float | str]:
         """Plain form for the wire and for manifests."""
@@ -88,5 +88,7 @@ def initializer_from_dict(plain: dict[str, object]) -> Initializer:
         raise ConfigurationError(f"initializer: expected one of {', '.join(_BY_NAME)}, got {name!r}")
     known = {field.name for field in fields(_BY_NAME[name])}
     if unknown := sorted(set(numbers) - known):
-        raise ConfigurationError(f"initializer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}")
+        raise ConfigurationError(
+            f"initializer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+        )
     return _BY_NAME[name](**{key: float(value) for key, value in numbers.items()})  # type: ignore[arg-type]

@@ -95,7 +95,9 @@ class Adagrad(Optimizer):
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
         _require(self.epsilon > 0, f"epsilon must be > 0, got {self.epsilon}")
-        _require(self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}")
+        _require(
+            self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
+        )
 
     def state_floats(self, dim: int) -> int:
         """One accumulator a weight."""
@@ -122,7 +124,9 @@ class RowwiseAdagrad(Optimizer):
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
         _require(self.epsilon > 0, f"epsilon must be > 0, got {self.epsilon}")
-        _require(self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}")
+        _require(
+            self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
+        )
 
     def state_floats(self, dim: int) -> int:
         """One accumulator."""
@@ -195,5 +199,7 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
         raise ConfigurationError(f"optimizer: expected one of {', '.join(_BY_NAME)}, got {name!r}")
     known = {field.name for field in fields(_BY_NAME[name])}
     if unknown := sorted(set(numbers) - known):
-        raise ConfigurationError(f"optimizer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}")
+        raise ConfigurationError(
+            f"optimizer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+        )
     return _BY_NAME[name](**{key: float(value) for key, value in numbers.items()})  # type: ignore[arg-type]

@@ -97,7 +97,9 @@ class TableSpec:
         if not self.name.isidentifier():
             raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
         if not 1 <= len(self.parts) <= PARTS_MAX:
-            raise ConfigurationError(f"table {self.name}: expected 1..{PARTS_MAX} parts, got {len(self.parts)}")
+            raise ConfigurationError(
+                f"table {self.name}: expected 1..{PARTS_MAX} parts, got {len(self.parts)}"
+            )
         if len({part.name for part in self.parts}) != len(self.parts):
             raise ConfigurationError(f"table {self.name}: part names must differ")
 
@@ -128,7 +130,9 @@ class TableSpec:
             if part.name == name:
                 return slice(start, start + part.dim)
             start += part.dim
-        raise ConfigurationError(f"table {self.name}: no part {name!r}; it has {[p.name for p in self.parts]}")
+        raise ConfigurationError(
+            f"table {self.name}: no part {name!r}; it has {[p.name for p in self.parts]}"
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Plain form for the wire and for manifests."""

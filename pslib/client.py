@@ -1,0 +1,296 @@
+"""A client: pull, push and erase on all servers of a cluster, and the control calls around them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.distinct import distinct
+from cython_ext.ragged_pool import scatter_add_rows
+from pslib.clock import Clock
+from pslib.config import Timing
+from pslib.endpoint import Endpoint, Pending
+from pslib.errors import ConfigurationError
+from pslib.member import Joined, MemberHandle, join
+from pslib.partition_map import PartitionMap
+from pslib.protocol.client_session import ClientSession, PushName
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
+from pslib.protocol.server_session import merge_results
+from pslib.tables import DenseSpec, TableSpec
+from pslib.transport import Transport
+
+__all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+CLIENT_STREAMS = 1 << 63
+"""Streams from here on belong to clients; below are leases."""
+FILE_PATIENCE_S = 3600.0
+"""A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Rows in the order of the keys, and all dense parameters (empty when not asked for)."""
+
+    rows: Mapping[str, Rows]
+    dense: Rows
+
+
+class PendingPull:
+    """A pull on its way."""
+
+    def __init__(self, client: Client, number: int, pending: Pending[int]) -> None:
+        self._client, self._number, self._pending = client, number, pending
+
+    def wait(self, timeout_s: float | None = None) -> Pulled:
+        """The rows; to be called once. Errors as for `Pending.wait`."""
+        self._pending.wait(timeout_s)
+        return self._client.take_pulled(self._number)
+
+
+class PendingPush:
+    """A push on its way; done when every server has applied its share."""
+
+    def __init__(self, pending: Pending[int]) -> None:
+        self._pending = pending
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when the push is applied everywhere. Errors as for `Pending.wait`."""
+        self._pending.wait(timeout_s)
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when it is over, well or not."""
+        self._pending.on_done(callback)
+
+
+class Client:
+    """A trainer's handle on all servers.
+
+    Parameters
+    ----------
+    transport : Transport
+        How to reach the cluster.
+    coordinator, cluster_id : str
+        The cluster to join.
+    clock : Clock
+        Time.
+    timing : Timing
+        Retries and patience.
+
+    Examples
+    --------
+    >>> client.setup([TableSpec("item", (PartSpec("v", 8),))])        # doctest: +SKIP
+    >>> rows = client.pull({"item": keys}).wait().rows["item"]         # doctest: +SKIP
+    >>> client.push({"item": (keys, gradients)}).wait()                # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        coordinator: str,
+        cluster_id: str,
+        clock: Clock,
+        timing: Timing | None = None,
+    ) -> None:
+        timing = timing or Timing()
+        codec = Codec(cluster_id)
+        self.endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
+        self.member = MemberHandle(self.endpoint, coordinator, "trainer", "")
+        self._specs: tuple[TableSpec, ...] = ()
+        self._stream = CLIENT_STREAMS | secrets.randbits(62)
+        self._next_number = 0
+        try:
+            self.joined: Joined = join(self.member, clock, timing.start_s)
+        except BaseException:
+            self.endpoint.close()
+            raise
+        self.member.progress = self._no_progress
+        self.member.on_map = self._set_map
+        self.member.start_heartbeats(self.joined)
+
+    @property
+    def rank(self) -> int:
+        """This trainer's number, from 0."""
+        return self.joined.rank
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Addresses of all servers."""
+        return self.joined.map.addresses
+
+    @staticmethod
+    def _no_progress() -> dict[str, Any]:
+        return {}
+
+    # --- tables -------------------------------------------------------------------------------------------
+
+    def setup(
+        self, tables: Sequence[TableSpec], dense: DenseSpec | None = None, initial_dense: Rows | None = None
+    ) -> None:
+        """Make tables and dense parameters on all servers; what exists must be the same.
+
+        Parameters
+        ----------
+        tables : sequence of TableSpec
+            All tables that this client will use.
+        dense : DenseSpec or None
+            Shape and optimizer of the dense parameters.
+        initial_dense : (length,) float32
+            Their first values; of several clients the first counts, so all must give the same.
+
+        Raises
+        ------
+        ConfigurationError
+            When a server has a table of that name with another description.
+        """
+        values = np.empty(0, np.float32) if initial_dense is None else np.ascontiguousarray(initial_dense)
+        message = Setup(
+            tables={"tables": [spec.to_dict() for spec in tables]},
+            dense_length=dense.length if dense else 0,
+            dense_optimizer=dense.optimizer.to_dict() if dense else {},
+            dense=values,
+        )
+        self._ask_all(message)
+        self._specs = tuple(tables)
+        dims = {spec.name: spec.dim for spec in tables}
+        with self.endpoint.lock:
+            self.endpoint.session = ClientSession(
+                self.endpoint.requests, self.joined.map, dims, dense.length if dense else 0
+            )
+
+    @property
+    def session(self) -> ClientSession:
+        """The pure machine behind pull and push; ConfigurationError before `setup`."""
+        if self.endpoint.session is None:
+            raise ConfigurationError("the client has no tables yet: call setup(...) first")
+        return self.endpoint.session
+
+    def _set_map(self, new_map: PartitionMap) -> None:
+        with self.endpoint.lock:
+            if self.endpoint.session:
+                self.endpoint.session.set_map(new_map)
+
+    # --- pull and push ------------------------------------------------------------------------------------
+
+    def pull(self, keys: Mapping[str, Keys], dense: bool = False) -> PendingPull:
+        """Read rows; creates nothing: an unseen key gives its first value.
+
+        Parameters
+        ----------
+        keys : mapping of table name to (n,) uint64
+            Keys may repeat.
+        dense : bool
+            Whether to read all dense parameters too.
+        """
+        _ = self.session
+        number, pending = self.endpoint.call(
+            "a pull", lambda session, now_s: session.pull(now_s, keys, dense)
+        )
+        return PendingPull(self, number, pending)
+
+    def take_pulled(self, number: int) -> Pulled:
+        """Outputs of a completed pull (for `PendingPull`)."""
+        with self.endpoint.lock:
+            call = self.session.pulled(number)
+        return Pulled(call.rows, call.dense)
+
+    def push(
+        self,
+        gradients: Mapping[str, tuple[Keys, Rows]],
+        dense: Rows | None = None,
+        name: PushName | None = None,
+    ) -> PendingPush:
+        """Send gradients; each server takes one optimizer step on each key.
+
+        Parameters
+        ----------
+        gradients : mapping of table name to ((n,) uint64, (n, dim) float32)
+            Repeated keys are summed first, in order. With a ``name`` keys must be distinct already.
+        dense : (length,) float32 or None
+            Gradient of all dense parameters.
+        name : PushName or None
+            The name under which it counts once; None takes the next of this client's own stream.
+        """
+        _ = self.session
+        if name is None:
+            gradients = {table: _summed(*pair) for table, pair in gradients.items()}
+            name = self._own_name()
+        chosen = name
+        _number, pending = self.endpoint.call(
+            "a push", lambda session, now_s: session.push(now_s, chosen, gradients, dense)
+        )
+        return PendingPush(pending)
+
+    def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
+        """Erase rows; absent keys are an ordinary case."""
+        _ = self.session
+        name = self._own_name()
+        _number, pending = self.endpoint.call(
+            "an erase", lambda session, now_s: session.erase(now_s, name, keys)
+        )
+        return PendingPush(pending)
+
+    def _own_name(self) -> PushName:
+        with self.endpoint.lock:
+            name = PushName(self._stream, self._next_number)
+            self._next_number += 1
+        return name
+
+    # --- control ------------------------------------------------------------------------------------------
+
+    def ask_coordinator(self, message: Message) -> Message:
+        """Ask the coordinator and wait for its answer."""
+        return self.endpoint.ask(self.member.coordinator, message).wait()
+
+    def _ask_all(self, message: Message, patience_s: float | None = None) -> list[Message]:
+        pending = [self.endpoint.ask(address, message, patience_s) for address in self.servers]
+        return [one.wait() for one in pending]
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others."""
+        return merge_results([dict(a.values) for a in self._ask_all(Stats()) if isinstance(a, Result)])
+
+    def save_files(self, path: str, stem: str) -> list[dict[str, Any]]:
+        """Let every server write its files below ``path``; return the manifest entries, uncommitted."""
+        pending = [
+            self.endpoint.ask(address, Save(path, f"{stem}-{rank:03d}"), FILE_PATIENCE_S)
+            for rank, address in enumerate(self.servers)
+        ]
+        answers = [one.wait() for one in pending]
+        return [entry for answer in answers if isinstance(answer, Result) for entry in answer.values["files"]]
+
+    def load(self, path: str) -> int:
+        """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
+
+        Raises
+        ------
+        CheckpointError
+            When the checkpoint is damaged or belongs to other tables.
+        """
+        answers = self._ask_all(Load(path), FILE_PATIENCE_S)
+        return sum(int(answer.values["rows"]) for answer in answers if isinstance(answer, Result))
+
+    @property
+    def table_specs(self) -> tuple[TableSpec, ...]:
+        """Tables given to `setup`."""
+        return self._specs
+
+    def close(self) -> None:
+        """Leave the cluster in order; what was pushed must have been waited for."""
+        if self.endpoint.error is None:
+            self.member.leave()
+        self.endpoint.close()
+
+
+def _summed(keys: Keys, gradients: Rows) -> tuple[Keys, Rows]:
+    unique, places = distinct(np.ascontiguousarray(keys))
+    if unique.size == keys.size:
+        return keys, gradients
+    return unique, scatter_add_rows(np.ascontiguousarray(gradients), places, unique.size)

@@ -1,0 +1,142 @@
+"""Settings of a cluster, and every limit with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar
+
+from pslib.errors import ConfigurationError
+
+__all__ = ["ClusterConfig", "Limits", "Timing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one message may hold: checked before memory is taken for it.
+
+    Attributes
+    ----------
+    header_bytes_max : int
+        A header names tables and arrays; 64 tables with 8 arrays each stay below 64 KiB. A map of 2^20 owners
+        travels as an array, not in the header.
+    frames_max : int
+        One frame an array; two arrays a table, 64 tables, and a few of our own.
+    frame_bytes_max : int
+        1 GiB: a request of 4 million rows of 64 floats. Larger ones must be cut by the caller.
+    message_bytes_max : int
+        2 GiB, so that a server with 24 GiB survives several of the largest messages at once.
+    name_chars_max : int
+        Names are identifiers, and paths end at 4,096 on Linux.
+    """
+
+    header_bytes_max: int = 1 << 20
+    frames_max: int = 1024
+    frame_bytes_max: int = 1 << 30
+    message_bytes_max: int = 1 << 31
+    name_chars_max: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long to wait for what, in seconds.
+
+    Attributes
+    ----------
+    heartbeat_s : float
+        One a second is 100 small messages a second at 100 peers.
+    silence_s : float
+        A peer that has sent nothing for so long counts as dead: five lost heartbeats, below the 15 seconds in
+        which a user must hear of a lost server.
+    retry_s : float
+        An unanswered request is sent again; a slice of 100,000 rows takes a server about 10 ms.
+    retry_max_s : float
+        Retries back off to this.
+    request_s : float
+        A request fails for good after so long.
+    start_s : float
+        How long processes wait for each other when a cluster starts.
+    report_s : float
+        A waiting process says for whom it waits this often.
+    """
+
+    heartbeat_s: float = 1.0
+    silence_s: float = 6.0
+    retry_s: float = 1.0
+    retry_max_s: float = 4.0
+    request_s: float = 60.0
+    start_s: float = 60.0
+    report_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """What the coordinator tells every process that joins; one line a problem when it is built wrongly.
+
+    Attributes
+    ----------
+    servers, trainers : int
+        How many of each the cluster waits for before it starts; 1..SERVERS_MAX and 1..TRAINERS_MAX.
+    shard_threads : int
+        Threads of one server that own partitions, 1..64.
+    partition_bits : int
+        2^bits partitions; at least 16 a server.
+    dense_blocks : int
+        Pieces in which dense parameters are spread over servers.
+    timing : Timing
+        Waits.
+    """
+
+    servers: int = 1
+    trainers: int = 1
+    shard_threads: int = 1
+    partition_bits: int = 12
+    dense_blocks: int = 64
+    timing: Timing = Timing()
+
+    SERVERS_MAX: ClassVar[int] = 4096
+    TRAINERS_MAX: ClassVar[int] = 65536
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: expected {low}..{high}, got {value}"
+            for name, value, low, high in (
+                ("servers", self.servers, 1, self.SERVERS_MAX),
+                ("trainers", self.trainers, 1, self.TRAINERS_MAX),
+                ("shard_threads", self.shard_threads, 1, 64),
+                ("partition_bits", self.partition_bits, 4, 20),
+                ("dense_blocks", self.dense_blocks, 1, 4096),
+            )
+            if not low <= value <= high
+        ]
+        if not problems and self.servers * 16 > 1 << self.partition_bits:
+            problems.append(
+                f"partition_bits: {self.servers} servers need at least {self.servers * 16} partitions, "
+                f"2^{self.partition_bits} = {1 << self.partition_bits} are too few"
+            )
+        if problems:
+            raise ConfigurationError(*problems)
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return 1 << self.partition_bits
+
+    @property
+    def units(self) -> int:
+        """Number of things that have an owner: partitions, then dense blocks."""
+        return self.partitions + self.dense_blocks
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain form for the wire."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, object]) -> ClusterConfig:
+        """Read back what `to_dict` wrote."""
+        values = dict(plain)
+        timing = values.pop("timing", {})
+        known = {field.name for field in fields(ClusterConfig)}
+        if unknown := sorted(set(values) - known):
+            raise ConfigurationError(f"cluster: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}")
+        return ClusterConfig(timing=Timing(**timing), **values)  # type: ignore[arg-type]

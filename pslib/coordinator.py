@@ -1,0 +1,111 @@
+"""The coordinator: who is here, who owns what, who works on which lease. One thread, one ROUTER."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pslib.clock import Clock, SystemClock
+from pslib.config import ClusterConfig
+from pslib.errors import RemoteProtocolError
+from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.messages import Failure, Status
+from pslib.transport import Transport, ZmqTransport
+
+__all__ = ["Coordinator", "run_coordinator"]
+
+log = logging.getLogger("pslib")
+LINGER_S = 3.0
+"""After the end the coordinator still answers for so long, so that a launcher can read the last status."""
+TURN_S = 0.2
+
+
+class Coordinator:
+    """Serves a `CoordinatorSession` at an address until the cluster is over.
+
+    Parameters
+    ----------
+    transport : Transport
+        Where to listen.
+    config : ClusterConfig
+        The cluster's settings.
+    cluster_id : str
+        Stands in every header.
+    listen : str
+        Address; port 0 means any free one.
+    clock : Clock
+        Time.
+    """
+
+    def __init__(
+        self, transport: Transport, config: ClusterConfig, cluster_id: str, listen: str, clock: Clock
+    ) -> None:
+        self.session = CoordinatorSession(config)
+        self._codec = Codec(cluster_id)
+        self._clock = clock
+        self._link = transport.listen(listen)
+        self._stopped = False
+        self._last_status_s: float | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the other processes reach it."""
+        return self._link.address
+
+    def stop(self) -> None:
+        """End `run` soon, whatever the cluster does; any thread may call it."""
+        self._stopped = True
+        self._link.wake()
+
+    def run(self) -> None:
+        """Serve until the cluster is over and the last status has been read, or nobody has asked for it."""
+        over_s: float | None = None
+        while not self._stopped:
+            for peer, frames in self._link.poll(TURN_S):
+                self._answer(peer, frames, final=over_s is not None)
+            now_s = self._clock.now_s()
+            self.session.tick(now_s)
+            if self.session.over and over_s is None:
+                over_s = now_s
+            if over_s is not None and (now_s - over_s > LINGER_S or self._last_status_s):
+                break
+        self._link.close()
+
+    def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> None:
+        try:
+            envelope = self._codec.decode(frames)
+        except RemoteProtocolError as error:
+            log.warning("pslib coordinator: dropped a message: %s", error)
+            self._link.send(peer, self._codec.encode(0, Failure("protocol", str(error))))
+            return
+        answer = self.session.handle(self._clock.now_s(), envelope.message)
+        self._link.send(peer, self._codec.encode(envelope.request_id, answer))
+        if final and isinstance(envelope.message, Status):
+            self._last_status_s = self._clock.now_s()
+
+
+def run_coordinator(
+    config: ClusterConfig,
+    cluster_id: str,
+    listen: str,
+    announce: Callable[[str], None],
+    insecure_network: bool = False,
+) -> int:
+    """Run a coordinator process over ZeroMQ; return its exit code.
+
+    Parameters
+    ----------
+    config, cluster_id, listen
+        As for `Coordinator`.
+    announce : callable
+        Called once with the address, when others can connect.
+    insecure_network : bool
+        Whether ``listen`` may be reachable from other machines.
+    """
+    coordinator = Coordinator(
+        ZmqTransport(insecure_network=insecure_network), config, cluster_id, listen, SystemClock()
+    )
+    announce(coordinator.address)
+    coordinator.run()
+    return 69 if coordinator.session.error else 0

@@ -1,0 +1,266 @@
+"""One thread that asks: it sends, resends, receives and times out for everything a process wants of others.
+
+Callers in any thread get a `Pending`; the sessions it drives are pure and guarded by one lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Generic, TypeVar
+
+from pslib.clock import Clock
+from pslib.config import Timing
+from pslib.errors import (
+    CheckpointError,
+    ConfigurationError,
+    PslibError,
+    RemoteProtocolError,
+    UnavailableError,
+    WaitTimeoutError,
+)
+from pslib.protocol.client_session import ClientSession
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Failure, Message
+from pslib.protocol.requests import RequestTable
+from pslib.transport.link import ClientLink
+
+__all__ = ["Endpoint", "Pending", "failure_error"]
+
+log = logging.getLogger("pslib")
+ValueT = TypeVar("ValueT")
+IDLE_POLL_S = 0.05
+"""How late a retry may be; messages and new requests end a poll at once."""
+
+
+class Pending(Generic[ValueT]):
+    """An answer that is not here yet."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._future: Future[ValueT] = Future()
+
+    def wait(self, timeout_s: float | None = None) -> ValueT:
+        """The answer.
+
+        Parameters
+        ----------
+        timeout_s : float or None
+            None waits until the request itself is given up (`Timing.request_s`).
+
+        Raises
+        ------
+        WaitTimeoutError
+            When there is no answer after ``timeout_s``; the request goes on.
+        PslibError
+            What the request ended with.
+        """
+        try:
+            return self._future.result(timeout_s)
+        except FutureTimeoutError:
+            raise WaitTimeoutError(f"waited {timeout_s:g} s for {self._what}: no answer yet") from None
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return (or raise) at once."""
+        return self._future.done()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the answer is here; it must be short and must not raise."""
+        self._future.add_done_callback(lambda _future: callback())
+
+    def succeed(self, value: ValueT) -> None:
+        """Give the answer; the first one counts."""
+        if not self._future.done():
+            self._future.set_result(value)
+
+    def fail(self, error: PslibError) -> None:
+        """Give an error instead of an answer."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+def failure_error(failure: Failure, peer: str) -> PslibError:
+    """The exception for a refusal that came from ``peer``."""
+    text = f"{peer}: {failure.text}"
+    if failure.code in ("configuration", "unknown-table"):
+        return ConfigurationError(text)
+    if failure.code == "checkpoint":
+        return CheckpointError(text)
+    return RemoteProtocolError(text) if failure.code == "protocol" else UnavailableError(text)
+
+
+class Endpoint:
+    """Asks any number of peers, in a thread of its own.
+
+    Parameters
+    ----------
+    link : ClientLink
+        The door; only this endpoint's thread uses it.
+    codec : Codec
+        Of the cluster.
+    timing : Timing
+        Retries, patience, and how often a long wait is reported.
+    clock : Clock
+        Time.
+    first_request_id : int
+        A random number, so that answers to a predecessor match nothing.
+    """
+
+    def __init__(
+        self, link: ClientLink, codec: Codec, timing: Timing, clock: Clock, first_request_id: int
+    ) -> None:
+        self.timing, self.clock = timing, clock
+        self.requests = RequestTable(codec, timing, first_request_id)
+        self.session: ClientSession | None = None
+        self.lock = threading.RLock()
+        self.every_heartbeat: Callable[[], None] | None = None
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._link = link
+        self._codec = codec
+        self._asked: dict[int, Pending[Message]] = {}
+        self._calls: dict[int, Pending[int]] = {}
+        self._error: PslibError | None = None
+        self._closing = False
+        self._reported_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
+        self._thread.start()
+
+    def ask(self, peer: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
+        """Send a request until it is answered; a `Failure` becomes an exception."""
+        pending: Pending[Message] = Pending(f"{message.kind} from {peer}")
+        with self.lock:
+            self._check()
+            ticket = self.requests.start(self.clock.now_s(), peer, message, patience_s=patience_s)
+            self._asked[ticket] = pending
+        self._link.wake()
+        return pending
+
+    def call(self, what: str, begin: Callable[[ClientSession, float], int]) -> tuple[int, Pending[int]]:
+        """Start a pull or push of the session; the pending gives the call's number when it is complete."""
+        pending: Pending[int] = Pending(what)
+        with self.lock:
+            self._check()
+            assert self.session is not None
+            number = begin(self.session, self.clock.now_s())
+            self._calls[number] = pending
+            self._complete_calls()
+        self._link.wake()
+        return number, pending
+
+    def fail(self, error: PslibError) -> None:
+        """End every wait, now and later, with this error."""
+        with self.lock:
+            self._error = self._error or error
+            pending = [*self._asked.values(), *self._calls.values()]
+            self._asked.clear()
+            self._calls.clear()
+        for one in pending:
+            one.fail(error)
+
+    @property
+    def error(self) -> PslibError | None:
+        """The error that has ended this endpoint, if any."""
+        return self._error
+
+    def close(self) -> None:
+        """Stop the thread; what is still waiting fails."""
+        self._closing = True
+        self._link.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5.0)
+        self.fail(UnavailableError("this process has left the cluster"))
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._error:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._turn()
+        except Exception as error:  # nobody may wait for a thread that has died
+            log.exception("pslib: the endpoint's thread has died")
+            self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))
+        finally:
+            self._send_all()
+            self._link.close()
+
+    def _turn(self) -> None:
+        self._send_all()
+        for peer, frames in self._link.poll(min(IDLE_POLL_S, self.timing.retry_s / 4)):
+            self.bytes_received += sum(len(frame) for frame in frames)
+            self._receive(peer, frames)
+        now_s = self.clock.now_s()
+        with self.lock:
+            for expired in self.requests.tick(now_s):
+                self._expire(expired.ticket, expired.peer, expired.waited_s)
+            self._complete_calls()
+        self._report(now_s)
+        if self.every_heartbeat:
+            self.every_heartbeat()
+
+    def _send_all(self) -> None:
+        with self.lock:
+            outgoing, self.requests.outbox = self.requests.outbox, []
+        for one in outgoing:
+            self.bytes_sent += sum(len(frame) for frame in one.frames)
+            self._link.send(one.peer, one.frames)
+
+    def _receive(self, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
+        try:
+            envelope = self._codec.decode(frames)
+        except RemoteProtocolError as error:
+            log.warning("pslib: dropped a message from %s: %s", peer, error)
+            return
+        message = envelope.message
+        if envelope.request_id == 0 and isinstance(message, Failure):
+            self.fail(failure_error(message, peer))  # the peer could not even read what we sent
+            return
+        with self.lock:
+            ticket = self.requests.receive(envelope.request_id)
+            if ticket is None:
+                return
+            pending = self._asked.pop(ticket, None)
+            if pending is None and self.session:
+                self.session.receive(self.clock.now_s(), ticket, message)
+                self._complete_calls()
+                return
+        if pending is not None:
+            if isinstance(message, Failure):
+                pending.fail(failure_error(message, peer))
+            else:
+                pending.succeed(message)
+
+    def _complete_calls(self) -> None:
+        if self.session is None:
+            return
+        for completed in self.session.completed:
+            pending = self._calls.pop(completed.call, None)
+            if pending and completed.error:
+                pending.fail(completed.error)
+            elif pending:
+                pending.succeed(completed.call)
+        self.session.completed.clear()
+
+    def _expire(self, ticket: int, peer: str, waited_s: float) -> None:
+        pending = self._asked.pop(ticket, None)
+        if pending:
+            pending.fail(WaitTimeoutError(f"waited {waited_s:.0f} s for {peer}: no answer; is it alive?"))
+        elif self.session:
+            self.session.expire(ticket, waited_s)
+
+    def _report(self, now_s: float) -> None:
+        if now_s - self._reported_s < self.timing.report_s:
+            return
+        self._reported_s = now_s
+        with self.lock:
+            waiting = self.requests.waiting(now_s, self.timing.report_s)
+        for peer, kind, seconds in waiting[:3]:
+            log.warning("pslib: waiting %.0f s for %s (%s)", seconds, peer, kind)

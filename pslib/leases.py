@@ -1,0 +1,147 @@
+"""Leases: which piece of the data which trainer works on, as a pure machine.
+
+A lease is also the stream of its pushes: whoever takes over a dead trainer's lease resumes at the lowest
+batch that is not known to be applied everywhere, and pushes under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEASES_MAX", "Grant", "LeaseBook", "stream_of"]
+
+LEASES_MAX = 1 << 32
+"""Leases of one job: the lower half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
+
+Holder = tuple[int, int]
+"""(rank, incarnation) of a trainer."""
+
+
+def stream_of(job: int, index: int) -> int:
+    """Stream number of lease ``index`` of job ``job``; below 2^63, where streams of other clients start."""
+    return job << 32 | index
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease given to a trainer: fenced by ``epoch``, to be resumed at ``first_batch``."""
+
+    index: int
+    epoch: int
+    first_batch: int
+
+
+@dataclass(slots=True)
+class _Held:
+    holder: Holder
+    epoch: int
+
+
+class LeaseBook:
+    """All leases of one job.
+
+    Parameters
+    ----------
+    windows : (leases,) uint32
+        The shuffle window of each lease, in the order in which leases are handed out. A trainer is kept in the
+        window it has decoded, and others are given windows of their own while there are any.
+    """
+
+    def __init__(self, windows: NDArray[np.uint32]) -> None:
+        self.windows = windows
+        self._free: dict[int, None] = dict.fromkeys(range(windows.size))
+        self._held: dict[int, _Held] = {}
+        self._epochs: dict[int, int] = {}
+        self._first_batch: dict[int, int] = {}
+        self._done = np.zeros(windows.size, bool)
+        self._done_below = 0
+        self._last_window: dict[Holder, int] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether every lease is done."""
+        return self.done_below == self.windows.size
+
+    @property
+    def done_below(self) -> int:
+        """All leases with a lower index are done."""
+        while self._done_below < self.windows.size and self._done[self._done_below]:
+            self._done_below += 1
+        return self._done_below
+
+    @property
+    def done_count(self) -> int:
+        """Number of leases that are done."""
+        return int(self._done.sum())
+
+    def next(self, holder: Holder, holding: Iterable[int]) -> Grant | None:
+        """A lease for this trainer, or None when none is free now.
+
+        ``holding`` are the lease indices it knows of: one that it holds without knowing (the answer was lost)
+        is given again rather than another one.
+        """
+        known = set(holding)
+        for index, held in self._held.items():
+            if held.holder == holder and index not in known:
+                return self._grant(index, holder)
+        index = self._choose(holder)
+        if index is None:
+            return None
+        del self._free[index]
+        self._held[index] = _Held(holder, self._epochs.get(index, 0))
+        self._last_window[holder] = int(self.windows[index])
+        return self._grant(index, holder)
+
+    def progress(self, holder: Holder, acked_below: Mapping[int, int]) -> None:
+        """A trainer reports, for each lease it holds, below which batch everything is applied everywhere."""
+        for index, batch in acked_below.items():
+            held = self._held.get(index)
+            if held and held.holder == holder:
+                self._first_batch[index] = max(batch, self._first_batch.get(index, 0))
+
+    def end(self, holder: Holder, index: int, epoch: int) -> bool:
+        """The lease's batches are all applied; False when somebody else holds it by now (then ignore it)."""
+        held = self._held.get(index)
+        if self._done[index]:
+            return True
+        if held is None or held.holder != holder or held.epoch != epoch:
+            return False
+        del self._held[index]
+        self._done[index] = True
+        self._first_batch.pop(index, None)
+        return True
+
+    def is_done(self, index: int) -> bool:
+        """Whether one lease is done."""
+        return bool(self._done[index])
+
+    def trainer_lost(self, holder: Holder) -> list[int]:
+        """Free all leases of a trainer under the next epoch; return their indices."""
+        lost = [index for index, held in self._held.items() if held.holder == holder]
+        for index in lost:
+            self._epochs[index] = self._held.pop(index).epoch + 1
+        self._free = dict.fromkeys(sorted([*lost, *self._free]))
+        self._last_window.pop(holder, None)
+        return lost
+
+    def _grant(self, index: int, holder: Holder) -> Grant:
+        return Grant(index, self._held[index].epoch, self._first_batch.get(index, 0))
+
+    def _choose(self, holder: Holder) -> int | None:
+        """The first free lease of the trainer's own window, else of a window of nobody, else any."""
+        own = self._last_window.get(holder)
+        others = {window for other, window in self._last_window.items() if other != holder}
+        fallback = None
+        for index in self._free:
+            window = int(self.windows[index])
+            if window == own:
+                return index
+            if fallback is None or (int(self.windows[fallback]) in others and window not in others):
+                fallback = index
+            if own is None and window not in others:
+                return index
+        return fallback

@@ -1,0 +1,157 @@
+"""Joining a cluster: registering with the coordinator, and heartbeats from then on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pslib.clock import Clock
+from pslib.config import ClusterConfig
+from pslib.endpoint import Endpoint
+from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
+from pslib.partition_map import PartitionMap
+from pslib.protocol.messages import Beat, Heartbeat, Leave, Register, Registered
+
+__all__ = ["Joined", "MemberHandle", "join"]
+
+log = logging.getLogger("pslib")
+ASK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What the coordinator told a new member."""
+
+    rank: int
+    config: ClusterConfig
+    map: PartitionMap
+
+
+def _map_of(message: Registered | Beat, partition_bits: int) -> PartitionMap | None:
+    if message.owners.size == 0:
+        return None
+    return PartitionMap(message.map_version, partition_bits, message.owners, tuple(message.addresses))
+
+
+class MemberHandle:
+    """This process's membership: heartbeats run in the endpoint's thread until `leave`.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Asks the coordinator.
+    coordinator : str
+        Its address.
+    role : {"server", "trainer"}
+        What this process is.
+    address : str
+        Where it listens; empty for trainers.
+    """
+
+    def __init__(self, endpoint: Endpoint, coordinator: str, role: str, address: str) -> None:
+        self.endpoint, self.coordinator, self.role, self.address = endpoint, coordinator, role, address
+        self.incarnation = secrets.randbits(62)
+        self.rank = -1
+        self.map_version = 0
+        self.streams_done_below = 0
+        self.order = "go"
+        self.reason = ""
+        self.progress: Callable[[], dict[str, Any]] = dict
+        self.on_map: Callable[[PartitionMap], None] = lambda _map: None
+        self.on_order: Callable[[], None] = lambda: None
+        self._bits = 0
+        self._next_s = 0.0
+        self._heard_s = 0.0
+        self._waiting = False
+
+    def start_heartbeats(self, joined: Joined) -> None:
+        """Beat from now on; ``progress``, ``on_map`` and ``on_order`` must be set before."""
+        self.rank, self.map_version = joined.rank, joined.map.version
+        self._bits = joined.config.partition_bits
+        self._heard_s = self.endpoint.clock.now_s()
+        self.endpoint.every_heartbeat = self._turn
+
+    def leave(self) -> None:
+        """Say that all work is flushed, with the last counters; an unreachable coordinator is no error."""
+        self.endpoint.every_heartbeat = None
+        message = Leave(self.role, self.rank, self.incarnation, self.progress())
+        try:
+            self.endpoint.ask(self.coordinator, message, patience_s=3.0).wait()
+        except PslibError as error:
+            log.info("pslib: could not say good-bye: %s", error)
+
+    def _turn(self) -> None:
+        now_s = self.endpoint.clock.now_s()
+        silence_s = self.endpoint.timing.silence_s
+        if now_s - self._heard_s > 2 * silence_s:
+            self._obey(
+                "fail",
+                f"the coordinator at {self.coordinator} has not answered for {now_s - self._heard_s:.0f} s",
+            )
+            self._heard_s = now_s
+        if now_s < self._next_s or self._waiting:
+            return
+        self._next_s = now_s + self.endpoint.timing.heartbeat_s
+        message = Heartbeat(self.role, self.rank, self.incarnation, self.map_version, self.progress())
+        self._waiting = True
+        pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)
+        pending.on_done(lambda: self._answered(pending.wait))
+
+    def _answered(self, wait: Callable[[float], Any]) -> None:
+        self._waiting = False
+        try:
+            beat = wait(0)
+        except PslibError:
+            return
+        if not isinstance(beat, Beat):
+            return
+        self._heard_s = self.endpoint.clock.now_s()
+        self.streams_done_below = beat.streams_done_below
+        new_map = _map_of(beat, self._bits)
+        if new_map and new_map.version > self.map_version:
+            self.map_version = new_map.version
+            self.on_map(new_map)
+        self._obey(beat.order, beat.reason)
+
+    def _obey(self, order: str, reason: str) -> None:
+        if order == self.order:
+            return
+        self.order, self.reason = order, reason
+        if order == "fail" and self.role == "trainer":
+            kind = ServerLostError if "server" in reason else UnavailableError
+            self.endpoint.fail(kind(reason))
+        self.on_order()
+
+
+def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
+    """Register, and ask again until everybody who is needed is there.
+
+    Raises
+    ------
+    WaitTimeoutError
+        After ``start_s``, naming who is missing.
+    ConfigurationError
+        When the cluster has no place for this process.
+    """
+    message = Register(member.role, member.address, member.incarnation, os.getpid(), socket.gethostname())
+    started_s = clock.now_s()
+    reported_s = started_s
+    while True:
+        answer = member.endpoint.ask(member.coordinator, message, patience_s=start_s).wait()
+        assert isinstance(answer, Registered)
+        config = ClusterConfig.from_dict(dict(answer.config))
+        current = _map_of(answer, config.partition_bits)
+        if answer.ready and current:
+            return Joined(answer.rank, config, current)
+        now_s = clock.now_s()
+        if now_s - started_s > start_s:
+            raise WaitTimeoutError(f"waited {start_s:.0f} s for {answer.missing}; look at their logs")
+        if now_s - reported_s > member.endpoint.timing.report_s:
+            reported_s = now_s
+            log.warning("pslib: waiting %.0f s for %s", now_s - started_s, answer.missing)
+        clock.sleep_s(ASK_AGAIN_S)

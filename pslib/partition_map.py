@@ -1,0 +1,102 @@
+"""Which server owns which partition and which dense block: a pure, versioned value.
+
+Partitions and dense blocks are numbered together as **units**: partition ``p`` is unit ``p``, dense block
+``b`` is unit ``partitions + b``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import ConfigurationError
+
+__all__ = ["PartitionMap", "mask_of_units", "units_of_mask"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionMap:
+    """Owners of all units at one version.
+
+    Attributes
+    ----------
+    version : int
+        Rises by one with every change; 0 is the map that nobody has.
+    partition_bits : int
+        2^bits partitions.
+    owners : (partitions + dense_blocks,) uint16
+        Server number of each unit.
+    addresses : tuple of str
+        Address of each server number.
+    """
+
+    version: int
+    partition_bits: int
+    owners: NDArray[np.uint16]
+    addresses: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.owners.size <= self.partitions:
+            raise ConfigurationError(
+                f"partition map: expected more than {self.partitions} units, got {self.owners.size}"
+            )
+        if int(self.owners.max()) >= len(self.addresses):
+            raise ConfigurationError(
+                f"partition map: owner {int(self.owners.max())} has no address; there are {len(self.addresses)}"
+            )
+
+    @staticmethod
+    def even(partition_bits: int, dense_blocks: int, addresses: tuple[str, ...]) -> PartitionMap:
+        """The first map: partitions in contiguous stretches, dense blocks round robin, both even."""
+        servers = len(addresses)
+        partitions = 1 << partition_bits
+        owners = np.concatenate(
+            [np.arange(partitions, dtype=np.int64) * servers // partitions, np.arange(dense_blocks) % servers]
+        )
+        return PartitionMap(1, partition_bits, owners.astype(np.uint16), addresses)
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return 1 << self.partition_bits
+
+    @property
+    def dense_blocks(self) -> int:
+        """Number of dense blocks."""
+        return self.owners.size - self.partitions
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+        return len(self.addresses)
+
+    def units_of(self, server: int) -> NDArray[np.int64]:
+        """Units that ``server`` owns, ascending."""
+        return np.flatnonzero(self.owners == server)
+
+    def blocks_of(self, server: int) -> NDArray[np.int64]:
+        """Dense block numbers that ``server`` owns, ascending."""
+        return np.flatnonzero(self.owners[self.partitions :] == server)
+
+    def moved(self, unit: int, server: int) -> PartitionMap:
+        """The next version, in which ``unit`` belongs to ``server``."""
+        owners = self.owners.copy()
+        owners[unit] = server
+        return PartitionMap(self.version + 1, self.partition_bits, owners, self.addresses)
+
+
+def mask_of_units(units: NDArray[np.integer]) -> int:
+    """Set of units as one Python integer: bit ``u`` is unit ``u``; sets join with ``|`` at memory speed."""
+    if units.size == 0:
+        return 0
+    bits = np.zeros(int(units.max()) + 1, np.uint8)
+    bits[units] = 1
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+def units_of_mask(mask: int) -> NDArray[np.int64]:
+    """The units of a set made by `mask_of_units`, ascending."""
+    data = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(data, bitorder="little"))

@@ -1,0 +1,1 @@
+"""Messages, codec and the pure sessions of both ends: no socket, no clock, no thread."""

@@ -1,0 +1,373 @@
+"""A client's side of pull and push, as a pure machine: calls, messages and time in; instructions out.
+
+A call is split by owner into parts, one message a server. A part that comes back refused goes on to the
+owner that the refusal names, under the same name (stream, number), until every unit has taken it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.distinct import group_by_owner, partitions_touched
+from cython_ext.hashing import partition_of
+from pslib.errors import ConfigurationError, PslibError, UnavailableError, WaitTimeoutError
+from pslib.partition_map import PartitionMap
+from pslib.protocol.messages import Erase, Failure, Message, Pull, Pulled, Push, Pushed
+from pslib.protocol.requests import RequestTable
+
+__all__ = ["ClientSession", "Completed", "PullCall", "PushName"]
+
+NOBODY = 0xFFFF
+BOUNCE_PAUSE_S = 0.02
+"""Pause before a part that has been refused twice tries again: a partition in flight arrives in milliseconds."""
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class PushName:
+    """The name of a push: the same on every server, in every retry and however the push is split again."""
+
+    stream: int
+    number: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A call that is over; ``error`` is None when it went well."""
+
+    call: int
+    error: PslibError | None
+
+
+@dataclass(slots=True)
+class _Acked:
+    """Which numbers of one stream are applied everywhere."""
+
+    floor: int
+    above: set[int] = field(default_factory=set)
+
+    def add(self, number: int) -> None:
+        self.above.add(number)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+
+@dataclass(slots=True)
+class PullCall:
+    """A pull on its way: outputs that fill as parts are answered."""
+
+    keys: Mapping[str, Keys]
+    rows: dict[str, Rows]
+    dense: Rows
+    open_parts: int = 0
+
+
+@dataclass(slots=True)
+class _PushCall:
+    name: PushName
+    home: int
+    gradients: Mapping[str, tuple[Keys, Rows]] | None
+    erased: Mapping[str, Keys]
+    dense: Rows
+    open_parts: int = 0
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one message asks of one server: places in the call's arrays (None: all), and dense blocks."""
+
+    call: int
+    server: int
+    places: dict[str, NDArray[np.int32] | None]
+    blocks: NDArray[np.uint32]
+    bounces: int
+
+
+class ClientSession:
+    """Pulls and pushes of one client.
+
+    Parameters
+    ----------
+    requests : RequestTable
+        Shared by everything that this process asks of others.
+    partition_map : PartitionMap
+        Where units live, as far as is known.
+    dims : mapping of str to int
+        Floats a row of each table.
+    dense_length : int
+        Floats of all dense parameters.
+    """
+
+    def __init__(
+        self, requests: RequestTable, partition_map: PartitionMap, dims: Mapping[str, int], dense_length: int
+    ) -> None:
+        self.requests = requests
+        self.dims, self.dense_length = dict(dims), dense_length
+        self.completed: list[Completed] = []
+        self.pushes_sent = 0
+        self.updates_sent = 0
+        self.set_map(partition_map)
+        self._block_size = -(-dense_length // partition_map.dense_blocks)
+        self._calls: dict[int, PullCall | _PushCall] = {}
+        self._parts: dict[int, _Part] = {}
+        self._streams: dict[int, _Acked] = {}
+        self._next_call = 1
+
+    def set_map(self, partition_map: PartitionMap) -> None:
+        """Take a map as the truth about owners; hints from refusals are forgotten."""
+        self.map = partition_map
+        self._owners = partition_map.owners.copy()
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    def pull(self, now_s: float, keys: Mapping[str, Keys], dense: bool = False) -> int:
+        """Ask for rows (and all dense parameters); return the call's number. Keys may repeat."""
+        self._check_tables(keys)
+        rows = {name: np.empty((array.size, self.dims[name]), np.float32) for name, array in keys.items()}
+        call = PullCall(keys, rows, np.empty(self.dense_length if dense else 0, np.float32))
+        return self._begin(now_s, call, keys, dense)
+
+    def push(
+        self,
+        now_s: float,
+        name: PushName,
+        gradients: Mapping[str, tuple[Keys, Rows]],
+        dense: Rows | None = None,
+    ) -> int:
+        """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call."""
+        keys = {table: pair[0] for table, pair in gradients.items()}
+        self._check_tables(keys)
+        vector = np.empty(0, np.float32) if dense is None else dense
+        if vector.size not in (0, self.dense_length):
+            raise ConfigurationError(
+                f"dense gradient: expected {self.dense_length} floats, got {vector.size}"
+            )
+        for table, (array, rows) in gradients.items():
+            if rows.shape != (array.size, self.dims[table]):
+                raise ConfigurationError(
+                    f"gradients of {table}: expected ({array.size}, {self.dims[table]}), got {rows.shape}"
+                )
+        return self._begin_push(now_s, name, keys, gradients, vector)
+
+    def erase(self, now_s: float, name: PushName, keys: Mapping[str, Keys]) -> int:
+        """Erase rows under ``name``; return the call."""
+        self._check_tables(keys)
+        return self._begin_push(now_s, name, keys, None, np.empty(0, np.float32))
+
+    def _begin_push(
+        self,
+        now_s: float,
+        name: PushName,
+        keys: Mapping[str, Keys],
+        gradients: Mapping[str, tuple[Keys, Rows]] | None,
+        dense: Rows,
+    ) -> int:
+        units = [partitions_touched(array, self.map.partition_bits) for array in keys.values()]
+        if dense.size:
+            units.append(self.map.partitions + self._all_blocks())
+        touched = np.unique(np.concatenate(units)) if units else np.empty(0, np.uint32)
+        home = int(touched[0]) if touched.size else 0
+        self.pushes_sent += bool(touched.size)
+        self.updates_sent += touched.size
+        return self._begin(now_s, _PushCall(name, home, gradients, keys, dense), keys, dense.size > 0)
+
+    def open_stream(self, stream: int, first_number: int) -> None:
+        """Say that all numbers of ``stream`` below ``first_number`` are applied everywhere."""
+        self._streams.setdefault(stream, _Acked(first_number))
+
+    def acked_below(self, stream: int) -> int:
+        """All numbers of ``stream`` below this one are applied everywhere."""
+        return self._streams[stream].floor if stream in self._streams else 0
+
+    def close_stream(self, stream: int) -> None:
+        """Forget a stream that is over."""
+        self._streams.pop(stream, None)
+
+    def pulled(self, call: int) -> PullCall:
+        """Outputs of a completed pull; to be taken once."""
+        result = self._calls.pop(call)
+        assert isinstance(result, PullCall)
+        return result
+
+    def _check_tables(self, keys: Mapping[str, Keys]) -> None:
+        if unknown := sorted(set(keys) - set(self.dims)):
+            raise ConfigurationError(f"table {unknown[0]!r} is unknown; tables: {sorted(self.dims)}")
+
+    def _all_blocks(self) -> NDArray[np.uint32]:
+        """Dense blocks that hold anything."""
+        used = -(-self.dense_length // self._block_size) if self.dense_length else 0
+        return np.arange(used, dtype=np.uint32)
+
+    def _begin(self, now_s: float, call: PullCall | _PushCall, keys: Mapping[str, Keys], dense: bool) -> int:
+        number = self._next_call
+        self._next_call += 1
+        self._calls[number] = call
+        blocks = self._all_blocks() if dense else np.empty(0, np.uint32)
+        self._split(now_s, number, {name: None for name in keys}, blocks, bounces=0)
+        if call.open_parts == 0:
+            self._finish(number, None)
+        return number
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    def _split(
+        self,
+        now_s: float,
+        number: int,
+        places: Mapping[str, NDArray[np.int32] | None],
+        blocks: NDArray[np.uint32],
+        bounces: int,
+    ) -> None:
+        """Send one message to each server that owns some of these places and blocks."""
+        call, bits, servers = self._calls[number], self.map.partition_bits, self.map.servers
+        parts: dict[int, _Part] = {}
+
+        def part_of(server: int) -> _Part:
+            return parts.setdefault(server, _Part(number, server, {}, np.empty(0, np.uint32), bounces))
+
+        for name, some in places.items():
+            keys = self._keys_of(call, name, some)
+            order, starts = group_by_owner(keys, bits, self._owners[: self.map.partitions], servers)
+            for server in np.flatnonzero(np.diff(starts)).tolist():
+                chosen = order[starts[server] : starts[server + 1]]
+                whole = chosen.size == keys.size and some is None
+                part_of(server).places[name] = None if whole else (chosen if some is None else some[chosen])
+        owners = self._owners[self.map.partitions + blocks]
+        for server in np.unique(owners).tolist():
+            part_of(server).blocks = blocks[owners == server]
+        delay_s = 0.0 if bounces < 2 else min(BOUNCE_PAUSE_S * 2 ** min(bounces - 2, 6), 1.0)
+        for server, part in sorted(parts.items()):
+            message = self._message(call, part)
+            ticket = self.requests.start(now_s, self.map.addresses[server], message, delay_s)
+            self._parts[ticket] = part
+            call.open_parts += 1
+
+    @staticmethod
+    def _keys_of(call: PullCall | _PushCall, name: str, places: NDArray[np.int32] | None) -> Keys:
+        keys = call.keys[name] if isinstance(call, PullCall) else call.erased[name]
+        return keys if places is None else keys[places]
+
+    def _message(self, call: PullCall | _PushCall, part: _Part) -> Message:
+        keys = {name: self._keys_of(call, name, some) for name, some in part.places.items()}
+        if isinstance(call, PullCall):
+            return Pull(keys=keys, blocks=part.blocks)
+        name = call.name
+        floor = self._streams.setdefault(name.stream, _Acked(0)).floor
+        if call.gradients is None:
+            return Erase(name.stream, name.number, name.epoch, floor, call.home, keys)
+        gradients = {
+            table: call.gradients[table][1] if some is None else call.gradients[table][1][some]
+            for table, some in part.places.items()
+        }
+        dense = self._cut(call.dense, part.blocks)
+        return Push(
+            name.stream, name.number, name.epoch, floor, call.home, keys, gradients, part.blocks, dense
+        )
+
+    def _bounds(self, block: int) -> tuple[int, int]:
+        size = self._block_size
+        return min(block * size, self.dense_length), min((block + 1) * size, self.dense_length)
+
+    def _cut(self, dense: Rows, blocks: NDArray[np.uint32]) -> Rows:
+        if blocks.size * self._block_size >= self.dense_length:
+            return dense
+        pieces = [dense[slice(*self._bounds(block))] for block in blocks.tolist()]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.float32)
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def receive(self, now_s: float, ticket: int, message: Message) -> bool:
+        """Take the answer to one part; False when the ticket is not one of this session's."""
+        part = self._parts.pop(ticket, None)
+        if part is None:
+            return False
+        call = self._calls.get(part.call)
+        if call is None:
+            return True
+        call.open_parts -= 1
+        if isinstance(message, Failure):
+            self._finish(part.call, _error_of(message, self.map.addresses[part.server]))
+        elif isinstance(message, Pulled | Pushed):
+            if isinstance(message, Pulled) and isinstance(call, PullCall):
+                self._store(call, part, message)
+            if message.refused_units.size:
+                self._go_on(now_s, call, part, message)
+            if call.open_parts == 0:
+                self._finish(part.call, None)
+        else:
+            self._finish(part.call, UnavailableError(f"unexpected {message.kind} from server {part.server}"))
+        return True
+
+    def expire(self, ticket: int, waited_s: float) -> bool:
+        """A part has not been answered in time: its call fails. False for tickets of others."""
+        part = self._parts.pop(ticket, None)
+        if part is None:
+            return False
+        address = self.map.addresses[part.server]
+        text = f"waited {waited_s:.0f} s for server {part.server} at {address}: no answer; is it alive?"
+        self._finish(part.call, WaitTimeoutError(text))
+        return True
+
+    def _store(self, call: PullCall, part: _Part, message: Pulled) -> None:
+        for name, some in part.places.items():
+            if some is None:
+                call.rows[name] = message.rows[name]
+            else:
+                call.rows[name][some] = message.rows[name]
+        start = 0
+        for block in part.blocks.tolist():
+            first, last = self._bounds(block)
+            call.dense[first:last] = message.dense[start : start + last - first]
+            start += last - first
+
+    def _go_on(self, now_s: float, call: PullCall | _PushCall, part: _Part, message: Pulled | Pushed) -> None:
+        """Send what was refused to the owners that the refusal names."""
+        units, owners = message.refused_units, message.refused_owners
+        named = (owners != NOBODY) & (owners < self.map.servers)
+        self._owners[units[named]] = owners[named]
+        refused = np.zeros(self.map.owners.size, bool)
+        refused[units] = True
+        places: dict[str, NDArray[Any] | None] = {}
+        for name, some in part.places.items():
+            keys = self._keys_of(call, name, some)
+            hit = np.flatnonzero(refused[partition_of(keys, self.map.partition_bits)]).astype(np.int32)
+            if hit.size:
+                places[name] = hit if some is None else some[hit]
+        blocks = part.blocks[refused[self.map.partitions + part.blocks]]
+        if any(some is None for some in part.places.values()) and isinstance(call, PullCall):
+            call.rows = {
+                name: np.array(rows) for name, rows in call.rows.items()
+            }  # received views are read-only
+        self._split(now_s, part.call, places, blocks, part.bounces + 1)
+
+    def _finish(self, number: int, error: PslibError | None) -> None:
+        call = self._calls[number]
+        if isinstance(call, _PushCall):
+            del self._calls[number]
+            if error is None:
+                self._streams.setdefault(call.name.stream, _Acked(0)).add(call.name.number)
+        elif error is not None:
+            del self._calls[number]
+        if error is not None:
+            for ticket in [ticket for ticket, part in self._parts.items() if part.call == number]:
+                del self._parts[ticket]
+                self.requests.cancel(ticket)
+        self.completed.append(Completed(number, error))
+
+
+def _error_of(failure: Failure, address: str) -> PslibError:
+    text = f"server at {address}: {failure.text}"
+    return (
+        ConfigurationError(text)
+        if failure.code in ("configuration", "unknown-table")
+        else UnavailableError(text)
+    )

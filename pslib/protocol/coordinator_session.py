@@ -1,0 +1,344 @@
+"""The coordinator's side of the wire, as a pure machine: requests and time in, answers out.
+
+It knows who is there (membership), gives out leases of collective jobs, sums up counters, and orders
+everybody to leave in the right sequence: servers stay until every trainer has flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.config import ClusterConfig
+from pslib.leases import LeaseBook, stream_of
+from pslib.membership import Member, Membership
+from pslib.metrics import ScoreCounts
+from pslib.protocol.messages import (
+    Beat,
+    Done,
+    EndLease,
+    Failure,
+    Heartbeat,
+    JobResult,
+    Lease,
+    Leave,
+    Message,
+    NextLease,
+    OpenJob,
+    Register,
+    Registered,
+    Result,
+    Status,
+    Stop,
+)
+
+__all__ = ["CoordinatorSession"]
+
+NO_OWNERS = np.empty(0, np.uint16)
+_PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
+_SUMMED = (
+    "examples",
+    "loss_sum",
+    "staleness_sum",
+    "staleness_count",
+    "pushes_sent",
+    "updates_sent",
+    "bytes_sent",
+    "bytes_received",
+)
+_SERVER_SUMMED = ("rows", "parameters", "memory_bytes", "pushes_applied", "updates_applied")
+
+
+@dataclass(slots=True)
+class _Job:
+    what: str
+    fingerprint: int
+    details: Mapping[str, Any]
+    book: LeaseBook
+    opened_s: float
+    scores: list[ScoreCounts] = field(default_factory=list)
+    outcome: dict[str, Any] | None = None
+
+
+class CoordinatorSession:
+    """Answers every request of servers, trainers and watchers.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+        What every process that joins is told.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.members = Membership(config)
+        self.jobs: list[_Job] = []
+        self.error = ""
+        self.events: list[str] = []
+        self.stopping = False
+        self.saved: str = ""
+        self._started_s: float | None = None
+        self._handlers = {
+            Register: self._register,
+            Heartbeat: self._heartbeat,
+            OpenJob: self._open_job,
+            NextLease: self._next_lease,
+            EndLease: self._end_lease,
+            JobResult: self._job_result,
+            Status: self._status,
+            Stop: self._stop,
+            Leave: self._leave,
+        }
+
+    def handle(self, now_s: float, message: Message) -> Message:
+        """Answer one request; unknown kinds get a `Failure`."""
+        if self._started_s is None:
+            self._started_s = now_s
+        handler: Any = self._handlers.get(type(message))
+        if handler is None:
+            return Failure("protocol", f"a coordinator does not take {message.kind}")
+        return handler(now_s, message)
+
+    def tick(self, now_s: float) -> None:
+        """Notice who is silent: a trainer's leases go to others, a lost server ends the run."""
+        for member in self.members.silent(now_s):
+            if member.role == "server":
+                self.fail(self._server_lost(member))
+            else:
+                freed = sum(
+                    len(job.book.trainer_lost((member.rank, member.incarnation))) for job in self.jobs
+                )
+                self.events.append(
+                    f"trainer {member.rank} ({member.where}) is lost; {freed} leases go to the others"
+                )
+                if self.members.trainers_over() and any(not job.book.done for job in self.jobs):
+                    self.fail("all trainers are lost before the work was done")
+
+    def fail(self, reason: str) -> None:
+        """End the run: everybody is told the reason at the next heartbeat."""
+        if not self.error:
+            self.error = reason
+            self.events.append(reason)
+
+    @property
+    def over(self) -> bool:
+        """Whether all work is done (or has failed) and everybody has left or is lost."""
+        gone = not self.members.live("trainer") and self.members.servers_over()
+        return gone and (bool(self.error) or self.stopping or self.members.trainers_over())
+
+    # --- membership ---------------------------------------------------------------------------------------
+
+    def _register(self, now_s: float, message: Register) -> Message:
+        where = f"pid {message.pid} on {message.host}"
+        member = self.members.register(now_s, message.role, message.incarnation, message.address, where)
+        if isinstance(member, str):
+            return Failure("configuration", member)
+        missing = self.members.missing(now_s, message.role)
+        version, addresses, owners = self._map(0)
+        config = self.config.to_dict()
+        return Registered(member.rank, not missing, missing, config, version, addresses, owners)
+
+    def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:
+        current = self.members.map
+        if current is None or current.version <= known_version:
+            return known_version, [], NO_OWNERS
+        return current.version, list(current.addresses), current.owners
+
+    def _heartbeat(self, now_s: float, message: Heartbeat) -> Message:
+        member = self.members.heard(
+            now_s, message.role, message.rank, message.incarnation, message.map_version
+        )
+        if member is None:
+            return self._beat(
+                message, "fail", "the coordinator counts this process as lost: it was silent too long"
+            )
+        if member.state == "live":
+            self._take_progress(member, message.progress)
+        if self.error:
+            return self._beat(message, "fail", self.error)
+        if self.stopping or (message.role == "server" and self.members.trainers_over()):
+            return self._beat(message, "leave", "")
+        return self._beat(message, "go", "")
+
+    def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
+        version, addresses, owners = self._map(message.map_version)
+        return Beat(order, reason, self._streams_done_below(), version, addresses, owners)
+
+    def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
+        member.progress.update({key: value for key, value in progress.items() if key != "streams"})
+        for stream, acked_below in progress.get("streams", ()):
+            job = stream >> 32
+            if job < len(self.jobs):
+                index = stream & 0xFFFFFFFF
+                holder = (member.rank, member.incarnation)
+                self.jobs[job].book.progress(holder, {index: acked_below})
+
+    def _streams_done_below(self) -> int:
+        for number, job in enumerate(self.jobs):
+            if not job.book.done:
+                return stream_of(number, job.book.done_below)
+        return stream_of(len(self.jobs), 0)
+
+    def _leave(self, now_s: float, message: Leave) -> Message:
+        member = self.members.heard(now_s, message.role, message.rank, message.incarnation, 0)
+        if member:
+            self._take_progress(member, message.progress)
+            member.state = "left"
+            for job in self.jobs:
+                job.book.trainer_lost((member.rank, member.incarnation))
+        return Done()
+
+    def _stop(self, now_s: float, message: Stop) -> Message:
+        if message.failed:
+            self.fail(message.reason)
+        self.stopping = True
+        return Done()
+
+    def _server_lost(self, member: Member) -> str:
+        rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
+        kept = f"the checkpoint {self.saved} is the last state" if self.saved else "there is no checkpoint"
+        return (
+            f"server {member.rank} at {member.address} ({member.where}) has been silent for "
+            f"{self.config.timing.silence_s:g} s and counts as lost, with about {rows} rows and {updates} updates; "
+            f"{kept}"
+        )
+
+    # --- jobs ---------------------------------------------------------------------------------------------
+
+    def _open_job(self, now_s: float, message: OpenJob) -> Message:
+        if message.job > len(self.jobs):
+            return Failure("configuration", f"job {message.job} opened before job {len(self.jobs)}")
+        if message.job == len(self.jobs):
+            book = LeaseBook(message.windows)
+            self.jobs.append(_Job(message.what, message.fingerprint, message.details, book, now_s))
+        job = self.jobs[message.job]
+        if (job.what, job.fingerprint) != (message.what, message.fingerprint):
+            return Failure(
+                "configuration",
+                f"trainer {message.rank}: its call number {message.job} is {message.what!r}, the others' is "
+                f"{job.what!r} or has other data or settings; all trainers must run the same script",
+            )
+        if job.book.done:
+            self._finish(now_s, job)
+        return Done()
+
+    def _job_of(self, message: NextLease | EndLease) -> _Job | Failure:
+        if self.members.find("trainer", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this trainer is not a member of the cluster")
+        if message.job >= len(self.jobs):
+            return Failure("configuration", f"job {message.job} has not been opened")
+        return self.jobs[message.job]
+
+    def _next_lease(self, now_s: float, message: NextLease) -> Message:
+        job = self._job_of(message)
+        if isinstance(job, Failure):
+            return job
+        member = self.members.trainers[message.rank]
+        if member.state != "live":
+            return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
+        member.heard_s = now_s
+        if job.book.done:
+            return Lease("done", 0, 0, 0, 0)
+        holding = [int(stream) & 0xFFFFFFFF for stream in message.holding if int(stream) >> 32 == message.job]
+        grant = job.book.next((message.rank, message.incarnation), holding)
+        if grant is None:
+            return Lease("wait", 0, 0, 0, 0)
+        return Lease("held", stream_of(message.job, grant.index), grant.index, grant.epoch, grant.first_batch)
+
+    def _end_lease(self, now_s: float, message: EndLease) -> Message:
+        job = self._job_of(message)
+        if isinstance(job, Failure):
+            return job
+        index = message.stream & 0xFFFFFFFF
+        was_done = job.book.is_done(index)
+        if not job.book.end((message.rank, message.incarnation), index, message.epoch):
+            return Failure("fenced", f"lease {message.stream} has another holder by now")
+        if not was_done and message.payload:
+            payload = message.payload
+            job.scores.append(
+                ScoreCounts.from_arrays(payload["scores"], payload["positives"], payload["negatives"])
+            )
+        if job.book.done:
+            self._finish(now_s, job)
+        return Done()
+
+    def _finish(self, now_s: float, job: _Job) -> None:
+        """Write a job's outcome, once."""
+        if job.outcome is not None:
+            return
+        job.outcome = {"kind": job.what, "seconds": now_s - job.opened_s, **job.details}
+        if job.what == "evaluate":
+            counts = ScoreCounts.merge(job.scores) if job.scores else ScoreCounts.empty()
+            job.outcome |= asdict(counts.result())
+            job.scores.clear()
+        if job.what == "save":
+            self.saved = str(job.details.get("path", ""))
+
+    def _job_result(self, now_s: float, message: JobResult) -> Message:
+        if message.job >= len(self.jobs):
+            return Failure("configuration", f"job {message.job} has not been opened")
+        outcome = self.jobs[message.job].outcome
+        return Result({"done": outcome is not None, "outcome": outcome or {}})
+
+    # --- status -------------------------------------------------------------------------------------------
+
+    def _phase(self) -> str:
+        if self.error:
+            return "failed"
+        if self.over:
+            return "done"
+        running = [job for job in self.jobs if not job.book.done]
+        return _PHASES.get(running[0].what, "waiting") if running else "waiting"
+
+    def _status(self, now_s: float, message: Status) -> Message:
+        return Result(self.status(now_s))
+
+    def status(self, now_s: float) -> dict[str, Any]:
+        """Cumulative counters of the whole cluster, and what it is doing."""
+        values: dict[str, Any] = dict.fromkeys((*_SUMMED, *_SERVER_SUMMED), 0)
+        positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
+        staleness_max = 0
+        for member in self.members.trainers:
+            for key in _SUMMED:
+                values[key] += member.progress.get(key, 0)
+            positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
+            negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
+            staleness_max = max(staleness_max, member.progress.get("staleness_max", 0))
+        for member in self.members.servers:
+            for key in _SERVER_SUMMED:
+                values[key] += member.progress.get(key, 0)
+        fits = [job for job in self.jobs if job.what == "fit"]
+        running = fits[-1] if fits else None
+        return values | {
+            "phase": self._phase(),
+            "job": max(len(self.jobs) - 1, 0),
+            "epochs": sum(int(job.details.get("epochs", 0)) for job in fits),
+            "epoch": self._epochs_done(fits),
+            "examples_total": sum(int(job.details.get("examples", 0)) for job in fits),
+            "leases_done": running.book.done_count if running else 0,
+            "leases": running.book.windows.size if running else 0,
+            "bins_positive": positive.tolist(),
+            "bins_negative": negative.tolist(),
+            "staleness_max": staleness_max,
+            "servers": len(self.members.live("server")),
+            "trainers": len(self.members.live("trainer")),
+            "servers_configured": self.config.servers,
+            "trainers_configured": self.config.trainers,
+            "seconds": now_s - (self._started_s or now_s),
+            "results": [job.outcome for job in self.jobs if job.outcome is not None],
+            "error": self.error or None,
+            "events": self.events[-100:],
+            "saved": self.saved,
+        }
+
+    def _epochs_done(self, fits: list[_Job]) -> int:
+        done = 0
+        for job in fits:
+            epochs = int(job.details.get("epochs", 0))
+            leases = job.book.windows.size
+            done += epochs * job.book.done_count // leases if leases else epochs
+        return done

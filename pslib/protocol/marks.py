@@ -1,0 +1,127 @@
+"""Which named pushes have been applied to which units: the memory that makes a push count once.
+
+A push is named ``(stream, number)``. Because a partition can change its owner while the parts of a push are
+on their way, "applied" is a fact about a *unit* (a partition or a dense block), never about a server: for
+each stream there is a floor (every number below it is applied everywhere, says the client) and, for the few
+numbers above it, the set of units to which it has been applied here. A unit that moves takes its part of
+this memory along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["FencedError", "Marks"]
+
+
+class FencedError(Exception):
+    """A push under a lease that somebody else holds by now."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    floor: int = 0
+    epoch: int = 0
+    applied: dict[int, int] = field(default_factory=dict)
+    """number -> set of units (as an integer's bits) to which it has been applied."""
+
+
+class Marks:
+    """Marks of the units that one shard owns.
+
+    Examples
+    --------
+    >>> marks = Marks()
+    >>> marks.fresh(stream=7, number=0, epoch=0, units=0b011)
+    3
+    >>> marks.record(stream=7, number=0, units=0b011)
+    >>> marks.fresh(stream=7, number=0, epoch=0, units=0b110)
+    4
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[int, _Stream] = {}
+        self._done_below = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
+        """The units among ``units`` to which the push has not been applied yet.
+
+        Raises
+        ------
+        FencedError
+            When a later epoch of this stream has been seen: the lease has another holder.
+        """
+        if stream < self._done_below:
+            return 0
+        known = self._streams.setdefault(stream, _Stream())
+        if epoch < known.epoch:
+            raise FencedError(
+                f"lease {stream} is held under epoch {known.epoch}; this push has epoch {epoch}"
+            )
+        known.epoch = epoch
+        if number < known.floor:
+            return 0
+        return units & ~known.applied.get(number, 0)
+
+    def record(self, stream: int, number: int, units: int) -> None:
+        """Remember that the push has been applied to ``units``."""
+        applied = self._streams.setdefault(stream, _Stream()).applied
+        applied[number] = applied.get(number, 0) | units
+
+    def raise_floor(self, stream: int, below: int) -> None:
+        """All numbers below ``below`` are applied everywhere: forget them one by one, keep the floor."""
+        known = self._streams.get(stream)
+        if known is None or below <= known.floor:
+            return
+        known.floor = below
+        for number in [number for number in known.applied if number < below]:
+            del known.applied[number]
+
+    def finish_below(self, stream: int) -> None:
+        """All streams below ``stream`` are over (their leases are done): only this one number is kept."""
+        if stream <= self._done_below:
+            return
+        self._done_below = stream
+        for number in [number for number in self._streams if number < stream]:
+            del self._streams[number]
+
+    def export(self, unit: int) -> dict[str, Any]:
+        """What is known about one unit, in plain form for a message."""
+        bit = 1 << unit
+        return {
+            "done_below": self._done_below,
+            "streams": [
+                [
+                    stream,
+                    known.epoch,
+                    known.floor,
+                    sorted(n for n, units in known.applied.items() if units & bit),
+                ]
+                for stream, known in self._streams.items()
+            ],
+        }
+
+    def adopt(self, unit: int, plain: Mapping[str, Any]) -> None:
+        """Add what another shard knew about ``unit``: floors hold everywhere, numbers for this unit alone."""
+        self.finish_below(int(plain["done_below"]))
+        for stream, epoch, floor, numbers in plain["streams"]:
+            if stream < self._done_below:
+                continue
+            known = self._streams.setdefault(int(stream), _Stream())
+            known.epoch = max(known.epoch, int(epoch))
+            self.raise_floor(int(stream), int(floor))
+            for number in numbers:
+                if number >= known.floor:
+                    self.record(int(stream), int(number), 1 << unit)
+
+    def forget_unit(self, unit: int) -> None:
+        """Drop what is known about a unit that has left."""
+        mask = ~(1 << unit)
+        for known in self._streams.values():
+            for number in known.applied:
+                known.applied[number] &= mask

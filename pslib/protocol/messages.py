@@ -1,0 +1,360 @@
+"""Every message of pslib, as data.
+
+A new message touches three places: its class here, the session that sends it, the session that answers it.
+Fields are plain values (checked against their annotation by the codec), one array, or `Arrays` (named
+arrays); arrays travel as frames of their own and are never copied. The grammar of the bytes stands in
+``pslib/protocol/README.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = [
+    "ALL_MESSAGES",
+    "Adopt",
+    "ArrayRule",
+    "Arrays",
+    "Beat",
+    "Done",
+    "EndLease",
+    "Erase",
+    "Failure",
+    "Heartbeat",
+    "Image",
+    "JobResult",
+    "Lease",
+    "Leave",
+    "Load",
+    "Message",
+    "NextLease",
+    "OpenJob",
+    "Plain",
+    "Pull",
+    "Pulled",
+    "Push",
+    "Pushed",
+    "Register",
+    "Registered",
+    "Release",
+    "Result",
+    "Save",
+    "Setup",
+    "Stats",
+    "Status",
+    "Stop",
+]
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Named arrays; the names are table names or array roles."""
+
+Plain = Mapping[str, Any]
+"""Nested dicts and lists of numbers, strings, booleans and None."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRule:
+    """What an array field may hold: dtype and number of dimensions (None: any of the wire's dtypes)."""
+
+    dtype: np.dtype[Any] | None
+    ndim: int
+
+
+def array(dtype: DTypeLike | None, ndim: int = 1) -> Any:
+    """Declare a field that is one array."""
+    return field(metadata={"array": ArrayRule(None if dtype is None else np.dtype(dtype), ndim)})
+
+
+def arrays(dtype: DTypeLike | None, ndim: int = 1) -> Any:
+    """Declare a field that is a mapping of names to arrays."""
+    return field(metadata={"arrays": ArrayRule(None if dtype is None else np.dtype(dtype), ndim)})
+
+
+class Message:
+    """Base of all messages; ``kind`` is its name on the wire (the class name)."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.kind = cls.__name__
+
+
+# --- between client and server -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Setup(Message):
+    """Make these tables and dense parameters, or check that they are the same as those that exist."""
+
+    tables: Plain
+    dense_length: int
+    dense_optimizer: Plain
+    dense: NDArray[np.float32] = array(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(Message):
+    """Read rows and dense blocks; creates nothing."""
+
+    keys: Arrays = arrays(np.uint64)
+    blocks: NDArray[np.uint32] = array(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled(Message):
+    """Rows in the order of the keys, dense blocks side by side; what this server does not own, by unit."""
+
+    rows: Arrays = arrays(np.float32, 2)
+    dense: NDArray[np.float32] = array(np.float32)
+    refused_units: NDArray[np.uint32] = array(np.uint32)
+    refused_owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Push(Message):
+    """Gradients of distinct keys and of dense blocks, named (stream, number).
+
+    ``epoch`` fences the holder of a lease; all numbers below ``all_acked_below`` are applied everywhere;
+    ``home`` is the one unit by which the whole push is counted (`pushes_applied`).
+    """
+
+    stream: int
+    number: int
+    epoch: int
+    all_acked_below: int
+    home: int
+    keys: Arrays = arrays(np.uint64)
+    gradients: Arrays = arrays(np.float32, 2)
+    blocks: NDArray[np.uint32] = array(np.uint32)
+    dense: NDArray[np.float32] = array(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Message):
+    """Erase rows; named like a push, because a late second copy must not erase a row that has come back."""
+
+    stream: int
+    number: int
+    epoch: int
+    all_acked_below: int
+    home: int
+    keys: Arrays = arrays(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed(Message):
+    """All that this server owns of the push is applied (now or before); the rest comes back by unit."""
+
+    refused_units: NDArray[np.uint32] = array(np.uint32)
+    refused_owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats(Message):
+    """Ask a server for its counters; answered by `Result`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save(Message):
+    """Write all rows and dense blocks of this server below ``path``; answered by `Result` with the files.
+
+    ``stem`` goes into the file names: it differs for every checkpoint and server, so nothing is overwritten.
+    """
+
+    path: str
+    stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    """Read from the checkpoint at ``path`` all that this server owns; answered by `Result` with counts."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Message):
+    """Stop owning ``unit``, which goes to server ``owner``; answered by `Image`, also when asked again."""
+
+    unit: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Image(Message):
+    """Rows, state and marks of one unit; ``marks`` is ``[[stream, epoch, floor, [numbers]], ...]``."""
+
+    unit: int
+    marks: Plain
+    content: Arrays = arrays(None, 2)
+    keys: Arrays = arrays(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt(Message):
+    """Own ``unit`` from now on, with this content; a second copy changes nothing. Answered by `Done`."""
+
+    unit: int
+    marks: Plain
+    content: Arrays = arrays(None, 2)
+    keys: Arrays = arrays(np.uint64)
+
+
+# --- between any process and the coordinator ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Register(Message):
+    """Join the cluster as ``role``; asked again until `Registered.ready`. ``incarnation`` is new per process."""
+
+    role: str
+    address: str
+    incarnation: int
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Message):
+    """Rank in the role, the cluster's settings and, once all servers are there, the map."""
+
+    rank: int
+    ready: bool
+    missing: str
+    config: Plain
+    map_version: int
+    addresses: Plain
+    owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """I am alive; ``progress`` holds cumulative counters."""
+
+    role: str
+    rank: int
+    incarnation: int
+    map_version: int
+    progress: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Message):
+    """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed."""
+
+    order: str
+    reason: str
+    streams_done_below: int
+    map_version: int
+    addresses: Plain
+    owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob(Message):
+    """Start, or join, collective call number ``job``; all trainers must say the same. Answered by `Done`."""
+
+    rank: int
+    job: int
+    what: str
+    fingerprint: int
+    details: Plain
+    windows: NDArray[np.uint32] = array(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class NextLease(Message):
+    """Ask for work; ``holding`` are the streams that this trainer knows it holds."""
+
+    rank: int
+    incarnation: int
+    job: int
+    holding: NDArray[np.uint64] = array(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Message):
+    """A lease (``state`` "held"), none now ("wait") or none any more ("done")."""
+
+    state: str
+    stream: int
+    index: int
+    epoch: int
+    first_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndLease(Message):
+    """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`."""
+
+    rank: int
+    incarnation: int
+    job: int
+    stream: int
+    epoch: int
+    payload: Arrays = arrays(None, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult(Message):
+    """Ask for the outcome of a job; answered by `Result` with ``done`` true or false."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Message):
+    """Ask the coordinator how the cluster is; answered by `Result`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Ask the coordinator to end the cluster. Answered by `Done`."""
+
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Message):
+    """This process has flushed all its work and goes. Answered by `Done`."""
+
+    role: str
+    rank: int
+    incarnation: int
+    progress: Plain
+
+
+# --- answers of both ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Message):
+    """Done, nothing to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Message):
+    """Plain values."""
+
+    values: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Message):
+    """The request was not carried out and changed nothing.
+
+    ``code`` is one of protocol, configuration, fenced, unknown-table, checkpoint, internal.
+    """
+
+    code: str
+    text: str
+
+
+ALL_MESSAGES: Mapping[str, type[Message]] = {cls.kind: cls for cls in Message.__subclasses__()}

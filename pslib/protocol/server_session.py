@@ -1,0 +1,249 @@
+"""A server's side of the wire, as a pure machine: frames in, jobs for shards and replies out.
+
+The receiving thread decodes a request and makes a `Job` of it; every shard runs the job on the units it is
+responsible for (`run_on_shard`); when the last shard is done the reply is built. Shards take jobs in order,
+so a second copy of a push is answered after the first has been applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import CheckpointError, PslibError, RemoteProtocolError
+from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.marks import FencedError
+from pslib.protocol.messages import (
+    Adopt,
+    Done,
+    Erase,
+    Failure,
+    Image,
+    Load,
+    Message,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Release,
+    Result,
+    Save,
+    Setup,
+    Stats,
+)
+from pslib.shard import PullPart, PushPart, Shard
+
+__all__ = ["Job", "Reply", "ServerSession", "merge_results", "run_on_shard", "shard_stats"]
+
+REQUESTS = (Setup, Pull, Push, Erase, Stats, Save, Load, Release, Adopt)
+FileWork = Callable[[Shard, Message], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An instruction to send frames to a peer."""
+
+    peer: bytes
+    frames: list[Buffer]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way through the shards; ``rows`` and ``dense`` are the shared outputs of a pull."""
+
+    peer: bytes
+    request_id: int
+    message: Message
+    rows: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    dense: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    dense_views: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+
+
+def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
+    """Do one shard's share of a job; errors come back as values, so that one bad request harms no other."""
+    message = job.message
+    try:
+        if isinstance(message, Pull):
+            return shard.pull(message, job.rows, job.dense_views)
+        if isinstance(message, Push):
+            return shard.push(message)
+        if isinstance(message, Save | Load):
+            return files(shard, message)
+        return _run_rare(shard, message)
+    except FencedError as error:
+        return Failure("fenced", str(error))
+    except CheckpointError as error:
+        return Failure("checkpoint", str(error))
+    except PslibError as error:
+        return Failure("configuration", str(error))
+    except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
+        return Failure("internal", f"{type(error).__name__}: {error}")
+
+
+def _run_rare(shard: Shard, message: Message) -> Any:
+    if isinstance(message, Erase):
+        return shard.erase(message)
+    if isinstance(message, Setup):
+        return shard.setup(message)
+    if isinstance(message, Release | Adopt):
+        if not shard.is_responsible(message.unit):
+            return None
+        return (
+            shard.release(message.unit, message.owner)
+            if isinstance(message, Release)
+            else shard.adopt(message)
+        )
+    return shard_stats(shard)
+
+
+def shard_stats(shard: Shard) -> dict[str, Any]:
+    """Counters of one shard, to be summed over shards and servers."""
+    totals = {
+        "pushes_applied": shard.counters.pushes_applied,
+        "updates_applied": shard.counters.updates_applied,
+        "rows_pushed": shard.counters.rows_pushed,
+        "rows_pulled": shard.counters.rows_pulled,
+        "rows": 0,
+        "parameters": 0,
+        "memory_bytes": 0,
+    }
+    for name, store in shard.stores.items():
+        stats = store.stats()
+        totals["rows"] += stats["rows"]
+        totals["parameters"] += stats["rows"] * shard.tables[name].dim
+        totals["memory_bytes"] += stats["index_bytes"] + stats["row_bytes"] + stats["directory_bytes"]
+    if shard.dense:
+        totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
+    return totals
+
+
+class ServerSession:
+    """Decodes requests, makes jobs, builds replies.
+
+    Parameters
+    ----------
+    codec : Codec
+        Of this cluster.
+    shards : sequence of Shard
+        All shards of this server; the session reads their table descriptions only.
+    """
+
+    def __init__(self, codec: Codec, shards: Sequence[Shard]) -> None:
+        self.codec, self.shards = codec, shards
+        self.outbox: list[Reply] = []
+        self.protocol_errors = 0
+
+    def receive(self, peer: bytes, frames: Sequence[Buffer]) -> Job | None:
+        """A job for all shards, or None when the request was answered at once (refused, or not a message)."""
+        try:
+            envelope = self.codec.decode(frames)
+            if not isinstance(envelope.message, REQUESTS):
+                raise RemoteProtocolError(f"a server does not take {envelope.message.kind}")
+        except RemoteProtocolError as error:
+            self.protocol_errors += 1
+            self._reply(peer, 0, Failure("protocol", str(error)))
+            return None
+        job = Job(peer, envelope.request_id, envelope.message)
+        problem = self._problem(envelope.message)
+        if problem:
+            self._reply(peer, job.request_id, problem)
+            return None
+        if isinstance(job.message, Pull):
+            self._make_outputs(job, job.message)
+        return job
+
+    def complete(self, job: Job, shard_index: int, result: Any) -> None:
+        """Take one shard's result; the last one builds the reply."""
+        job.results[shard_index] = result
+        if len(job.results) == len(self.shards):
+            self._reply(job.peer, job.request_id, self._answer(job))
+
+    def _reply(self, peer: bytes, request_id: int, message: Message) -> None:
+        self.outbox.append(Reply(peer, self.codec.encode(request_id, message)))
+
+    def _problem(self, message: Message) -> Failure | None:
+        """What is wrong with a request, seen before any shard has touched anything."""
+        tables = self.shards[0].tables
+        if isinstance(message, Pull | Push | Erase):
+            for name in message.keys:
+                if name not in tables:
+                    return Failure("unknown-table", f"table {name!r} is unknown; tables: {sorted(tables)}")
+            return self._dense_problem(message) or self._gradient_problem(message)
+        return None
+
+    def _dense_problem(self, message: Pull | Push | Erase) -> Failure | None:
+        if isinstance(message, Erase) or not message.blocks.size:
+            return None
+        dense, blocks = self.shards[0].dense, message.blocks
+        if dense is None:
+            return Failure("configuration", "dense parameters have not been set up")
+        if int(blocks.max()) >= self.shards[0].dense_blocks or np.unique(blocks).size != blocks.size:
+            return Failure("configuration", "dense blocks: out of range or repeated")
+        floats = sum(stop - start for start, stop in map(dense.bounds, blocks.tolist()))
+        if isinstance(message, Push) and message.dense.size != floats:
+            return Failure(
+                "configuration", f"dense gradient: expected {floats} floats, got {message.dense.size}"
+            )
+        return None
+
+    def _gradient_problem(self, message: Pull | Push | Erase) -> Failure | None:
+        if not isinstance(message, Push):
+            return None
+        if set(message.gradients) != set(message.keys):
+            return Failure("configuration", "gradients and keys name different tables")
+        units = self.shards[0].partitions + self.shards[0].dense_blocks
+        if message.home >= units:
+            return Failure("configuration", f"home unit: expected 0..{units - 1}, got {message.home}")
+        for name, keys in message.keys.items():
+            expected = (keys.size, self.shards[0].tables[name].dim)
+            if message.gradients[name].shape != expected:
+                got = message.gradients[name].shape
+                return Failure("configuration", f"gradients of {name}: expected {expected}, got {got}")
+        return None
+
+    def _make_outputs(self, job: Job, message: Pull) -> None:
+        first = self.shards[0]
+        for name, keys in message.keys.items():
+            job.rows[name] = np.zeros((keys.size, first.tables[name].dim), np.float32)
+        if first.dense and message.blocks.size:
+            bounds = [first.dense.bounds(block) for block in message.blocks.tolist()]
+            job.dense = np.zeros(sum(stop - start for start, stop in bounds), np.float32)
+            at = 0
+            for block, (start, stop) in zip(message.blocks.tolist(), bounds, strict=True):
+                job.dense_views[block] = job.dense[at : at + stop - start]
+                at += stop - start
+
+    def _answer(self, job: Job) -> Message:
+        results = [job.results[index] for index in sorted(job.results)]
+        failures = [result for result in results if isinstance(result, Failure)]
+        if failures:
+            return failures[0]
+        if isinstance(job.message, Pull | Push | Erase):
+            return self._answer_split(job, results)
+        if isinstance(job.message, Setup | Adopt):
+            return Done()
+        if isinstance(job.message, Release):
+            return next(result for result in results if isinstance(result, Image))
+        return Result(merge_results(results))
+
+    def _answer_split(self, job: Job, results: list[PullPart | PushPart]) -> Message:
+        refused = {unit: owner for part in results for unit, owner in part.refused.items()}
+        units = np.fromiter(refused.keys(), np.uint32, len(refused))
+        owners = np.fromiter(refused.values(), np.uint16, len(refused))
+        if isinstance(job.message, Pull):
+            return Pulled(job.rows, job.dense, units, owners)
+        return Pushed(units, owners)
+
+
+def merge_results(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sum numbers and join lists of the shards' results."""
+    merged: dict[str, Any] = {}
+    for result in results:
+        for key, value in result.items():
+            merged[key] = merged[key] + value if key in merged else value
+    return merged

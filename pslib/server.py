@@ -1,0 +1,178 @@
+"""A server: one receiving thread and K shard threads, each of which owns its partitions alone."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from pslib.checkpoint import load_shard, save_shard
+from pslib.clock import Clock, SystemClock
+from pslib.config import Timing
+from pslib.endpoint import Endpoint
+from pslib.member import MemberHandle, join
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Load, Message, Save
+from pslib.protocol.server_session import Job, ServerSession, merge_results, run_on_shard, shard_stats
+from pslib.shard import Shard
+from pslib.transport import ServerLink, Transport, ZmqTransport
+
+__all__ = ["Server", "run_server"]
+
+log = logging.getLogger("pslib")
+TURN_S = 0.1
+Work = Callable[[Shard], None]
+
+
+def _file_work(shard: Shard, message: Message) -> dict[str, Any]:
+    """Save or load a shard: the only requests that touch files."""
+    if isinstance(message, Save):
+        return {"files": save_shard(shard, message.path, f"{message.stem}-{shard.index}")}
+    assert isinstance(message, Load)
+    return load_shard(shard, message.path)
+
+
+class _ShardThread:
+    """Does jobs on one shard, in the order in which they came."""
+
+    def __init__(self, shard: Shard, done: Callable[[Job, int, Any], None]) -> None:
+        self.shard = shard
+        self.stats = shard_stats(shard)
+        self._done = done
+        self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
+        self._thread.start()
+
+    def put(self, work: Job | Work) -> None:
+        self._work.put(work)
+
+    def finish(self) -> None:
+        """Do what is queued, then end the thread."""
+        self._work.put(None)
+        self._thread.join()
+        self.stats = shard_stats(self.shard)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            if isinstance(work, Job):
+                self._done(work, self.shard.index, run_on_shard(self.shard, work, _file_work))
+            else:
+                work(self.shard)
+
+    def refresh_stats(self, _shard: Shard) -> None:
+        """Counters for the next heartbeat, read in the thread that owns them."""
+        self.stats = shard_stats(self.shard)
+
+
+class Server:
+    """One server of a cluster.
+
+    Parameters
+    ----------
+    transport : Transport
+        Where to listen and how to reach the coordinator.
+    coordinator, cluster_id : str
+        The cluster to join.
+    listen : str
+        Address; port 0 means any free one.
+    clock : Clock
+        Time.
+
+    Raises
+    ------
+    ConfigurationError
+        When the address is taken, or the cluster has no place for another server.
+    WaitTimeoutError
+        When the coordinator or the other servers do not come.
+    """
+
+    def __init__(
+        self, transport: Transport, coordinator: str, cluster_id: str, listen: str, clock: Clock
+    ) -> None:
+        timing = Timing()
+        self._link: ServerLink = transport.listen(listen)
+        codec = Codec(cluster_id)
+        self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
+        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address)
+        self._finished: deque[tuple[Job, int, Any]] = deque()
+        self._streams_done_below = 0
+        self._stopped = False
+        try:
+            joined = join(self._member, clock, timing.start_s)
+        except BaseException:
+            self._close()
+            raise
+        config = joined.config
+        shards = [
+            Shard(config.partition_bits, config.dense_blocks, index, config.shard_threads)
+            for index in range(config.shard_threads)
+        ]
+        for shard in shards:
+            shard.own(joined.map.units_of(joined.rank))
+        self.rank = joined.rank
+        self._session = ServerSession(codec, shards)
+        self._threads = [_ShardThread(shard, self._done) for shard in shards]
+        self._member.progress = self._progress
+        self._member.on_order = self._link.wake
+        self._member.start_heartbeats(joined)
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return self._link.address
+
+    def stop(self) -> None:
+        """Leave soon, without waiting for the coordinator to say so; any thread may call it."""
+        self._stopped = True
+        self._link.wake()
+
+    def run(self) -> int:
+        """Serve until the coordinator says to leave; return the exit code (0 in order, 69 the cluster failed)."""
+        while self._member.order == "go" and not self._stopped:
+            self._turn()
+        for thread in self._threads:
+            thread.finish()
+        self._turn()
+        self._member.leave()
+        self._close()
+        return 69 if self._member.order == "fail" else 0
+
+    def _turn(self) -> None:
+        for peer, frames in self._link.poll(TURN_S):
+            job = self._session.receive(peer, frames)
+            if job:
+                for thread in self._threads:
+                    thread.put(job)
+        while self._finished:
+            self._session.complete(*self._finished.popleft())
+        replies, self._session.outbox = self._session.outbox, []
+        for reply in replies:
+            self._link.send(reply.peer, reply.frames)
+
+    def _done(self, job: Job, shard_index: int, result: Any) -> None:
+        self._finished.append((job, shard_index, result))
+        self._link.wake()
+
+    def _progress(self) -> dict[str, Any]:
+        """Counters for the heartbeat; also passes on which streams are over."""
+        below = self._member.streams_done_below
+        for thread in self._threads:
+            if below > self._streams_done_below:
+                thread.put(lambda shard: shard.marks.finish_below(below))
+            thread.put(thread.refresh_stats)
+        self._streams_done_below = max(below, self._streams_done_below)
+        return merge_results([thread.stats for thread in self._threads])
+
+    def _close(self) -> None:
+        self._endpoint.close()
+        self._link.close()
+
+
+def run_server(coordinator: str, cluster_id: str, listen: str, insecure_network: bool = False) -> int:
+    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed)."""
+    transport = ZmqTransport(insecure_network=insecure_network)
+    return Server(transport, coordinator, cluster_id, listen, SystemClock()).run()

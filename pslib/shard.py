@@ -1,0 +1,391 @@
+"""What one shard thread owns: partitions of every table, dense blocks, and the marks of applied pushes.
+
+A pure machine: messages in, messages out, no socket, no clock. A server with K shard threads has K shards;
+shard ``k`` is responsible for the units ``u`` with ``u % K == k`` and owns those of them that the map gives
+to this server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.distinct import group_by_owner, partitions_touched
+from cython_ext.hashing import partition_of
+from cython_ext.store import Store, apply_dense
+from pslib.errors import ConfigurationError
+from pslib.optimizers import optimizer_from_dict
+from pslib.partition_map import mask_of_units, units_of_mask
+from pslib.protocol.marks import Marks
+from pslib.protocol.messages import Adopt, Arrays, Erase, Image, Pull, Push, Setup
+from pslib.tables import DenseSpec, TableSpec
+
+__all__ = ["DenseBlocks", "PullPart", "PushPart", "Shard", "ShardCounters", "make_store"]
+
+_MINE, _NOT_OWNED, _SIBLING = 0, 1, 2
+
+FloatRows = NDArray[np.float32]
+
+
+def make_store(spec: TableSpec, partition_bits: int) -> Store:
+    """An empty store for one table."""
+    return Store(
+        partition_bits,
+        [
+            (
+                part.dim,
+                part.optimizer.kind,
+                part.optimizer.hyperparameters(),
+                part.optimizer.corrections(),
+                part.initializer.kind,
+                part.initializer.numbers(),
+                spec.part_seed(part),
+                part.optimizer.initial_state(part.dim),
+            )
+            for part in spec.parts
+        ],
+    )
+
+
+@dataclass(slots=True)
+class ShardCounters:
+    """What a shard has done since it started."""
+
+    pushes_applied: int = 0
+    updates_applied: int = 0
+    rows_pushed: int = 0
+    rows_pulled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PushPart:
+    """Outcome of a push or erase on one shard: refused units and who owns them."""
+
+    refused: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PullPart:
+    """Outcome of a pull on one shard; its rows are already in the shared output arrays."""
+
+    refused: dict[int, int]
+
+
+class DenseBlocks:
+    """Blocks of the dense parameters, each a flat float32 array with its state.
+
+    Block ``b`` covers ``[b * size, min((b + 1) * size, length))`` with ``size = ceil(length / blocks)``.
+    """
+
+    def __init__(self, spec: DenseSpec, blocks: int) -> None:
+        self.spec = spec
+        self.size = -(-spec.length // blocks)
+        self.weights: dict[int, FloatRows] = {}
+        self.state: dict[int, FloatRows] = {}
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        """First and last-but-one element of a block."""
+        return min(block * self.size, self.spec.length), min((block + 1) * self.size, self.spec.length)
+
+    def put(self, block: int, weights: FloatRows, state: FloatRows | None = None) -> None:
+        """Own a block with these weights; a fresh state when none is given."""
+        self.weights[block] = np.array(weights, np.float32)
+        fresh = self.spec.optimizer.initial_state(weights.size)
+        self.state[block] = fresh if state is None else np.array(state, np.float32)
+
+    def apply(self, block: int, gradient: FloatRows) -> None:
+        """One optimizer step of one block."""
+        optimizer = self.spec.optimizer
+        apply_dense(
+            optimizer.kind,
+            optimizer.hyperparameters(),
+            optimizer.corrections(),
+            self.weights[block],
+            self.state[block],
+            gradient,
+        )
+
+
+@dataclass(slots=True)
+class _Selection:
+    """The keys of one request that this shard owns, by table, and what it must refuse."""
+
+    places: dict[str, NDArray[np.int32] | None]
+    keys: dict[str, NDArray[np.uint64]]
+    refused: dict[int, int] = field(default_factory=dict)
+    units: int = 0
+
+
+class Shard:
+    """Partitions and dense blocks of one shard thread.
+
+    Parameters
+    ----------
+    partition_bits, dense_blocks : int
+        Numbers of the cluster.
+    index, shards : int
+        This shard's place among the shards of its server.
+    marks : Marks
+        Memory of applied pushes (tests plant broken ones here).
+    """
+
+    def __init__(
+        self,
+        partition_bits: int,
+        dense_blocks: int,
+        index: int = 0,
+        shards: int = 1,
+        marks: Marks | None = None,
+    ) -> None:
+        self.partition_bits = partition_bits
+        self.partitions = 1 << partition_bits
+        self.dense_blocks = dense_blocks
+        self.index, self.shards = index, shards
+        self.marks = marks or Marks()
+        self.counters = ShardCounters()
+        self.tables: dict[str, TableSpec] = {}
+        self.stores: dict[str, Store] = {}
+        self.dense: DenseBlocks | None = None
+        self.owned = 0
+        self._owner_hint: dict[int, int] = {}
+        self._released: dict[int, Image] = {}
+        units = np.arange(self.partitions + dense_blocks)
+        self._responsible = mask_of_units(units[units % shards == index])
+        self._kind_of_partition = np.full(self.partitions, _SIBLING, np.uint16)
+        self._kind_of_partition[index::shards] = _NOT_OWNED
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    def own(self, units: NDArray[np.integer[Any]]) -> None:
+        """Own these units from the first map on, empty; units of sibling shards are passed over."""
+        mask = mask_of_units(units) & self._responsible
+        self.owned |= mask
+        mine = units_of_mask(mask)
+        self._kind_of_partition[mine[mine < self.partitions]] = _MINE
+
+    def is_responsible(self, unit: int) -> bool:
+        """Whether requests about ``unit`` are for this shard rather than a sibling."""
+        return bool(self._responsible >> unit & 1)
+
+    def release(self, unit: int, owner: int) -> Image:
+        """Stop owning ``unit`` and give its image; asked again, gives the same image again."""
+        if not self.owned >> unit & 1:
+            if unit in self._released:
+                return self._released[unit]
+            raise ConfigurationError(f"unit {unit} can't be released: this server does not own it")
+        image = self._image(unit)
+        self.owned &= ~(1 << unit)
+        self._owner_hint[unit] = owner
+        self._released[unit] = image
+        self.marks.forget_unit(unit)
+        if unit < self.partitions:
+            self._kind_of_partition[unit] = _NOT_OWNED
+            for store in self.stores.values():
+                store.drop_partition(unit)
+        elif self.dense:
+            del self.dense.weights[unit - self.partitions], self.dense.state[unit - self.partitions]
+        return image
+
+    def adopt(self, message: Adopt) -> None:
+        """Own a unit with the content of another server's image; a second copy changes nothing."""
+        unit = message.unit
+        if self.owned >> unit & 1:
+            return
+        if unit < self.partitions and set(message.keys) != set(self.stores):
+            raise ConfigurationError(
+                f"unit {unit}: its image has tables {sorted(message.keys)}, this server has {sorted(self.stores)}"
+            )
+        self.owned |= 1 << unit
+        self._released.pop(unit, None)
+        self._owner_hint.pop(unit, None)
+        self.marks.adopt(unit, message.marks)
+        if unit < self.partitions:
+            self._kind_of_partition[unit] = _MINE
+            for name, store in self.stores.items():
+                keys = message.keys[name]
+                weights, state = message.content[f"{name}.weights"], message.content[f"{name}.state"]
+                store.import_partition(unit, keys, weights, state)
+        elif self.dense:
+            block = unit - self.partitions
+            self.dense.put(block, message.content["weights"][0], message.content["state"][0])
+
+    def _image(self, unit: int) -> Image:
+        keys: dict[str, NDArray[np.uint64]] = {}
+        content: dict[str, FloatRows] = {}
+        if unit < self.partitions:
+            for name, store in self.stores.items():
+                keys[name], content[f"{name}.weights"], content[f"{name}.state"] = store.export_partition(
+                    unit
+                )
+        elif self.dense:
+            block = unit - self.partitions
+            content["weights"] = self.dense.weights[block][None]
+            content["state"] = self.dense.state[block][None]
+        return Image(unit=unit, marks=self.marks.export(unit), content=content, keys=keys)
+
+    def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Places of the keys whose partition this shard owns, ascending."""
+        order, starts = group_by_owner(keys, self.partition_bits, self._kind_of_partition, 3)
+        return order[: starts[1]]
+
+    # --- tables -------------------------------------------------------------------------------------------
+
+    def setup(self, message: Setup) -> None:
+        """Make tables and dense blocks; those that exist must be the same.
+
+        Raises
+        ------
+        ConfigurationError
+            When a table or the dense parameters exist with another description.
+        """
+        for plain in message.tables["tables"]:
+            spec = TableSpec.from_dict(plain)
+            known = self.tables.get(spec.name)
+            if known is None:
+                self.tables[spec.name] = spec
+                self.stores[spec.name] = make_store(spec, self.partition_bits)
+            elif known != spec:
+                raise ConfigurationError(
+                    f"table {spec.name} exists with another description; expected {known}, got {spec}"
+                )
+        self._setup_dense(message)
+
+    def _setup_dense(self, message: Setup) -> None:
+        if not message.dense_length:
+            return
+        spec = DenseSpec(message.dense_length, optimizer_from_dict(dict(message.dense_optimizer)))
+        if message.dense.size != spec.length:
+            raise ConfigurationError(
+                f"dense parameters: expected {spec.length} values, got {message.dense.size}"
+            )
+        if self.dense is None:
+            self.dense = DenseBlocks(spec, self.dense_blocks)
+            for block in self.owned_blocks():
+                start, stop = self.dense.bounds(block)
+                self.dense.put(block, message.dense[start:stop])
+        elif self.dense.spec != spec:
+            raise ConfigurationError(f"dense parameters exist as {self.dense.spec}, got {spec}")
+
+    def owned_blocks(self) -> Iterator[int]:
+        """Dense blocks that this shard owns, ascending."""
+        return (int(b) for b in units_of_mask(self.owned >> self.partitions))
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    def pull(self, message: Pull, rows: Mapping[str, FloatRows], dense: Mapping[int, FloatRows]) -> PullPart:
+        """Write this shard's rows and blocks into the shared outputs ``rows`` and ``dense`` (views by block)."""
+        selection = self._select(message.keys, message.blocks)
+        for name, keys in selection.keys.items():
+            places = selection.places[name]
+            store = self.stores[name]
+            if places is None:
+                store.pull(keys, rows[name])
+            else:
+                found = np.empty((keys.size, rows[name].shape[1]), np.float32)
+                store.pull(keys, found)
+                rows[name][places] = found
+            self.counters.rows_pulled += keys.size
+        if self.dense:
+            for block in self._my_blocks(message.blocks):
+                dense[block][:] = self.dense.weights[block]
+        return PullPart(selection.refused)
+
+    def push(self, message: Push) -> PushPart:
+        """Apply what this shard owns of the push and has not applied before.
+
+        Raises
+        ------
+        FencedError
+            When the lease has another holder by now.
+        """
+        selection = self._select(message.keys, message.blocks)
+        fresh = self._fresh(message, selection)
+        if fresh:
+            for name, keys in selection.keys.items():
+                gradients = _take(message.gradients[name], selection.places[name])
+                keep = self._keep(keys, selection.units, fresh)
+                self.stores[name].push(_take(keys, keep), _take(gradients, keep))
+                self.counters.rows_pushed += keys.size
+            self._push_dense(message, fresh)
+            self._record(message, fresh)
+        return PushPart(selection.refused)
+
+    def erase(self, message: Erase) -> PushPart:
+        """Erase rows, once for each name, like a push."""
+        selection = self._select(message.keys, np.empty(0, np.uint32))
+        fresh = self._fresh(message, selection)
+        if fresh:
+            for name, keys in selection.keys.items():
+                self.stores[name].erase(_take(keys, self._keep(keys, selection.units, fresh)))
+            self._record(message, fresh)
+        return PushPart(selection.refused)
+
+    def _fresh(self, message: Push | Erase, selection: _Selection) -> int:
+        fresh = self.marks.fresh(message.stream, message.number, message.epoch, selection.units)
+        self.marks.raise_floor(message.stream, message.all_acked_below)
+        return fresh
+
+    def _record(self, message: Push | Erase, fresh: int) -> None:
+        self.marks.record(message.stream, message.number, fresh)
+        self.counters.updates_applied += fresh.bit_count()
+        self.counters.pushes_applied += fresh >> message.home & 1
+
+    def _keep(self, keys: NDArray[np.uint64], units: int, fresh: int) -> NDArray[np.intp] | None:
+        """Places of the keys whose partition is still to be applied; None for all (nearly always)."""
+        if fresh == units:
+            return None
+        is_fresh = np.zeros(self.partitions, bool)
+        fresh_units = units_of_mask(fresh)
+        is_fresh[fresh_units[fresh_units < self.partitions]] = True
+        return np.flatnonzero(is_fresh[partition_of(keys, self.partition_bits)])
+
+    def _push_dense(self, message: Push, fresh: int) -> None:
+        if self.dense is None:
+            return
+        start = 0
+        for block in message.blocks.tolist():
+            first, last = self.dense.bounds(block)
+            if fresh >> (self.partitions + block) & 1:
+                self.dense.apply(block, message.dense[start : start + last - first])
+            start += last - first
+
+    def _my_blocks(self, blocks: NDArray[np.uint32]) -> list[int]:
+        owned = self.owned >> self.partitions
+        return [block for block in blocks.tolist() if owned >> block & 1]
+
+    def _select(self, tables: Arrays, blocks: NDArray[np.uint32]) -> _Selection:
+        """Split a request into what this shard owns and what it must refuse (siblings do their own)."""
+        selection = _Selection({}, {})
+        for name, keys in tables.items():
+            if name not in self.stores:
+                raise ConfigurationError(f"table {name!r} is unknown here; tables: {sorted(self.stores)}")
+            order, starts = group_by_owner(keys, self.partition_bits, self._kind_of_partition, 3)
+            if starts[1] == keys.size:
+                mine, selection.places[name] = keys, None
+            else:
+                places = order[: starts[1]]
+                mine, selection.places[name] = keys[places], places
+                refused = keys[order[starts[1] : starts[2]]]
+                for unit in partitions_touched(refused, self.partition_bits).tolist():
+                    selection.refused[unit] = self._owner_hint.get(unit, _NOBODY)
+            selection.keys[name] = mine
+            selection.units |= mask_of_units(partitions_touched(mine, self.partition_bits))
+        for block in blocks.tolist():
+            unit = self.partitions + block
+            if self.owned >> unit & 1:
+                selection.units |= 1 << unit
+            elif self._responsible >> unit & 1:
+                selection.refused[unit] = self._owner_hint.get(unit, _NOBODY)
+        return selection
+
+
+_NOBODY = 0xFFFF
+"""Owner in a refusal when this server does not know one: ask the coordinator for the map."""
+
+
+def _take(array: NDArray[Any], places: NDArray[Any] | None) -> NDArray[Any]:
+    return array if places is None else array[places]

@@ -1,0 +1,73 @@
+"""What sessions need of a transport; ZeroMQ and memory both give it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pslib.protocol.codec import Buffer
+
+__all__ = ["ClientLink", "ServerLink", "Transport"]
+
+
+class ClientLink(Protocol):
+    """Sends to any number of addresses; all calls but `wake` come from one thread."""
+
+    def send(self, peer: str, frames: Sequence[Buffer]) -> None:
+        """Queue a message; a peer that is not there yet, or never, is not an error."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
+        """Messages and the addresses they came from; waits for one, for `wake`, or for the timeout."""
+        ...
+
+    def wake(self) -> None:
+        """End a `poll` in another thread at once."""
+        ...
+
+    def close(self) -> None:
+        """Give all sockets back."""
+        ...
+
+
+class ServerLink(Protocol):
+    """Listens at one address; all calls but `wake` come from one thread."""
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this link."""
+        ...
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Queue an answer; a peer that has gone is not an error."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that have come, with the identity of their sender."""
+        ...
+
+    def wake(self) -> None:
+        """End a `poll` in another thread at once."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class Transport(Protocol):
+    """Makes links."""
+
+    def connect(self) -> ClientLink:
+        """A link for a process that asks."""
+        ...
+
+    def listen(self, address: str) -> ServerLink:
+        """A link for a process that answers.
+
+        Raises
+        ------
+        ConfigurationError
+            When the address can't be listened on.
+        """
+        ...

@@ -1,0 +1,124 @@
+"""The in-memory twin of the ZeroMQ links: threads of one process, no sockets.
+
+It keeps ZeroMQ's habits that matter: sending to an address where nobody listens is no error and the message
+is lost, and answers to a closed link vanish.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from pslib.errors import ConfigurationError
+from pslib.protocol.codec import Buffer
+
+__all__ = ["MemoryTransport"]
+
+PeerT = TypeVar("PeerT")
+
+
+class _Mailbox(Generic[PeerT]):
+    """A queue with one reader that can be woken."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[PeerT, list[Buffer]]] = deque()
+        self._woken = False
+        self._changed = threading.Condition()
+
+    def put(self, peer: PeerT, frames: list[Buffer]) -> None:
+        with self._changed:
+            self._messages.append((peer, frames))
+            self._changed.notify()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> list[tuple[PeerT, list[Buffer]]]:
+        with self._changed:
+            if not self._messages and not self._woken:
+                self._changed.wait(timeout_s)
+            self._woken = False
+            messages = list(self._messages)
+            self._messages.clear()
+            return messages
+
+
+class MemoryClientLink:
+    """Sends to any address of its transport."""
+
+    def __init__(self, transport: MemoryTransport, identity: bytes) -> None:
+        self._transport, self._identity = transport, identity
+        self.mailbox: _Mailbox[str] = _Mailbox()
+
+    def send(self, peer: str, frames: Sequence[Buffer]) -> None:
+        """Put a message in the mailbox at an address; lost when nobody listens there."""
+        server = self._transport.servers.get(peer)
+        if server:
+            server.mailbox.put(self._identity, list(frames))
+
+    def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
+        """Answers that have come."""
+        return self.mailbox.take(timeout_s)
+
+    def wake(self) -> None:
+        """End a poll in another thread."""
+        self.mailbox.wake()
+
+    def close(self) -> None:
+        """Vanish."""
+        self._transport.clients.pop(self._identity, None)
+
+
+class MemoryServerLink:
+    """Listens at one address of its transport."""
+
+    def __init__(self, transport: MemoryTransport, address: str) -> None:
+        self._transport, self.address = transport, address
+        self.mailbox: _Mailbox[bytes] = _Mailbox()
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Answer a client; lost when it has gone."""
+        client = self._transport.clients.get(peer)
+        if client:
+            client.mailbox.put(self.address, list(frames))
+
+    def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
+        """Requests that have come."""
+        return self.mailbox.take(timeout_s)
+
+    def wake(self) -> None:
+        """End a poll in another thread."""
+        self.mailbox.wake()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._transport.servers.pop(self.address, None)
+
+
+class MemoryTransport:
+    """One private network: links of different transports never meet."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, MemoryServerLink] = {}
+        self.clients: dict[bytes, MemoryClientLink] = {}
+        self._numbers = itertools.count(1)
+
+    def connect(self) -> MemoryClientLink:
+        """A link that asks."""
+        identity = next(self._numbers).to_bytes(8, "big")
+        self.clients[identity] = MemoryClientLink(self, identity)
+        return self.clients[identity]
+
+    def listen(self, address: str) -> MemoryServerLink:
+        """A link that answers; a port of 0 becomes a free number."""
+        if address.endswith(":0"):
+            address = f"{address[:-2]}:{next(self._numbers)}"
+        if address in self.servers:
+            raise ConfigurationError(f"can't listen on {address}: address already in use")
+        self.servers[address] = MemoryServerLink(self, address)
+        return self.servers[address]

@@ -1,0 +1,240 @@
+"""ZeroMQ links: the one file that imports zmq.
+
+ROUTER and DEALER only (draft sockets abort the process). ZeroMQ reconnects and finds dead links, but loses
+queued messages in silence when a peer dies: resending is the business of `pslib.protocol.requests`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+
+import zmq
+
+from pslib.config import Limits
+from pslib.errors import ConfigurationError
+from pslib.protocol.codec import Buffer
+
+__all__ = ["ZmqTransport"]
+
+POLL_BATCH_MAX = 64
+"""Messages taken from one socket before others get their turn."""
+
+# option: (value, why)
+_COMMON: dict[int, tuple[int, str]] = {
+    zmq.LINGER: (
+        0,
+        "the default -1 hangs at exit when a peer is dead; what must arrive is acknowledged anyway",
+    ),
+    zmq.HEARTBEAT_IVL: (1000, "without it a cut cable raises no event at all"),
+    zmq.HEARTBEAT_TIMEOUT: (5000, "a machine that is short of CPU answers late"),
+    zmq.HEARTBEAT_TTL: (5000, "the same for the other side"),
+    zmq.CONNECT_TIMEOUT: (3000, "the kernel's own is 127 s, seen after a restarted peer"),
+    zmq.RECONNECT_IVL: (50, "a restarted peer is found quickly"),
+    zmq.RECONNECT_IVL_MAX: (2000, "hundreds of clients must not storm it"),
+    zmq.SNDHWM: (1000, "bounds the queue to a dead peer"),
+    zmq.RCVHWM: (1000, "the same on the way in"),
+    zmq.HANDSHAKE_IVL: (10000, "a connection that says nothing is dropped"),
+}
+_ROUTER: dict[int, tuple[int, str]] = {
+    zmq.ROUTER_HANDOVER: (1, "a client that reconnects under its identity is served"),
+    zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
+    zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
+}
+SOCKETS_MAX = 65536
+"""A context's default ends at a few hundred peers."""
+
+
+class _Waker:
+    """An event file descriptor that ends a poll."""
+
+    def __init__(self, poller: zmq.Poller) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        poller.register(self.fd, zmq.POLLIN)
+
+    def wake(self) -> None:
+        try:
+            os.eventfd_write(self.fd, 1)
+        except OSError:  # closed meanwhile: nobody waits any more
+            return
+
+    def drain(self) -> None:
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def _receive(socket: zmq.Socket[bytes]) -> list[Buffer] | None:
+    try:
+        return [frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+    except zmq.Again:
+        return None
+
+
+def _send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+    except zmq.Again:  # the queue to this peer is full: it is slow or dead, and the request is sent again
+        return
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+
+
+class ZmqClientLink:
+    """One DEALER an address, made when first needed."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._context = context
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._peers: dict[zmq.Socket[bytes], str] = {}
+        self._poller = zmq.Poller()
+        self._waker = _Waker(self._poller)
+
+    def send(self, peer: str, frames: Sequence[Buffer]) -> None:
+        """Queue a message for the peer at an address."""
+        socket = self._sockets.get(peer)
+        if socket is None:
+            socket = self._connect(peer)
+        _send(socket, frames)
+
+    def _connect(self, peer: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        for option, (value, _why) in _COMMON.items():
+            socket.setsockopt(option, value)
+        try:
+            socket.connect(peer)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
+        self._sockets[peer], self._peers[socket] = socket, peer
+        self._poller.register(socket, zmq.POLLIN)
+        return socket
+
+    def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
+        """Messages that have come from any peer."""
+        messages: list[tuple[str, list[Buffer]]] = []
+        for source, _event in self._poller.poll(max(0, int(timeout_s * 1000))):
+            if not isinstance(source, zmq.Socket):
+                self._waker.drain()
+                continue
+            for _ in range(POLL_BATCH_MAX):
+                frames = _receive(source)
+                if frames is None:
+                    break
+                messages.append((self._peers[source], frames))
+        return messages
+
+    def wake(self) -> None:
+        """End a poll in another thread."""
+        self._waker.wake()
+
+    def close(self) -> None:
+        """Close all sockets; queued messages are dropped."""
+        for socket in self._sockets.values():
+            socket.close(linger=0)
+        self._waker.close()
+
+
+class ZmqServerLink:
+    """One ROUTER."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, limits: Limits) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        for option, (value, _why) in (_COMMON | _ROUTER).items():
+            self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise ConfigurationError(
+                f"can't listen on {address}: {error}; choose another port or 0 for any free one"
+            ) from error
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._waker = _Waker(self._poller)
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Queue an answer."""
+        _send(self._socket, [peer, *frames])
+
+    def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that have come."""
+        messages: list[tuple[bytes, list[Buffer]]] = []
+        for source, _event in self._poller.poll(max(0, int(timeout_s * 1000))):
+            if not isinstance(source, zmq.Socket):
+                self._waker.drain()
+                continue
+            for _ in range(POLL_BATCH_MAX):
+                frames = _receive(source)
+                if frames is None:
+                    break
+                messages.append((bytes(frames[0]), frames[1:]))
+        return messages
+
+    def wake(self) -> None:
+        """End a poll in another thread."""
+        self._waker.wake()
+
+    def close(self) -> None:
+        """Stop listening; give what is queued a moment to leave."""
+        self._socket.close(linger=500)
+        self._waker.close()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address such as ``tcp://127.0.0.1:0`` can be reached from this machine only."""
+    if not address.startswith("tcp://"):
+        return address.startswith(("ipc://", "inproc://"))
+    host = address[len("tcp://") :].rsplit(":", 1)[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+_LIMITS = Limits()
+
+
+class ZmqTransport:
+    """Makes ZeroMQ links of one context.
+
+    Parameters
+    ----------
+    limits : Limits
+        ``frame_bytes_max`` is enforced by ZeroMQ itself before memory is taken.
+    insecure_network : bool
+        Whether to listen beyond this machine without encryption; must be said by name.
+    io_threads : int
+        Threads of ZeroMQ that move bytes.
+    """
+
+    def __init__(
+        self,
+        limits: Limits = _LIMITS,
+        insecure_network: bool = False,
+        io_threads: int = 1,
+    ) -> None:
+        self._limits, self._insecure = limits, insecure_network
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+
+    def connect(self) -> ZmqClientLink:
+        """A link that asks."""
+        return ZmqClientLink(self._context)
+
+    def listen(self, address: str) -> ZmqServerLink:
+        """A link that answers; ConfigurationError when the address is taken or open to the network."""
+        if not self._insecure and not is_loopback(address):
+            raise ConfigurationError(
+                f"refused to listen on {address}: it is open to the network and pslib does not encrypt yet; "
+                "on a private network say --insecure-network"
+            )
+        return ZmqServerLink(self._context, address, self._limits)
