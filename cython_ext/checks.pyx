@@ -60,11 +60,11 @@ cdef object whole_number(str where, object number, object low, object high):
 
 
 cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object hyperparameters,
-                        object corrections) except -1:
+                       object corrections) except -1:
     """Fill `optimizer`; it borrows `corrections`, which must outlive it."""
     optimizer.kind = whole_number(f"{where}: optimizer_kind", kind, 0, PSLIB_OPTIMIZER_KINDS - 1)
-    memcpy(optimizer.numbers, floats_of(checked_array(f"{where}: hyperparameters", hyperparameters, _F32,
-                                             (PSLIB_HYPERPARAMETERS,))), PSLIB_HYPERPARAMETERS * sizeof(float))
+    numbers = checked_array(f"{where}: hyperparameters", hyperparameters, _F32, (PSLIB_HYPERPARAMETERS,))
+    memcpy(optimizer.numbers, floats_of(numbers), PSLIB_HYPERPARAMETERS * sizeof(float))
     steps = len(corrections)
     if optimizer.kind == PSLIB_ADAM and not 2 <= steps <= CORRECTIONS_MAX:
         raise ValueError(f"{where}: corrections: expected 2..{CORRECTIONS_MAX} rows for Adam, got {steps}")
@@ -74,9 +74,9 @@ cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object
 
 
 cdef int set_initializer(PslibInitializer *initializer, str where, object kind, object numbers,
-                          object seed) except -1:
+                         object seed) except -1:
     initializer.kind = whole_number(f"{where}: initializer_kind", kind, 0, PSLIB_INITIALIZER_KINDS - 1)
-    memcpy(initializer.numbers, floats_of(checked_array(f"{where}: initializer numbers", numbers, _F32, (2,))),
-           2 * sizeof(float))
+    numbers = checked_array(f"{where}: initializer numbers", numbers, _F32, (2,))
+    memcpy(initializer.numbers, floats_of(numbers), 2 * sizeof(float))
     initializer.seed = whole_number(f"{where}: part_seed", seed, 0, 0xFFFFFFFFFFFFFFFF)
     return 0

@@ -119,9 +119,10 @@ cdef class Store:
     def __init__(self, partition_bits, parts, narrow_parts=0):
         if self.table.partitions != NULL:
             raise ValueError("Store: expected to be initialised once")
-        self.partition_bits = whole_number("Store: partition_bits", partition_bits, 0, PSLIB_PARTITION_BITS_MAX)
+        bits = whole_number("Store: partition_bits", partition_bits, 0, PSLIB_PARTITION_BITS_MAX)
         count = whole_number("Store: number of parts", len(parts), 1, PSLIB_PARTS_MAX)
         self.narrow_parts = whole_number("Store: narrow_parts", narrow_parts, 0, count - 1)
+        self.partition_bits = bits
         self.borrowed = []
         for place, part in enumerate(parts):
             self._set_part(place, part)
@@ -150,7 +151,7 @@ cdef class Store:
 
     cdef int _class(self, str method, object narrow) except -1:
         if narrow and self.narrow_parts == 0:
-            raise ValueError(f"{method}: expected narrow=False, since this Store has narrow_parts 0, got narrow=True")
+            raise ValueError(f"{method}: expected narrow=False where narrow_parts is 0, got narrow=True")
         return PSLIB_NARROW if narrow else PSLIB_WIDE
 
     cdef object _partition(self, str method, object partition):
@@ -211,8 +212,8 @@ cdef class Store:
 
         A key that occurs more than once takes one step for each occurrence, in their order: sum the gradients
         of a key first where one step is meant. A narrow row takes steps for the parts that it has and ignores
-        the gradients of the others; a wide row stays wide, whatever ``narrow`` says. A gradient that is NaN or
-        infinite is applied as it is: that row (no other) holds NaN from then on.
+        the gradients of the others; a wide row stays wide, whatever ``narrow`` says. A gradient that is NaN
+        or infinite is applied as it is: that row (no other) holds NaN from then on.
 
         Parameters
         ----------
@@ -332,8 +333,8 @@ cdef class Store:
             stranger = pslib_first_stranger(&self.table, number, key_data, n)
         if stranger >= 0:
             raise ValueError(
-                f"import_partition: expected keys of partition {partition}, got {keys[stranger]} of another one"
-                f" at place {stranger}"
+                f"import_partition: expected keys of partition {partition},"
+                f" got {keys[stranger]} of another one at place {stranger}"
             )
         row_class = self._class("import_partition", narrow) if n else (PSLIB_NARROW if narrow else PSLIB_WIDE)
         self._assign("import_partition", keys, weights, state, row_class)

@@ -72,7 +72,8 @@ cdef extern from "table_rows.h" nogil:
         int64_t directory_bytes
 
     int64_t pslib_state_floats(int kind, int64_t dim)
-    void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state, const float *gradient)
+    void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
+                    const float *gradient)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
     uint32_t pslib_line_mask(const PslibLine *line, uint8_t tag)
     uint32_t pslib_line_mask_plain(const PslibLine *line, uint8_t tag)

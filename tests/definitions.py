@@ -1,0 +1,270 @@
+"""The plain definitions that every kernel is held against: NumPy, dicts, no cleverness.
+
+Optimizer steps and first values are written as their formulas, float32 with one rounding an operation, so
+that a kernel must give the same bits. `DictTable` is what a table *is*: a dict from key to row. It has the
+methods of ``cython_ext.store.Store`` and does each of them in the most obvious way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.initializers import Constant, Initializer, Normal, Uniform
+from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
+from pslib.tables import TableSpec
+
+Floats = NDArray[np.float32]
+Keys = NDArray[np.uint64]
+
+MIX_MULTIPLIER = 0xD6E8FEB86659FD93
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MASK64 = (1 << 64) - 1
+LANES = 16
+
+
+def mix64(key: int) -> int:
+    """The mixing function on one Python integer."""
+    key ^= key >> 32
+    key = key * MIX_MULTIPLIER & MASK64
+    key ^= key >> 32
+    key = key * MIX_MULTIPLIER & MASK64
+    return key ^ (key >> 32)
+
+
+def unmix64(mixed: int) -> int:
+    """The key whose mixed value this is: lets a test choose partition, line and tag of its keys."""
+    back = pow(MIX_MULTIPLIER, -1, 1 << 64)
+    mixed ^= mixed >> 32
+    mixed = mixed * back & MASK64
+    mixed ^= mixed >> 32
+    mixed = mixed * back & MASK64
+    return mixed ^ (mixed >> 32)
+
+
+def mix64_of(keys: Keys) -> Keys:
+    """`mix64` of an array."""
+    shift, multiplier = np.uint64(32), np.uint64(MIX_MULTIPLIER)
+    for _ in range(2):
+        keys = (keys ^ (keys >> shift)) * multiplier
+    return keys ^ (keys >> shift)
+
+
+def partition_of(key: int, partition_bits: int) -> int:
+    """The top bits of the mixed key."""
+    return mix64(key) >> (64 - partition_bits)
+
+
+# --- first values
+
+
+def column_words(keys: Keys, dim: int, part_seed: int, which: int) -> Keys:
+    """h(which) of every key and column, (n, dim)."""
+    base = mix64_of(keys ^ np.uint64(part_seed))
+    steps = (np.arange(dim, dtype=np.uint64) * np.uint64(4) + np.uint64(which)) * GOLDEN
+    return mix64_of(base[:, None] + steps[None, :])
+
+
+def first_values(initializer: Initializer, keys: Keys, dim: int, part_seed: int) -> Floats:
+    """First values of one part, (n, dim)."""
+    if isinstance(initializer, Constant):
+        return np.full((len(keys), dim), initializer.value, np.float32)
+    if isinstance(initializer, Uniform):
+        unit = (column_words(keys, dim, part_seed, 0) >> np.uint64(40)).astype(np.float32) * np.float32(
+            2**-24
+        )
+        return (unit * np.float32(2) - np.float32(1)) * np.float32(initializer.bound)
+    assert isinstance(initializer, Normal)
+    total = np.zeros((len(keys), dim), np.int64)
+    for which in range(3):
+        words = column_words(keys, dim, part_seed, which)
+        for field in range(4):
+            total += ((words >> np.uint64(16 * field)) & np.uint64(0xFFFF)).astype(np.int64)
+    return ((total - 393210).astype(np.float32) * np.float32(1 / 65536)) * np.float32(initializer.std)
+
+
+# --- optimizer steps: weights (dim,) and state are changed in place
+
+
+def sgd_step(optimizer: SGD, w: Floats, state: Floats, g: Floats) -> None:
+    rate = np.float32(optimizer.learning_rate)
+    w -= rate * g
+
+
+def adagrad_step(optimizer: Adagrad, w: Floats, a: Floats, g: Floats) -> None:
+    rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
+    a += g * g
+    w -= (rate * g) / (np.sqrt(a) + epsilon)
+
+
+def rowwise_adagrad_step(optimizer: RowwiseAdagrad, w: Floats, a: Floats, g: Floats) -> None:
+    rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
+    lanes = np.zeros(LANES, np.float32)
+    for j in range(len(g)):
+        lanes[j % LANES] += g[j] * g[j]
+    for half in (8, 4, 2, 1):
+        lanes[:half] += lanes[half : 2 * half]
+    a += lanes[0] / np.float32(len(g))
+    w -= (rate * g) / (np.sqrt(a[0]) + epsilon)
+
+
+def adam_step(optimizer: Adam, w: Floats, state: Floats, g: Floats) -> None:
+    rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
+    b1, b2 = np.float32(optimizer.beta1), np.float32(optimizer.beta2)
+    m, v, t = state[: len(w)], state[len(w) : 2 * len(w)], state[2 * len(w) :]
+    corrections = optimizer.corrections()
+    count = t[0] + np.float32(1)
+    t[0] = max(count, 1) if count < len(corrections) - 1 else len(corrections) - 1
+    c1, c2 = corrections[int(t[0])]
+    m[:] = b1 * m + (np.float32(1) - b1) * g
+    v[:] = b2 * v + ((np.float32(1) - b2) * g) * g
+    w -= (rate * (m * c1)) / (np.sqrt(v * c2) + epsilon)
+
+
+def step(optimizer: Optimizer, weights: Floats, state: Floats, gradient: Floats) -> None:
+    """One step of any optimizer on one part of one row, in place."""
+    with np.errstate(all="ignore"):  # NaN and infinity go through the formulas as they are
+        if isinstance(optimizer, Adam):
+            adam_step(optimizer, weights, state, gradient)
+        elif isinstance(optimizer, RowwiseAdagrad):
+            rowwise_adagrad_step(optimizer, weights, state, gradient)
+        elif isinstance(optimizer, Adagrad):
+            adagrad_step(optimizer, weights, state, gradient)
+        else:
+            assert isinstance(optimizer, SGD)
+            sgd_step(optimizer, weights, state, gradient)
+
+
+# --- a table
+
+
+PartNumbers = tuple[int, int, Floats, Floats, int, Floats, int, Floats]
+
+
+def store_parts(spec: TableSpec) -> list[PartNumbers]:
+    """The parts of a table as ``cython_ext.store.Store`` takes them."""
+    return [
+        (
+            part.dim,
+            part.optimizer.kind,
+            part.optimizer.hyperparameters(),
+            part.optimizer.corrections(),
+            part.initializer.kind,
+            part.initializer.numbers(),
+            spec.part_seed(part),
+            part.optimizer.initial_state(part.dim),
+        )
+        for part in spec.parts
+    ]
+
+
+@dataclass
+class Row:
+    """Weights and state of the first so many parts, one array a part."""
+
+    weights: list[Floats]
+    state: list[Floats]
+
+
+class DictTable:
+    """A table as a dict; same methods and answers as a Store, except that exports come by ascending key."""
+
+    def __init__(self, spec: TableSpec, partition_bits: int, narrow_parts: int = 0) -> None:
+        self.spec = spec
+        self.partition_bits = partition_bits
+        self.narrow_parts = narrow_parts
+        self.table: dict[int, Row] = {}
+
+    @property
+    def rows(self) -> int:
+        return len(self.table)
+
+    def parts_of(self, narrow: bool) -> int:
+        return self.narrow_parts if narrow else len(self.spec.parts)
+
+    def dim_of(self, narrow: bool) -> int:
+        return sum(part.dim for part in self.spec.parts[: self.parts_of(narrow)])
+
+    def state_floats_of(self, narrow: bool) -> int:
+        return sum(part.state_floats for part in self.spec.parts[: self.parts_of(narrow)])
+
+    def new_row(self, key: int, parts: int) -> Row:
+        some = self.spec.parts[:parts]
+        keys = np.asarray([key], np.uint64)
+        return Row(
+            [first_values(part.initializer, keys, part.dim, self.spec.part_seed(part))[0] for part in some],
+            [part.optimizer.initial_state(part.dim) for part in some],
+        )
+
+    def pull(self, keys: Keys, out: Floats) -> int:
+        for place, key in enumerate(keys.tolist()):
+            have = self.table[key].weights if key in self.table else []
+            first = self.new_row(key, len(self.spec.parts)).weights
+            out[place] = np.concatenate([*have, *first[len(have) :]])
+        return sum(key not in self.table for key in keys.tolist())
+
+    def push(self, keys: Keys, gradients: Floats, narrow: bool = False) -> None:
+        for key, gradient in zip(keys.tolist(), gradients, strict=True):
+            if key not in self.table:
+                self.table[key] = self.new_row(key, self.parts_of(narrow))
+            row = self.table[key]
+            start = 0
+            for part, weights, state in zip(self.spec.parts, row.weights, row.state, strict=False):
+                step(part.optimizer, weights, state, gradient[start : start + part.dim])
+                start += part.dim
+
+    def erase(self, keys: Keys) -> int:
+        return sum(self.table.pop(key, None) is not None for key in keys.tolist())
+
+    def put(self, keys: Keys, weights: Floats, state: Floats, narrow: bool) -> None:
+        some = self.spec.parts[: self.parts_of(narrow)]
+        weight_ends = np.cumsum([part.dim for part in some])[:-1]
+        state_ends = np.cumsum([part.state_floats for part in some])[:-1]
+        for key, row_weights, row_state in zip(keys.tolist(), weights.copy(), state.copy(), strict=True):
+            self.table[key] = Row(np.split(row_weights, weight_ends), np.split(row_state, state_ends))
+
+    def assign(self, keys: Keys, weights: Floats, state: Floats) -> None:
+        self.put(keys, weights, state, narrow=False)
+
+    def promote(self, keys: Keys) -> int:
+        narrow = [key for key in dict.fromkeys(keys.tolist()) if key in self.table and self.is_narrow(key)]
+        for key in narrow:
+            row, fresh = self.table[key], self.new_row(key, len(self.spec.parts))
+            row.weights += fresh.weights[self.narrow_parts :]
+            row.state += fresh.state[self.narrow_parts :]
+        return len(narrow)
+
+    def is_narrow(self, key: int) -> bool:
+        return len(self.table[key].weights) < len(self.spec.parts)
+
+    def partition_keys(self, partition: int) -> list[int]:
+        return sorted(key for key in self.table if partition_of(key, self.partition_bits) == partition)
+
+    def partition_rows(self, partition: int) -> int:
+        return len(self.partition_keys(partition))
+
+    def partitions(self) -> NDArray[np.uint32]:
+        return np.asarray(sorted({partition_of(key, self.partition_bits) for key in self.table}), np.uint32)
+
+    def drop_partition(self, partition: int) -> int:
+        keys = self.partition_keys(partition)
+        for key in keys:
+            del self.table[key]
+        return len(keys)
+
+    def export_partition(self, partition: int, narrow: bool = False) -> tuple[Keys, Floats, Floats]:
+        keys = [key for key in self.partition_keys(partition) if self.is_narrow(key) == narrow]
+        weights = np.zeros((len(keys), self.dim_of(narrow)), np.float32)
+        state = np.zeros((len(keys), self.state_floats_of(narrow)), np.float32)
+        for place, key in enumerate(keys):
+            weights[place] = np.concatenate(self.table[key].weights)
+            state[place] = np.concatenate(self.table[key].state)
+        return np.asarray(keys, np.uint64), weights, state
+
+    def import_partition(
+        self, partition: int, keys: Keys, weights: Floats, state: Floats, narrow: bool = False
+    ) -> None:
+        assert all(partition_of(key, self.partition_bits) == partition for key in keys.tolist())
+        self.put(keys, weights, state, narrow)

@@ -1,0 +1,239 @@
+"""Optimizer steps: the kernel gives the bits of the definition, and every hyperparameter counts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cython_ext.store import Store, apply_dense
+from pslib.initializers import Uniform
+from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
+from pslib.tables import PartSpec, TableSpec
+from tests import definitions
+
+ALL: list[Optimizer] = [
+    SGD(0.1),
+    Adagrad(0.1, 1e-6, 0.25),
+    RowwiseAdagrad(0.1, 1e-6, 0.25),
+    Adam(0.01, 0.8, 0.9, 1e-6),
+    Adam(0.01, 0.0, 0.0, 1e-6),
+]
+DIMS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 100]
+KEYS = np.asarray([0, 7, 2**64 - 1], np.uint64)
+
+
+def table_of(optimizer: Optimizer, dim: int) -> TableSpec:
+    return TableSpec("embedding", (PartSpec("v", dim, optimizer, Uniform(0.5)),), seed=3)
+
+
+def rows_after(optimizer: Optimizer, dim: int, gradients: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and state of KEYS after these pushes, by ascending row number."""
+    store = Store(0, definitions.store_parts(table_of(optimizer, dim)))
+    for gradient in gradients:
+        store.push(KEYS, gradient)
+    keys, weights, state = store.export_partition(0)
+    assert keys.tolist() == KEYS.tolist()
+    return weights, state
+
+
+def defined_rows_after(
+    optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    table = definitions.DictTable(table_of(optimizer, dim), 0)
+    for gradient in gradients:
+        table.push(KEYS, gradient)
+    _, weights, state = table.export_partition(0)
+    return weights, state
+
+
+def some_gradients(dim: int, count: int, seed: int = 0, scale: float = 1.0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal((len(KEYS), dim)) * scale).astype(np.float32) for _ in range(count)]
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+@pytest.mark.parametrize("dim", DIMS)
+def test_rows_have_the_bits_of_the_definition(optimizer: Optimizer, dim: int) -> None:
+    gradients = some_gradients(dim, 5)
+    have, want = rows_after(optimizer, dim, gradients), defined_rows_after(optimizer, dim, gradients)
+    assert have[0].tobytes() == want[0].tobytes()
+    assert have[1].tobytes() == want[1].tobytes()
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), dim=st.integers(1, 40))
+def test_any_finite_gradient_has_the_bits_of_the_definition(
+    optimizer: Optimizer, data: st.DataObject, dim: int
+) -> None:
+    numbers = st.floats(-1e6, 1e6, width=32)
+    flat = data.draw(st.lists(numbers, min_size=3 * dim, max_size=3 * dim))
+    gradients = [np.asarray(flat, np.float32).reshape(3, dim)] * 2
+    have, want = rows_after(optimizer, dim, gradients), defined_rows_after(optimizer, dim, gradients)
+    assert np.array_equal(have[0], want[0], equal_nan=True)
+    assert np.array_equal(have[1], want[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("optimizer", [o for o in ALL if o.elementwise], ids=repr)
+@pytest.mark.parametrize("length", [0, 1, 3, 16, 1000])
+def test_a_dense_step_has_the_bits_of_the_definition(optimizer: Optimizer, length: int) -> None:
+    rng = np.random.default_rng(length)
+    weights = rng.standard_normal(length).astype(np.float32)
+    state = optimizer.initial_state(length)
+    want_weights, want_state = weights.copy(), state.copy()
+    for _ in range(4):
+        gradient = rng.standard_normal(length).astype(np.float32)
+        definitions.step(optimizer, want_weights, want_state, gradient)
+        apply_dense(
+            optimizer.kind, optimizer.hyperparameters(), optimizer.corrections(), weights, state, gradient
+        )
+    assert weights.tobytes() == want_weights.tobytes()
+    assert state.tobytes() == want_state.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "field", "value"),
+    [
+        (SGD(0.1), "learning_rate", 0.2),
+        (Adagrad(0.1, 1e-3, 0.0), "learning_rate", 0.2),
+        (Adagrad(0.1, 1e-3, 0.0), "epsilon", 1e-2),
+        (Adagrad(0.1, 1e-3, 0.0), "initial_accumulator", 0.5),
+        (RowwiseAdagrad(0.1, 1e-3, 0.0), "learning_rate", 0.2),
+        (RowwiseAdagrad(0.1, 1e-3, 0.0), "epsilon", 1e-2),
+        (RowwiseAdagrad(0.1, 1e-3, 0.0), "initial_accumulator", 0.5),
+        (Adam(0.1, 0.9, 0.99, 1e-3), "learning_rate", 0.2),
+        (Adam(0.1, 0.9, 0.99, 1e-3), "beta1", 0.8),
+        (Adam(0.1, 0.9, 0.99, 1e-3), "beta2", 0.9),
+        (Adam(0.1, 0.9, 0.99, 1e-3), "epsilon", 1e-2),
+    ],
+)
+def test_every_hyperparameter_changes_the_result(optimizer: Optimizer, field: str, value: float) -> None:
+    gradients = some_gradients(8, 3)
+    before, _ = rows_after(optimizer, 8, gradients)
+    after, _ = rows_after(replace(optimizer, **{field: value}), 8, gradients)
+    assert (before != after).any()
+
+
+def test_sgd_moves_by_the_rate_times_the_gradient() -> None:
+    weights, gradient = np.asarray([1.0, -2.0], np.float32), np.asarray([0.5, 4.0], np.float32)
+    apply_dense(
+        0,
+        SGD(0.25).hyperparameters(),
+        np.zeros((0, 2), np.float32),
+        weights,
+        np.zeros(0, np.float32),
+        gradient,
+    )
+    assert weights.tolist() == [0.875, -3.0]
+
+
+def test_the_first_adagrad_step_has_the_length_of_the_rate() -> None:
+    weights, state = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    gradient = np.asarray([3.0, -0.5], np.float32)
+    apply_dense(1, Adagrad(0.25).hyperparameters(), np.zeros((0, 2), np.float32), weights, state, gradient)
+    assert state.tolist() == [9.0, 0.25]
+    assert weights == pytest.approx([-0.25, 0.25])
+
+
+def test_rowwise_adagrad_divides_all_columns_by_one_number() -> None:
+    gradient = np.tile(np.asarray([3.0, 4.0], np.float32), (3, 1))
+    first, _ = rows_after(RowwiseAdagrad(1.0), 2, [gradient * 0])
+    weights, state = rows_after(RowwiseAdagrad(1.0), 2, [gradient])
+    assert state[:, 0].tolist() == [12.5] * 3
+    assert first - weights == pytest.approx(np.tile(np.asarray([3.0, 4.0]) / np.sqrt(12.5), (3, 1)), rel=1e-5)
+
+
+def test_the_first_adam_step_has_the_length_of_the_rate_and_counts_one() -> None:
+    gradient = np.full((3, 4), -7.0, np.float32)
+    first, _ = rows_after(SGD(1.0), 4, [gradient * 0])
+    weights, state = rows_after(Adam(0.5), 4, [gradient])
+    assert weights - first == pytest.approx(np.full((3, 4), 0.5), rel=1e-4)
+    assert state[:, -1].tolist() == [1.0] * 3
+
+
+def test_adam_counts_the_steps_of_each_row_apart() -> None:
+    store = Store(0, definitions.store_parts(table_of(Adam(), 2)))
+    for key, steps in ((11, 3), (12, 1)):
+        for _ in range(steps):
+            store.push(np.asarray([key], np.uint64), np.ones((1, 2), np.float32))
+    keys, _, state = store.export_partition(0)
+    assert dict(zip(keys.tolist(), state[:, -1].tolist(), strict=True)) == {11: 3.0, 12: 1.0}
+
+
+@pytest.mark.parametrize("count", [0.0, -5.0, 3.5, 1e30, np.inf, -np.inf, np.nan])
+def test_an_adam_count_from_a_damaged_file_stays_inside_its_table(count: float) -> None:
+    optimizer = Adam(0.01, 0.5, 0.5)
+    last = len(optimizer.corrections()) - 1
+    weights, gradient = np.ones(3, np.float32), np.ones(3, np.float32)
+    state = optimizer.initial_state(3)
+    state[-1] = count
+    want_weights, want_state = weights.copy(), state.copy()
+    definitions.step(optimizer, want_weights, want_state, gradient)
+    apply_dense(3, optimizer.hyperparameters(), optimizer.corrections(), weights, state, gradient)
+    assert 1 <= state[-1] <= last
+    assert weights.tobytes() == want_weights.tobytes()
+    assert state.tobytes() == want_state.tobytes()
+
+
+def test_adam_stops_counting_where_both_corrections_are_one() -> None:
+    optimizer = Adam(0.01, 0.5, 0.6)
+    last = len(optimizer.corrections()) - 1
+    _, state = rows_after(optimizer, 1, [np.ones((3, 1), np.float32)] * (last + 5))
+    assert state[:, -1].tolist() == [float(last)] * 3
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_spoils_its_own_row_only(optimizer: Optimizer, bad: float) -> None:
+    gradients = some_gradients(17, 2)
+    clean, _ = rows_after(optimizer, 17, gradients)
+    gradients[0] = gradients[0].copy()
+    gradients[0][1, 3] = bad
+    weights, state = rows_after(optimizer, 17, gradients)
+    want_weights, want_state = defined_rows_after(optimizer, 17, gradients)
+    assert not np.isfinite(weights[1, 3])
+    assert weights[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
+    assert np.array_equal(weights, want_weights, equal_nan=True)
+    assert np.array_equal(state, want_state, equal_nan=True)
+
+
+def dense_arguments() -> dict[str, object]:
+    return {
+        "optimizer_kind": 1,
+        "hyperparameters": np.zeros(8, np.float32),
+        "corrections": np.zeros((0, 2), np.float32),
+        "weights": np.zeros(4, np.float32),
+        "state": np.zeros(4, np.float32),
+        "gradient": np.zeros(4, np.float32),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("optimizer_kind", 4, "optimizer_kind: expected a whole number in 0..3, got 4"),
+        ("optimizer_kind", -1, "optimizer_kind: expected"),
+        ("optimizer_kind", 2, "elementwise"),
+        ("optimizer_kind", 3, "corrections: expected 2.. rows for Adam, got 0"),
+        ("hyperparameters", np.zeros(7, np.float32), r"hyperparameters: expected.*\(8,\), got.*\(7,\)"),
+        ("corrections", np.zeros(4, np.float32), r"corrections: expected.*\(n, 2\), got.*\(4,\)"),
+        ("weights", np.zeros((4, 1), np.float32), r"weights: expected.*\(n,\), got.*\(4, 1\)"),
+        ("weights", np.zeros(8, np.float32)[::2], "weights: expected C-contiguous.*got strided"),
+        ("state", np.zeros(5, np.float32), r"state: expected.*\(4,\), got.*\(5,\)"),
+        ("gradient", np.zeros(4), "gradient: expected.*float32.*got.*float64"),
+        ("gradient", [0.0] * 4, "gradient: expected.*got list"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(name: str, value: object, message: str) -> None:
+    message = message.replace("2.. rows", "2..16777216 rows")
+    with pytest.raises(ValueError, match=message):
+        apply_dense(**(dense_arguments() | {name: value}))  # type: ignore[arg-type]
+
+
+def test_dense_weights_that_are_read_only_are_refused() -> None:
+    arguments = dense_arguments()
+    arguments["weights"].setflags(write=False)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="weights: expected a writeable"):
+        apply_dense(**arguments)  # type: ignore[arg-type]
