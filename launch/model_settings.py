@@ -1,4 +1,4 @@
-"""From the sections ``model`` and ``optimizers.rows`` of a job file to a model; problems are named by path."""
+"""From the sections ``model`` and ``optimizers.rows`` of a job file to a model; problems carry their path."""
 
 from __future__ import annotations
 

@@ -1,0 +1,206 @@
+"""The command line: ``pslib COMMAND ...``.
+
+This file only reads arguments and reports errors, so that ``pslib --help`` is quick; what a command does
+stands in `launch.commands` and is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn, TypeAlias
+
+__all__ = ["build_parser", "main"]
+
+EXIT_USAGE = 64
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+EPILOG = """exit codes: 0 done, 64 bad configuration or data, 69 a peer is unavailable or was lost,
+70 our own fault, 75 asked to leave (SIGTERM), 130 Ctrl-C"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line and exit code 64."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"pslib: {message}; see {self.prog} --help", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. No traceback reaches the user unless PSLIB_DEBUG=1."""
+    try:
+        options = build_parser().parse_args(arguments)
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else EXIT_USAGE
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Somebody closed our output, `pslib ... | head`: nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from pslib.errors import PslibError
+
+    try:
+        from launch import commands
+
+        code: int = getattr(commands, options.command_function)(options)
+        sys.stdout.flush()
+        return code
+    except PslibError as error:
+        if os.environ.get("PSLIB_DEBUG") == "1":
+            traceback.print_exc()
+        for line in str(error).splitlines():
+            print(f"pslib: {line}", file=sys.stderr)
+        return error.exit_code
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except Exception as error:
+        return _internal(error)
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("PSLIB_DEBUG") == "1":
+        traceback.print_exc()
+        return EXIT_INTERNAL
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="pslib-error-", suffix=".log", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(" ".join(sys.argv) + "\n\n")
+        traceback.print_exc(file=file)
+    first = (str(error).splitlines() or [""])[0]
+    print(f"pslib: our own fault: {type(error).__name__}: {first}; details in {file.name}", file=sys.stderr)
+    return EXIT_INTERNAL
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = _Parser(
+        prog="pslib",
+        description="A sparse parameter server for CTR prediction and recommendation.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_eval(commands)
+    _add_launch(commands)
+    _add_demo(commands)
+    _add_convert(commands)
+    _add_data(commands)
+    _add_version(commands)
+    return parser
+
+
+def _command(commands: _Commands, name: str, function: str, text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    parser.set_defaults(command_function=function)
+    return parser
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="the job file (YAML)")
+    parser.add_argument("--servers", type=int, metavar="N", help="in place of cluster.servers")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting in place of the file's, for example training.epochs=2; may be repeated",
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="DIR", help="folder of the run, in place of the file's")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_train(commands: _Commands) -> None:
+    parser = _command(
+        commands, "train", "train", "train, test and save the model of a job file on this machine"
+    )
+    _add_job(parser)
+    parser.add_argument("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
+    _add_run(parser)
+
+
+def _add_eval(commands: _Commands) -> None:
+    parser = _command(commands, "eval", "evaluate", "evaluate a checkpoint")
+    _add_job(parser)
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="what a run has saved")
+    parser.add_argument(
+        "--data", action="append", metavar="PATH", help="in place of data.test; may be repeated"
+    )
+
+
+def _add_launch(commands: _Commands) -> None:
+    parser = _command(
+        commands, "launch", "launch", "run a script of yours in every trainer of a cluster, unchanged"
+    )
+    parser.add_argument("--on", choices=("local", "ssh"), default="local", help="where (default: local)")
+    parser.add_argument(
+        "--hosts", metavar="FILE", help="for ssh: a line a host, HOST [servers=N] [trainers=N] ..."
+    )
+    parser.add_argument("--servers", type=int, metavar="N", help="server processes (local; default 1)")
+    parser.add_argument("--trainers", type=int, metavar="N", help="trainer processes (local; default 1)")
+    parser.add_argument(
+        "--shard-threads", type=int, default=1, metavar="N", help="threads of a server (default 1)"
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for logs (default: a new temporary one)")
+    parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
+    parser.add_argument(
+        "--insecure-network",
+        action="store_true",
+        help="for ssh: coordinator and servers may listen, unencrypted, where other machines reach them",
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file that calls pslib.connect()")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
+    )
+
+
+def _add_demo(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "demo",
+        "demo",
+        "make data whose best AUC is known, and train DeepFM with 2 servers and 2 trainers",
+    )
+    parser.add_argument(
+        "--out", default="runs/demo", metavar="DIR", help="folder of the run (default: runs/demo)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_version(commands: _Commands) -> None:
+    _command(commands, "version", "version", "print the version")
+
+
+def _add_convert(commands: _Commands) -> None:
+    pass
+
+
+def _add_data(commands: _Commands) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""This machine as a place to run: every process of a cluster is a child of the launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.process import Command, Task
+
+__all__ = ["TRAINERS_HERE", "LocalLauncher", "checkout_path", "worker_environment"]
+
+TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
+"""How many trainers share this machine's cores; `launch.worker` sets the threads of BLAS from it."""
+
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLauncher:
+    """Runs all processes on this machine, on the loopback address.
+
+    Attributes
+    ----------
+    trainers : int
+        How many trainers will share the cores.
+    module : str
+        What to run with ``python -m``; another one only in tests.
+    """
+
+    trainers: int
+    module: str = "launch.worker"
+
+    def command(self, task: Task) -> Command:
+        """The worker itself."""
+        # -P: a file of the user's that is called launch.py or zmq.py must not be taken for ours.
+        arguments = (sys.executable, "-P", "-m", self.module, "--guarded", task.role, *task.arguments)
+        return Command(arguments, worker_environment(os.environ, self.trainers), "localhost")
+
+    def listen(self, task: Task) -> str:
+        """Any free port of the loopback address."""
+        return LOOPBACK
+
+
+def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str, str]:
+    """Environment of a worker on this machine.
+
+    Parameters
+    ----------
+    inherited : mapping
+        The launcher's environment.
+    trainers : int
+        How many trainers share the cores.
+    """
+    return {**inherited, **checkout_path(inherited), TRAINERS_HERE: str(trainers)}
+
+
+def checkout_path(inherited: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH for workers where pslib runs from a checkout; nothing where it is installed."""
+    root = Path(__file__).resolve().parent.parent
+    if "site-packages" in root.parts:
+        return {}
+    path = [str(root), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}

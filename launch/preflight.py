@@ -1,0 +1,103 @@
+"""What is checked before any process starts, so that bad input costs nothing and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch.job import Job
+from pslib.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from pslib.data.dataset import ParquetData
+
+__all__ = ["check_data", "prepare_out"]
+
+RUN_FILES = ("job.yaml", "metrics.jsonl", "summary.json", "run.png", "logs", "checkpoint")
+"""What a run leaves in its folder, and what ``--overwrite`` removes; anything else there is the user's."""
+
+
+def check_data(job: Job) -> None:
+    """Open all data of a job: files, columns, types, and the labels of the first rows of each file.
+
+    Raises
+    ------
+    DataError
+        With all problems, one line each.
+    """
+    problems: list[str] = []
+    seen: set[str] = set()
+    for paths in (job.data.train, job.data.valid, job.data.test):
+        for line in _problems_of(job, paths) if paths else []:
+            if line not in seen:
+                seen.add(line)
+                problems.append(line)
+    if problems:
+        raise DataError(*problems)
+
+
+def _problems_of(job: Job, paths: list[str]) -> list[str]:
+    from pslib.data.dataset import ParquetData
+
+    try:
+        data = ParquetData(paths, job.schema_of_data)
+    except DataError as error:
+        return list(error.problems)
+    return _label_problems(data)
+
+
+def _label_problems(data: ParquetData) -> list[str]:
+    """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
+    import pyarrow.compute as pc
+
+    from pslib.data.dataset import open_parquet
+
+    problems, name = [], data.schema.label
+    for group in data.row_groups:
+        if group.row_group or not group.rows:
+            continue
+        with open_parquet(group.file) as file:
+            labels = file.read_row_group(0, columns=[name]).column(0)
+        labels = pc.cast(labels, "float64") if str(labels.type) != "bool" else pc.cast(labels, "int8")
+        right = pc.fill_null(pc.or_(pc.equal(labels, 0), pc.equal(labels, 1)), False)
+        row = pc.index(right, False).as_py()
+        if row >= 0:
+            problems.append(f"{group.file}: column {name!r}, row {row}: expected 0 or 1, got {labels[row]}")
+    return problems
+
+
+def prepare_out(out: str | Path, overwrite: bool) -> Path:
+    """Make the folder of a run.
+
+    Parameters
+    ----------
+    out : path
+    overwrite : bool
+        Whether the files of an earlier run (`RUN_FILES`) may go; other files stay in any case.
+
+    Raises
+    ------
+    ConfigurationError
+        When the folder can't be made or written to, or holds an earlier run.
+    """
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"out: {folder} can't be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"out: {folder} can't be written to: permission denied")
+    earlier = [folder / name for name in RUN_FILES if (folder / name).exists()]
+    if earlier and not overwrite:
+        raise ConfigurationError(
+            f"out: {folder} holds an earlier run ({earlier[0].name}): give another --out, or --overwrite"
+        )
+    try:
+        for path in earlier:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (folder / "logs").mkdir()
+    except OSError as error:
+        raise ConfigurationError(f"out: {error.filename} can't be replaced: {error.strerror}") from error
+    return folder

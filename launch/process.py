@@ -1,0 +1,176 @@
+"""One process of a cluster as its launcher sees it: a log, a few lines of its own to us, an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+__all__ = ["MESSAGE_PREFIX", "Command", "Running", "Task", "describe_exit", "start"]
+
+MESSAGE_PREFIX = "pslib-"
+"""Lines of a worker's output that begin so are for its launcher: ``pslib-word rest of the line``."""
+
+LINE_BYTES_MAX = 1 << 16
+"""A worker that prints for ever without a line end must not fill the launcher's memory."""
+
+TAIL_LINES = 40
+"""Last lines kept for the report of a process that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process that a cluster needs, before it is known where it runs.
+
+    Attributes
+    ----------
+    role : str
+        "coordinator", "server" or "trainer".
+    number : int
+        0-based among those of its role, in the launcher's order; the rank is the coordinator's to give.
+    arguments : tuple of str
+        What follows ``python -m launch.worker ROLE``.
+    """
+
+    role: str
+    number: int
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """How people read it: ``server 1``."""
+        return self.role if self.role == "coordinator" else f"{self.role} {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process on this machine that stands for the worker: the worker itself, or ssh, srun, kubectl, ...
+
+    It must pass on standard output, end when the worker ends, with its exit code (128 + n for signal n), and
+    end the worker when its own standard input is closed.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        The command line.
+    environment : mapping
+        The whole environment of the command.
+    where : str
+        The machine, for people.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    where: str
+
+
+@dataclass(slots=True)
+class Running:
+    """A started process.
+
+    Attributes
+    ----------
+    task : Task
+    where : str
+        The machine, for people.
+    log : Path
+        All that it printed.
+    process : subprocess.Popen
+        The command; the worker itself only where it runs on this machine.
+    tail : deque of str
+        The last lines of it.
+    pump : threading.Thread
+        Copies output to the log until there is no more.
+    worker_pid : int or None
+        Process id on the worker's machine, once it has said so.
+    """
+
+    task: Task
+    where: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    tail: deque[str]
+    pump: threading.Thread
+    worker_pid: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that killed it."""
+        return self.process.poll()
+
+    @property
+    def name(self) -> str:
+        """``server 1 (localhost, pid 4711)``."""
+        return f"{self.task.name} ({self.where}, pid {self.worker_pid or self.process.pid})"
+
+    def stop(self) -> None:
+        """Ask it to end; `launch.guard` kills it a little later if it does not."""
+        if self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
+
+    def kill(self) -> None:
+        """End it, and what it has started on this machine, now."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def complaints(self) -> list[str]:
+        """What it said about its own end: its ``pslib:`` lines, else its last line."""
+        self.pump.join(timeout=1.0)
+        own = [line.removeprefix("pslib: ") for line in self.tail if line.startswith("pslib: ")]
+        return own or [line for line in self.tail if line.strip()][-1:]
+
+
+def start(task: Task, command: Command, log: Path, listen: Callable[[Task, str], None]) -> Running:
+    """Start a command; copy its output to ``log`` and give each line of it to ``listen``.
+
+    ``listen`` is called from a thread of its own, in the order of the lines. The process leads its own group,
+    so that Ctrl-C of a terminal reaches the launcher alone, which then ends all in order.
+    """
+    process = subprocess.Popen(
+        command.arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(command.environment),
+        start_new_session=True,
+    )
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    assert process.stdout is not None
+    pump = threading.Thread(
+        target=_pump, args=(task, process.stdout, log, tail, listen), name=f"log of {task.name}", daemon=True
+    )
+    running = Running(task, command.where, log, process, tail, pump)
+    pump.start()
+    return running
+
+
+def _pump(
+    task: Task, output: IO[bytes], log: Path, tail: deque[str], listen: Callable[[Task, str], None]
+) -> None:
+    with output, log.open("ab") as file:
+        while data := output.readline(LINE_BYTES_MAX):
+            with suppress(
+                OSError
+            ):  # a full disk must not stop the reading, or the worker would wait for ever
+                file.write(data)
+                file.flush()
+            line = data.decode("utf-8", "replace").rstrip("\r\n")
+            tail.append(line)
+            listen(task, line)
+
+
+def describe_exit(exit_code: int) -> str:
+    """``was killed by signal 9 (SIGKILL)`` or ``ended with exit code 70``."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if 0 < number < signal.NSIG and (exit_code < 0 or exit_code != 128 + signal.SIGINT):
+        with suppress(ValueError):
+            return f"was killed by signal {number} ({signal.Signals(number).name})"
+    return f"ended with exit code {exit_code}"

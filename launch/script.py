@@ -1,0 +1,61 @@
+"""``pslib launch``: a user's script in every trainer of a cluster, on this machine or on hosts over ssh."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import tempfile
+from pathlib import Path
+
+from launch.local import LocalLauncher
+from launch.supervise import Launcher, Plan, run_cluster
+from pslib.config import ClusterConfig
+from pslib.errors import ConfigurationError
+
+__all__ = ["run_script"]
+
+
+def run_script(options: argparse.Namespace) -> int:
+    """Run the script of the parsed arguments of ``pslib launch``; returns the run's exit code.
+
+    Raises
+    ------
+    ConfigurationError
+        When script, hosts or options do not allow it; nothing has been started then.
+    """
+    launcher, servers, trainers = _place(options)
+    config = ClusterConfig(servers=servers, trainers=trainers, shard_threads=options.shard_threads)
+    plan = Plan(
+        config=config,
+        cluster_id=secrets.token_hex(8),
+        trainer_arguments=(options.script, *options.arguments),
+        logs=_logs(options.out),
+        echo=True,
+    )
+    return run_cluster(launcher, plan).exit_code
+
+
+def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
+    """The launcher that was asked for, and how many servers and trainers it will run."""
+    if options.on == "ssh":
+        from launch.ssh import ssh_launcher
+
+        return ssh_launcher(options)
+    if options.hosts is not None:
+        raise ConfigurationError("--hosts is for --on ssh; leave one of them out")
+    if not Path(options.script).is_file():
+        raise ConfigurationError(f"{options.script}: no such script")
+    servers = 1 if options.servers is None else options.servers
+    trainers = 1 if options.trainers is None else options.trainers
+    return LocalLauncher(trainers), servers, trainers
+
+
+def _logs(out: str | None) -> Path:
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix="pslib-launch-"))
+    logs = Path(out) / "logs"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--out: {logs} can't be made: {error.strerror}") from error
+    return logs

@@ -1,0 +1,99 @@
+"""The coordinator's status as a launcher reads it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from launch.process import Task
+from pslib.errors import PslibError
+
+__all__ = ["StatusPoller", "Watcher", "lost_with", "watch_coordinator"]
+
+POLL_S = 0.5
+"""Fine enough for a progress bar; two small messages a second."""
+
+
+class Watcher(Protocol):
+    """What `pslib.cluster.watch` gives."""
+
+    def status(self) -> dict[str, Any]:
+        """Cumulative counters of the cluster, and what it is doing."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+def watch_coordinator(coordinator: str, cluster_id: str) -> Watcher:
+    """`pslib.cluster.watch`, imported when it is needed."""
+    from pslib.cluster import watch
+
+    return watch(coordinator, cluster_id)
+
+
+class StatusPoller:
+    """Asks the coordinator for its status in a thread of its own, so that a dead one delays nobody.
+
+    Parameters
+    ----------
+    watch : callable
+        Makes the `Watcher`; called in that thread.
+
+    Attributes
+    ----------
+    latest : dict
+        The last status; empty until there is one.
+    """
+
+    def __init__(self, watch: Callable[[], Watcher]) -> None:
+        self.latest: dict[str, Any] = {}
+        self._watch = watch
+        self._fresh = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="status of the coordinator", daemon=True)
+        self._thread.start()
+
+    def news(self) -> dict[str, Any] | None:
+        """The last status if it has not been given yet."""
+        if not self._fresh:
+            return None
+        self._fresh = False
+        return self.latest
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._over.set()
+        self._thread.join(timeout=1.0)
+
+    def _poll(self) -> None:
+        # A coordinator that does not answer is seen by its process, which says more than a lost reply.
+        with suppress(PslibError):
+            watcher = self._watch()
+            try:
+                while True:
+                    with suppress(PslibError):
+                        self.latest = watcher.status()
+                        self._fresh = True
+                    if self._over.wait(POLL_S):
+                        return
+            finally:
+                watcher.close()
+
+
+def lost_with(task: Task, status: dict[str, Any]) -> str:
+    """What a run had when a server or the coordinator died, in words; begins with a semicolon.
+
+    Rows live on servers only: what is not in a checkpoint is gone when the run ends.
+    """
+    if not status:
+        return "; nothing had been trained yet"
+    rows, updates = int(status.get("rows", 0)), int(status.get("updates_applied", 0))
+    saved = status.get("saved")
+    kept = f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"
+    servers = max(1, int(status.get("servers_configured", 1)))
+    share = "all" if servers == 1 or task.role != "server" else f"about 1/{servers}"
+    return f"; lost with it: {share} of {rows:,} rows and {updates:,} updates; {kept}"

@@ -1,0 +1,103 @@
+"""The figures of a finished run, from the coordinator's last status: ``summary.json`` and the last lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.job import Job
+
+__all__ = ["best_possible", "summary_lines", "summary_of"]
+
+SIDECAR = "generated.json"
+"""What the generator of demonstration data leaves beside its files."""
+
+
+def summary_of(job: Job, status: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of a run.
+
+    Parameters
+    ----------
+    job : Job
+    status : mapping
+        The coordinator's last status.
+    results : sequence of mapping
+        What the trainers reported; all that evaluated report the same merged figures.
+
+    Returns
+    -------
+    dict
+        ``auc`` and ``logloss`` are those of the test data, else of the last validation; None without either.
+        ``examples_per_s`` counts the time of training alone, ``seconds`` all from the first process on.
+    """
+    tested = next((result["test"] for result in results if result.get("test")), None)
+    outcomes = status.get("results", ())
+    scores: Mapping[str, Any] = tested or next(
+        (one for one in reversed(outcomes) if one.get("kind") == "evaluate"), {}
+    )
+    fit_s = sum(float(one["seconds"]) for one in outcomes if one.get("kind") == "fit")
+    examples = int(status.get("examples", 0))
+    count = int(status.get("staleness_count", 0))
+    figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
+    figures |= {
+        "scored_on": ("test" if tested else "valid") if scores else None,
+        "examples": examples,
+        "seconds": round(float(status.get("seconds", 0.0)), 3),
+        "fit_seconds": round(fit_s, 3),
+        "examples_per_s": round(examples / fit_s, 1) if fit_s else 0.0,
+        "servers": job.cluster.servers,
+        "trainers": job.cluster.trainers,
+        "staleness_mean": round(status.get("staleness_sum", 0) / count, 3) if count else 0.0,
+        "model": job.model.name,
+        "epochs": job.training.epochs,
+        "seed": job.training.seed,
+    }
+    counters = ("rows", "parameters", "memory_bytes", "pushes_sent", "pushes_applied", "updates_sent",
+                "updates_applied", "bytes_sent", "bytes_received", "staleness_max")  # fmt: skip
+    return figures | {name: int(status.get(name, 0)) for name in counters}
+
+
+def best_possible(job: Job) -> dict[str, float] | None:
+    """AUC and log loss of the true probabilities where the test data is generated; None where it is not."""
+    try:
+        path = Path((job.data.test or [""])[0])
+        plain = json.loads((path.parent / SIDECAR).read_text(encoding="utf-8"))
+        part = plain["test"]
+        if part["file"] == path.name:
+            return {"auc": float(part["best_auc"]), "logloss": float(part["best_logloss"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def summary_lines(
+    summary: Mapping[str, Any], out: Path, best: Mapping[str, float] | None = None
+) -> list[str]:
+    """What people want to know at the end, a line each.
+
+    Parameters
+    ----------
+    summary : mapping
+        From `summary_of`.
+    out : Path
+        The run's folder.
+    best : mapping, optional
+        From `best_possible`.
+    """
+    lines = []
+    if summary["auc"] is not None:
+        of = f" (best possible {best['auc']:.4f})" if best else ""
+        loss_of = f" (best possible {best['logloss']:.4f})" if best else ""
+        where = summary["scored_on"]
+        lines.append(f"{where} AUC      {summary['auc']:.4f}{of}")
+        lines.append(f"{where} log loss {summary['logloss']:.4f}{loss_of}")
+    lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({summary['examples']:,} examples)")
+    lines.append(f"rows          {summary['rows']:,} on {summary['servers']} servers")
+    moved = summary["bytes_sent"] + summary["bytes_received"]
+    lines.append(f"bytes         {moved / 1e6:,.1f} MB between trainers and servers")
+    for what, name in (("picture", "run.png"), ("checkpoint", "checkpoint"), ("summary", "summary.json")):
+        if (out / name).exists():
+            lines.append(f"{what:13} {out / name}")
+    return lines

@@ -1,0 +1,380 @@
+"""Start the processes of one cluster, watch them, and end all of them, whatever happens.
+
+What to do is decided by `judge`, a pure function of who has ended how; the rest of this file only looks and
+acts. Where processes run is a `Launcher`'s business: a new place to run is one file with one such class.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from launch.process import MESSAGE_PREFIX, Command, Running, Task, describe_exit, start
+from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
+from pslib.clock import Clock, SystemClock
+from pslib.config import ClusterConfig
+from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
+
+__all__ = ["Launcher", "Outcome", "Plan", "Verdict", "judge", "run_cluster"]
+
+LOOK_S = 0.1
+"""How often to look at the processes: a dead server is named long before anybody else notices."""
+
+STOP_S = 6.0
+"""From asking all to end until they are killed: a little more than `launch.guard.GRACE_S`."""
+
+LEAVE_S = 30.0
+"""How long servers and coordinator may take to leave when all trainers have finished."""
+
+EXIT_INTERRUPTED = 130
+"""The shell's code for Ctrl-C."""
+
+
+class Launcher(Protocol):
+    """A place to run processes."""
+
+    def command(self, task: Task) -> Command:
+        """How to start a task there; see `Command` for what the command must keep to."""
+        ...
+
+    def listen(self, task: Task) -> str:
+        """Address on which the task, a coordinator or server, is to listen; port 0 is any free one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run.
+
+    Attributes
+    ----------
+    config : ClusterConfig
+    cluster_id : str
+        Known to all processes of this cluster and to no other.
+    trainer_arguments : tuple of str
+        What each trainer runs: ``--job FILE``, or a script and its arguments.
+    logs : Path
+        Folder for one log a process; must exist.
+    echo : bool
+        Whether to show what trainers print.
+    """
+
+    config: ClusterConfig
+    cluster_id: str
+    trainer_arguments: tuple[str, ...]
+    logs: Path
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes
+    ----------
+    exit_code : int
+        0, or why not: see `pslib.errors`.
+    results : list of dict
+        What trainers reported as their results, in the order in which they did.
+    status : dict
+        The coordinator's last status; empty when there was none.
+    """
+
+    exit_code: int
+    results: list[dict[str, Any]] = field(default_factory=list)
+    status: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a run is over: its exit code, and whose end made it so."""
+
+    exit_code: int
+    culprit: Task | None = None
+
+
+def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
+    """Whether the run is over, from how each process has ended (None: it runs).
+
+    A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
+    script may go on for a while after it has left the cluster. A trainer may die while others live; when all
+    have ended, at least one of them well, servers and coordinator get time to leave in order.
+    """
+    trainers = [code for task, code in exits.items() if task.role == "trainer"]
+    others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    for task, code in others.items():
+        if code not in (None, EXIT_DONE):
+            return Verdict(_own_code(code), task)
+    if not trainers or None in trainers:
+        return None
+    if EXIT_DONE not in trainers:
+        return Verdict(next(_own_code(code) for code in trainers))
+    return Verdict(EXIT_DONE) if None not in others.values() else None
+
+
+def _own_code(code: int | None) -> int:
+    """The exit code of a process that failed as the run's: one killed by a signal is a peer that is gone."""
+    return code if code is not None and 0 < code < 126 else UnavailableError.exit_code
+
+
+def run_cluster(
+    launcher: Launcher,
+    plan: Plan,
+    *,
+    observe: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    watch: Callable[[str, str], Watcher] = watch_coordinator,
+    clock: Clock | None = None,
+) -> Outcome:
+    """Run coordinator, servers and trainers to their end.
+
+    Parameters
+    ----------
+    launcher : Launcher
+        Where.
+    plan : Plan
+        What.
+    observe : callable, optional
+        Called with each new status of the coordinator, from this thread.
+    say : callable, optional
+        Called with one line for people; default: to standard error, with ``pslib: `` before it.
+    watch : callable
+        Called with the coordinator's address and the cluster id; gives what reads the status.
+    clock : Clock, optional
+
+    Raises
+    ------
+    ConfigurationError
+        When a process can't be started at all.
+    """
+    run = _Run(
+        launcher, plan, observe or (lambda status: None), say or _to_stderr, watch, clock or SystemClock()
+    )
+    with run.signals():
+        try:
+            return run.to_the_end()
+        finally:
+            run.end_all()
+
+
+def _to_stderr(line: str) -> None:
+    print(f"pslib: {line}", file=sys.stderr, flush=True)
+
+
+class _Run:
+    def __init__(
+        self,
+        launcher: Launcher,
+        plan: Plan,
+        observe: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None],
+        watch: Callable[[str, str], Watcher],
+        clock: Clock,
+    ) -> None:
+        self._launcher = launcher
+        self._plan = plan
+        self._observe = observe
+        self._say = say
+        self._watch = watch
+        self._clock = clock
+        self._running: dict[Task, Running] = {}
+        self._reported: set[Task] = set()
+        self._said: set[str] = set()
+        self._messages: queue.SimpleQueue[tuple[Task, str, str]] = queue.SimpleQueue()
+        self._results: list[dict[str, Any]] = []
+        self._address: str | None = None
+        self._poller: StatusPoller | None = None
+        self._signal: int | None = None
+        self._trained_s: float | None = None
+        self._printing = threading.Lock()
+
+    # --- signals ---
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run in order; a second one at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None:
+            for running in self._running.values():
+                running.kill()
+        self._signal = number
+
+    # --- from start to end ---
+
+    def to_the_end(self) -> Outcome:
+        """Start all, follow them, and say why it is over."""
+        config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
+        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict())))
+        verdict = self._follow(lambda: self._address is not None, config.timing.start_s)
+        if verdict is None and self._address is None:
+            self._say(f"the coordinator did not say where it listens within {config.timing.start_s:.0f} s")
+            verdict = Verdict(UnavailableError.exit_code)
+        if verdict is None:
+            self._start_the_others()
+            verdict = self._follow(lambda: False, None)
+            assert verdict is not None
+        return self._outcome(verdict)
+
+    def _start_the_others(self) -> None:
+        assert self._address is not None
+        address, cluster_id = self._address, self._plan.cluster_id
+        self._poller = StatusPoller(lambda: self._watch(address, cluster_id))
+        common = ("--cluster-id", self._plan.cluster_id, "--coordinator", self._address)
+        for number in range(self._plan.config.servers):
+            self._start("server", number, common)
+        for number in range(self._plan.config.trainers):
+            self._start("trainer", number, (*common, *self._plan.trainer_arguments))
+
+    def _start(self, role: str, number: int, arguments: tuple[str, ...]) -> None:
+        task = Task(role, number)
+        if role != "trainer":
+            arguments = ("--listen", self._launcher.listen(task), *arguments)
+        task = Task(role, number, arguments)
+        command = self._launcher.command(task)
+        log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
+        try:
+            self._running[task] = start(task, command, log, self._listen)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"
+            ) from error
+
+    def _follow(self, until: Callable[[], bool], limit_s: float | None) -> Verdict | None:
+        """Look until something ends the run (its verdict), ``until`` holds or the time is over (None)."""
+        begin_s = self._clock.now_s()
+        while not until():
+            self._look()
+            exits = {task: running.exit_code for task, running in self._running.items()}
+            self._report_trainers(exits)
+            verdict = self._asked_to_end() or judge(exits) or self._late_to_leave(exits)
+            if verdict is not None:
+                self._look()
+                return verdict
+            if limit_s is not None and self._clock.now_s() - begin_s > limit_s:
+                return None
+            self._clock.sleep_s(LOOK_S)
+        return None
+
+    def _late_to_leave(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        trainers = [code for task, code in exits.items() if task.role == "trainer"]
+        if not trainers or None in trainers:
+            return None
+        if self._trained_s is None:
+            self._trained_s = self._clock.now_s()
+        if self._clock.now_s() - self._trained_s <= LEAVE_S:
+            return None
+        names = [self._running[task].name for task, code in exits.items() if code is None]
+        self._say(
+            f"all trainers have finished, but {LEAVE_S:.0f} s later still here: {', '.join(names)}; ended"
+        )
+        return Verdict(EXIT_DONE)
+
+    def _asked_to_end(self) -> Verdict | None:
+        if self._signal is None:
+            return None
+        self._say(f"got {signal.Signals(self._signal).name}: ending {len(self._running)} processes")
+        return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)
+
+    def _outcome(self, verdict: Verdict) -> Outcome:
+        status = self._poller.latest if self._poller is not None else {}
+        if verdict.culprit is not None:
+            if error := status.get("error"):
+                self._say_once(str(error))
+            self._say(self._why(self._running[verdict.culprit], lost_with(verdict.culprit, status)))
+        return Outcome(verdict.exit_code, self._results, status)
+
+    def _why(self, running: Running, lost: str) -> str:
+        """One line: who ended how, what was lost, and where to read more."""
+        assert running.exit_code is not None
+        how = describe_exit(running.exit_code)
+        said = "; ".join(line for line in running.complaints() if line not in self._said)
+        return f"{running.name} {how}{': ' + said if said else ''}{lost}; its log: {running.log}"
+
+    def end_all(self) -> None:
+        """End what still runs: ask, wait a bounded time, kill."""
+        if self._poller is not None:
+            self._poller.close()
+        for running in self._running.values():
+            running.stop()
+        if not self._all_ended_within(STOP_S):
+            for running in self._running.values():
+                running.kill()
+            self._all_ended_within(STOP_S)
+        for running in self._running.values():
+            running.pump.join(timeout=1.0)
+
+    def _all_ended_within(self, limit_s: float) -> bool:
+        end_s = self._clock.now_s() + limit_s
+        while any(running.exit_code is None for running in self._running.values()):
+            if self._clock.now_s() > end_s:
+                return False
+            self._clock.sleep_s(LOOK_S / 4)
+        return True
+
+    # --- what the processes say ---
+
+    def _listen(self, task: Task, line: str) -> None:
+        """Called by the thread that reads a process's output."""
+        if line.startswith(MESSAGE_PREFIX):
+            word, _, rest = line.removeprefix(MESSAGE_PREFIX).partition(" ")
+            self._messages.put((task, word, rest))
+        elif line.startswith("pslib: "):
+            self._messages.put((task, "says", line.removeprefix("pslib: ")))
+        elif self._plan.echo and task.role == "trainer":
+            prefix = f"[{task.name}] " if self._plan.config.trainers > 1 else ""
+            with self._printing:
+                print(f"{prefix}{line}", flush=True)
+
+    def _look(self) -> None:
+        """Take in all messages, and the newest status."""
+        while not self._messages.empty():
+            task, word, rest = self._messages.get()
+            if word == "started":
+                self._running[task].worker_pid = int(rest)
+            elif word == "listening":
+                self._address = rest
+            elif word == "result":
+                self._results.append(json.loads(rest))
+            elif word == "says":
+                self._say_once(rest, f"{task.name}: ")
+        if self._poller is not None and (status := self._poller.news()) is not None:
+            for event in status.get("events", ()):
+                self._say_once(event)
+            self._observe(status)
+
+    def _say_once(self, line: str, prefix: str = "") -> None:
+        """Two trainers that stumble over the same thing say the same line: once is enough."""
+        if line not in self._said:
+            self._said.add(line)
+            self._say(f"{prefix}{line}")
+
+    def _report_trainers(self, exits: Mapping[Task, int | None]) -> None:
+        for task, code in exits.items():
+            if task.role == "trainer" and code not in (None, EXIT_DONE) and task not in self._reported:
+                self._reported.add(task)
+                left = sum(
+                    other is None for other_task, other in exits.items() if other_task.role == "trainer"
+                )
+                goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if left else ""
+                self._say(self._why(self._running[task], goes_on))

@@ -1,0 +1,92 @@
+"""What ``pslib train`` runs in each trainer, and ``pslib eval`` in this process: a job file, in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.job import Job, read_job
+from pslib.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pslib.cluster import Cluster
+    from pslib.trainer import EvalResult, Trainer
+
+__all__ = ["CHECKPOINT", "evaluate_checkpoint", "train_job"]
+
+CHECKPOINT = "checkpoint"
+"""Folder of a run's checkpoint below its ``out``."""
+
+
+def train_job(path: Path) -> str:
+    """Train, evaluate on the test data where there is any, and save, as one of the run's trainers.
+
+    Parameters
+    ----------
+    path : Path
+        A job file, as the launcher has written it.
+
+    Returns
+    -------
+    str
+        What came out, as JSON.
+    """
+    from pslib.cluster import connect
+
+    job = read_job(path)
+    with connect() as cluster:
+        trainer = _trainer(job, cluster)
+        trainer.fit(job.data.train, epochs=job.training.epochs, valid=job.data.valid)
+        tested = trainer.evaluate(job.data.test) if job.data.test else None
+        trainer.save(str(Path(job.out) / CHECKPOINT))
+        result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
+    return json.dumps(result)
+
+
+def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> EvalResult:
+    """Load a checkpoint into a cluster inside this process and evaluate it.
+
+    Parameters
+    ----------
+    job : Job
+        Says model, schema and number of servers; it need not be that of the run that saved.
+    checkpoint : str
+        The checkpoint's folder.
+    data : list of str or None
+        Files to evaluate on; default: the job's test data.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is nothing to evaluate on.
+    CheckpointError
+        When the checkpoint can't be read or belongs to another model.
+    """
+    from pslib.cluster import connect
+
+    paths = data or job.data.test
+    if not paths:
+        raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
+    with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
+        trainer = _trainer(job, cluster)
+        trainer.load(checkpoint)
+        return trainer.evaluate(paths)
+
+
+def _trainer(job: Job, cluster: Cluster) -> Trainer:
+    from pslib.trainer import Trainer
+
+    training = job.training
+    return Trainer(
+        job.build_model(),
+        cluster,
+        batch_rows=training.batch_rows,
+        staleness=training.staleness,
+        dense_optimizer=job.dense_optimizer,
+        seed=training.seed,
+        lease_rows=training.lease_rows,
+        out=None,  # the launcher keeps the records of the run
+        progress=False,
+    )

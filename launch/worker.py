@@ -1,0 +1,158 @@
+"""``python -m launch.worker ROLE``: one process of a cluster, as a launcher starts it.
+
+It prints lines for its launcher (``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``);
+what else it prints is for people. Errors are one line on standard error and an exit code, see `pslib.errors`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launch.guard import die_with_launcher
+
+__all__ = ["main"]
+
+_THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+EXIT_SCRIPT_FAILED = 1
+"""Python's own code for a script that ended with an exception."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one role to its end; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.guarded:
+        die_with_launcher()
+    _tell("started", str(os.getpid()))
+    _set_threads(options.role)
+    roles: dict[str, Callable[[argparse.Namespace], int]] = {
+        "coordinator": _coordinator,
+        "server": _server,
+        "trainer": _trainer,
+    }
+    return _run_reporting(lambda: roles[options.role](options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m launch.worker")
+    parser.add_argument("--guarded", action="store_true", help="end when standard input is closed")
+    roles = parser.add_subparsers(dest="role", required=True)
+    for name in ("coordinator", "server", "trainer"):
+        role = roles.add_parser(name)
+        role.add_argument("--cluster-id", required=True)
+        if name != "trainer":
+            role.add_argument("--listen", required=True, help="tcp://address:port, port 0 for any")
+            role.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
+        if name != "coordinator":
+            role.add_argument("--coordinator", required=True, help="tcp://address:port")
+        else:
+            role.add_argument("--config", required=True, help="ClusterConfig as JSON")
+        if name == "trainer":
+            role.add_argument("--job", help="a checked job file to train")
+            role.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
+    return parser
+
+
+def _tell(word: str, text: str) -> None:
+    print(f"pslib-{word} {text}", flush=True)
+
+
+def _set_threads(role: str) -> None:
+    """Share the cores between the trainers of this machine, before any library has counted them."""
+    cores = len(os.sched_getaffinity(0))
+    sharing = int(os.environ.get("PSLIB_TRAINERS_HERE", "1"))
+    threads = max(1, cores // sharing) if role == "trainer" else 1
+    for variable in _THREAD_VARIABLES:
+        os.environ.setdefault(variable, str(threads))
+
+
+def _run_reporting(role: Callable[[], int]) -> int:
+    from pslib.errors import PslibError
+
+    try:
+        return role()
+    except PslibError as error:
+        for line in str(error).splitlines():
+            print(f"pslib: {line}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        print(f"pslib: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return PslibError.exit_code
+
+
+def _coordinator(options: argparse.Namespace) -> int:
+    import json
+
+    from pslib.config import ClusterConfig
+    from pslib.coordinator import run_coordinator
+
+    config = ClusterConfig.from_dict(json.loads(options.config))
+    return run_coordinator(
+        config,
+        options.cluster_id,
+        options.listen,
+        lambda address: _tell("listening", address),
+        insecure_network=options.insecure_network,
+    )
+
+
+def _server(options: argparse.Namespace) -> int:
+    from pslib.server import run_server
+
+    return run_server(
+        options.coordinator, options.cluster_id, options.listen, insecure_network=options.insecure_network
+    )
+
+
+def _trainer(options: argparse.Namespace) -> int:
+    os.environ["PSLIB_COORDINATOR"] = options.coordinator
+    os.environ["PSLIB_CLUSTER_ID"] = options.cluster_id
+    if options.job is not None:
+        from launch.train_job import train_job
+
+        _tell("result", train_job(Path(options.job)))
+        return 0
+    return _run_script(options.script)
+
+
+def _run_script(arguments: Sequence[str]) -> int:
+    """Run a user's script as ``python SCRIPT ARGUMENTS`` would."""
+    from pslib.errors import ConfigurationError, PslibError
+
+    script = arguments[0]
+    if not Path(script).is_file():
+        raise ConfigurationError(f"{Path(script).absolute()}: no such script")
+    sys.argv = list(arguments)
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except (PslibError, KeyboardInterrupt):
+        raise
+    except SystemExit as ending:
+        if ending.code is None or isinstance(ending.code, int):
+            return ending.code or 0
+        print(ending.code, file=sys.stderr, flush=True)
+        return EXIT_SCRIPT_FAILED
+    except BaseException:
+        traceback.print_exc()
+        return EXIT_SCRIPT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Stands in for `launch.worker` in tests of launchers: processes that behave, or misbehave, as they are told.
+
+``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``spawn`` (a process of
+its own), ``stubborn`` (ignore SIGTERM), ``exit CODE``, ``sleep`` (for ever), ``wait`` (until the file ``over``).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from launch.guard import die_with_launcher
+
+FOR_EVER = 600
+
+
+def main() -> int:
+    assert sys.argv[1] == "--guarded"
+    die_with_launcher()
+    folder = Path(os.environ["STANDIN_FOLDER"])
+    print(f"pslib-started {os.getpid()}", flush=True)
+    if sys.argv[2] == "coordinator":
+        print("pslib-listening tcp://127.0.0.1:1", flush=True)
+    for word in os.environ["STANDIN_DO"].split(";"):
+        verb, _, rest = word.partition(" ")
+        if verb == "exit":
+            return int(rest)
+        ACTIONS[verb](rest, folder)
+    return 0
+
+
+def result(rest: str, folder: Path) -> None:
+    print(f"pslib-result {json.dumps({'test': rest})}", flush=True)
+
+
+def say(rest: str, folder: Path) -> None:
+    print(rest, flush=True)
+
+
+def arguments(rest: str, folder: Path) -> None:
+    print(" ".join(sys.argv[3:]), flush=True)
+
+
+def spawn(rest: str, folder: Path) -> None:
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOR_EVER})"])
+
+
+def stubborn(rest: str, folder: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def sleep(rest: str, folder: Path) -> None:
+    time.sleep(FOR_EVER)
+
+
+def wait(rest: str, folder: Path) -> None:
+    while not (folder / "over").exists():
+        time.sleep(0.02)
+
+
+def over(rest: str, folder: Path) -> None:
+    (folder / "over").touch()
+
+
+def ready(rest: str, folder: Path) -> None:
+    (folder / f"ready-{os.getpid()}").touch()
+
+
+ACTIONS = {
+    "result": result,
+    "say": say,
+    "arguments": arguments,
+    "spawn": spawn,
+    "stubborn": stubborn,
+    "sleep": sleep,
+    "wait": wait,
+    "over": over,
+    "ready": ready,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Launching processes on this machine: how a run ends, and that nothing is left of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch.process import Task, describe_exit
+from launch.supervise import Verdict, judge
+from tests.standin_launch import ROOT, processes_of, run_standins
+
+COORDINATOR = Task("coordinator", 0)
+SERVERS = (Task("server", 0), Task("server", 1))
+TRAINERS = (Task("trainer", 0), Task("trainer", 1))
+STATUS = {"rows": 12345, "updates_applied": 678, "servers_configured": 2, "saved": "", "events": []}
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, "waited too long"
+        time.sleep(0.02)
+
+
+def exits(coordinator=None, servers=(None, None), trainers=(None, None)):
+    return dict(zip((COORDINATOR, *SERVERS, *TRAINERS), (coordinator, *servers, *trainers), strict=True))
+
+
+# --- what ends a run, as a pure function ---
+
+
+def test_a_run_goes_on_while_all_processes_live():
+    assert judge(exits()) is None
+
+
+def test_a_server_that_is_killed_ends_the_run_and_is_named():
+    assert judge(exits(servers=(None, -9))) == Verdict(69, SERVERS[1])
+
+
+def test_a_coordinator_that_could_not_listen_ends_the_run_with_its_own_code():
+    assert judge({COORDINATOR: 64}) == Verdict(64, COORDINATOR)
+
+
+def test_a_dead_trainer_does_not_end_the_run_while_another_lives():
+    assert judge(exits(trainers=(-9, None))) is None
+
+
+def test_the_run_waits_for_servers_after_the_last_trainer():
+    assert judge(exits(trainers=(0, 0))) is None
+    assert judge(exits(coordinator=0, servers=(0, None), trainers=(0, -9))) is None
+
+
+def test_the_run_is_done_when_all_have_left_and_one_trainer_finished():
+    assert judge(exits(coordinator=0, servers=(0, 0), trainers=(-9, 0))) == Verdict(0)
+
+
+def test_a_script_may_go_on_after_the_cluster_has_ended_in_order():
+    assert judge(exits(coordinator=0, servers=(0, 0), trainers=(None, 0))) is None
+
+
+@pytest.mark.parametrize(("codes", "code"), [((64, -9), 64), ((-9, -9), 69), ((70, 70), 70), ((255, 1), 69)])
+def test_a_run_without_a_trainer_that_finished_fails_with_the_first_ones_code(codes, code):
+    assert judge(exits(trainers=codes)) == Verdict(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-9, "was killed by signal 9 (SIGKILL)"),
+        (137, "was killed by signal 9 (SIGKILL)"),
+        (-11, "was killed by signal 11 (SIGSEGV)"),
+        (64, "ended with exit code 64"),
+        (130, "ended with exit code 130"),
+        (255, "ended with exit code 255"),
+    ],
+)
+def test_an_end_is_told_in_words(code, words):
+    assert describe_exit(code) == words
+
+
+# --- processes ---
+
+
+def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
+    outcome, said = run_standins(
+        tmp_path,
+        {"trainer 0": "say hello;result a;wait", "trainer 1": "result b;over"},
+        servers=2,
+        trainers=2,
+        status=STATUS,
+    )
+    assert (outcome.exit_code, said) == (0, [])
+    assert sorted(result["test"] for result in outcome.results) == ["a", "b"]
+    assert outcome.status == STATUS
+    assert "hello" in (tmp_path / "logs" / "trainer-0.log").read_text()
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [
+        "coordinator.log",
+        "server-0.log",
+        "server-1.log",
+        "trainer-0.log",
+        "trainer-1.log",
+    ]
+    wait_until(lambda: not processes_of(tmp_path))
+
+
+def test_trainers_get_the_coordinators_address_and_their_own_arguments(tmp_path):
+    outcome, _ = run_standins(tmp_path, {"trainer": "arguments;over"})
+    expected = "--cluster-id test --coordinator tcp://127.0.0.1:1 script.py --its own"
+    assert expected in (tmp_path / "logs" / "trainer-0.log").read_text()
+    assert outcome.exit_code == 0
+
+
+def test_what_trainers_print_is_shown_with_their_names_when_asked_for(tmp_path, capfd):
+    run_standins(tmp_path, {"trainer 0": "say hello;wait", "trainer 1": "over"}, trainers=2, echo=True)
+    assert capfd.readouterr().out == "[trainer 0] hello\n"
+
+
+def test_a_killed_server_ends_the_run_at_once_with_its_name_and_what_was_lost(tmp_path):
+    begin_s = time.monotonic()
+    outcome, said = run_standins(
+        tmp_path,
+        {"server 1": "wait;exit 137", "trainer 0": "over;sleep", "trainer": "sleep"},
+        servers=2,
+        trainers=2,
+        status=STATUS,
+    )
+    assert outcome.exit_code == 69
+    assert time.monotonic() - begin_s < 10
+    assert len(said) == 1
+    assert said[0].startswith("server 1 (localhost, pid ")
+    assert "was killed by signal 9 (SIGKILL)" in said[0]
+    assert "lost with it: about 1/2 of 12,345 rows and 678 updates; there is no checkpoint" in said[0]
+    assert str(tmp_path / "logs" / "server-1.log") in said[0]
+    wait_until(lambda: not processes_of(tmp_path))
+
+
+def test_a_coordinator_that_cannot_start_ends_the_run_with_its_own_line_and_code(tmp_path):
+    outcome, said = run_standins(tmp_path, {"coordinator": "say pslib: port 7000 is in use;exit 64"})
+    assert outcome.exit_code == 64
+    assert any("port 7000 is in use" in line for line in said)
+
+
+def test_a_dead_trainer_is_one_line_and_the_run_goes_on(tmp_path):
+    outcome, said = run_standins(
+        tmp_path, {"trainer 0": "exit 137", "trainer 1": "result b;over"}, trainers=2
+    )
+    assert outcome.exit_code == 0
+    assert len(said) == 1
+    assert "trainer 0" in said[0]
+    assert "was killed by signal 9 (SIGKILL)" in said[0]
+
+
+def test_the_same_complaint_of_two_trainers_is_told_once(tmp_path):
+    complaint = "say pslib: data.parquet, row 7: expected 0 or 1, got 2;exit 64"
+    outcome, said = run_standins(tmp_path, {"trainer": complaint}, trainers=2)
+    assert outcome.exit_code == 64
+    assert sum("row 7" in line for line in said) == 1
+
+
+def test_a_trainer_that_ends_with_a_traceback_is_told_by_its_last_line(tmp_path):
+    _, said = run_standins(tmp_path, {"trainer": "say ZeroDivisionError: division by zero;exit 1"})
+    assert "ended with exit code 1: ZeroDivisionError: division by zero" in said[0]
+
+
+# --- ends from outside ---
+
+
+def start_launcher(folder: Path, behaviours: dict[str, str]) -> subprocess.Popen[str]:
+    """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.standin_launch", str(folder), json.dumps(behaviours)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until(lambda: len(list(folder.glob("ready-*"))) == 5)
+    return process
+
+
+ALL_READY = {"coordinator": "ready;sleep", "server": "ready;sleep"}
+
+
+def test_ctrl_c_ends_all_processes_and_their_own_ones_with_exit_code_130(tmp_path):
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "spawn;ready;sleep"})
+    assert len(processes_of(tmp_path)) >= 7
+    launcher.send_signal(signal.SIGINT)
+    output, _ = launcher.communicate(timeout=20)
+    assert launcher.returncode == 130
+    assert output == "got SIGINT: ending 5 processes\n"
+    wait_until(lambda: not processes_of(tmp_path), 5)
+
+
+def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_path):
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=20)
+    assert launcher.returncode == 75
+    wait_until(lambda: not processes_of(tmp_path), 5)
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "spawn;stubborn;ready;sleep"})
+    stopped = next(pid for pid, line in processes_of(tmp_path).items() if " server " in line)
+    os.kill(stopped, signal.SIGSTOP)
+    launcher.kill()
+    launcher.communicate(timeout=20)
+    wait_until(lambda: not processes_of(tmp_path), 10)
+
+
+def test_what_a_worker_started_ends_with_it(tmp_path):
+    outcome, _ = run_standins(tmp_path, {"trainer 0": "spawn;exit 137", "trainer 1": "over"}, trainers=2)
+    assert outcome.exit_code == 0
+    wait_until(lambda: not processes_of(tmp_path), 5)
