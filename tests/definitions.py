@@ -8,6 +8,7 @@ methods of ``cython_ext.store.Store`` and does each of them in the most obvious 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ def mix64_of(keys: Keys) -> Keys:
     return keys ^ (keys >> shift)
 
 
+@lru_cache(maxsize=1 << 16)
 def partition_of(key: int, partition_bits: int) -> int:
     """The top bits of the mixed key."""
     return mix64(key) >> (64 - partition_bits)
@@ -110,11 +112,16 @@ def rowwise_adagrad_step(optimizer: RowwiseAdagrad, w: Floats, a: Floats, g: Flo
     w -= (rate * g) / (np.sqrt(a[0]) + epsilon)
 
 
+@lru_cache
+def corrections_of(optimizer: Adam) -> Floats:
+    return optimizer.corrections()
+
+
 def adam_step(optimizer: Adam, w: Floats, state: Floats, g: Floats) -> None:
     rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
     b1, b2 = np.float32(optimizer.beta1), np.float32(optimizer.beta2)
     m, v, t = state[: len(w)], state[len(w) : 2 * len(w)], state[2 * len(w) :]
-    corrections = optimizer.corrections()
+    corrections = corrections_of(optimizer)
     count = t[0] + np.float32(1)
     t[0] = max(count, 1) if count < len(corrections) - 1 else len(corrections) - 1
     c1, c2 = corrections[int(t[0])]

@@ -1,0 +1,344 @@
+"""A table's rows: what push, pull, erase, assign, promote and the moves of partitions promise."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from cython_ext.hashing import partition_of
+from cython_ext.steps import line_masks
+from cython_ext.store import Store
+from pslib.initializers import Normal, Uniform
+from pslib.optimizers import SGD, Adagrad, Adam
+from pslib.tables import PartSpec, TableSpec
+from tests.definitions import DictTable, first_values, store_parts
+
+SPEC = TableSpec(
+    "embedding", (PartSpec("w", 1, SGD(0.5), Normal(0.1)), PartSpec("v", 3, Adagrad(0.5), Uniform(0.1)))
+)
+KEYS = np.asarray([0, 5, 2**64 - 1, 2**63], np.uint64)
+ONES = np.ones((4, 4), np.float32)
+NONE = np.zeros(0, np.uint64)
+
+
+def new_store(partition_bits: int = 2, narrow_parts: int = 0, spec: TableSpec = SPEC) -> Store:
+    return Store(partition_bits, store_parts(spec), narrow_parts)
+
+
+def pulled(store: Store, keys: np.ndarray) -> np.ndarray:
+    out = np.full((len(keys), store.dim), np.nan, np.float32)
+    store.pull(keys, out)
+    return out
+
+
+def first(keys: np.ndarray, spec: TableSpec = SPEC) -> np.ndarray:
+    parts = [first_values(part.initializer, keys, part.dim, spec.part_seed(part)) for part in spec.parts]
+    return np.concatenate(parts, axis=1)
+
+
+def test_a_pull_creates_no_rows() -> None:
+    store = new_store()
+    before = store.stats()
+    out = np.empty((4, 4), np.float32)
+    assert store.pull(KEYS, out) == 4
+    assert out.tobytes() == first(KEYS).tobytes()
+    assert store.rows == 0
+    assert store.stats() == before
+
+
+def test_a_pull_counts_absent_keys_each_time() -> None:
+    store = new_store()
+    store.push(KEYS[:1], ONES[:1])
+    keys = np.asarray([0, 5, 5, 0, 7], np.uint64)
+    assert store.pull(keys, np.empty((5, 4), np.float32)) == 3
+
+
+def test_a_push_makes_rows_from_first_values_and_steps_them() -> None:
+    store = new_store()
+    store.push(KEYS, ONES)
+    weights = pulled(store, KEYS)
+    assert store.rows == 4
+    assert weights[:, 0] == pytest.approx(first(KEYS)[:, 0] - 0.5, abs=1e-6)
+    assert weights[:, 1:] == pytest.approx(first(KEYS)[:, 1:] - 0.5, abs=1e-6)
+
+
+def test_a_key_that_repeats_in_a_push_takes_one_step_for_each_time_in_order() -> None:
+    store, model = new_store(), DictTable(SPEC, 2)
+    keys = np.asarray([9, 3, 9, 9, 3], np.uint64)
+    gradients = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    store.push(keys, gradients)
+    model.push(keys, gradients)
+    one_by_one = new_store()
+    for place in range(5):
+        one_by_one.push(keys[place : place + 1], gradients[place : place + 1])
+    expected = np.empty((2, 4), np.float32)
+    model.pull(keys[:2], expected)
+    assert pulled(store, keys[:2]).tobytes() == expected.tobytes()
+    assert pulled(one_by_one, keys[:2]).tobytes() == expected.tobytes()
+
+
+def test_the_lowest_and_the_highest_key_are_ordinary() -> None:
+    store = new_store(0)
+    ends = np.asarray([0, 2**64 - 1], np.uint64)
+    store.push(ends, ONES[:2])
+    assert store.pull(ends, np.empty((2, 4), np.float32)) == 0
+    assert store.erase(ends[:1]) == 1
+    assert store.pull(ends, np.empty((2, 4), np.float32)) == 1
+    assert store.export_partition(0)[0].tolist() == [2**64 - 1]
+
+
+def test_no_keys_are_an_ordinary_batch() -> None:
+    store = new_store(narrow_parts=1)
+    store.push(NONE, np.zeros((0, 4), np.float32))
+    store.assign(NONE, np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))
+    store.import_partition(0, NONE, np.zeros((0, 4), np.float32), np.zeros((0, 3), np.float32))
+    assert store.pull(NONE, np.zeros((0, 4), np.float32)) == 0
+    assert store.erase(NONE) == store.promote(NONE) == store.rows == 0
+    assert store.partitions().tolist() == []
+
+
+def test_absent_keys_can_be_erased() -> None:
+    store = new_store()
+    assert store.erase(KEYS) == 0
+    store.push(KEYS[:2], ONES[:2])
+    assert store.erase(np.concatenate([KEYS, KEYS])) == 2
+    assert store.erase(KEYS) == store.rows == 0
+
+
+def test_an_erased_key_begins_again() -> None:
+    store = new_store()
+    store.push(KEYS, ONES)
+    once = pulled(store, KEYS)
+    store.push(KEYS, ONES)
+    store.erase(KEYS)
+    assert pulled(store, KEYS).tobytes() == first(KEYS).tobytes()
+    store.push(KEYS, ONES)
+    assert pulled(store, KEYS).tobytes() == once.tobytes()
+
+
+def test_the_last_of_repeated_keys_counts_in_an_assign() -> None:
+    store = new_store()
+    keys = np.asarray([8, 8], np.uint64)
+    weights = np.arange(8, dtype=np.float32).reshape(2, 4)
+    store.assign(keys, weights, np.ones((2, 3), np.float32))
+    assert store.rows == 1
+    assert pulled(store, keys[:1]).tolist() == [[4, 5, 6, 7]]
+
+
+def test_a_partition_moves_with_weights_and_state() -> None:
+    rng = np.random.default_rng(1)
+    keys = rng.integers(0, 1 << 64, 3000, np.uint64)
+    one, other = new_store(), new_store()
+    for _ in range(3):
+        one.push(keys, rng.standard_normal((3000, 4)).astype(np.float32))
+    for partition in one.partitions().tolist():
+        other.import_partition(partition, *one.export_partition(partition))
+        one.check_consistency()
+    gradients = rng.standard_normal((3000, 4)).astype(np.float32)
+    one.push(keys, gradients)
+    other.push(keys, gradients)
+    for partition in range(4):
+        for have, want in zip(
+            other.export_partition(partition), one.export_partition(partition), strict=True
+        ):
+            assert have.tobytes() == want.tobytes()
+
+
+def test_rows_are_exported_by_row_number_and_erased_numbers_are_used_again() -> None:
+    store = new_store(0)
+    keys = np.arange(1, 9, dtype=np.uint64)
+    store.push(keys, np.ones((8, 4), np.float32))
+    store.erase(keys[[2, 5]])
+    assert store.export_partition(0)[0].tolist() == [1, 2, 4, 5, 7, 8]
+    bytes_before = store.stats()["row_bytes"]
+    store.push(np.asarray([100, 101, 102], np.uint64), np.ones((3, 4), np.float32))
+    assert store.export_partition(0)[0].tolist() == [1, 2, 101, 4, 5, 100, 7, 8, 102]
+    list_bytes = 8  # one pointer to one chunk
+    assert store.stats()["row_bytes"] - list_bytes == 2 * (bytes_before - list_bytes)
+
+
+def test_keys_lie_in_the_partition_of_their_top_bits() -> None:
+    keys = np.random.default_rng(3).integers(0, 1 << 64, 2000, np.uint64)
+    for bits in (0, 1, 7, 20):
+        store = new_store(bits)
+        store.push(keys, np.ones((2000, 4), np.float32))
+        expected = partition_of(keys, bits)
+        assert store.partitions().tolist() == sorted(set(expected.tolist()))
+        for partition in store.partitions().tolist()[:50]:
+            assert set(store.export_partition(partition)[0].tolist()) == set(
+                keys[expected == partition].tolist()
+            )
+
+
+def test_a_foreign_key_is_not_imported() -> None:
+    store = new_store(4)
+    keys = np.arange(100, dtype=np.uint64)
+    mine = int(partition_of(keys, 4)[0])
+    with pytest.raises(
+        ValueError, match=f"expected keys of partition {mine}, got .* of another one at place"
+    ):
+        store.import_partition(mine, keys, np.ones((100, 4), np.float32), np.ones((100, 3), np.float32))
+    assert store.rows == 0
+
+
+def test_dropping_a_partition_forgets_its_rows_only() -> None:
+    store = new_store(1)
+    keys = np.arange(1000, dtype=np.uint64)
+    store.push(keys, np.ones((1000, 4), np.float32))
+    in_first = int((partition_of(keys, 1) == 0).sum())
+    assert store.drop_partition(0) == in_first
+    assert store.drop_partition(0) == 0
+    assert store.partition_rows(0) == 0
+    assert store.rows == store.partition_rows(1) == 1000 - in_first
+    assert store.pull(keys, np.empty((1000, 4), np.float32)) == in_first
+
+
+def test_a_narrow_row_has_the_first_parts_and_first_values_for_the_others() -> None:
+    store = new_store(narrow_parts=1)
+    store.push(KEYS, ONES, narrow=True)
+    weights = pulled(store, KEYS)
+    assert (weights[:, 0] == first(KEYS)[:, 0] - np.float32(0.5)).all()
+    assert weights[:, 1:].tobytes() == first(KEYS)[:, 1:].tobytes()
+    assert store.stats()["narrow_rows"] == 4
+    assert store.pull(KEYS, np.empty((4, 4), np.float32)) == 0
+    store.push(KEYS, ONES)
+    assert store.stats()["narrow_rows"] == 4
+    assert pulled(store, KEYS)[:, 1:].tobytes() == first(KEYS)[:, 1:].tobytes()
+
+
+def test_a_promoted_row_keeps_what_it_had_and_begins_the_rest() -> None:
+    spec = TableSpec("t", (PartSpec("w", 2, Adam(0.1)), PartSpec("v", 3, Adagrad(0.1, 1e-10, 0.5))))
+    store = new_store(0, narrow_parts=1, spec=spec)
+    gradients = np.full((4, 5), 2.0, np.float32)
+    store.push(KEYS, gradients, narrow=True)
+    _, narrow_weights, narrow_state = store.export_partition(0, narrow=True)
+    before = pulled(store, KEYS)
+    assert store.promote(KEYS[:3]) == 3
+    assert store.promote(KEYS[:3]) == store.promote(np.asarray([77], np.uint64)) == 0
+    assert pulled(store, KEYS).tobytes() == before.tobytes()
+    keys, weights, state = store.export_partition(0)
+    assert keys.tolist() == KEYS[:3].tolist()
+    assert weights[:, :2].tobytes() == narrow_weights[:3].tobytes()
+    assert state[:, :5].tobytes() == narrow_state[:3].tobytes()
+    assert (state[:, 5:] == 0.5).all()
+    assert store.stats()["narrow_rows"] == 1
+
+
+def test_a_store_without_narrow_rows_exports_none_and_refuses_to_make_one() -> None:
+    store = new_store()
+    keys, weights, state = store.export_partition(0, narrow=True)
+    assert (keys.shape, weights.shape, state.shape) == ((0,), (0, 0), (0, 0))
+    store.import_partition(0, keys, weights, state, narrow=True)
+    with pytest.raises(ValueError, match="push: expected narrow=False"):
+        store.push(KEYS, ONES, narrow=True)
+
+
+def test_read_only_and_unaligned_arrays_from_the_network_are_read() -> None:
+    store, reference = new_store(), new_store()
+    reference.push(KEYS, ONES)
+    frame = b"?" + KEYS.tobytes() + ONES.tobytes()
+    keys = np.frombuffer(frame, np.uint64, 4, 1)
+    assert not keys.flags.aligned
+    store.push(keys, np.frombuffer(frame, np.float32, 16, 33).reshape(4, 4))
+    assert pulled(store, KEYS).tobytes() == pulled(reference, KEYS).tobytes()
+
+
+def test_two_threads_work_on_two_stores_at_once() -> None:
+    stores = [new_store(), new_store()]
+    keys = np.random.default_rng(4).integers(0, 1 << 64, 50_000, np.uint64)
+    gradients = np.ones((50_000, 4), np.float32)
+    threads = [threading.Thread(target=store.push, args=(keys, gradients)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert pulled(stores[0], keys).tobytes() == pulled(stores[1], keys).tobytes()
+
+
+@pytest.mark.parametrize("tag", [0, 1, 7, 255])
+def test_the_vector_and_the_plain_compare_of_a_line_agree(tag: int) -> None:
+    rng = np.random.default_rng(tag)
+    for _ in range(200):
+        tags = rng.choice(np.asarray([0, 1, 7, 127, 128, 255], np.uint8), 16)
+        expected = sum(1 << int(cell) for cell in np.flatnonzero(tags == tag))
+        assert line_masks(tags, tag) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.push(KEYS.astype(np.int64), ONES), "push: keys: expected C-contiguous uint64.*int64"),
+        (lambda s: s.push(KEYS.astype(">u8"), ONES), "push: keys: expected C-contiguous uint64.*>u8"),
+        (lambda s: s.push(KEYS.tolist(), ONES), "push: keys: expected.*got list"),
+        (lambda s: s.push(np.repeat(KEYS, 2)[::2], ONES), "push: keys: expected C-contiguous.*got strided"),
+        (lambda s: s.push(KEYS, ONES[:3]), r"push: gradients: expected.*\(4, 4\), got.*\(3, 4\)"),
+        (lambda s: s.push(KEYS, ONES.astype(np.float64)), "push: gradients: expected.*float32.*float64"),
+        (lambda s: s.push(KEYS, np.asfortranarray(ONES)), "push: gradients: expected C-contiguous.*strided"),
+        (
+            lambda s: s.pull(KEYS, np.zeros((4, 5), np.float32)),
+            r"pull: out: expected.*\(4, 4\), got.*\(4, 5\)",
+        ),
+        (
+            lambda s: s.pull(KEYS, np.frombuffer(bytes(64), np.float32).reshape(4, 4)),
+            "pull: out: .*writeable",
+        ),
+        (lambda s: s.erase(KEYS.reshape(2, 2)), r"erase: keys: expected.*\(n,\), got.*\(2, 2\)"),
+        (lambda s: s.promote(ONES), "promote: keys: expected"),
+        (lambda s: s.assign(KEYS, ONES, ONES), r"assign: state: expected.*\(4, 3\), got.*\(4, 4\)"),
+        (lambda s: s.export_partition(4), "partition: expected a whole number in 0..3, got 4"),
+        (lambda s: s.import_partition(-1, KEYS, ONES, ONES), "partition: expected.*got -1"),
+        (lambda s: s.drop_partition(1.0), "partition: expected a whole number.*got 1.0"),
+        (lambda s: s.partition_rows(2**40), "partition: expected a whole number in 0..3"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name_and_changes_nothing(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    store = new_store()
+    with pytest.raises(ValueError, match=message):
+        call(store)
+    assert store.rows == 0
+
+
+def part_with(place: int, value: object) -> list[object]:
+    part: list[object] = list(store_parts(SPEC)[0])
+    part[place] = value
+    return part
+
+
+@pytest.mark.parametrize(
+    ("bits", "parts", "narrow_parts", "message"),
+    [
+        (21, store_parts(SPEC), 0, "partition_bits: expected a whole number in 0..20, got 21"),
+        (-1, store_parts(SPEC), 0, "partition_bits"),
+        (True, store_parts(SPEC), 0, "partition_bits"),
+        (0, [], 0, "number of parts: expected a whole number in 1..8, got 0"),
+        (0, store_parts(SPEC) * 5, 0, "number of parts: .*got 10"),
+        (0, store_parts(SPEC), 2, "narrow_parts: expected a whole number in 0..1, got 2"),
+        (0, [part_with(0, 0)], 0, "part 0: dim: expected a whole number in 1..4096, got 0"),
+        (0, [part_with(0, 4097)], 0, "part 0: dim"),
+        (0, [part_with(1, 9)], 0, "part 0: optimizer_kind: expected a whole number in 0..3, got 9"),
+        (0, [part_with(1, 3)], 0, "part 0: corrections: expected .* for Adam, got 0"),
+        (0, [part_with(2, np.zeros(3, np.float32))], 0, "part 0: hyperparameters"),
+        (0, [part_with(3, np.zeros((2, 3), np.float32))], 0, "part 0: corrections"),
+        (0, [part_with(4, 3)], 0, "part 0: initializer_kind"),
+        (0, [part_with(5, np.zeros(1, np.float32))], 0, "part 0: initializer numbers"),
+        (0, [part_with(6, 2**64)], 0, "part 0: part_seed"),
+        (
+            0,
+            [part_with(7, np.zeros(1, np.float32))],
+            0,
+            r"part 0: initial_state: expected.*\(0,\), got.*\(1,\)",
+        ),
+        (0, [store_parts(SPEC)[0][:7]], 0, "part 0: expected a tuple of 8, got 7"),
+    ],
+)
+def test_a_wrong_description_of_a_table_is_refused(
+    bits: int, parts: list, narrow_parts: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Store(bits, parts, narrow_parts)
+
+
+def test_a_store_is_initialised_once() -> None:
+    store = new_store()
+    with pytest.raises(ValueError, match="once"):
+        store.__init__(0, store_parts(SPEC))  # type: ignore[misc]

@@ -1,0 +1,185 @@
+"""A Store is a dict of rows: any sequence of operations gives the answers and the bits of DictTable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from cython_ext.store import Store
+from pslib.initializers import Constant, Normal, Uniform
+from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from pslib.tables import PartSpec, TableSpec
+from tests.definitions import DictTable, store_parts, unmix64
+
+SPEC = TableSpec(
+    "embedding",
+    (
+        PartSpec("w", 1, Adam(0.01), Normal(0.1)),
+        PartSpec("b", 2, SGD(0.1), Constant(0.5)),
+        PartSpec("v", 5, RowwiseAdagrad(0.1), Uniform(0.1)),
+        PartSpec("u", 3, Adagrad(0.1, 1e-6, 0.1), Uniform(0.2)),
+    ),
+    seed=11,
+)
+
+# Mixed values that differ in few bits share partition, line and tag: the worst that an index can meet. Homes
+# are the first lines, one in the middle, and the last, from where entries go on round the end.
+HOMES = (0, 1 << 34, 3 << 37, 7 << 37)
+CROWDED = [unmix64(home | (high << 60) | low) for home in HOMES for high in (0, 15) for low in range(30)]
+UNIVERSE = [0, 1, 2**64 - 1, 2**63, *CROWDED]
+
+KEYS = st.lists(st.sampled_from(UNIVERSE), max_size=150).map(lambda keys: np.asarray(keys, np.uint64))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def rows_by_key(table: Store | DictTable, partition: int, narrow: bool) -> dict[int, bytes]:
+    keys, weights, state = table.export_partition(partition, narrow)
+    assert len(set(keys.tolist())) == len(keys)
+    return {
+        key: some.tobytes() + more.tobytes()
+        for key, some, more in zip(keys.tolist(), weights, state, strict=True)
+    }
+
+
+def assert_same_table(store: Store, model: DictTable) -> None:
+    store.check_consistency()
+    assert store.rows == model.rows
+    assert store.partitions().tolist() == model.partitions().tolist()
+    for partition in range(1 << store.partition_bits):
+        assert store.partition_rows(partition) == model.partition_rows(partition)
+        for narrow in (False, True):
+            assert rows_by_key(store, partition, narrow) == rows_by_key(model, partition, narrow)
+
+
+class StoreAgainstDict(RuleBasedStateMachine):
+    @initialize(partition_bits=st.integers(0, 4), narrow_parts=st.integers(1, 3))
+    def begin(self, partition_bits: int, narrow_parts: int) -> None:
+        self.store = Store(partition_bits, store_parts(SPEC), narrow_parts)
+        self.model = DictTable(SPEC, partition_bits, narrow_parts)
+
+    def numbers(self, seed: int, *shape: int) -> np.ndarray:
+        return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+    @rule(keys=KEYS, seed=SEEDS, narrow=st.booleans())
+    def push(self, keys: np.ndarray, seed: int, narrow: bool) -> None:
+        gradients = self.numbers(seed, len(keys), SPEC.dim)
+        self.store.push(keys, gradients, narrow)
+        self.model.push(keys, gradients, narrow)
+
+    @rule(seed=SEEDS, narrow=st.booleans())
+    def push_all(self, seed: int, narrow: bool) -> None:
+        self.push(np.random.default_rng(seed).permutation(np.asarray(UNIVERSE, np.uint64)), seed, narrow)
+
+    @rule(keys=KEYS)
+    def pull(self, keys: np.ndarray) -> None:
+        have, want = (np.full((len(keys), SPEC.dim), np.nan, np.float32) for _ in range(2))
+        assert self.store.pull(keys, have) == self.model.pull(keys, want)
+        assert have.tobytes() == want.tobytes()
+
+    @rule(keys=KEYS)
+    def erase(self, keys: np.ndarray) -> None:
+        assert self.store.erase(keys) == self.model.erase(keys)
+
+    @rule(seed=SEEDS, kept=st.integers(0, 12))
+    def erase_nearly_all(self, seed: int, kept: int) -> None:
+        self.erase(np.random.default_rng(seed).permutation(np.asarray(UNIVERSE, np.uint64))[kept:])
+
+    @rule(keys=KEYS, seed=SEEDS)
+    def assign(self, keys: np.ndarray, seed: int) -> None:
+        weights = self.numbers(seed, len(keys), SPEC.dim)
+        state = np.abs(self.numbers(seed, len(keys), SPEC.state_floats))
+        self.store.assign(keys, weights, state)
+        self.model.assign(keys, weights, state)
+
+    @rule(keys=KEYS)
+    def promote(self, keys: np.ndarray) -> None:
+        assert self.store.promote(keys) == self.model.promote(keys)
+
+    @rule(place=st.integers(0, 15))
+    def drop(self, place: int) -> None:
+        partition = place % (1 << self.store.partition_bits)
+        assert self.store.drop_partition(partition) == self.model.drop_partition(partition)
+
+    @rule(narrow=st.booleans())
+    def move_to_another_store(self, narrow: bool) -> None:
+        moved = Store(self.store.partition_bits, store_parts(SPEC), self.store.narrow_parts)
+        for partition in self.store.partitions().tolist():
+            for some in (narrow, not narrow):
+                moved.import_partition(partition, *self.store.export_partition(partition, some), narrow=some)
+        self.store = moved
+
+    @rule(place=st.integers(0, 15), narrow=st.booleans())
+    def import_over_rows_of_the_other_class(self, place: int, narrow: bool) -> None:
+        partition = place % (1 << self.store.partition_bits)
+        keys, _, _ = self.model.export_partition(partition, not narrow)
+        weights = self.numbers(place, len(keys), self.model.dim_of(narrow))
+        state = np.abs(self.numbers(place, len(keys), self.model.state_floats_of(narrow)))
+        self.store.import_partition(partition, keys, weights, state, narrow)
+        self.model.import_partition(partition, keys, weights, state, narrow)
+
+    @invariant()
+    def tables_agree(self) -> None:
+        if hasattr(self, "store"):
+            assert_same_table(self.store, self.model)
+
+
+@pytest.mark.timeout(300)
+def test_any_sequence_of_operations_gives_what_a_dict_gives() -> None:
+    chosen = settings(max_examples=60, stateful_step_count=16, deadline=None)
+    run_state_machine_as_test(StoreAgainstDict, settings=chosen)
+
+
+def test_growth_keeps_every_row_at_every_size() -> None:
+    keys = np.random.default_rng(2).integers(0, 1 << 64, 700, np.uint64)
+    spec = TableSpec("t", (PartSpec("v", 2, SGD(1.0), Uniform(0.5)),))
+    store, model = Store(0, store_parts(spec)), DictTable(spec, 0)
+    for place in range(len(keys)):
+        one = keys[place : place + 1]
+        gradient = np.full((1, 2), place, np.float32)
+        store.push(one, gradient)
+        model.push(one, gradient)
+        store.check_consistency()
+        assert store.rows == place + 1
+    assert_same_table(store, model)
+
+
+def test_shrinking_keeps_every_row_at_every_size() -> None:
+    keys = np.random.default_rng(2).integers(0, 1 << 64, 700, np.uint64)
+    spec = TableSpec("t", (PartSpec("v", 2, SGD(1.0), Uniform(0.5)),))
+    store, model = Store(0, store_parts(spec)), DictTable(spec, 0)
+    gradients = np.arange(1400, dtype=np.float32).reshape(700, 2)
+    store.push(keys, gradients)
+    model.push(keys, gradients)
+    for place in range(len(keys)):
+        assert store.erase(keys[place : place + 1]) == model.erase(keys[place : place + 1]) == 1
+        store.check_consistency()
+        if place % 50 == 0 or place > 660:
+            assert_same_table(store, model)
+    assert store.stats()["row_bytes"] == store.stats()["index_bytes"] == 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(keys=KEYS, order=st.randoms(use_true_random=False), bits=st.integers(0, 20), block=st.integers(1, 200))
+def test_rows_do_not_depend_on_partitions_order_or_batches(
+    keys: np.ndarray, order: object, bits: int, block: int
+) -> None:
+    keys = np.unique(keys)
+    gradients = np.sin(np.outer(keys.astype(np.float64), np.arange(1, SPEC.dim + 1))).astype(np.float32)
+    one, other = Store(0, store_parts(SPEC)), Store(bits, store_parts(SPEC))
+    one.push(keys, gradients)
+    places = list(range(len(keys)))
+    order.shuffle(places)  # type: ignore[attr-defined]
+    for start in range(0, len(keys), block):
+        some = places[start : start + block]
+        other.push(keys[some], gradients[some])
+    assert everything(one) == everything(other)
+
+
+def everything(store: Store) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for partition in store.partitions().tolist():
+        found |= rows_by_key(store, partition, narrow=False)
+    return found
