@@ -10,7 +10,7 @@ from launch.job import Job
 from launch.local import LocalLauncher
 from launch.preflight import check_data, prepare_out
 from launch.summary import best_possible, summary_lines, summary_of
-from launch.supervise import Outcome, Plan, run_cluster
+from launch.supervise import Plan, run_cluster
 from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE
 
@@ -50,20 +50,31 @@ def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
     )
-    recorder = RunRecorder(out, SystemClock(), progress, sys.stderr)
-    outcome = run_cluster(LocalLauncher(job.cluster.trainers), plan, observe=recorder.observe)
-    summary = _summary(job, outcome)
-    recorder.finish(summary)
+    with RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr) as recorder:
+        outcome = run_cluster(
+            LocalLauncher(job.cluster.trainers),
+            plan,
+            observe=lambda status: recorder.observe(_for_recorder(status)),
+            say=_say,
+        )
+        best = best_possible(job)
+        summary = recorder.finish(
+            summary_of(job, outcome.status, outcome.results)
+            | {"best_possible_auc": best["auc"] if best else None, "exit_code": outcome.exit_code}
+        )
     if outcome.exit_code == EXIT_DONE:
-        for line in summary_lines(summary, out, best_possible(job)):
+        for line in summary_lines(summary, out, best):
             print(line)
     return outcome.exit_code
 
 
-def _summary(job: Job, outcome: Outcome) -> dict[str, Any]:
-    summary = summary_of(job, outcome.status, outcome.results)
-    best = best_possible(job)
-    return summary | {
-        "best_possible_auc": best["auc"] if best else None,
-        "exit_code": outcome.exit_code,
-    }
+def _say(line: str) -> None:
+    """A line for people, above the bar where there is one."""
+    from tqdm import tqdm
+
+    tqdm.write(f"pslib: {line}", file=sys.stderr)
+
+
+def _for_recorder(status: dict[str, Any]) -> dict[str, Any]:
+    """The coordinator's status with evaluations alone as results."""
+    return status | {"results": [one for one in status.get("results", ()) if one.get("kind") == "evaluate"]}

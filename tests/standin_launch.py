@@ -1,19 +1,44 @@
-"""A launcher of stand-in processes, for tests; as a program: ``python -m tests.standin_launch FOLDER JSON``."""
+"""A launcher of stand-ins for tests; as a program: ``python -m tests.standin_launch FOLDER JSON``."""
 
 import json
 import os
+import shlex
+import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.local import LocalLauncher
 from launch.process import Command, Task
+from launch.ssh import SshLauncher, read_hosts
 from launch.supervise import Outcome, Plan, run_cluster
 from pslib.config import ClusterConfig
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class SshStandIns:
+    """The same over ssh: the command line that `SshLauncher` makes, with the stand-in's name in it."""
+
+    ssh: SshLauncher
+    folder: Path
+    behaviours: Mapping[str, str]
+
+    def command(self, task: Task) -> Command:
+        real = self.ssh.command(task)
+        *options, remote = real.arguments
+        behaviour = self.behaviours.get(task.name, self.behaviours.get(task.role, "wait"))
+        settings = shlex.join([f"STANDIN_DO={behaviour}", f"STANDIN_FOLDER={self.folder}"])
+        remote = remote.replace("exec /bin/sh", f"exec env {settings} /bin/sh", 1)
+        remote = remote.replace("launch.worker", "tests.standin_worker", 1)
+        return Command((*options, remote), real.environment, real.where)
+
+    def listen(self, task: Task) -> str:
+        return self.ssh.listen(task)
 
 
 @dataclass(frozen=True)
@@ -54,6 +79,7 @@ def run_standins(
     trainers: int = 1,
     status: dict[str, Any] | None = None,
     echo: bool = False,
+    ssh: SshLauncher | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Run a cluster of stand-ins; its outcome and what was said."""
     said: list[str] = []
@@ -63,7 +89,7 @@ def run_standins(
         ClusterConfig(servers=servers, trainers=trainers), "test", ("script.py", "--its", "own"), logs, echo
     )
     outcome = run_cluster(
-        StandIns(folder, behaviours),
+        StandIns(folder, behaviours) if ssh is None else SshStandIns(ssh, folder, behaviours),
         plan,
         say=said.append,
         watch=lambda address, cluster_id: FixedStatus(status or {}),
@@ -85,7 +111,29 @@ def processes_of(folder: Path) -> dict[int, str]:
     return found
 
 
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, "waited too long"
+        time.sleep(0.02)
+
+
+def start_launcher(folder: Path, behaviours: Mapping[str, str], *ssh: str) -> subprocess.Popen[str]:
+    """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.standin_launch", str(folder), json.dumps(behaviours), *ssh],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until(lambda: len(list(folder.glob("ready-*"))) == 5)
+    return process
+
+
 if __name__ == "__main__":
-    outcome, said = run_standins(Path(sys.argv[1]), json.loads(sys.argv[2]), servers=2, trainers=2)
+    hosts, config = (*sys.argv[3:5], None, None)[:2]
+    ssh = SshLauncher(read_hosts(Path(hosts).read_text(), hosts, ""), ssh_config=config) if hosts else None
+    outcome, said = run_standins(Path(sys.argv[1]), json.loads(sys.argv[2]), servers=2, trainers=2, ssh=ssh)
     print("\n".join(said))
     sys.exit(outcome.exit_code)

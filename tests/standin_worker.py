@@ -1,7 +1,8 @@
 """Stands in for `launch.worker` in tests of launchers: processes that behave, or misbehave, as they are told.
 
-``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``spawn`` (a process of
-its own), ``stubborn`` (ignore SIGTERM), ``exit CODE``, ``sleep`` (for ever), ``wait`` (until the file ``over``).
+``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``arguments`` (print
+them), ``spawn`` (a process of its own), ``stubborn`` (ignore SIGTERM), ``exit CODE``, ``die``, ``sleep``,
+``ready`` and ``over`` (make a file), ``wait`` (until the file ``over`` is there).
 """
 
 import json
@@ -52,6 +53,10 @@ def stubborn(rest: str, folder: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def die(rest: str, folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def sleep(rest: str, folder: Path) -> None:
     time.sleep(FOR_EVER)
 
@@ -75,6 +80,7 @@ ACTIONS = {
     "arguments": arguments,
     "spawn": spawn,
     "stubborn": stubborn,
+    "die": die,
     "sleep": sleep,
     "wait": wait,
     "over": over,

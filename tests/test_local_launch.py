@@ -1,31 +1,19 @@
 """Launching processes on this machine: how a run ends, and that nothing is left of it."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from launch.process import Task, describe_exit
 from launch.supervise import Verdict, judge
-from tests.standin_launch import ROOT, processes_of, run_standins
+from tests.standin_launch import processes_of, run_standins, start_launcher, wait_until
 
 COORDINATOR = Task("coordinator", 0)
 SERVERS = (Task("server", 0), Task("server", 1))
 TRAINERS = (Task("trainer", 0), Task("trainer", 1))
 STATUS = {"rows": 12345, "updates_applied": 678, "servers_configured": 2, "saved": "", "events": []}
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "waited too long"
-        time.sleep(0.02)
 
 
 def exits(coordinator=None, servers=(None, None), trainers=(None, None)):
@@ -169,19 +157,6 @@ def test_a_trainer_that_ends_with_a_traceback_is_told_by_its_last_line(tmp_path)
 
 
 # --- ends from outside ---
-
-
-def start_launcher(folder: Path, behaviours: dict[str, str]) -> subprocess.Popen[str]:
-    """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.standin_launch", str(folder), json.dumps(behaviours)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    wait_until(lambda: len(list(folder.glob("ready-*"))) == 5)
-    return process
 
 
 ALL_READY = {"coordinator": "ready;sleep", "server": "ready;sleep"}

@@ -1,0 +1,246 @@
+"""Launching over ssh: hosts files, and two hosts (network namespaces) with a real sshd each."""
+
+import argparse
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.cli import main
+from launch.process import Task
+from launch.ssh import SshLauncher, read_hosts, ssh_launcher
+from pslib.errors import ConfigurationError
+from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher, wait_until
+
+SSHD = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+NET = "10.83.47"
+ADDRESSES = (f"{NET}.2", f"{NET}.3")
+
+
+# --- hosts files ---
+
+
+def hosts_of(text: str):
+    return read_hosts(text, "hosts.txt", "/here")
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        hosts_of(text)
+    return list(caught.value.problems)
+
+
+def test_a_host_with_nothing_said_runs_one_server_and_one_trainer_here_and_now():
+    (host,) = hosts_of("127.0.0.1\n")
+    assert (host.servers, host.trainers, host.python, host.dir) == (1, 1, "python3", "/here")
+
+
+def test_a_host_with_one_count_runs_nothing_else():
+    first, second = hosts_of("# two hosts\n10.0.0.1 servers=2\n\nme@10.0.0.2 trainers=3 dir=/data # gpu\n")
+    assert (first.servers, first.trainers) == (2, 0)
+    assert (second.servers, second.trainers, second.dir) == (0, 3, "/data")
+    assert (second.name, second.address) == ("me@10.0.0.2", "10.0.0.2")
+
+
+def test_all_mistakes_of_a_hosts_file_are_told_at_once_with_their_lines():
+    assert problems_of("10.0.0.1 server=2\n10.0.0.2 trainers=-1 python=\n10.0.0.3 nothing\n") == [
+        "hosts.txt:1: server: unknown key, did you mean 'servers'?",
+        "hosts.txt:2: trainers: expected a whole number from 0 to 4096, got '-1'",
+        "hosts.txt:2: python: expected a text, got none",
+        "hosts.txt:3: nothing: expected key=value",
+    ]
+
+
+def test_a_cluster_needs_a_server_and_a_trainer():
+    assert problems_of("10.0.0.1 servers=2\n")[0].startswith("hosts.txt: expected at least one of trainers")
+    assert problems_of("# nobody\n") == ["hosts.txt: expected at least one host, got none"]
+
+
+def test_a_loopback_address_among_several_hosts_is_refused():
+    assert (
+        "localhost: the other hosts can't reach its address 127.0.0.1"
+        in problems_of("localhost\n10.0.0.1\n")[0]
+    )
+
+
+def test_a_host_without_a_known_address_asks_for_one():
+    assert "add address=IP" in problems_of("no-such-host.invalid\n")[0]
+
+
+def test_listening_beyond_this_machine_needs_to_be_allowed(tmp_path):
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("10.0.0.1\n10.0.0.2\n")
+    given = {"hosts": str(hosts), "servers": None, "trainers": None, "ssh_config": None}
+    with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1, 10\.0\.0\.2.*give --insecure-network"):
+        ssh_launcher(argparse.Namespace(**given, insecure_network=False))
+    launcher, servers, trainers = ssh_launcher(argparse.Namespace(**given, insecure_network=True))
+    assert (servers, trainers) == (2, 2)
+    assert launcher.listen(Task("server", 1)) == "tcp://10.0.0.2:0"
+    assert launcher.listen(Task("coordinator", 0)) == "tcp://10.0.0.1:0"
+
+
+def test_loopback_hosts_need_no_permission(tmp_path):
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("localhost servers=1 trainers=2\n")
+    options = argparse.Namespace(
+        hosts=str(hosts), servers=None, trainers=None, ssh_config=None, insecure_network=False
+    )
+    assert ssh_launcher(options)[1:] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--on", "ssh"], "--on ssh needs --hosts FILE"),
+        (["--on", "ssh", "--hosts", "/no/such/file"], "the hosts file can't be read: No such file"),
+        (["--on", "ssh", "--hosts", "h", "--servers", "2"], "stand in the hosts file"),
+        (["--hosts", "h"], "--hosts is for --on ssh"),
+    ],
+)
+def test_a_wrong_way_to_ask_for_ssh_is_one_line_and_exit_code_64(arguments, words, capsys):
+    assert main(["launch", *arguments, "script.py"]) == 64
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+# --- two hosts ---
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+
+
+def _why_not() -> str | None:
+    """Why this machine can't have two hosts; None when it can."""
+    if os.geteuid() != 0:
+        return "needs root for network namespaces"
+    if SSHD is None or shutil.which("ssh") is None or shutil.which("ip") is None:
+        return "needs openssh-server, openssh-client and iproute2"
+    done = subprocess.run(["ip", "netns", "add", "pslib-try"], capture_output=True, timeout=20, check=False)
+    subprocess.run(["ip", "netns", "del", "pslib-try"], capture_output=True, timeout=20, check=False)
+    return None if done.returncode == 0 else "network namespaces are not allowed here"
+
+
+def _listens(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Two network namespaces joined by a bridge, an sshd in each; gives the ssh configuration."""
+    if why_not := _why_not():
+        pytest.skip(why_not)
+    folder = tmp_path_factory.mktemp("sshd")
+    folder.chmod(0o755)
+    names = [f"pslib-{os.getpid()}-{place}" for place in (1, 2)]
+    bridge = f"pslib{os.getpid() % 100000}"
+    for key in ("host_key", "user_key"):
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
+    shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
+    host_key = (folder / "host_key.pub").read_text()
+    (folder / "known_hosts").write_text("".join(f"{address} {host_key}" for address in ADDRESSES))
+    config = folder / "ssh_config"
+    config.write_text(
+        f"Host *\n IdentityFile {folder}/user_key\n IdentitiesOnly yes\n"
+        f" UserKnownHostsFile {folder}/known_hosts\n StrictHostKeyChecking yes\n User {getpass.getuser()}\n"
+    )
+    (folder / "sshd_config").write_text(
+        f"HostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\nUsePAM no\nStrictModes no\n"
+        "PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\nPidFile none\n"
+    )
+    Path("/run/sshd").mkdir(exist_ok=True)
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "addr", "add", f"{NET}.1/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+        for place, (name, address) in enumerate(zip(names, ADDRESSES, strict=True)):
+            inside, outside = f"{bridge}i{place}", f"{bridge}o{place}"
+            _run("ip", "netns", "add", name)
+            _run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside)
+            _run("ip", "link", "set", inside, "netns", name)
+            _run("ip", "link", "set", outside, "master", bridge, "up")
+            _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", inside)
+            _run("ip", "-n", name, "link", "set", inside, "up")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            command = ["ip", "netns", "exec", name, str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]
+            with (folder / f"sshd-{place}.log").open("wb") as log:
+                daemons.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+        end_s = time.monotonic() + 15
+        while not all(map(_listens, ADDRESSES)):
+            assert time.monotonic() < end_s, (folder / "sshd-0.log").read_text()
+            time.sleep(0.05)
+        yield config
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait(timeout=10)
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
+        subprocess.run(["ip", "link", "del", bridge], capture_output=True, timeout=20, check=False)
+
+
+def write_hosts(folder: Path) -> Path:
+    hosts = folder / "hosts.txt"
+    hosts.write_text("".join(f"{address} python={sys.executable} dir={ROOT}\n" for address in ADDRESSES))
+    return hosts
+
+
+@pytest.mark.root
+def test_a_host_that_does_not_answer_ends_the_run_with_sshs_own_words(two_hosts, tmp_path, capsys):
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text(f"{NET}.9 python={sys.executable}\n")
+    code = main(
+        ["launch", "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts), "--insecure-network",
+         "--out", str(tmp_path), "script.py"]
+    )  # fmt: skip
+    error = capsys.readouterr().err
+    assert code == 69
+    assert f"coordinator ({NET}.9" in error
+    assert "ended with exit code 255" in error
+    assert "ssh: connect to host" in error or "Host key verification failed" in error
+
+
+@pytest.mark.root
+def test_a_run_over_ssh_gathers_results_and_names_a_killed_trainer(two_hosts, tmp_path):
+    hosts = read_hosts(write_hosts(tmp_path).read_text(), "hosts.txt", "")
+    outcome, said = run_standins(
+        tmp_path,
+        {"trainer 0": "die", "trainer 1": "result b;over"},
+        servers=2,
+        trainers=2,
+        ssh=SshLauncher(hosts, ssh_config=str(two_hosts)),
+    )
+    assert outcome.exit_code == 0, said
+    assert [result["test"] for result in outcome.results] == ["b"]
+    assert len(said) == 1
+    assert said[0].startswith(f"trainer 0 ({ADDRESSES[0]}, pid ")
+    assert "was killed by signal 9 (SIGKILL)" in said[0]
+    wait_until(lambda: not processes_of(tmp_path), 10)
+
+
+@pytest.mark.root
+def test_processes_on_other_hosts_end_when_the_launcher_is_killed(two_hosts, tmp_path):
+    behaviours = {
+        "coordinator": "ready;sleep",
+        "server": "ready;sleep",
+        "trainer": "spawn;stubborn;ready;sleep",
+    }
+    launcher = start_launcher(tmp_path, behaviours, str(write_hosts(tmp_path)), str(two_hosts))
+    launcher.kill()
+    launcher.communicate(timeout=20)
+    wait_until(lambda: not processes_of(tmp_path), 15)
