@@ -152,21 +152,17 @@ class Model(ABC):
         over_keys = first_order_layer(tape, w, batch, self.schema)
         if not self.schema.dense:
             return (over_keys,)
-        return over_keys, dot(tape, self._dense_input(batch, w), dense["dense.w"])
+        return over_keys, dot(tape, batch.dense, dense["dense.w"])
 
     def _mlp_input(self, batch: Batch, vectors: Var) -> tuple[Var, ...]:
         """Field vectors, and the dense fields where the schema has any."""
         if not self.schema.dense:
             return (vectors,)
-        return vectors, Var(self._dense_input(batch, vectors))
+        return vectors, Var(batch.dense)
 
     def _mlp_width(self, dim: int) -> int:
         schema = self.schema
         return dim * (len(schema.sparse) + len(schema.ragged)) + len(schema.dense)
-
-    @staticmethod
-    def _dense_input(batch: Batch, like: Var) -> Array:
-        return batch.dense.astype(like.value.dtype, copy=False)
 
 
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
