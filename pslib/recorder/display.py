@@ -1,0 +1,126 @@
+"""How a run goes, on a terminal or in a log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import IO, Any, Protocol
+
+from tqdm import tqdm
+
+from pslib.recorder.status import Status, Window
+
+__all__ = ["Display", "display_for", "result_text", "short"]
+
+PLAIN_EVERY_S = 10.0  # where stderr is a file or a pipe, as in a batch job
+
+
+class Display(Protocol):
+    """Where a person looks."""
+
+    def show(self, status: Status, window: Window, now_s: float) -> None:
+        """Show the state of the run at ``now_s`` seconds since its start."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Write one line that stays."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal in order."""
+        ...
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """One evaluation as a line for people."""
+    parts = [f"{result.get('kind', 'evaluation')}"]
+    if "epoch" in result:
+        parts[0] += f" after epoch {result['epoch']}"
+    names = (("auc", "AUC"), ("logloss", "log loss"), ("calibration", "calibration"))
+    figures = [f"{said} {short(result.get(name))}" for name, said in names]
+    return f"{parts[0]}: {', '.join(figures)} on {int(result.get('examples', 0)):,} examples"
+
+
+def short(value: float | None) -> str:
+    """Four decimals, or a dash for what is not defined."""
+    return f"{value:.4f}" if value is not None and math.isfinite(value) else "-"
+
+
+def _figures_text(status: Status, window: Window) -> str:
+    return (
+        f"loss {short(window.loss)}, AUC {short(window.auc_recent)}, "
+        f"staleness {status.staleness_mean:.1f}, {status.rows:,} rows, "
+        f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
+    )
+
+
+def _phase_text(status: Status) -> str:
+    text = status.phase
+    if status.phase == "training" and status.epochs:
+        text += f" epoch {status.epoch}/{status.epochs}"
+    return f"{text}: {status.error}" if status.error else text
+
+
+_BAR_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n:,}/{total:,} [{elapsed}<{remaining}{postfix}]"
+
+
+class _QuietBar(tqdm):  # type: ignore[type-arg]
+    monitor_interval = 0  # no thread of its own: looks come twice a second anyway
+
+
+class _Bar:
+    """A bar on a terminal."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._bar: _QuietBar | None = None
+
+    def show(self, status: Status, window: Window, now_s: float) -> None:
+        total = max(status.examples_total, status.examples, 1)
+        if self._bar is None:
+            self._bar = _QuietBar(total=total, file=self._stream, dynamic_ncols=True, bar_format=_BAR_FORMAT)
+        self._bar.total = total
+        self._bar.n = status.examples
+        self._bar.set_description_str(_phase_text(status), refresh=False)
+        speed = f"{window.examples_per_s:,.0f}/s, " if status.examples else ""
+        self._bar.set_postfix_str(speed + _figures_text(status, window), refresh=False)
+        self._bar.refresh()
+
+    def say(self, text: str) -> None:
+        _QuietBar.write(text, file=self._stream)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class _PlainLines:
+    """A line every 10 s, and one whenever the phase changes, for logs."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._phase = ""
+        self._said_s = -math.inf
+
+    def show(self, status: Status, window: Window, now_s: float) -> None:
+        phase = _phase_text(status)
+        if phase == self._phase and now_s - self._said_s < PLAIN_EVERY_S:
+            return
+        self._phase, self._said_s = phase, now_s
+        text = f"[{now_s:6.1f} s] {phase}"
+        if status.examples:
+            text += f", {status.examples:,} of {max(status.examples_total, status.examples):,} examples, "
+            text += f"{window.examples_per_s:,.0f}/s, {_figures_text(status, window)}"
+        self.say(text)
+
+    def say(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def display_for(stream: IO[str]) -> Display:
+    """A bar for a terminal, lines for anything else."""
+    return _Bar(stream) if stream.isatty() else _PlainLines(stream)

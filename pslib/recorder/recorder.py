@@ -1,0 +1,283 @@
+"""The recorder is fed cumulative counters and keeps none of its own.
+
+A window is the difference of two looks, so a look that comes late or never loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from pslib.clock import Clock
+from pslib.data.files import atomic_output
+from pslib.recorder.display import Display, display_for, result_text
+from pslib.recorder.picture import picture
+from pslib.recorder.status import Status, Window, auc_of
+
+__all__ = ["RunRecorder"]
+
+LINE_EVERY_S = 1.0  # of metrics.jsonl: fine enough to see a stall, 86,400 lines a day
+RECENT_LOOKS = 10  # the recent AUC covers about this many seconds; one second's AUC is too noisy to read
+POINTS_MAX = 4_096  # of the picture; then every other one is dropped
+
+
+class RunRecorder:
+    """Writes down a run and shows how it goes.
+
+    Parameters
+    ----------
+    out : Path or None
+        Folder for ``metrics.jsonl`` (begun anew), ``summary.json`` and ``run.png``; None writes no file.
+    clock : Clock
+        Seconds count from the recorder's making.
+    progress : bool
+        Whether to show a bar on ``stream``, or a line every 10 s where it is not a terminal.
+    stream : text file, optional
+        Default: standard error.
+
+    Notes
+    -----
+    ``metrics.jsonl`` has one JSON object a line; a figure that is not defined is null.
+
+    ``{"event": "progress", ...}``, at most one a second: seconds, phase, epoch, examples, examples_per_s and
+    loss of the time since the line before, auc_recent of the last ten lines, auc since the start (both of
+    predictions made before training on the example), staleness, pushes, bytes, rows.
+
+    ``{"event": "evaluation", "seconds": ..., "result": {...}}``, one for each evaluation.
+
+    Examples
+    --------
+    >>> recorder = RunRecorder(None, SystemClock(), progress=False)  # doctest: +SKIP
+    >>> recorder.observe({"phase": "training", "examples": 1_000, "loss_sum": 500.0})  # doctest: +SKIP
+    >>> recorder.finish({"seed": 1})["examples"]  # doctest: +SKIP
+    1000
+    """
+
+    def __init__(
+        self, out: Path | None, clock: Clock, *, progress: bool = True, stream: IO[str] | None = None
+    ) -> None:
+        self._out = out
+        self._clock = clock
+        self._stream = stream if stream is not None else sys.stderr
+        self._start_s = clock.now_s()
+        self._status = Status()
+        self._line_status, self._line_s = Status(), 0.0
+        self._recent: deque[Status] = deque([Status()], maxlen=RECENT_LOOKS)
+        self._window = Window(0.0, math.nan, math.nan, 0.0)
+        self._training_s = 0.0
+        self._seen_s = 0.0
+        self._results_seen = 0
+        self._points: list[Window] = []
+        self._evaluations: list[tuple[float, float, str]] = []
+        self._lines: IO[str] | None = None
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
+        self._display: Display | None = display_for(self._stream) if progress else None
+
+    def __enter__(self) -> RunRecorder:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def observe(self, status: Mapping[str, Any]) -> None:
+        """Take a look at a run; call it about twice a second.
+
+        Parameters
+        ----------
+        status : mapping
+            Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples,
+            loss_sum, bins_positive and bins_negative (512 counts of `LogitBins`), staleness_sum,
+            staleness_count, staleness_max, pushes_sent, pushes_applied, updates_sent, updates_applied, rows,
+            memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters, results (a list that
+            grows), error. What is missing counts as zero. Counters that fall begin a new count.
+        """
+        now_s = self._clock.now_s() - self._start_s
+        before, self._status = self._status, Status.of(status)
+        if before.phase == "training":
+            self._training_s += now_s - self._seen_s
+        self._seen_s = now_s
+        if now_s - self._line_s >= LINE_EVERY_S:
+            self._write_progress(now_s)
+        self._take_results(now_s)
+        if self._display:
+            self._display.show(self._status, self._window, now_s)
+
+    def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """End the run: last line, ``summary.json``, ``run.png``, and the bar closed.
+
+        Parameters
+        ----------
+        summary : mapping
+            Figures that the caller knows better or adds, such as ``seed``; they replace those from the last
+            look.
+
+        Returns
+        -------
+        dict
+            What ``summary.json`` holds (None for a figure that is not defined).
+        """
+        now_s = self._clock.now_s() - self._start_s
+        if self._status.phase == "training":
+            self._training_s += now_s - self._seen_s
+            self._seen_s = now_s
+        self._write_progress(now_s)
+        if self._display:
+            self._display.show(self._status, self._window, now_s)
+        whole: dict[str, Any] = _plain({**self._summary(now_s), **summary})
+        self.close()
+        if self._out is not None:
+            with atomic_output(self._out / "summary.json") as path:
+                path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+            self._draw(self._out / "run.png", whole)
+        return whole
+
+    def close(self) -> None:
+        """Close the bar and ``metrics.jsonl``; `finish` does it too, and twice does no harm."""
+        if self._display:
+            self._display.close()
+            self._display = None
+        if self._lines:
+            self._lines.close()
+            self._lines = None
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._lines:
+            self._lines.write(json.dumps(_plain(line)) + "\n")
+            self._lines.flush()
+
+    def _write_progress(self, now_s: float) -> None:
+        status, window = self._status, self._look(now_s)
+        self._write(
+            {
+                "event": "progress",
+                "seconds": round(now_s, 3),
+                "phase": status.phase,
+                "job": status.job,
+                "epoch": status.epoch,
+                "epochs": status.epochs,
+                "examples": status.examples,
+                "examples_total": status.examples_total,
+                "examples_per_s": round(window.examples_per_s, 1),
+                "loss": window.loss,
+                "auc": auc_of(status.bins_positive, status.bins_negative),
+                "auc_recent": window.auc_recent,
+                "staleness_mean": status.staleness_mean,
+                "staleness_max": status.staleness_max,
+                "pushes_sent": status.pushes_sent,
+                "pushes_applied": status.pushes_applied,
+                "updates_sent": status.updates_sent,
+                "updates_applied": status.updates_applied,
+                "rows": status.rows,
+                "memory_bytes": status.memory_bytes,
+                "bytes_sent": status.bytes_sent,
+                "bytes_received": status.bytes_received,
+                "servers": status.servers,
+                "trainers": status.trainers,
+                **({"error": status.error} if status.error else {}),
+            }
+        )
+        # The last line may come right after the one before: a speed over so little says nothing.
+        if now_s - self._line_s >= LINE_EVERY_S / 2 or not self._points:
+            self._points.append(window)
+            self._window = window
+        self._line_status, self._line_s = status, now_s
+        if len(self._points) > POINTS_MAX:
+            del self._points[::2]
+
+    def _look(self, now_s: float) -> Window:
+        """Differences to the line before, and to ten lines before for the AUC."""
+        status, before = self._status, self._line_status
+        if status.examples < before.examples:  # a new job: its counters begin at zero
+            before = Status()
+            self._recent.clear()
+            self._recent.append(before)
+        examples = status.examples - before.examples
+        oldest = self._recent[0]
+        self._recent.append(status)
+        passed_s = now_s - self._line_s
+        return Window(
+            seconds=now_s,
+            loss=(status.loss_sum - before.loss_sum) / examples if examples else math.nan,
+            auc_recent=auc_of(
+                status.bins_positive - oldest.bins_positive, status.bins_negative - oldest.bins_negative
+            ),
+            examples_per_s=examples / passed_s if passed_s > 0 else 0.0,
+        )
+
+    def _take_results(self, now_s: float) -> None:
+        results = self._status.results
+        if len(results) < self._results_seen:
+            self._results_seen = 0
+        for result in results[self._results_seen :]:
+            self._write({"event": "evaluation", "seconds": round(now_s, 3), "result": result})
+            auc = result.get("auc")
+            if auc is not None and math.isfinite(auc):
+                self._evaluations.append((now_s, float(auc), str(result.get("kind", "evaluation"))))
+            if self._display:
+                self._display.say(result_text(result))
+        self._results_seen = len(results)
+
+    def _summary(self, now_s: float) -> dict[str, Any]:
+        status = self._status
+        result = status.results[-1] if status.results else {}
+        return {
+            "job": status.job,
+            "phase": status.phase,
+            "auc": result.get("auc"),
+            "logloss": result.get("logloss"),
+            "calibration": result.get("calibration"),
+            "auc_progressive": auc_of(status.bins_positive, status.bins_negative),
+            "examples": status.examples,
+            "seconds": round(now_s, 3),
+            "training_seconds": round(self._training_s, 3),
+            "examples_per_s": status.examples / self._training_s if self._training_s else 0.0,
+            "epochs": status.epochs,
+            "servers": status.servers,
+            "trainers": status.trainers,
+            "rows": status.rows,
+            "parameters": status.parameters,
+            "memory_bytes": status.memory_bytes,
+            "pushes_sent": status.pushes_sent,
+            "pushes_applied": status.pushes_applied,
+            "updates_sent": status.updates_sent,
+            "updates_applied": status.updates_applied,
+            "bytes_sent": status.bytes_sent,
+            "bytes_received": status.bytes_received,
+            "staleness_mean": status.staleness_mean,
+            "staleness_max": status.staleness_max,
+            "seed": None,
+            "error": status.error,
+        }
+
+    def _draw(self, path: Path, summary: Mapping[str, Any]) -> None:
+        try:
+            figure = picture(self._points, self._evaluations, summary)
+        except ImportError:
+            self._stream.write(
+                "no run.png: matplotlib is not installed; `pip install 'sparse-pslib[plot]'` brings it\n"
+            )
+            return
+        with atomic_output(path) as temporary:
+            figure.savefig(temporary, format="png")
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON has: NumPy numbers become numbers, nan and infinity null."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | None) else str(value)

@@ -1,0 +1,97 @@
+"""One look at a running job, and what happened between two looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.metrics import LOGIT_BINS, LogitBins
+
+__all__ = ["Status", "Window", "auc_of"]
+
+
+def _no_bins() -> NDArray[np.int64]:
+    return np.zeros(LOGIT_BINS, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Status:
+    """One look at the cumulative counters of a run; what is missing is zero."""
+
+    phase: str = "waiting"
+    job: str = ""
+    error: str | None = None
+    epoch: int = 0
+    epochs: int = 0
+    examples_total: int = 0
+    examples: int = 0
+    loss_sum: float = 0.0
+    staleness_sum: float = 0.0
+    staleness_count: int = 0
+    staleness_max: int = 0
+    pushes_sent: int = 0
+    pushes_applied: int = 0
+    updates_sent: int = 0
+    updates_applied: int = 0
+    rows: int = 0
+    memory_bytes: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    servers: int = 0
+    trainers: int = 0
+    parameters: int = 0
+    bins_positive: NDArray[np.int64] = field(default_factory=_no_bins)
+    bins_negative: NDArray[np.int64] = field(default_factory=_no_bins)
+    results: Sequence[Mapping[str, Any]] = ()
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> Status:
+        """Read a status as `RunRecorder.observe` gets it; unknown names are passed over."""
+        known = {f.name for f in fields(Status)}
+        values = {name: value for name, value in given.items() if name in known and value is not None}
+        for name in ("bins_positive", "bins_negative"):
+            if len(values.get(name, ())):
+                values[name] = np.asarray(values[name]).astype(np.int64)
+            else:
+                values.pop(name, None)
+        return Status(**values)
+
+    @property
+    def staleness_mean(self) -> float:
+        """Mean number of batches that a row was behind when its gradient arrived; 0 before the first."""
+        return self.staleness_sum / self.staleness_count if self.staleness_count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened between two looks.
+
+    Attributes
+    ----------
+    seconds : float
+        Since the start, at the later look.
+    loss : float
+        Mean log loss of the examples between them; nan when there is none.
+    auc_recent : float
+        Predict-then-train AUC of about the last ten seconds.
+    examples_per_s : float
+        Speed between them.
+    """
+
+    seconds: float
+    loss: float
+    auc_recent: float
+    examples_per_s: float
+
+
+def auc_of(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> float:
+    """AUC of two histograms of logits, which may be differences of cumulative ones; nan where undefined."""
+    # One trainer's counters may fall when another takes over its lease: such a difference says nothing.
+    if min(positives.min(), negatives.min()) < 0:
+        return math.nan
+    return LogitBins(positives.astype(np.uint64), negatives.astype(np.uint64)).auc()

@@ -1,0 +1,240 @@
+"""What is shown and written of a run, from cumulative looks at it."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+
+from pslib.metrics import LogitBins
+from pslib.recorder import RunRecorder, recorder
+
+
+class HandClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def sleep_s(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def bins_of(good: int, bad: int) -> dict:
+    """Bins with so many pairs in the right and in the wrong order."""
+    bins = LogitBins()
+    bins.add(np.float32([1] * good + [-1] * bad), np.ones(good + bad))
+    bins.add(np.float32([0] * max(good + bad, 1)), np.zeros(max(good + bad, 1)))
+    return {"bins_positive": bins.positives.tolist(), "bins_negative": bins.negatives.tolist()}
+
+
+def training(examples: int, **more) -> dict:
+    return {
+        "phase": "training", "job": "demo", "epoch": 1, "epochs": 2, "examples_total": 10_000,
+        "examples": examples, "loss_sum": 0.5 * examples, "servers": 2, "trainers": 3, **more,
+    }  # fmt: skip
+
+
+def watch(out, looks, *, every_s=0.5, stream=None, progress=False, summary=None):
+    """Feed ``looks`` at even times; give the lines written and the summary."""
+    clock = HandClock()
+    run = RunRecorder(out, clock, progress=progress, stream=stream or io.StringIO())
+    for look in looks:
+        clock.sleep_s(every_s)
+        run.observe(look)
+    whole = run.finish({"seed": 7} if summary is None else summary)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if out else []
+    return lines, whole
+
+
+def test_at_most_one_line_a_second_and_each_tells_of_the_time_since_the_last(tmp_path):
+    lines, _ = watch(tmp_path, [training(100 * i, loss_sum=0.25 * 100 * i) for i in range(1, 9)])
+    assert [line["seconds"] for line in lines] == [1, 2, 3, 4, 4]
+    assert [line["examples"] for line in lines] == [200, 400, 600, 800, 800]
+    assert [line["examples_per_s"] for line in lines[:4]] == [200] * 4
+    assert [line["loss"] for line in lines] == [0.25] * 4 + [None]
+
+
+def test_the_loss_is_that_of_the_window_and_not_of_all_examples(tmp_path):
+    lines, _ = watch(tmp_path, [training(100, loss_sum=70), training(200, loss_sum=110)], every_s=1)
+    assert [line["loss"] for line in lines[:2]] == pytest.approx([0.7, 0.4])
+
+
+def test_the_recent_auc_forgets_what_is_older_than_ten_lines(tmp_path):
+    poor, good = bins_of(0, 50), bins_of(50, 0)
+    both = {name: (np.array(poor[name]) + np.array(good[name])).tolist() for name in poor}
+    looks = [training(100, **poor)] * 11 + [training(200, **both)]
+    lines, _ = watch(tmp_path, looks, every_s=1)
+    assert (lines[0]["auc"], lines[0]["auc_recent"]) == (0, 0)
+    assert (lines[11]["auc"], lines[11]["auc_recent"]) == (0.5, 1)
+
+
+def test_every_evaluation_has_a_line_at_once_and_once(tmp_path):
+    first = {"kind": "test", "auc": 0.7, "logloss": 0.5, "calibration": 1.1, "examples": 10, "epoch": 1}
+    second = {**first, "auc": float("nan"), "epoch": 2}
+    looks = [training(1), training(2, results=[first]), training(3, results=[first, second])]
+    lines, whole = watch(tmp_path, looks, every_s=0.1)
+    found = [line for line in lines if line["event"] == "evaluation"]
+    assert [line["result"]["auc"] for line in found] == [0.7, None]
+    assert [line["seconds"] for line in found] == [0.2, 0.3]
+    assert whole["logloss"] == 0.5
+
+
+def test_the_summary_holds_the_figures_of_the_last_look(tmp_path):
+    last = training(
+        6_000, staleness_sum=30, staleness_count=20, staleness_max=4, pushes_sent=60, pushes_applied=59,
+        rows=11, parameters=22, results=[{"auc": 0.75, "logloss": 0.5}],
+    )  # fmt: skip
+    done = {**last, "phase": "done"}
+    _, whole = watch(tmp_path, [{"phase": "waiting"}, training(0), last, done], every_s=2)
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert written == whole
+    expected = {
+        "auc": 0.75, "logloss": 0.5, "examples": 6_000, "seconds": 8, "training_seconds": 4,
+        "examples_per_s": 1_500, "servers": 2, "trainers": 3, "rows": 11, "parameters": 22, "pushes_sent": 60,
+        "pushes_applied": 59, "staleness_mean": 1.5, "staleness_max": 4, "seed": 7,
+    }  # fmt: skip
+    assert {name: whole[name] for name in expected} == expected
+
+
+def test_what_the_caller_knows_better_replaces_what_was_seen(tmp_path):
+    _, whole = watch(tmp_path, [training(5)], summary={"auc": 0.9, "seed": 3, "note": "x"})
+    assert (whole["auc"], whole["seed"], whole["note"], whole["examples"]) == (0.9, 3, "x", 5)
+
+
+def test_missing_counters_are_zero(tmp_path):
+    lines, whole = watch(tmp_path, [{}, {"phase": "training"}, {"unknown": 1, "rows": None}], every_s=1)
+    assert [line["phase"] for line in lines] == ["waiting", "training", "waiting", "waiting"]
+    assert whole["examples"] == whole["rows"] == whole["staleness_mean"] == whole["examples_per_s"] == 0
+    assert whole["auc"] is None
+
+
+def test_a_run_that_never_began_still_ends_with_all_files(tmp_path):
+    watch(tmp_path, [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.png", "summary.json"]
+
+
+def test_counters_that_fall_begin_anew(tmp_path):
+    lines, _ = watch(tmp_path, [training(1_000, **bins_of(9, 0)), training(100, **bins_of(0, 4))], every_s=1)
+    assert lines[1]["examples_per_s"] == 100
+    assert lines[1]["loss"] == 0.5
+    assert lines[1]["auc_recent"] == 0
+
+
+def test_a_failure_is_written_down(tmp_path):
+    lines, whole = watch(tmp_path, [{"phase": "failed", "error": "server 1 was lost"}], every_s=1)
+    assert lines[0]["error"] == whole["error"] == "server 1 was lost"
+
+
+def test_numpy_numbers_and_arrays_are_understood(tmp_path):
+    bins = {name: np.array(counts, np.uint64) for name, counts in bins_of(3, 1).items()}
+    lines, _ = watch(tmp_path, [training(np.int64(8), rows=np.uint64(3), **bins)], every_s=1)
+    assert lines[0]["auc"] == 0.75
+    assert json.loads((tmp_path / "summary.json").read_text())["rows"] == 3
+
+
+def test_lines_are_readable_while_the_run_goes_on(tmp_path):
+    clock = HandClock()
+    with RunRecorder(tmp_path, clock, progress=False) as run:
+        clock.sleep_s(1)
+        run.observe(training(5))
+        assert json.loads((tmp_path / "metrics.jsonl").read_text())["examples"] == 5
+
+
+def test_a_log_gets_a_line_for_each_phase_then_one_every_ten_seconds():
+    stream = io.StringIO()
+    result = {
+        "kind": "test",
+        "auc": 0.7123,
+        "logloss": 0.5,
+        "calibration": 1.0,
+        "examples": 1_500,
+        "epoch": 1,
+    }
+    looks = [{"phase": "waiting"}, *[training(100 * i) for i in range(24)], training(2_400, results=[result])]
+    watch(None, looks, every_s=1, stream=stream, progress=True)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "[   1.0 s] waiting"
+    assert [line[:35] for line in lines[1:4]] == [
+        "[   2.0 s] training epoch 1/2",
+        "[  12.0 s] training epoch 1/2, 1,00",
+        "[  22.0 s] training epoch 1/2, 2,00",
+    ]
+    assert "2,000 of 10,000 examples, 100/s, loss 0.5000" in lines[3]
+    assert lines[4] == "test after epoch 1: AUC 0.7123, log loss 0.5000, calibration 1.0000 on 1,500 examples"
+    assert len(lines) == 5
+
+
+def test_a_terminal_gets_a_bar_and_results_above_it():
+    stream = Terminal()
+    watch(None, [{}, training(2_500), training(5_000, results=[{"kind": "test", "auc": 0.7}])], stream=stream,
+          progress=True, every_s=1)  # fmt: skip
+    text = stream.getvalue()
+    assert "waiting" in text
+    assert "training epoch 1/2  25%|" in text
+    assert "5,000/10,000" in text
+    assert "2,500/s" in text
+    assert "test: AUC 0.7000" in text
+    assert text.endswith("\n")
+
+
+def test_without_progress_nothing_is_shown():
+    stream = Terminal()
+    watch(None, [training(5)], stream=stream)
+    assert stream.getvalue() == ""
+
+
+def test_without_a_folder_no_file_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, whole = watch(None, [training(5)])
+    assert whole["examples"] == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_one_line_says_how_to_get_the_picture(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    stream = io.StringIO()
+    watch(tmp_path, [training(5)], stream=stream)
+    assert stream.getvalue() == (
+        "no run.png: matplotlib is not installed; `pip install 'sparse-pslib[plot]'` brings it\n"
+    )
+    assert (tmp_path / "summary.json").exists()
+    assert not (tmp_path / "run.png").exists()
+
+
+def test_the_picture_is_a_png_of_a_readable_size(tmp_path):
+    watch(tmp_path, [training(i * 1_000, **bins_of(i, 1)) for i in range(40)], every_s=1)
+    head = (tmp_path / "run.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(head[16:20], "big") >= 800
+
+
+def test_a_long_run_keeps_a_bounded_number_of_points(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "POINTS_MAX", 8)
+    clock = HandClock()
+    run = RunRecorder(None, clock, progress=False)
+    for i in range(100):
+        clock.sleep_s(1)
+        run.observe(training(i))
+        assert len(run._points) <= 8
+    assert run._points[-1].seconds == 100
+    assert math.isfinite(run._points[-1].loss)
