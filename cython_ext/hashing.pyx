@@ -53,8 +53,8 @@ def mix64(const uint64_t[::1] keys):
     Returns
     -------
     (n,) uint64
-        ``x ^= x >> 32; x *= C; x ^= x >> 32; x *= C; x ^= x >> 32`` with ``C = 0xd6e8feb86659fd93``: a bijection
-        that maps 0 to 0, a light relative of Pelle Evensen's rrmxmx.
+        ``x ^= x >> 32; x *= C; x ^= x >> 32; x *= C; x ^= x >> 32``, ``C = 0xd6e8feb86659fd93``: a bijection
+        mapping 0 to 0, a light relative of Pelle Evensen's rrmxmx.
     """
     cdef Py_ssize_t i, n = keys.shape[0]
     mixed = np.empty(n, np.uint64)
