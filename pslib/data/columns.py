@@ -1,0 +1,138 @@
+"""Arrow columns as NumPy arrays, straight from their buffers: no Python object a value.
+
+Every function takes one Arrow array (not chunked), with any offset, and honours its validity bitmap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+
+from cython_ext.hashing import hash_ints, hash_strings, null_key
+
+__all__ = ["keys_of", "lists_of", "numbers_of", "validity_of"]
+
+_WIDE_OFFSETS = (types.is_large_string, types.is_large_binary)
+_NARROW_OFFSETS = (types.is_string, types.is_binary)
+
+
+def _bits(buffer: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
+    first = offset // 8
+    packed = np.frombuffer(buffer, np.uint8, count=(offset % 8 + count + 7) // 8, offset=first)
+    return np.unpackbits(packed, bitorder="little", count=offset % 8 + count)[offset % 8 :]
+
+
+def validity_of(array: pa.Array) -> NDArray[np.uint8] | None:
+    """(n,) uint8 with 0 where the value is null; None when none is."""
+    if array.null_count == 0:
+        return None
+    if types.is_null(array.type):
+        return np.zeros(len(array), np.uint8)
+    return _bits(array.buffers()[0], array.offset, len(array))
+
+
+def numbers_of(array: pa.Array) -> NDArray[np.generic]:
+    """(n,) values of an integer, float or boolean array in their own dtype; nulls hold any number.
+
+    A view into Arrow's buffer where that is possible (not for booleans and dictionaries).
+    """
+    if types.is_dictionary(array.type):
+        return numbers_of(array.cast(array.type.value_type))
+    if types.is_null(array.type):
+        return np.zeros(len(array), np.float32)
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None:
+        return np.zeros(len(array), np.float32)
+    if types.is_boolean(array.type):
+        return _bits(buffer, array.offset, len(array))
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    return np.frombuffer(buffer, dtype, count=len(array), offset=array.offset * dtype.itemsize)
+
+
+def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:
+    """Keys of an array of integers, booleans, strings, bytes, or a dictionary of them.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Of a type that `pslib.data.dataset.key_kind` knows.
+    salt : int
+        Of the vocabulary.
+
+    Returns
+    -------
+    (n,) uint64
+        The same for the same value in any of these types: int8 or uint64, string or dictionary of large
+        strings. A null has a key of its own.
+    """
+    kind = array.type
+    if types.is_null(kind):
+        return np.full(len(array), null_key(salt), np.uint64)
+    if types.is_dictionary(kind):
+        return _dictionary_keys(array, salt)
+    valid = validity_of(array)
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return hash_ints(_as_int64(numbers_of(array)), salt, valid)
+    if any(test(kind) for test in _NARROW_OFFSETS):
+        return hash_strings(*_text(array, np.dtype(np.int32)), salt, valid)
+    if any(test(kind) for test in _WIDE_OFFSETS):
+        return hash_strings(*_text(array, np.dtype(np.int64)), salt, valid)
+    return keys_of(
+        pc.cast(array, pa.large_string() if types.is_string_view(kind) else pa.large_binary()), salt
+    )
+
+
+def _as_int64(values: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Integers as int64; unsigned 64-bit ones by their bits."""
+    return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
+
+
+def _text(array: pa.Array, dtype: np.dtype[np.generic]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Data and offsets of a string array; the offsets are int32 or int64."""
+    _, offset_buffer, data_buffer = array.buffers()
+    if len(array) == 0 or offset_buffer is None:
+        return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int32)
+    offsets = np.frombuffer(offset_buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    data = np.empty(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return data, offsets
+
+
+def _dictionary_keys(array: pa.DictionaryArray, salt: int) -> NDArray[np.uint64]:
+    """Each dictionary value is hashed once, however often it is used."""
+    indices = array.indices
+    valid = validity_of(indices)
+    keys = np.append(keys_of(array.dictionary, salt), np.uint64(null_key(salt)))
+    places = numbers_of(indices).astype(np.int64)
+    if valid is not None:
+        places[valid == 0] = keys.size - 1  # the index of a null may hold anything
+    return keys[places]
+
+
+def lists_of(array: pa.Array, salt: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Keys of all list elements, one list after the other, and the length of each list.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Lists of what `keys_of` takes, or all null.
+    salt : int
+        Of the vocabulary.
+
+    Returns
+    -------
+    keys : (m,) uint64
+        A null element has the null key.
+    lengths : (n,) int64
+        0 for a null list.
+    """
+    if types.is_null(array.type):
+        return np.empty(0, np.uint64), np.zeros(len(array), np.int64)
+    counts = pc.list_value_length(array)
+    lengths = numbers_of(counts).astype(np.int64)
+    valid = validity_of(array)
+    if valid is not None:
+        lengths[valid == 0] = 0
+    return keys_of(array.flatten(), salt), lengths

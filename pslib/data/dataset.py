@@ -1,0 +1,299 @@
+"""Parquet files as one data set: opened, checked against the schema up front, listed by row group."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from pslib.errors import DataError
+from pslib.schema import Schema
+from pslib.tables import text_hash
+
+__all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind"]
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+"""Names that count as data in a folder; a file that is named itself may have any."""
+
+PROBLEMS_MAX = 50
+"""Problems shown at once: a thousand files with the same fault need not be listed."""
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group of one file.
+
+    Attributes
+    ----------
+    file : str
+        Path or URI as opened.
+    row_group : int
+        0-based number in the file.
+    rows : int
+        At least 0.
+    first_row : int
+        Row number in the file of its first row, 0-based.
+    """
+
+    file: str
+    row_group: int
+    rows: int
+    first_row: int
+
+
+class ParquetData:
+    """All row groups of some Parquet files with the columns of a schema.
+
+    Parameters
+    ----------
+    paths : path, URI, folder, glob pattern, or a sequence of them
+        A folder gives its ``*.parquet`` (``.parq``, ``.pq``) files, at any depth, ordered by name; names that
+        start with ``_`` or ``.`` are left out. URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) go
+        through pyarrow.fs; patterns are for local paths.
+    schema : Schema
+
+    Raises
+    ------
+    DataError
+        When a path is missing or twice there, a file is not Parquet, a column is missing or of a wrong type,
+        or there is no row: all problems at once.
+
+    Attributes
+    ----------
+    schema : Schema
+    row_groups : tuple of RowGroup
+        In file order.
+    rows : int
+        Rows of all of them.
+    fingerprint : int
+        64-bit hash of file names (without folders), sizes and row counts: the same after a move to another
+        folder, another one when a file was added, rewritten or renamed.
+    """
+
+    def __init__(self, paths: Paths, schema: Schema) -> None:
+        self.schema = schema
+        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        problems: list[str] = [] if given else ["data: expected at least one path, got none"]
+        files: list[str] = []
+        for path in given:
+            found, problem = _files_of(os.fspath(path))
+            problems += [f"{file}: given twice; name each file once" for file in found if file in files]
+            files += found
+            problems += problem
+        groups: list[RowGroup] = []
+        marks: list[str] = []
+        kinds = _KeyKinds(schema)
+        for file in dict.fromkeys(files):
+            problems += self._examine(file, groups, marks, kinds)
+        if not problems and not any(group.rows for group in groups):
+            problems.append(f"{', '.join(files)}: expected at least one row, got none")
+        if problems:
+            more = len(problems) - PROBLEMS_MAX
+            raise DataError(
+                *problems[:PROBLEMS_MAX], *([f"... and {more} problems more"] if more > 0 else [])
+            )
+        self.row_groups = tuple(groups)
+        self.rows = sum(group.rows for group in groups)
+        self.fingerprint = text_hash(*marks)
+
+    def _examine(self, file: str, groups: list[RowGroup], marks: list[str], kinds: _KeyKinds) -> list[str]:
+        """Append the file's row groups and mark; its problems."""
+        try:
+            with open_parquet(file) as opened:
+                metadata, arrow_schema = opened.metadata, opened.schema_arrow
+                counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        except (OSError, pa.ArrowException) as error:
+            return [f"{file}: expected a Parquet file; {_first_line(error)}"]
+        first_row = 0
+        for i, rows in enumerate(counts):
+            groups.append(RowGroup(file, i, rows, first_row))
+            first_row += rows
+        marks.append(f"{file.rpartition('/')[2]} {_file_bytes(file)} {','.join(map(str, counts))}")
+        return column_problems(arrow_schema, self.schema, file) or kinds.conflicts(arrow_schema, file)
+
+
+def open_parquet(file: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
+    """Open a path or URI, mapped into memory where the file is local; close it with ``with`` or `close`."""
+    filesystem, path = _filesystem(file)
+    source = filesystem.open_input_file(path)
+    try:
+        return pq.ParquetFile(source, read_dictionary=read_dictionary)
+    except BaseException:
+        source.close()
+        raise
+
+
+def key_kind(kind: pa.DataType) -> str | None:
+    """How values of an Arrow type become keys.
+
+    Returns
+    -------
+    str or None
+        ``"integer"`` (all widths, bool), ``"string"`` (also binary, as bytes), ``"null"``, or None when this
+        type makes no keys. A dictionary is what its values are.
+    """
+    if types.is_dictionary(kind):
+        return key_kind(kind.value_type)
+    if types.is_null(kind):
+        return "null"
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return "integer"
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+             types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)  # fmt: skip
+    return "string" if any(test(kind) for test in tests) else None
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of this type are lists: variable, large, fixed-size or view."""
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view,
+             types.is_large_list_view)  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def _label_problem(kind: pa.DataType) -> str | None:
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return None
+    return f"a label is integer, float or boolean, got {kind}"
+
+
+def _dense_problem(kind: pa.DataType) -> str | None:
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_integer(value) or types.is_floating(value) or types.is_boolean(value) or types.is_null(value):
+        return None
+    hint = "; cast it to float" if types.is_decimal(value) else ""
+    hint = "; did you mean a sparse column?" if key_kind(value) == "string" else hint
+    return f"a dense column is integer, float or boolean, got {kind}{hint}"
+
+
+def _sparse_problem(kind: pa.DataType) -> str | None:
+    if key_kind(kind) is not None:
+        return None
+    hint = "; did you mean a ragged column?" if is_list(kind) else "; cast it to one of them"
+    if types.is_floating(kind):
+        hint = "; did you mean a dense column? (a float is no identity: cast ids to integer)"
+    return f"a sparse column is integer, boolean, string or binary, got {kind}{hint}"
+
+
+def _ragged_problem(kind: pa.DataType) -> str | None:
+    if types.is_null(kind) or (is_list(kind) and key_kind(kind.value_type) is not None):
+        return None
+    hint = "" if is_list(kind) or key_kind(kind) is None else "; did you mean a sparse column?"
+    return f"a ragged column is a list of integers or strings, got {kind}{hint}"
+
+
+def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list[str]:
+    """What keeps columns of these Arrow types from being read by the schema.
+
+    Parameters
+    ----------
+    arrow_schema : pyarrow.Schema
+        Of a file.
+    schema : Schema
+    where : str
+        Name of the file, for the messages.
+
+    Returns
+    -------
+    list of str
+        One line a problem; empty when all columns are there and fit.
+    """
+    checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = [(schema.label, _label_problem)]
+    checks += [(field.name, _dense_problem) for field in schema.dense]
+    checks += [(field.name, _sparse_problem) for field in schema.sparse]
+    checks += [(field.name, _ragged_problem) for field in schema.ragged]
+    problems = []
+    for name, check in checks:
+        places = arrow_schema.get_all_field_indices(name)
+        if len(places) == 1:
+            problem = check(arrow_schema.field(places[0]).type)
+            problems += [f"{where}: column {name!r}: {problem}"] if problem else []
+        elif places:
+            problems.append(f"{where}: column {name!r} is there {len(places)} times; rename all but one")
+        else:
+            problems.append(f"{where}: no column {name!r}; {_suggestion(name, arrow_schema.names)}")
+    return problems
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=3)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"the file has {shown or 'no columns'}"
+
+
+class _KeyKinds:
+    """Whether each key column is made of integers or of strings, held the same over all files."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.names = [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
+        self.seen: dict[str, tuple[str, str]] = {}
+
+    def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:
+        problems = []
+        for name in self.names:
+            arrow_type = arrow_schema.field(name).type
+            kind = key_kind(arrow_type.value_type if is_list(arrow_type) else arrow_type)
+            if kind is None or kind == "null":
+                continue
+            first_kind, first_file = self.seen.setdefault(name, (kind, file))
+            if kind != first_kind:
+                problems.append(
+                    f"{file}: column {name!r} is {kind}, but {first_kind} in {first_file}: equal values "
+                    "would get different keys; write both with one type"
+                )
+        return problems
+
+
+def _filesystem(file: str) -> tuple[pafs.FileSystem, str]:
+    if "://" in file:
+        filesystem, path = pafs.FileSystem.from_uri(file)
+        return filesystem, path
+    return pafs.LocalFileSystem(use_mmap=True), file
+
+
+def _file_bytes(file: str) -> int:
+    filesystem, path = _filesystem(file)
+    return int(filesystem.get_file_info(path).size)
+
+
+def _files_of(path: str) -> tuple[list[str], list[str]]:
+    """Files that a path stands for, and what is wrong with it."""
+    try:
+        filesystem, inner = _filesystem(path)
+        info = filesystem.get_file_info(inner)
+    except (OSError, pa.ArrowException) as error:
+        return [], [f"{path}: can't be opened; {_first_line(error)}"]
+    if info.type == pafs.FileType.File:
+        return [path], []
+    if info.type == pafs.FileType.Directory:
+        prefix = path[: len(path) - len(inner)] if "://" in path and path.endswith(inner) else ""
+        found = sorted(prefix + name for name in _data_files(filesystem, inner))
+        missing = f"{path}: expected a folder with {', '.join('*' + s for s in SUFFIXES)} files, got none"
+        return found, [] if found else [missing]
+    if "://" not in path and glob.has_magic(path):
+        found = sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
+        return found, [] if found else [f"{path}: no file matches this pattern"]
+    return [], [f"{path}: no such file or folder"]
+
+
+def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
+    for info in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True)):
+        inner = info.path[len(folder) :].strip("/").split("/")
+        hidden = any(part.startswith(("_", ".")) for part in inner)
+        if info.type == pafs.FileType.File and info.path.lower().endswith(SUFFIXES) and not hidden:
+            yield info.path
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,153 @@
+"""Batches of a lease: the same bits for the same (seed, epoch, lease, batch rows), whatever came before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.distinct import distinct
+from pslib.batch import Batch
+from pslib.data.dataset import ParquetData
+from pslib.data.order import LeasePiece, Order
+from pslib.data.window import DecodedWindow, WindowDecoder
+from pslib.errors import ConfigurationError
+from pslib.ragged import Ragged
+from pslib.schema import Schema
+
+__all__ = ["LeaseReader"]
+
+
+class LeaseReader:
+    """Reads leases of an order as keyed batches; keeps one window decoded, for the leases that share it.
+
+    Not for several threads at once.
+
+    Parameters
+    ----------
+    data : ParquetData
+    schema : Schema
+        The one that ``data`` was opened with.
+    order : Order
+        Over the row groups of ``data``.
+    batch_rows : int
+        Examples of a batch; the last batch of a lease may be shorter.
+
+    Raises
+    ------
+    ConfigurationError
+        When schema or order belong to other data, or ``batch_rows`` is below 1; all problems at once.
+
+    Examples
+    --------
+    >>> data = ParquetData("train/", schema)                                              # doctest: +SKIP
+    >>> order = Order(7, [g.rows for g in data.row_groups], default_lease_rows(data.rows, 4096))
+    >>> reader = LeaseReader(data, schema, order, batch_rows=4096)
+    >>> for batch in reader.batches(epoch=0, lease_index=3, first_batch=2):
+    ...     train(batch)
+    """
+
+    def __init__(self, data: ParquetData, schema: Schema, order: Order, batch_rows: int) -> None:
+        problems = []
+        if batch_rows < 1:
+            problems.append(f"reader: batch_rows must be at least 1, got {batch_rows}")
+        if schema != data.schema:
+            problems.append(
+                "reader: the schema is not the one that the data was opened with; open it with this one"
+            )
+        if order.row_counts != tuple(group.rows for group in data.row_groups):
+            problems.append(
+                "reader: the order is over other row groups than the data has; make it from data.row_groups"
+            )
+        if problems:
+            raise ConfigurationError(*problems)
+        self._data, self._schema, self._order, self._batch_rows = data, schema, order, batch_rows
+        self._decoder = WindowDecoder(data)
+        self._cached: tuple[int, int] | None = None
+        self._window: DecodedWindow | None = None
+        self._window_order = np.empty(0, np.int64)
+        self._keys = np.empty(0, np.uint64)
+
+    def batch_count(self, epoch: int, lease_index: int) -> int:
+        """Number of batches of a lease.
+
+        Raises
+        ------
+        IndexError
+            When the epoch has no such lease.
+        """
+        return -(-self._order.lease(epoch, lease_index).rows // self._batch_rows)
+
+    def batches(self, epoch: int, lease_index: int, first_batch: int = 0) -> Iterator[Batch]:
+        """Batches of a lease from ``first_batch`` on; those before it are not built.
+
+        Parameters
+        ----------
+        epoch : int
+        lease_index : int
+        first_batch : int
+            0 to `batch_count`, which gives no batch.
+
+        Raises
+        ------
+        IndexError
+            At once, when there is no such lease or batch.
+        DataError
+            With the first batch, when the lease's window holds a bad value; it names file, row and column.
+        """
+        count = self.batch_count(epoch, lease_index)
+        if not 0 <= first_batch <= count:
+            raise IndexError(f"first_batch must be in 0..{count} for lease {lease_index}, got {first_batch}")
+        return self._cut(epoch, self._order.lease(epoch, lease_index), first_batch)
+
+    def close(self) -> None:
+        """Forget the window and close the file at hand; reading again opens it again."""
+        self._decoder.close()
+        self._cached, self._window = None, None
+
+    def _cut(self, epoch: int, lease: LeasePiece, first_batch: int) -> Iterator[Batch]:
+        for start in range(lease.start + first_batch * self._batch_rows, lease.stop, self._batch_rows):
+            window, order = self._decoded(epoch, lease.window)
+            rows = order[start : min(start + self._batch_rows, lease.stop)]
+            yield self._batch(window, rows)
+
+    def _batch(self, window: DecodedWindow, rows: NDArray[np.int64]) -> Batch:
+        """Examples of some rows of a window, their keys made distinct."""
+        fields = window.sparse_keys.shape[1]
+        lists = [_taken(ragged, rows) for ragged in window.ragged_keys]
+        split = np.cumsum([rows.size * fields, *(values.size for values, _ in lists)])
+        if split[-1] > self._keys.size:
+            self._keys = np.empty(split[-1], np.uint64)
+        flat = self._keys[: split[-1]]  # kept from batch to batch: fresh pages cost more than filling them
+        by_example = flat[: split[0]].reshape(rows.size, fields)
+        np.take(window.sparse_keys, rows, axis=0, out=by_example, mode="clip")  # "raise" would copy twice
+        for (values, _), start, stop in zip(lists, split, split[1:], strict=False):
+            flat[start:stop] = values
+        keys, inverse = distinct(flat)
+        ragged = {
+            field.name: Ragged(inverse[start:stop], offsets)
+            for field, (_, offsets), start, stop in zip(
+                self._schema.ragged, lists, split, split[1:], strict=False
+            )
+        }
+        places = inverse[: split[0]].reshape(rows.size, fields)
+        return Batch(window.labels[rows], window.dense[rows], keys, places, ragged)
+
+    def _decoded(self, epoch: int, index: int) -> tuple[DecodedWindow, NDArray[np.int64]]:
+        if self._window is None or self._cached != (epoch, index):
+            self._cached = None  # a window that fails half way must not pass for a whole one
+            self._window = self._decoder.decode(self._order.windows(epoch)[index])
+            self._window_order = self._order.window_order(epoch, index)
+            self._cached = (epoch, index)
+        return self._window, self._window_order
+
+
+def _taken(
+    ragged: Ragged[np.uint64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The lists of some rows, one after the other, and their offsets."""
+    lengths = ragged.lengths[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    shift = np.repeat(ragged.offsets[rows] - offsets[:-1], lengths)
+    return ragged.values[shift + np.arange(offsets[-1])], offsets

@@ -1,0 +1,256 @@
+"""One window of examples, decoded from Parquet and hashed: plain arrays that batches are cut from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import types
+
+from pslib.data.columns import keys_of, lists_of, numbers_of, validity_of
+from pslib.data.dataset import ParquetData, open_parquet
+from pslib.data.order import GroupSlice
+from pslib.errors import DataError
+from pslib.ragged import Ragged
+from pslib.schema import DenseField, Schema
+
+__all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder"]
+
+SCAN_ROWS = 65_536
+"""Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
+
+TURN_ROWS = 1_024
+"""Rows turned from columns to examples at a time: both sides of the copy stay in a core's cache."""
+
+Room = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint64]]  # labels, dense, sparse keys
+Lists = tuple[NDArray[np.uint64], NDArray[np.int64]]  # keys of all elements, length of each list
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedWindow:
+    """Examples of one window in the order of its slices.
+
+    Attributes
+    ----------
+    labels : (n,) float32
+    dense : (n, N) float32
+        Filled and squeezed as the schema says.
+    sparse_keys : (n, F) uint64
+    ragged_keys : one Ragged of uint64 a ragged field
+    """
+
+    labels: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    sparse_keys: NDArray[np.uint64]
+    ragged_keys: tuple[Ragged[np.uint64], ...]
+
+
+class GroupScanner:
+    """Reads slices of row groups; a slice that goes on where the last one stopped decodes nothing twice.
+
+    Parameters
+    ----------
+    data : ParquetData
+    """
+
+    def __init__(self, data: ParquetData) -> None:
+        self._data = data
+        self._file: pq.ParquetFile | None = None
+        self._file_name = ""
+        self._group = -1
+        self._position = 0
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._rest: pa.RecordBatch | None = None
+
+    def rows(self, piece: GroupSlice) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Record batches of the slice, each with the row number in the file of its first row.
+
+        Raises
+        ------
+        DataError
+            When the file has vanished, changed or is damaged.
+        """
+        group = self._data.row_groups[piece.row_group]
+        try:
+            if self._group != piece.row_group or piece.start < self._position:
+                self._start(piece.row_group)
+            while self._position < piece.stop:
+                batch = self._rest if self._rest is not None else next(self._batches)
+                taken = batch.slice(0, piece.stop - self._position)
+                self._rest = batch.slice(len(taken)) if len(taken) < len(batch) else None
+                skipped = max(0, piece.start - self._position)
+                first = self._position + skipped
+                self._position += len(taken)
+                if skipped < len(taken):
+                    yield group.first_row + first, taken.slice(skipped)
+        except (OSError, pa.ArrowException, StopIteration) as error:
+            self.close()
+            raise DataError(
+                f"{group.file}: row group {group.row_group} can't be read any more "
+                f"({error or 'it is shorter now'}); was it changed meanwhile? write it anew and start again"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file at hand; the next slice opens its own."""
+        if self._file is not None:
+            self._file.close(force=True)
+        self._file, self._file_name, self._group = None, "", -1
+        self._rest, self._batches = None, iter(())
+
+    def _start(self, index: int) -> None:
+        group, schema = self._data.row_groups[index], self._data.schema
+        if group.file != self._file_name:
+            self.close()
+            self._file = _open_for_keys(group.file, schema)
+            self._file_name = group.file
+        assert self._file is not None
+        self._batches = self._file.iter_batches(
+            batch_size=SCAN_ROWS,
+            row_groups=[group.row_group],
+            columns=list(schema.columns),
+            use_threads=False,
+        )
+        self._group, self._position, self._rest = index, 0, None
+
+
+def _open_for_keys(file: str, schema: Schema) -> pq.ParquetFile:
+    """Open a file so that string columns that it stores by dictionary stay dictionaries.
+
+    Each distinct string of a chunk is then hashed once: decoding is 1.3 times faster. Columns stored plain
+    would be 1.4 times slower that way and are read as they are.
+    """
+    opened = open_parquet(file)
+    wanted = {field.name for field in schema.sparse}
+    first = opened.metadata.row_group(0)
+    coded = []
+    for i in range(first.num_columns):
+        chunk = first.column(i)
+        name = chunk.path_in_schema
+        if name in wanted and {"RLE_DICTIONARY", "PLAIN_DICTIONARY"} & set(chunk.encodings):
+            arrow_type = opened.schema_arrow.field(name).type
+            if types.is_string(arrow_type) or types.is_binary(arrow_type):
+                coded.append(name)
+    if not coded:
+        return opened
+    opened.close(force=True)
+    return open_parquet(file, read_dictionary=coded)
+
+
+class WindowDecoder:
+    """Decodes one window at a time into arrays that it keeps: fresh ones would cost more than filling them.
+
+    Parameters
+    ----------
+    data : ParquetData
+    """
+
+    def __init__(self, data: ParquetData) -> None:
+        self._data, self._schema = data, data.schema
+        self._scanner = GroupScanner(data)
+        self._room = self._make_room(0)
+
+    def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
+        """Read and hash the slices of one window; the window before it is overwritten.
+
+        Raises
+        ------
+        DataError
+            For the first label that is not 0 or 1 or dense value that is infinite: file, row (0-based, in the
+            file), column and value; or when a file can't be read any more.
+        """
+        rows = sum(piece.rows for piece in pieces)
+        if rows > self._room[0].shape[0]:
+            self._room = self._make_room(rows)
+        labels, dense, sparse = self._room[0][:rows], self._room[1][:rows], self._room[2][:rows]
+        lists: list[list[Lists]] = [[] for _ in self._schema.ragged]
+        position = 0
+        for piece in pieces:
+            file = self._data.row_groups[piece.row_group].file
+            for first_row, batch in self._scanner.rows(piece):
+                part = slice(position, position + len(batch))
+                self._fill(batch, _Where(file, first_row), (labels[part], dense[part], sparse[part]))
+                for field, pairs in zip(self._schema.ragged, lists, strict=True):
+                    pairs.append(lists_of(batch.column(field.name), field.salt))
+                position += len(batch)
+        return DecodedWindow(labels, dense, sparse, tuple(_joined(pairs) for pairs in lists))
+
+    def close(self) -> None:
+        """Close the file at hand and give the arrays back."""
+        self._scanner.close()
+        self._room = self._make_room(0)
+
+    def _fill(self, batch: pa.RecordBatch, where: _Where, out: Room) -> None:
+        schema = self._schema
+        labels, dense, sparse = out
+        labels[:] = _labels(batch.column(schema.label), schema.label, where)
+        _turn([_dense(batch.column(field.name), field, where) for field in schema.dense], dense)
+        _turn([keys_of(batch.column(field.name), field.salt) for field in schema.sparse], sparse)
+
+    def _make_room(self, rows: int) -> Room:
+        return (
+            np.empty(rows, np.float32),
+            np.empty((rows, len(self._schema.dense)), np.float32),
+            np.empty((rows, len(self._schema.sparse)), np.uint64),
+        )
+
+
+def _joined(pairs: list[Lists]) -> Ragged[np.uint64]:
+    lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths in pairs)])
+    return Ragged(np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pairs)]), np.cumsum(lengths))
+
+
+def _turn(columns: Sequence[NDArray[np.generic]], out: NDArray[np.generic]) -> None:
+    """Columns (F arrays of n) become examples: ``out`` (n, F)."""
+    for start in range(0, out.shape[0], TURN_ROWS):
+        block = out[start : start + TURN_ROWS]
+        for i, column in enumerate(columns):
+            block[:, i] = column[start : start + TURN_ROWS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where a record batch comes from, for messages."""
+
+    file: str
+    first_row: int
+
+    def error(self, array: pa.Array, name: str, bad: NDArray[np.bool_], expected: str) -> DataError:
+        """Error that names the first bad value."""
+        i = int(np.argmax(bad))
+        value = array[i].as_py()
+        shown = "null" if value is None else repr(value)
+        return DataError(
+            f"{self.file}: row {self.first_row + i} (from 0), column {name!r}: {expected}, got {shown}"
+        )
+
+
+def _labels(array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:
+    values = numbers_of(array)
+    valid = validity_of(array)
+    bad = (values != 0) & (values != 1)
+    if valid is not None:
+        bad |= valid == 0
+    if bad.any():
+        raise where.error(array, name, bad, "a label is 0 or 1")
+    return values
+
+
+def _dense(array: pa.Array, field: DenseField, where: _Where) -> NDArray[np.float32]:
+    raw = numbers_of(array)
+    with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite and is refused below
+        values = raw.astype(np.float32)
+    valid = validity_of(array)
+    if valid is not None:
+        values[valid == 0] = field.fill
+    if raw.dtype.kind == "f":
+        values[np.isnan(values)] = field.fill
+        bad = np.isinf(values)
+        if bad.any():
+            raise where.error(array, field.name, bad, "a dense value is finite in float32")
+    if field.log1p:
+        values = np.copysign(np.log1p(np.abs(values)), values)
+    return values
