@@ -1,5 +1,6 @@
 """Memory of a table: crowded indexes end their look-ups, erased rows give memory back, limits hold."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -218,6 +219,9 @@ OUT_OF_MEMORY = """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of address space are Linux's")
+@pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="ASan can't live under such a limit"
+)
 @pytest.mark.parametrize("bits", [0, 10])
 def test_a_table_that_finds_no_memory_says_so_and_goes_on(bits: int) -> None:
     script = textwrap.dedent(OUT_OF_MEMORY.format(bits=bits))
