@@ -1,1 +1,62 @@
-"""A sparse parameter server for CTR prediction and recommendation."""
+"""A sparse parameter server for CTR prediction and recommendation, on CPUs.
+
+>>> import pslib
+>>> schema = pslib.Schema(label="click", sparse=["user", "item"])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pslib.cluster import Cluster as Cluster
+    from pslib.cluster import connect as connect
+    from pslib.errors import PslibError as PslibError
+    from pslib.initializers import Constant as Constant
+    from pslib.initializers import Normal as Normal
+    from pslib.initializers import Uniform as Uniform
+    from pslib.optimizers import SGD as SGD
+    from pslib.optimizers import Adagrad as Adagrad
+    from pslib.optimizers import Adam as Adam
+    from pslib.optimizers import RowwiseAdagrad as RowwiseAdagrad
+    from pslib.schema import DenseField as DenseField
+    from pslib.schema import RaggedField as RaggedField
+    from pslib.schema import Schema as Schema
+    from pslib.schema import SparseField as SparseField
+    from pslib.tables import PartSpec as PartSpec
+    from pslib.tables import TableSpec as TableSpec
+    from pslib.trainer import EvalResult as EvalResult
+    from pslib.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+# Names are looked up when first used, so that `pslib --help` does not wait for pyarrow and ZeroMQ.
+_HOMES = {
+    "Cluster": "pslib.cluster",
+    "connect": "pslib.cluster",
+    "PslibError": "pslib.errors",
+    "Constant": "pslib.initializers",
+    "Normal": "pslib.initializers",
+    "Uniform": "pslib.initializers",
+    "SGD": "pslib.optimizers",
+    "Adagrad": "pslib.optimizers",
+    "Adam": "pslib.optimizers",
+    "RowwiseAdagrad": "pslib.optimizers",
+    "DenseField": "pslib.schema",
+    "RaggedField": "pslib.schema",
+    "Schema": "pslib.schema",
+    "SparseField": "pslib.schema",
+    "PartSpec": "pslib.tables",
+    "TableSpec": "pslib.tables",
+    "EvalResult": "pslib.trainer",
+    "Trainer": "pslib.trainer",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'pslib' has no attribute {name!r}")

@@ -1,0 +1,206 @@
+"""Connecting: to the cluster that a launcher has started, or to one inside this process."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pslib.client import Client
+from pslib.clock import SystemClock
+from pslib.config import ClusterConfig, Timing
+from pslib.coordinator import Coordinator
+from pslib.endpoint import Endpoint
+from pslib.errors import ConfigurationError, PslibError
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Result, Status, Stop
+from pslib.server import Server
+from pslib.transport import MemoryTransport, ZmqTransport
+
+__all__ = ["Cluster", "Watcher", "connect", "watch"]
+
+COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
+CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
+
+
+class _Embedded:
+    """Coordinator and servers as threads of this process, on a network in memory."""
+
+    def __init__(self, config: ClusterConfig, cluster_id: str) -> None:
+        self.transport = MemoryTransport()
+        self._coordinator = Coordinator(
+            self.transport, config, cluster_id, "memory:coordinator:0", SystemClock()
+        )
+        self.address = self._coordinator.address
+        self._servers: list[Server] = []
+        self._errors: list[BaseException] = []
+        self._threads = [self._start(self._coordinator.run, "coordinator")]
+        self._threads += [
+            self._start(lambda: self._serve(cluster_id), f"server-{rank}") for rank in range(config.servers)
+        ]
+
+    @staticmethod
+    def _start(work: Any, name: str) -> threading.Thread:
+        thread = threading.Thread(target=work, name=f"pslib-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _serve(self, cluster_id: str) -> None:
+        try:
+            server = Server(self.transport, self.address, cluster_id, "memory:server:0", SystemClock())
+        except PslibError as error:  # the client's own wait names what is missing
+            self._errors.append(error)
+            return
+        self._servers.append(server)
+        server.run()
+
+    def close(self) -> None:
+        """Stop servers, then the coordinator."""
+        for server in self._servers:
+            server.stop()
+        for thread in self._threads[1:]:
+            thread.join(10.0)
+        self._coordinator.stop()
+        self._threads[0].join(10.0)
+
+
+class Cluster:
+    """This process's place in a cluster; a context manager.
+
+    Attributes
+    ----------
+    client : Client
+        Pull and push.
+    """
+
+    def __init__(self, client: Client, embedded: _Embedded | None) -> None:
+        self.client = client
+        self._embedded = embedded
+        self._jobs = 0
+        self._closed = False
+
+    @property
+    def rank(self) -> int:
+        """This trainer's number, from 0."""
+        return self.client.rank
+
+    @property
+    def trainers(self) -> int:
+        """How many trainers the cluster was started with."""
+        return self.client.joined.config.trainers
+
+    @property
+    def embedded(self) -> bool:
+        """Whether servers live in this process."""
+        return self._embedded is not None
+
+    def next_job(self) -> int:
+        """Number of the next collective call."""
+        self._jobs += 1
+        return self._jobs - 1
+
+    def status(self) -> dict[str, Any]:
+        """Cumulative counters of the whole cluster, as of the last heartbeats."""
+        answer = self.client.ask_coordinator(Status())
+        assert isinstance(answer, Result)
+        return dict(answer.values)
+
+    def record(self, out: str | Path | None, progress: bool, seed: int) -> None:
+        """Keep records of a run inside this process; under a launcher that is the launcher's business."""
+
+    def close(self) -> None:
+        """Leave the cluster; an embedded one ends."""
+        if self._closed:
+            return
+        self._closed = True
+        self.client.close()
+        if self._embedded:
+            self._embedded.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(
+    coordinator: str | None = None,
+    *,
+    cluster_id: str | None = None,
+    servers: int = 1,
+    shard_threads: int = 1,
+    partition_bits: int = 12,
+) -> Cluster:
+    """Join a cluster as a trainer, or start one inside this process.
+
+    Under a launcher (``pslib launch``, ``pslib train``) the environment says where the cluster is, and
+    ``servers``, ``shard_threads`` and ``partition_bits`` are the launcher's. Otherwise coordinator and servers
+    run as threads of this process.
+
+    Parameters
+    ----------
+    coordinator : str or None
+        Address; default: the environment's PSLIB_COORDINATOR.
+    cluster_id : str or None
+        Default: the environment's PSLIB_CLUSTER_ID.
+    servers, shard_threads, partition_bits : int
+        Of an embedded cluster.
+
+    Raises
+    ------
+    WaitTimeoutError
+        When the coordinator or somebody else who is needed does not come.
+    ConfigurationError
+        When a number is out of range, or there is an address but no cluster id.
+    """
+    coordinator = coordinator or os.environ.get(COORDINATOR_VARIABLE)
+    cluster_id = cluster_id or os.environ.get(CLUSTER_ID_VARIABLE)
+    if coordinator:
+        if not cluster_id:
+            raise ConfigurationError(
+                f"coordinator {coordinator}: its cluster id is missing; set {CLUSTER_ID_VARIABLE}"
+            )
+        return Cluster(Client(ZmqTransport(), coordinator, cluster_id, SystemClock()), None)
+    config = ClusterConfig(servers=servers, shard_threads=shard_threads, partition_bits=partition_bits)
+    embedded = _Embedded(config, "embedded")
+    try:
+        client = Client(embedded.transport, embedded.address, "embedded", SystemClock())
+    except BaseException:
+        embedded.close()
+        raise
+    return Cluster(client, embedded)
+
+
+class Watcher:
+    """An observer of a cluster: sees its status, can ask it to end, takes no part."""
+
+    def __init__(self, coordinator: str, cluster_id: str) -> None:
+        self._coordinator = coordinator
+        self._endpoint = Endpoint(
+            ZmqTransport().connect(), Codec(cluster_id), Timing(), SystemClock(), secrets.randbits(63)
+        )
+
+    def status(self, timeout_s: float = 3.0) -> dict[str, Any]:
+        """Cumulative counters; UnavailableError when the coordinator does not answer."""
+        answer = self._endpoint.ask(self._coordinator, Status(), patience_s=timeout_s).wait()
+        assert isinstance(answer, Result)
+        return dict(answer.values)
+
+    def stop(self, reason: str, failed: bool = False) -> None:
+        """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""
+        self._endpoint.ask(self._coordinator, Stop(reason, failed), patience_s=3.0).wait()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._endpoint.close()
+
+
+def watch(coordinator: str, cluster_id: str) -> Watcher:
+    """Observe the cluster whose coordinator is at this address."""
+    return Watcher(coordinator, cluster_id)

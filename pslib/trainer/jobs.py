@@ -1,0 +1,131 @@
+"""Collective calls: every trainer opens the same job, and works on its leases until all are done.
+
+`fit`, `evaluate`, `save` and `load` are all jobs; a job with one lease is done by whoever gets it, and by
+another trainer if that one dies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.client import Client
+from pslib.endpoint import Pending
+from pslib.protocol.messages import Arrays, EndLease, JobResult, Lease, Message, NextLease, OpenJob, Result
+from pslib.trainer.progress import Progress
+
+__all__ = ["HeldLease", "Job", "JobSpec"]
+
+log = logging.getLogger("pslib")
+ASK_AGAIN_S = 0.05
+ASK_AGAIN_MAX_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a job is: its kind, a fingerprint that must agree on all trainers, details for its outcome.
+
+    ``windows`` (leases,) uint32: the shuffle window of each lease.
+    """
+
+    what: str
+    fingerprint: int
+    details: Mapping[str, Any]
+    windows: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease that this trainer holds."""
+
+    stream: int
+    index: int
+    epoch: int
+    first_batch: int
+
+
+class Job:
+    """One collective call, seen from one trainer.
+
+    Parameters
+    ----------
+    client : Client
+        Asks the coordinator.
+    progress : Progress
+        Reports the positions of held leases.
+    number : int
+        The how-manieth collective call of the script this is.
+    spec : JobSpec
+        What it does.
+
+    Raises
+    ------
+    ConfigurationError
+        When another trainer's call of the same number is something else.
+    """
+
+    def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
+        self.client, self.progress, self.number = client, progress, number
+        message = OpenJob(
+            client.rank,
+            number,
+            spec.what,
+            spec.fingerprint,
+            dict(spec.details),
+            np.asarray(spec.windows, np.uint32),
+        )
+        client.ask_coordinator(message)
+
+    def leases(self) -> Iterator[HeldLease]:
+        """Leases for this trainer, one after the other, until all of the job (everybody's) are done."""
+        clock, report_s = self.client.endpoint.clock, self.client.endpoint.timing.report_s
+        pause_s, waiting_since, reported_s = ASK_AGAIN_S, clock.now_s(), clock.now_s()
+        while True:
+            lease = self._next()
+            if lease.state == "done":
+                return
+            if lease.state == "held":
+                self.progress.hold(lease.stream)
+                yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch)
+                pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
+                continue
+            now_s = clock.now_s()
+            if now_s - max(reported_s, waiting_since) > report_s:
+                reported_s = now_s
+                log.warning(
+                    "pslib: waiting %.0f s for leases that other trainers hold", now_s - waiting_since
+                )
+            clock.sleep_s(pause_s)
+            pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
+
+    def _next(self) -> Lease:
+        holding = np.asarray(self.progress.held(), np.uint64)
+        message = NextLease(self.client.rank, self.client.member.incarnation, self.number, holding)
+        answer = self.client.ask_coordinator(message)
+        assert isinstance(answer, Lease)
+        return answer
+
+    def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
+        """Say that all batches of a lease are applied everywhere; the pending is done when it is recorded."""
+        message = EndLease(
+            self.client.rank,
+            self.client.member.incarnation,
+            self.number,
+            lease.stream,
+            lease.epoch,
+            payload or {},
+        )
+        pending = self.client.endpoint.ask(self.client.member.coordinator, message)
+        pending.on_done(lambda: self.progress.drop(lease.stream))
+        return pending
+
+    def outcome(self) -> dict[str, Any]:
+        """What the job came to; all its leases must be done."""
+        answer = self.client.ask_coordinator(JobResult(self.number))
+        assert isinstance(answer, Result)
+        return dict(answer.values["outcome"])

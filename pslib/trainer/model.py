@@ -1,0 +1,70 @@
+"""What the trainer needs of a model; `rec_models.Model` gives it, and any class of a user's may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.schema import Schema
+from pslib.tables import TableSpec
+
+__all__ = ["Step", "TrainableModel"]
+
+
+class Step(Protocol):
+    """What one training step gives back: mean loss, logits (B,), gradients of rows (U, D) and of dense parameters."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the batch."""
+        ...
+
+    @property
+    def logits(self) -> NDArray[Any]:
+        """(B,) logits before the step."""
+        ...
+
+    @property
+    def rows_gradient(self) -> NDArray[Any]:
+        """(U, D) gradient of the mean loss."""
+        ...
+
+    @property
+    def dense_gradients(self) -> dict[str, NDArray[Any]]:
+        """By name, in the order of ``dense_shapes``."""
+        ...
+
+
+class TrainableModel(Protocol):
+    """A model of one table and some dense parameters; see `rec_models.Model` for the contracts."""
+
+    @property
+    def schema(self) -> Schema:
+        """Columns that it reads."""
+        ...
+
+    def table(self) -> TableSpec:
+        """Its table."""
+        ...
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of dense parameters."""
+        ...
+
+    def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
+        """Their first values."""
+        ...
+
+    def loss_and_gradients(
+        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
+    ) -> Step:
+        """One training step."""
+        ...
+
+    def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """(B,) probabilities."""
+        ...

@@ -1,0 +1,78 @@
+"""Counters of one trainer, cumulative, as its heartbeats carry them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.client import Client
+from pslib.metrics import LogitBins
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """What a trainer has done so far; written by the compute thread, read by the endpoint's thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._bins = LogitBins()
+        self.examples = 0
+        self.loss_sum = 0.0
+        self.staleness_sum = 0
+        self.staleness_count = 0
+        self.staleness_max = 0
+        self.streams: dict[int, int] = {}
+        """Leases that this trainer holds: stream -> (unused) 0; their floors are read from the session."""
+
+    def trained(self, loss: float, logits: NDArray[Any], labels: NDArray[np.float32], staleness: int) -> None:
+        """Count one batch."""
+        with self._lock:
+            self._bins.add(logits, labels)
+            self.examples += labels.size
+            self.loss_sum += loss * labels.size
+            self.staleness_sum += staleness
+            self.staleness_count += 1
+            self.staleness_max = max(self.staleness_max, staleness)
+
+    def hold(self, stream: int) -> None:
+        """Remember a lease, so that its position is reported."""
+        with self._lock:
+            self.streams[stream] = 0
+
+    def drop(self, stream: int) -> None:
+        """Forget a lease that is over."""
+        with self._lock:
+            self.streams.pop(stream, None)
+
+    def held(self) -> list[int]:
+        """Streams of the leases that this trainer holds."""
+        with self._lock:
+            return list(self.streams)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything in plain form, for a heartbeat."""
+        endpoint = self._client.endpoint
+        with endpoint.lock:
+            session = endpoint.session
+            streams = [[s, session.acked_below(s)] for s in self.held()] if session else []
+            sent = (session.pushes_sent, session.updates_sent) if session else (0, 0)
+        with self._lock:
+            return {
+                "examples": self.examples,
+                "loss_sum": self.loss_sum,
+                "bins_positive": self._bins.positives.tolist(),
+                "bins_negative": self._bins.negatives.tolist(),
+                "staleness_sum": self.staleness_sum,
+                "staleness_count": self.staleness_count,
+                "staleness_max": self.staleness_max,
+                "pushes_sent": sent[0],
+                "updates_sent": sent[1],
+                "bytes_sent": endpoint.bytes_sent,
+                "bytes_received": endpoint.bytes_received,
+                "streams": streams,
+            }

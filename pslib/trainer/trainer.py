@@ -1,0 +1,312 @@
+"""Trainer: fit, evaluate, save and load a model on a cluster."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.checkpoint import Manifest, ManifestFile, commit, read_manifest
+from pslib.client import PendingPush
+from pslib.clock import utc_now_text
+from pslib.cluster import Cluster
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order, default_lease_rows
+from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
+from pslib.metrics import EvalResult, ScoreCounts
+from pslib.optimizers import Adam, Optimizer
+from pslib.protocol.client_session import PushName
+from pslib.tables import DenseSpec, text_hash
+from pslib.trainer.dense import DenseLayout
+from pslib.trainer.jobs import HeldLease, Job, JobSpec
+from pslib.trainer.model import TrainableModel
+from pslib.trainer.pipeline import Pipeline, Prefetched
+from pslib.trainer.progress import Progress
+
+__all__ = ["Trainer"]
+
+Paths = str | Path | Sequence[str | Path]
+EVALUATE_AHEAD = 4
+"""Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
+STALENESS_MAX = 1024
+
+
+class Trainer:
+    """Trains one model on a cluster; every method but the constructor is called by all trainers alike.
+
+    Parameters
+    ----------
+    model : TrainableModel
+        For instance one of `rec_models`.
+    cluster : Cluster
+        From `pslib.connect`.
+    batch_rows : int
+        Examples of a batch.
+    staleness : int
+        How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact.
+    dense_optimizer : Optimizer
+        For the dense parameters: SGD, Adagrad or Adam.
+    seed : int
+        Of the data's order, dropout, and first values of dense parameters.
+    lease_rows : int or None
+        Examples of a lease; None chooses by the size of the data.
+
+    Raises
+    ------
+    ConfigurationError
+        When a setting is out of range, or the servers have another model's tables.
+    """
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        cluster: Cluster,
+        *,
+        batch_rows: int = 4096,
+        staleness: int = 2,
+        dense_optimizer: Optimizer | None = None,
+        seed: int = 0,
+        lease_rows: int | None = None,
+        out: str | Path | None = None,
+        progress: bool = True,
+    ) -> None:
+        problems = []
+        if batch_rows < 1:
+            problems.append(f"batch_rows: expected at least 1, got {batch_rows}")
+        if not 0 <= staleness <= STALENESS_MAX:
+            problems.append(f"staleness: expected 0..{STALENESS_MAX} batches, got {staleness}")
+        if lease_rows is not None and lease_rows < 1:
+            problems.append(f"lease_rows: expected at least 1, got {lease_rows}")
+        if not 0 <= seed < 1 << 63:
+            problems.append(f"seed: expected 0..2^63-1, got {seed}")
+        if problems:
+            raise ConfigurationError(*problems)
+        self.model, self.cluster, self.seed = model, cluster, seed
+        self.batch_rows, self.staleness, self.lease_rows = batch_rows, staleness, lease_rows
+        self._client = cluster.client
+        self._table = model.table()
+        self._layout = DenseLayout(model.dense_shapes())
+        self._dense_optimizer = dense_optimizer or Adam()
+        self._progress = Progress(self._client)
+        self._client.setup(
+            [self._table],
+            DenseSpec(self._layout.length, self._dense_optimizer),
+            self._layout.flatten(model.initial_dense(seed)),
+        )
+        self._client.member.progress = self._progress.snapshot
+        self._epochs = 0
+        cluster.record(out, progress, seed)
+
+    # --- training -----------------------------------------------------------------------------------------
+
+    def fit(self, data: Paths, epochs: int = 1, valid: Paths | None = None) -> list[EvalResult]:
+        """Train on Parquet data; with ``valid``, evaluate after every epoch and return the results.
+
+        Parameters
+        ----------
+        data : path, or several
+            Files, folders or globs.
+        epochs : int
+            How often every example is seen.
+        valid : path, or several, or None
+            Data to evaluate on after each epoch.
+
+        Raises
+        ------
+        DataError
+            When a file or a value in it does not fit the schema.
+        UnavailableError
+            When a server is lost.
+        """
+        if epochs < 1:
+            raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
+        train = ParquetData(_strings(data), self.model.schema)
+        checked = ParquetData(_strings(valid), self.model.schema) if valid is not None else None
+        if checked is None:
+            self._fit(train, epochs)
+            return []
+        results = []
+        for _ in range(epochs):
+            self._fit(train, 1)
+            results.append(self._evaluate(checked))
+        return results
+
+    def _fit(self, data: ParquetData, epochs: int) -> None:
+        lease_rows = self.lease_rows or default_lease_rows(data.rows, self.batch_rows)
+        order = Order(self.seed, [group.rows for group in data.row_groups], lease_rows)
+        first_epoch = self._epochs
+        counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
+        details = {"examples": data.rows * epochs, "epochs": epochs, "first_epoch": first_epoch}
+        job = self._open(
+            "fit", data, order, counts, details, [self.batch_rows, lease_rows, first_epoch, self.seed]
+        )
+        reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
+
+        def batches_of(lease: HeldLease) -> Iterator[Batch]:
+            epoch, index = _epoch_and_index(counts, lease.index)
+            return reader.batches(first_epoch + epoch, index, lease.first_batch)
+
+        try:
+            pipeline = Pipeline(self._client, job, batches_of, self._table.name, self.staleness, dense=True)
+            pipeline.run(self._train_batch)
+        finally:
+            reader.close()
+        self._epochs += epochs
+
+    def _train_batch(self, item: Prefetched) -> PendingPush:
+        pulled = item.pull.wait()
+        rows = pulled.rows[self._table.name]
+        step_seed = text_hash(str(self.seed), str(item.lease.stream), str(item.number))
+        step = self.model.loss_and_gradients(item.batch, rows, self._layout.views(pulled.dense), step_seed)
+        self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
+        gradient = np.ascontiguousarray(step.rows_gradient, np.float32)
+        return self._client.push(
+            {self._table.name: (item.batch.keys, gradient)},
+            self._layout.flatten(step.dense_gradients),
+            PushName(item.lease.stream, item.number, item.lease.epoch),
+        )
+
+    # --- evaluating ---------------------------------------------------------------------------------------
+
+    def evaluate(self, data: Paths) -> EvalResult:
+        """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
+
+        Raises
+        ------
+        DataError
+            When a file or a value in it does not fit the schema.
+        """
+        return self._evaluate(ParquetData(_strings(data), self.model.schema))
+
+    def _evaluate(self, data: ParquetData) -> EvalResult:
+        lease_rows = default_lease_rows(data.rows, self.batch_rows)
+        order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
+        details = {"examples": data.rows, "epoch": self._epochs}
+        job = self._open("evaluate", data, order, [order.leases(0)], details, [self.batch_rows, self._epochs])
+        reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
+        dense = self._layout.views(self._client.pull({}, dense=True).wait().dense)
+        for lease in job.leases():
+            counts = self._score(reader.batches(0, lease.index), dense)
+            scores, positives, negatives = counts.to_arrays()
+            payload = {"scores": scores, "positives": positives, "negatives": negatives}
+            job.end(lease, payload).wait()
+        reader.close()
+        outcome = job.outcome()
+        names = ("examples", "positives", "auc", "logloss", "calibration")
+        return EvalResult(**{name: outcome[name] for name in names})
+
+    def _score(self, batches: Iterator[Batch], dense: dict[str, NDArray[np.float32]]) -> ScoreCounts:
+        parts, ahead = [], []
+        for batch in batches:
+            ahead.append((batch, self._client.pull({self._table.name: batch.keys})))
+            if len(ahead) > EVALUATE_AHEAD:
+                parts.append(self._score_one(*ahead.pop(0), dense))
+        parts += [self._score_one(*one, dense) for one in ahead]
+        return ScoreCounts.merge(parts)
+
+    def _score_one(self, batch: Batch, pull: Any, dense: dict[str, NDArray[np.float32]]) -> ScoreCounts:
+        rows = pull.wait().rows[self._table.name]
+        probabilities = np.ascontiguousarray(self.model.predict(batch, rows, dense), np.float32)
+        return ScoreCounts.of(probabilities, batch.labels)
+
+    # --- saving -------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> str:
+        """Write a checkpoint: every server its files, then the manifest; return its path.
+
+        One trainer does it while the others wait. What was at ``path`` is replaced at the last moment.
+
+        Raises
+        ------
+        CheckpointError
+            When the place can't be written by the servers.
+        """
+        place = _place(path)
+        self._single("save", place, lambda: self._save(place))
+        return place
+
+    def _save(self, place: str) -> None:
+        entries = self._client.save_files(place, secrets.token_hex(4))
+        manifest = Manifest(
+            tables=[self._table.to_dict()],
+            dense={
+                "length": self._layout.length,
+                "optimizer": self._dense_optimizer.to_dict(),
+                "parameters": self._layout.describe(),
+            },
+            files=[ManifestFile(**entry) for entry in entries],
+            servers=len(self._client.servers),
+            about={
+                "model": type(self.model).__name__,
+                "schema": self.model.schema.to_dict(),
+                "seed": self.seed,
+                "batch_rows": self.batch_rows,
+                "epochs": self._epochs,
+            },
+            saved_utc=utc_now_text(),
+        )
+        commit(place, manifest)
+
+    def load(self, path: str | Path) -> None:
+        """Replace all rows and dense parameters by those of a checkpoint, made on any number of servers.
+
+        Raises
+        ------
+        CheckpointError
+            When there is none, it is damaged, or it belongs to another model.
+        """
+        place = _place(path)
+        epochs = int(read_manifest(place).about.get("epochs", 0))
+        self._single("load", place, lambda: self._client.load(place))
+        self._epochs = epochs
+
+    def _single(self, what: str, place: str, work: Callable[[], Any]) -> None:
+        """A job of one lease: done by one trainer, awaited by all."""
+        spec = JobSpec(what, text_hash(what, place), {"path": place}, np.zeros(1, np.uint32))
+        job = Job(self._client, self._progress, self.cluster.next_job(), spec)
+        for lease in job.leases():
+            work()
+            job.end(lease).wait()
+
+    def _open(
+        self,
+        what: str,
+        data: ParquetData,
+        order: Order,
+        counts: list[int],
+        details: dict[str, Any],
+        settings: list[int],
+    ) -> Job:
+        windows, first = [], 0
+        for epoch, count in enumerate(counts):
+            of_epoch = [
+                order.lease(details.get("first_epoch", 0) + epoch, index).window for index in range(count)
+            ]
+            windows += [first + window for window in of_epoch]
+            first = windows[-1] + 1
+        print_of = text_hash(what, str(data.fingerprint), json.dumps([settings, counts]))
+        spec = JobSpec(what, print_of, details, np.asarray(windows, np.uint32))
+        return Job(self._client, self._progress, self.cluster.next_job(), spec)
+
+
+def _strings(paths: Paths) -> list[str]:
+    return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+
+
+def _place(path: str | Path) -> str:
+    return str(path) if "://" in str(path) else str(Path(path).absolute())
+
+
+def _epoch_and_index(counts: list[int], lease: int) -> tuple[int, int]:
+    for epoch, count in enumerate(counts):
+        if lease < count:
+            return epoch, lease
+        lease -= count
+    raise IndexError(f"lease must be below {sum(counts)}")
