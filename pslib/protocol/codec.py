@@ -16,7 +16,7 @@ import numpy as np
 
 from pslib.config import Limits
 from pslib.errors import LocalProtocolError, RemoteProtocolError
-from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message
+from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["PROTOCOL_VERSION", "Codec", "Envelope"]
 
@@ -52,7 +52,7 @@ def _describe(cls: type[Message]) -> tuple[_Field, ...]:
     described = []
     for spec in fields(cls):  # type: ignore[arg-type]
         hint = hints[spec.name]
-        plain = hint if hint in (int, str, bool, float) else dict
+        plain = hint if hint in (int, str, bool, float) else list if hint == PlainList else dict
         one, many = spec.metadata.get("array"), spec.metadata.get("arrays")
         described.append(_Field(spec.name, None if one or many else plain, one, many))
     return tuple(described)
@@ -86,7 +86,7 @@ class Codec:
         Raises
         ------
         LocalProtocolError
-            When an array has another dtype or shape than its field allows, or a limit is passed.
+            When a value or an array is not what its field allows, or a limit is passed.
         """
         values: list[Any] = []
         descriptions: list[Any] = []
@@ -102,9 +102,23 @@ class Codec:
             else:
                 values.append(value)
         header = [PROTOCOL_VERSION, self.cluster_id, message.kind, request_id, values, descriptions]
-        frames[0] = msgpack.packb(header)
+        try:
+            self._check_plain(message)
+            frames[0] = msgpack.packb(header)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LocalProtocolError(f"{message.kind}: {error}") from error
         self._check_sizes(frames, LocalProtocolError)
         return frames
+
+    @staticmethod
+    def _check_plain(message: Message) -> None:
+        """What the other side would refuse is this side's fault, and is found here."""
+        for spec in _LAYOUT[message.kind]:
+            if spec.plain is not None:
+                _plain(spec, getattr(message, spec.name))
+            elif spec.many is not None:
+                for name in getattr(message, spec.name):
+                    _name(name)
 
     def _pack(self, spec: _Field, array: Any, rule: ArrayRule, frames: list[Buffer]) -> list[Any]:
         if not _fits(array, rule) or array.dtype not in _CODES:
@@ -161,16 +175,17 @@ class Codec:
         if not isinstance(header, list) or len(header) != 6:
             raise RemoteProtocolError("header: expected a list of 6")
         version, cluster_id, kind, request_id, values, descriptions = header
-        if version != PROTOCOL_VERSION:
+        if type(version) is not int or version != PROTOCOL_VERSION:
             raise RemoteProtocolError(
-                f"protocol version: expected {PROTOCOL_VERSION}, got {version!r:.40}; install one pslib everywhere"
+                f"protocol version: expected {PROTOCOL_VERSION}, got {_told(version)}; "
+                "install one pslib everywhere"
             )
         if cluster_id != self.cluster_id:
             raise RemoteProtocolError(
-                f"cluster id: expected {self.cluster_id!r}, got {cluster_id!r:.80}; this is another cluster"
+                f"cluster id: expected {self.cluster_id!r}, got {_told(cluster_id)}; this is another cluster"
             )
         if not isinstance(kind, str) or kind not in _LAYOUT:
-            raise RemoteProtocolError(f"message kind: unknown {kind!r:.40}")
+            raise RemoteProtocolError(f"message kind: unknown {_told(kind)}")
         if type(request_id) is not int or not 0 <= request_id < _UINT64_END:
             raise RemoteProtocolError("request_id: expected 0..2^64-1")
         if not isinstance(values, list) or not isinstance(descriptions, list):
@@ -178,10 +193,19 @@ class Codec:
         return kind, request_id, values, descriptions
 
 
+def _told(value: Any) -> str:
+    """A received value for an error text: never long, and a deeply nested one is not walked through."""
+    return f"{value!r:.80}" if isinstance(value, str | int | float | bytes | None) else type(value).__name__
+
+
 def _view(description: Any, frame: Buffer) -> np.ndarray[Any, Any]:
     """One frame as an array, after its size has been checked against its description."""
-    if not isinstance(description, list) or not 2 <= len(description) <= 3 or description[0] not in DTYPES:
+    if not isinstance(description, list) or not 2 <= len(description) <= 3:
         raise RemoteProtocolError("array: expected [dtype, length] or [dtype, rows, columns]")
+    if not isinstance(description[0], str) or description[0] not in DTYPES:
+        raise RemoteProtocolError(
+            f"array dtype: expected one of {', '.join(DTYPES)}, got {_told(description[0])}"
+        )
     shape = description[1:]
     if any(type(length) is not int or length < 0 for length in shape):
         raise RemoteProtocolError("array: expected lengths >= 0")
@@ -199,11 +223,12 @@ def _build(kind: str, values: list[Any], given: list[np.ndarray[Any, Any]]) -> M
             arguments[spec.name] = _checked(spec.name, next(views, None), spec.one)
         elif spec.many is not None:
             names = next(rest, None)
-            if not isinstance(names, list) or len(set(map(str, names))) != len(names):
+            if not isinstance(names, list):
+                raise TypeError(f"{spec.name}: expected a list of names")
+            named = {_name(n): _checked(spec.name, next(views, None), spec.many) for n in names}
+            if len(named) != len(names):
                 raise TypeError(f"{spec.name}: expected distinct names")
-            arguments[spec.name] = {
-                _name(n): _checked(spec.name, next(views, None), spec.many) for n in names
-            }
+            arguments[spec.name] = named
         else:
             arguments[spec.name] = _plain(spec, next(rest, None))
     if next(views, None) is not None or next(rest, _UINT64_END) is not _UINT64_END:
@@ -224,13 +249,11 @@ def _checked(name: str, array: np.ndarray[Any, Any] | None, rule: ArrayRule) -> 
 
 
 def _plain(spec: _Field, value: Any) -> Any:
-    if spec.plain is dict:
-        if not isinstance(value, dict | list):
-            raise TypeError(f"{spec.name}: expected a map or a list")
-    elif type(value) is not spec.plain:
-        raise TypeError(f"{spec.name}: expected {spec.plain}, got {type(value).__name__}")
-    elif spec.plain is int and not 0 <= value < _UINT64_END:
+    if type(value) is not spec.plain:
+        expected = spec.plain.__name__ if spec.plain else "an array"
+        raise TypeError(f"{spec.name}: expected {expected}, got {type(value).__name__}")
+    if isinstance(value, int) and not 0 <= value < _UINT64_END:
         raise ValueError(f"{spec.name}: expected 0..2^64-1")
-    elif spec.plain is str and len(value) > Limits().name_chars_max:
+    if isinstance(value, str) and len(value) > Limits().name_chars_max:
         raise ValueError(f"{spec.name}: longer than {Limits().name_chars_max} characters")
     return value

@@ -38,6 +38,8 @@ from pslib.protocol.messages import (
 
 __all__ = ["CoordinatorSession"]
 
+FAILURE_CHARS_MAX = 1000
+"""An error text must fit a message, whatever it quotes."""
 NO_OWNERS = np.empty(0, np.uint16)
 _PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
 _SUMMED = (
@@ -101,7 +103,13 @@ class CoordinatorSession:
         handler: Any = self._handlers.get(type(message))
         if handler is None:
             return Failure("protocol", f"a coordinator does not take {message.kind}")
-        return handler(now_s, message)
+        try:
+            answer: Message = handler(now_s, message)
+        except Exception as error:  # one bad request must not end the one process that everybody needs
+            answer = Failure("internal", f"{message.kind}: {type(error).__name__}: {error}")
+        if isinstance(answer, Failure):
+            return Failure(answer.code, answer.text[:FAILURE_CHARS_MAX])
+        return answer
 
     def tick(self, now_s: float) -> None:
         """Notice who is silent: a trainer's leases go to others, a lost server ends the run."""
@@ -133,6 +141,8 @@ class CoordinatorSession:
     # --- membership ---------------------------------------------------------------------------------------
 
     def _register(self, now_s: float, message: Register) -> Message:
+        if message.role not in ("server", "trainer"):
+            return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
         where = f"pid {message.pid} on {message.host}"
         member = self.members.register(now_s, message.role, message.incarnation, message.address, where)
         if isinstance(member, str):
@@ -203,8 +213,8 @@ class CoordinatorSession:
         kept = f"the checkpoint {self.saved} is the last state" if self.saved else "there is no checkpoint"
         return (
             f"server {member.rank} at {member.address} ({member.where}) has been silent for "
-            f"{self.config.timing.silence_s:g} s and counts as lost, with about {rows} rows and {updates} updates; "
-            f"{kept}"
+            f"{self.config.timing.silence_s:g} s and counts as lost, with about {rows} rows and {updates} "
+            f"updates; {kept}"
         )
 
     # --- jobs ---------------------------------------------------------------------------------------------
@@ -254,14 +264,17 @@ class CoordinatorSession:
         if isinstance(job, Failure):
             return job
         index = message.stream & 0xFFFFFFFF
+        if message.stream >> 32 != message.job or index >= job.book.windows.size:
+            return Failure("configuration", f"job {message.job} has no lease {message.stream}")
         was_done = job.book.is_done(index)
+        payload = message.payload  # read before the lease ends: a broken one must not lose its scores
+        scores = payload and ScoreCounts.from_arrays(
+            payload["scores"], payload["positives"], payload["negatives"]
+        )
         if not job.book.end((message.rank, message.incarnation), index, message.epoch):
             return Failure("fenced", f"lease {message.stream} has another holder by now")
-        if not was_done and message.payload:
-            payload = message.payload
-            job.scores.append(
-                ScoreCounts.from_arrays(payload["scores"], payload["positives"], payload["negatives"])
-            )
+        if scores and not was_done:
+            job.scores.append(scores)
         if job.book.done:
             self._finish(now_s, job)
         return Done()

@@ -123,5 +123,5 @@ class Marks:
         """Drop what is known about a unit that has left."""
         mask = ~(1 << unit)
         for known in self._streams.values():
-            for number in known.applied:
-                known.applied[number] &= mask
+            kept = {number: units & mask for number, units in known.applied.items()}
+            known.applied = {number: units for number, units in kept.items() if units}

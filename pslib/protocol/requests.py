@@ -73,7 +73,14 @@ class RequestTable:
     def start(
         self, now_s: float, peer: str, message: Message, delay_s: float = 0.0, patience_s: float | None = None
     ) -> int:
-        """Send ``message`` to ``peer`` (after ``delay_s``) until it is answered; return its ticket."""
+        """Send ``message`` to ``peer`` (after ``delay_s``) until it is answered; return its ticket.
+
+        Raises
+        ------
+        LocalProtocolError
+            When the message can't be encoded; then nothing is sent and nothing is remembered.
+        """
+        frames = self.codec.encode(self._next_id, message)  # before all else: see Raises
         patience_s = self.timing.request_s if patience_s is None else patience_s
         request = _Request(
             self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, self.timing.retry_s
@@ -81,7 +88,7 @@ class RequestTable:
         self._next_ticket += 1
         self._open[request.ticket] = request
         if delay_s <= 0:
-            self._attempt(now_s, request)
+            self._attempt(now_s, request, frames)
         return request.ticket
 
     def receive(self, request_id: int) -> int | None:
@@ -108,7 +115,7 @@ class RequestTable:
                 expired.append(Expired(request.ticket, request.peer, now_s - request.started_s))
             elif now_s >= request.next_try_s:
                 self.resent += bool(request.attempts)
-                self._attempt(now_s, request)
+                self._attempt(now_s, request, self.codec.encode(self._next_id, request.message))
         return expired
 
     def waiting(self, now_s: float, longer_than_s: float) -> list[tuple[str, str, float]]:
@@ -119,11 +126,12 @@ class RequestTable:
             if now_s - request.started_s > longer_than_s
         ]
 
-    def _attempt(self, now_s: float, request: _Request) -> None:
+    def _attempt(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
+        """Send frames that were encoded under the next request_id."""
         request_id = self._next_id
         self._next_id = (self._next_id + 1) % (1 << 64)
         request.attempts.append(request_id)
         self._by_attempt[request_id] = request
         request.next_try_s = now_s + request.pause_s
         request.pause_s = min(request.pause_s * 2, self.timing.retry_max_s)
-        self.outbox.append(Outgoing(request.peer, self.codec.encode(request_id, request.message)))
+        self.outbox.append(Outgoing(request.peer, frames))
