@@ -16,39 +16,20 @@ from numpy.typing import NDArray
 
 from cython_ext.distinct import group_by_owner, partitions_touched
 from cython_ext.hashing import partition_of
-from cython_ext.store import Store, apply_dense
+from cython_ext.store import Store
 from pslib.errors import ConfigurationError
 from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import Adopt, Arrays, Erase, Image, Pull, Push, Setup
+from pslib.protocol.messages import NOBODY, Adopt, Arrays, Erase, Image, Pull, Push, Release, Setup
+from pslib.stores import DenseBlocks, content_of, make_store
 from pslib.tables import DenseSpec, TableSpec
 
-__all__ = ["DenseBlocks", "PullPart", "PushPart", "Shard", "ShardCounters", "make_store"]
+__all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
 
 _MINE, _NOT_OWNED, _SIBLING = 0, 1, 2
 
 FloatRows = NDArray[np.float32]
-
-
-def make_store(spec: TableSpec, partition_bits: int) -> Store:
-    """An empty store for one table."""
-    return Store(
-        partition_bits,
-        [
-            (
-                part.dim,
-                part.optimizer.kind,
-                part.optimizer.hyperparameters(),
-                part.optimizer.corrections(),
-                part.initializer.kind,
-                part.initializer.numbers(),
-                spec.part_seed(part),
-                part.optimizer.initial_state(part.dim),
-            )
-            for part in spec.parts
-        ],
-    )
 
 
 @dataclass(slots=True)
@@ -73,41 +54,6 @@ class PullPart:
     """Outcome of a pull on one shard; its rows are already in the shared output arrays."""
 
     refused: dict[int, int]
-
-
-class DenseBlocks:
-    """Blocks of the dense parameters, each a flat float32 array with its state.
-
-    Block ``b`` covers ``[b * size, min((b + 1) * size, length))`` with ``size = ceil(length / blocks)``.
-    """
-
-    def __init__(self, spec: DenseSpec, blocks: int) -> None:
-        self.spec = spec
-        self.size = -(-spec.length // blocks)
-        self.weights: dict[int, FloatRows] = {}
-        self.state: dict[int, FloatRows] = {}
-
-    def bounds(self, block: int) -> tuple[int, int]:
-        """First and last-but-one element of a block."""
-        return min(block * self.size, self.spec.length), min((block + 1) * self.size, self.spec.length)
-
-    def put(self, block: int, weights: FloatRows, state: FloatRows | None = None) -> None:
-        """Own a block with these weights; a fresh state when none is given."""
-        self.weights[block] = np.array(weights, np.float32)
-        fresh = self.spec.optimizer.initial_state(weights.size)
-        self.state[block] = fresh if state is None else np.array(state, np.float32)
-
-    def apply(self, block: int, gradient: FloatRows) -> None:
-        """One optimizer step of one block."""
-        optimizer = self.spec.optimizer
-        apply_dense(
-            optimizer.kind,
-            optimizer.hyperparameters(),
-            optimizer.corrections(),
-            self.weights[block],
-            self.state[block],
-            gradient,
-        )
 
 
 @dataclass(slots=True)
@@ -147,12 +93,14 @@ class Shard:
         self.index, self.shards = index, shards
         self.marks = marks or Marks()
         self.counters = ShardCounters()
+        self.broken = ""
         self.tables: dict[str, TableSpec] = {}
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
         self.owned = 0
         self._owner_hint: dict[int, int] = {}
         self._released: dict[int, Image] = {}
+        self._moved_at: dict[int, int] = {}
         units = np.arange(self.partitions + dense_blocks)
         self._responsible = mask_of_units(units[units % shards == index])
         self._kind_of_partition = np.full(self.partitions, _SIBLING, np.uint16)
@@ -171,15 +119,27 @@ class Shard:
         """Whether requests about ``unit`` are for this shard rather than a sibling."""
         return bool(self._responsible >> unit & 1)
 
-    def release(self, unit: int, owner: int) -> Image:
-        """Stop owning ``unit`` and give its image; asked again, gives the same image again."""
-        if not self.owned >> unit & 1:
-            if unit in self._released:
-                return self._released[unit]
-            raise ConfigurationError(f"unit {unit} can't be released: this server does not own it")
-        image = self._image(unit)
+    def release(self, message: Release) -> Image:
+        """Stop owning a unit and give its image; asked again for the same move, give the same image again.
+
+        Raises
+        ------
+        ConfigurationError
+            When this server does not own the unit, or the unit has moved on under a later map.
+        """
+        unit, version = message.unit, message.map_version
+        known = self._moved_at.get(unit, 0)
+        if version == known and unit in self._released:
+            return self._released[unit]
+        if version <= known or not self.owned >> unit & 1:
+            raise ConfigurationError(
+                f"unit {unit} can't be released under map {version}: this server does not own it, "
+                f"or took part in a later move (map {known})"
+            )
+        image = self._image(unit, version)
         self.owned &= ~(1 << unit)
-        self._owner_hint[unit] = owner
+        self._moved_at[unit] = version
+        self._owner_hint[unit] = message.owner
         self._released[unit] = image
         self.marks.forget_unit(unit)
         if unit < self.partitions:
@@ -191,29 +151,70 @@ class Shard:
         return image
 
     def adopt(self, message: Adopt) -> None:
-        """Own a unit with the content of another server's image; a second copy changes nothing."""
-        unit = message.unit
-        if self.owned >> unit & 1:
+        """Own a unit with the content of another server's image; a second copy changes nothing, however late.
+
+        Raises
+        ------
+        ConfigurationError
+            When the image does not fit the tables here, or the unit is owned already by another move. Then
+            nothing has changed.
+        """
+        unit, version = message.unit, message.map_version
+        known = self._moved_at.get(unit, 0)
+        if version < known or (version == known and self.owned >> unit & 1):
             return
-        if unit < self.partitions and set(message.keys) != set(self.stores):
-            raise ConfigurationError(
-                f"unit {unit}: its image has tables {sorted(message.keys)}, this server has {sorted(self.stores)}"
-            )
+        if self.owned >> unit & 1:
+            raise ConfigurationError(f"unit {unit} can't be adopted under map {version}: it is owned already")
+        if unit < self.partitions:
+            self._adopt_rows(message)
+            self._kind_of_partition[unit] = _MINE
+        else:
+            self._adopt_block(message)
         self.owned |= 1 << unit
+        self._moved_at[unit] = version
         self._released.pop(unit, None)
         self._owner_hint.pop(unit, None)
         self.marks.adopt(unit, message.marks)
-        if unit < self.partitions:
-            self._kind_of_partition[unit] = _MINE
-            for name, store in self.stores.items():
-                keys = message.keys[name]
-                weights, state = message.content[f"{name}.weights"], message.content[f"{name}.state"]
-                store.import_partition(unit, keys, weights, state)
-        elif self.dense:
-            block = unit - self.partitions
-            self.dense.put(block, message.content["weights"][0], message.content["state"][0])
 
-    def _image(self, unit: int) -> Image:
+    def _adopt_rows(self, message: Adopt) -> None:
+        """Import the rows of a partition; tables that the image lacks are empty in it."""
+        if unknown := sorted(set(message.keys) - set(self.stores)):
+            raise ConfigurationError(
+                f"unit {message.unit}: its image has table {unknown[0]!r}, "
+                f"this server has {sorted(self.stores)}"
+            )
+        rows = {}
+        for name, keys in message.keys.items():
+            spec = self.tables[name]
+            shapes = (keys.size, spec.dim), (keys.size, spec.state_floats)
+            rows[name] = [
+                content_of(message, f"{name}.weights", shapes[0]),
+                content_of(message, f"{name}.state", shapes[1]),
+            ]
+            if (partition_of(keys, self.partition_bits) != message.unit).any():
+                raise ConfigurationError(f"unit {message.unit}: its image has keys of other partitions")
+        for name, (weights, state) in rows.items():
+            self.stores[name].import_partition(message.unit, message.keys[name], weights, state)
+
+    def _adopt_block(self, message: Adopt) -> None:
+        """Take a dense block; without dense parameters here, only an image that has none either."""
+        if self.dense is None:
+            if message.content:
+                raise ConfigurationError(f"unit {message.unit}: dense parameters have not been set up here")
+            return
+        block = message.unit - self.partitions
+        start, stop = self.dense.bounds(block)
+        floats = self.dense.spec.optimizer.initial_state(stop - start).size
+        weights = content_of(message, "weights", (1, stop - start))
+        self.dense.put(block, weights[0], content_of(message, "state", (1, floats))[0])
+
+    def forget_images(self, map_version: int) -> None:
+        """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
+        done = [unit for unit, image in self._released.items() if image.map_version <= map_version]
+        for unit in done:
+            del self._released[unit]
+
+    def _image(self, unit: int, map_version: int) -> Image:
         keys: dict[str, NDArray[np.uint64]] = {}
         content: dict[str, FloatRows] = {}
         if unit < self.partitions:
@@ -225,7 +226,7 @@ class Shard:
             block = unit - self.partitions
             content["weights"] = self.dense.weights[block][None]
             content["state"] = self.dense.state[block][None]
-        return Image(unit=unit, marks=self.marks.export(unit), content=content, keys=keys)
+        return Image(unit, map_version, self.marks.export(unit), content, keys)
 
     def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Places of the keys whose partition this shard owns, ascending."""
@@ -242,17 +243,18 @@ class Shard:
         ConfigurationError
             When a table or the dense parameters exist with another description.
         """
-        for plain in message.tables["tables"]:
-            spec = TableSpec.from_dict(plain)
-            known = self.tables.get(spec.name)
-            if known is None:
-                self.tables[spec.name] = spec
-                self.stores[spec.name] = make_store(spec, self.partition_bits)
-            elif known != spec:
+        specs = [TableSpec.from_dict(plain) for plain in message.tables["tables"]]
+        for spec in specs:
+            known = self.tables.get(spec.name, spec)
+            if known != spec:
                 raise ConfigurationError(
                     f"table {spec.name} exists with another description; expected {known}, got {spec}"
                 )
         self._setup_dense(message)
+        for spec in specs:
+            if spec.name not in self.tables:
+                self.stores[spec.name] = make_store(spec, self.partition_bits)
+                self.tables[spec.name] = spec
 
     def _setup_dense(self, message: Setup) -> None:
         if not message.dense_length:
@@ -277,7 +279,7 @@ class Shard:
     # --- requests -----------------------------------------------------------------------------------------
 
     def pull(self, message: Pull, rows: Mapping[str, FloatRows], dense: Mapping[int, FloatRows]) -> PullPart:
-        """Write this shard's rows and blocks into the shared outputs ``rows`` and ``dense`` (views by block)."""
+        """Write this shard's rows and blocks into the shared outputs (``dense``: a view a block)."""
         selection = self._select(message.keys, message.blocks)
         for name, keys in selection.keys.items():
             places = selection.places[name]
@@ -371,7 +373,7 @@ class Shard:
                 mine, selection.places[name] = keys[places], places
                 refused = keys[order[starts[1] : starts[2]]]
                 for unit in partitions_touched(refused, self.partition_bits).tolist():
-                    selection.refused[unit] = self._owner_hint.get(unit, _NOBODY)
+                    selection.refused[unit] = self._owner_hint.get(unit, NOBODY)
             selection.keys[name] = mine
             selection.units |= mask_of_units(partitions_touched(mine, self.partition_bits))
         for block in blocks.tolist():
@@ -379,12 +381,8 @@ class Shard:
             if self.owned >> unit & 1:
                 selection.units |= 1 << unit
             elif self._responsible >> unit & 1:
-                selection.refused[unit] = self._owner_hint.get(unit, _NOBODY)
+                selection.refused[unit] = self._owner_hint.get(unit, NOBODY)
         return selection
-
-
-_NOBODY = 0xFFFF
-"""Owner in a refusal when this server does not know one: ask the coordinator for the map."""
 
 
 def _take(array: NDArray[Any], places: NDArray[Any] | None) -> NDArray[Any]:

@@ -8,7 +8,7 @@ arrays); arrays travel as frames of their own and are never copied. The grammar 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
     "ALL_MESSAGES",
+    "NOBODY",
     "Adopt",
     "ArrayRule",
     "Arrays",
@@ -35,6 +36,7 @@ __all__ = [
     "NextLease",
     "OpenJob",
     "Plain",
+    "PlainList",
     "Pull",
     "Pulled",
     "Push",
@@ -53,8 +55,14 @@ __all__ = [
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays; the names are table names or array roles."""
 
+NOBODY = 0xFFFF
+"""Owner in a refusal when the server does not know one: ask again a little later, or wait for the map."""
+
 Plain = Mapping[str, Any]
 """Nested dicts and lists of numbers, strings, booleans and None."""
+
+PlainList = Sequence[Any]
+"""A list of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +188,23 @@ class Load(Message):
 
 @dataclass(frozen=True, slots=True)
 class Release(Message):
-    """Stop owning ``unit``, which goes to server ``owner``; answered by `Image`, also when asked again."""
+    """Stop owning ``unit``, which goes to server ``owner``; answered by `Image`, also when asked again.
+
+    ``map_version`` is the version of the map that this move makes: it names the move, as (stream, number)
+    names a push, so that a copy which comes late, when the unit is back here, moves nothing.
+    """
 
     unit: int
     owner: int
+    map_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Image(Message):
-    """Rows, state and marks of one unit; ``marks`` is ``[[stream, epoch, floor, [numbers]], ...]``."""
+    """Rows, state and marks of one unit; `Marks.export` says what ``marks`` holds."""
 
     unit: int
+    map_version: int
     marks: Plain
     content: Arrays = arrays(None, 2)
     keys: Arrays = arrays(np.uint64)
@@ -198,9 +212,13 @@ class Image(Message):
 
 @dataclass(frozen=True, slots=True)
 class Adopt(Message):
-    """Own ``unit`` from now on, with this content; a second copy changes nothing. Answered by `Done`."""
+    """Own ``unit`` from ``map_version`` on, with this content. Answered by `Done`.
+
+    A second copy changes nothing, also when it comes after the unit has moved on.
+    """
 
     unit: int
+    map_version: int
     marks: Plain
     content: Arrays = arrays(None, 2)
     keys: Arrays = arrays(np.uint64)
@@ -211,7 +229,10 @@ class Adopt(Message):
 
 @dataclass(frozen=True, slots=True)
 class Register(Message):
-    """Join the cluster as ``role``; asked again until `Registered.ready`. ``incarnation`` is new per process."""
+    """Join the cluster as ``role``; asked again until `Registered.ready`.
+
+    ``incarnation`` is a number that no other process has.
+    """
 
     role: str
     address: str
@@ -229,7 +250,7 @@ class Registered(Message):
     missing: str
     config: Plain
     map_version: int
-    addresses: Plain
+    addresses: PlainList
     owners: NDArray[np.uint16] = array(np.uint16)
 
 
@@ -252,7 +273,7 @@ class Beat(Message):
     reason: str
     streams_done_below: int
     map_version: int
-    addresses: Plain
+    addresses: PlainList
     owners: NDArray[np.uint16] = array(np.uint16)
 
 
@@ -348,8 +369,10 @@ class Result(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failure(Message):
-    """The request was not carried out and changed nothing.
+    """The request was refused. Asked again under the same name, it is exact.
 
+    A push that one shard refuses may have been applied by another (``fenced``, ``internal``): marks say to
+    which units, so the same push under the same name still counts once. All other refusals change nothing.
     ``code`` is one of protocol, configuration, fenced, unknown-table, checkpoint, internal.
     """
 

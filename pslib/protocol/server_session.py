@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import CheckpointError, PslibError, RemoteProtocolError
+from pslib.errors import CheckpointError, LocalProtocolError, PslibError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
@@ -38,6 +38,9 @@ from pslib.protocol.messages import (
 from pslib.shard import PullPart, PushPart, Shard
 
 __all__ = ["Job", "Reply", "ServerSession", "merge_results", "run_on_shard", "shard_stats"]
+
+FAILURE_CHARS_MAX = 1000
+"""An error text must fit a message, whatever it quotes."""
 
 REQUESTS = (Setup, Pull, Push, Erase, Stats, Save, Load, Release, Adopt)
 FileWork = Callable[[Shard, Message], dict[str, Any]]
@@ -66,15 +69,10 @@ class Job:
 
 def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
     """Do one shard's share of a job; errors come back as values, so that one bad request harms no other."""
-    message = job.message
+    if shard.broken:
+        return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
     try:
-        if isinstance(message, Pull):
-            return shard.pull(message, job.rows, job.dense_views)
-        if isinstance(message, Push):
-            return shard.push(message)
-        if isinstance(message, Save | Load):
-            return files(shard, message)
-        return _run_rare(shard, message)
+        return _run(shard, job, files)
     except FencedError as error:
         return Failure("fenced", str(error))
     except CheckpointError as error:
@@ -82,7 +80,21 @@ def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
     except PslibError as error:
         return Failure("configuration", str(error))
     except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
-        return Failure("internal", f"{type(error).__name__}: {error}")
+        message, text = job.message, f"{type(error).__name__}: {error}"
+        if isinstance(message, Push | Erase):  # perhaps half applied: no mark can make a retry exact any more
+            shard.broken = f"{message.kind} ({message.stream}, {message.number}) ended half-way: {text}"
+        return Failure("internal", text)
+
+
+def _run(shard: Shard, job: Job, files: FileWork) -> Any:
+    message = job.message
+    if isinstance(message, Pull):
+        return shard.pull(message, job.rows, job.dense_views)
+    if isinstance(message, Push):
+        return shard.push(message)
+    if isinstance(message, Save | Load):
+        return files(shard, message)
+    return _run_rare(shard, message)
 
 
 def _run_rare(shard: Shard, message: Message) -> Any:
@@ -93,11 +105,7 @@ def _run_rare(shard: Shard, message: Message) -> Any:
     if isinstance(message, Release | Adopt):
         if not shard.is_responsible(message.unit):
             return None
-        return (
-            shard.release(message.unit, message.owner)
-            if isinstance(message, Release)
-            else shard.adopt(message)
-        )
+        return shard.release(message) if isinstance(message, Release) else shard.adopt(message)
     return shard_stats(shard)
 
 
@@ -142,8 +150,6 @@ class ServerSession:
         """A job for all shards, or None when the request was answered at once (refused, or not a message)."""
         try:
             envelope = self.codec.decode(frames)
-            if not isinstance(envelope.message, REQUESTS):
-                raise RemoteProtocolError(f"a server does not take {envelope.message.kind}")
         except RemoteProtocolError as error:
             self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
@@ -164,17 +170,48 @@ class ServerSession:
             self._reply(job.peer, job.request_id, self._answer(job))
 
     def _reply(self, peer: bytes, request_id: int, message: Message) -> None:
-        self.outbox.append(Reply(peer, self.codec.encode(request_id, message)))
+        if isinstance(message, Failure):
+            message = Failure(message.code, message.text[:FAILURE_CHARS_MAX])
+        try:
+            frames = self.codec.encode(request_id, message)
+        except LocalProtocolError as error:  # such as an image with more marks than a header holds
+            frames = self.codec.encode(request_id, Failure("internal", f"can't answer: {error}"))
+        self.outbox.append(Reply(peer, frames))
 
     def _problem(self, message: Message) -> Failure | None:
         """What is wrong with a request, seen before any shard has touched anything."""
+        if not isinstance(message, REQUESTS):
+            self.protocol_errors += 1
+            return Failure("protocol", f"a server does not take {message.kind}")
+        if isinstance(message, Release | Adopt):
+            return self._unit_problem("unit", message.unit)
+        if not isinstance(message, Pull | Push | Erase):
+            return None
         tables = self.shards[0].tables
-        if isinstance(message, Pull | Push | Erase):
-            for name in message.keys:
-                if name not in tables:
-                    return Failure("unknown-table", f"table {name!r} is unknown; tables: {sorted(tables)}")
-            return self._dense_problem(message) or self._gradient_problem(message)
-        return None
+        for name in message.keys:
+            if name not in tables:
+                return Failure("unknown-table", f"table {name!r} is unknown; tables: {sorted(tables)}")
+        problem = self._dense_problem(message)
+        if isinstance(message, Pull):
+            return problem or self._answer_problem(message)
+        return problem or self._unit_problem("home unit", message.home) or self._gradient_problem(message)
+
+    def _unit_problem(self, what: str, unit: int) -> Failure | None:
+        units = self.shards[0].partitions + self.shards[0].dense_blocks
+        if unit < units:
+            return None
+        return Failure("configuration", f"{what}: expected 0..{units - 1}, got {unit}")
+
+    def _answer_problem(self, message: Pull) -> Failure | None:
+        """Whether the rows asked for would fit an answer; looked at before memory is taken for them."""
+        tables, limits = self.shards[0].tables, self.codec.limits
+        sizes = [keys.size * tables[name].dim * 4 for name, keys in message.keys.items()]
+        rows_bytes_max = limits.message_bytes_max // 2  # dense blocks and refusals need room too
+        if max(sizes, default=0) <= limits.frame_bytes_max and sum(sizes) <= rows_bytes_max:
+            return None
+        return Failure(
+            "configuration", f"a pull of {sum(sizes)} bytes does not fit an answer; pull fewer keys at a time"
+        )
 
     def _dense_problem(self, message: Pull | Push | Erase) -> Failure | None:
         if isinstance(message, Erase) or not message.blocks.size:
@@ -191,14 +228,11 @@ class ServerSession:
             )
         return None
 
-    def _gradient_problem(self, message: Pull | Push | Erase) -> Failure | None:
+    def _gradient_problem(self, message: Push | Erase) -> Failure | None:
         if not isinstance(message, Push):
             return None
         if set(message.gradients) != set(message.keys):
             return Failure("configuration", "gradients and keys name different tables")
-        units = self.shards[0].partitions + self.shards[0].dense_blocks
-        if message.home >= units:
-            return Failure("configuration", f"home unit: expected 0..{units - 1}, got {message.home}")
         for name, keys in message.keys.items():
             expected = (keys.size, self.shards[0].tables[name].dim)
             if message.gradients[name].shape != expected:

@@ -1,0 +1,80 @@
+"""What a shard holds: a store of rows a table, and blocks of the dense parameters with their own state."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.store import Store, apply_dense
+from pslib.errors import ConfigurationError
+from pslib.protocol.messages import Adopt
+from pslib.tables import DenseSpec, TableSpec
+
+__all__ = ["DenseBlocks", "content_of", "make_store"]
+
+FloatRows = NDArray[np.float32]
+
+
+def make_store(spec: TableSpec, partition_bits: int) -> Store:
+    """An empty store for one table."""
+    return Store(
+        partition_bits,
+        [
+            (
+                part.dim,
+                part.optimizer.kind,
+                part.optimizer.hyperparameters(),
+                part.optimizer.corrections(),
+                part.initializer.kind,
+                part.initializer.numbers(),
+                spec.part_seed(part),
+                part.optimizer.initial_state(part.dim),
+            )
+            for part in spec.parts
+        ],
+    )
+
+
+class DenseBlocks:
+    """Blocks of the dense parameters, each a flat float32 array with its state.
+
+    Block ``b`` covers ``[b * size, min((b + 1) * size, length))`` with ``size = ceil(length / blocks)``.
+    """
+
+    def __init__(self, spec: DenseSpec, blocks: int) -> None:
+        self.spec = spec
+        self.size = -(-spec.length // blocks)
+        self.weights: dict[int, FloatRows] = {}
+        self.state: dict[int, FloatRows] = {}
+        self._hyperparameters = spec.optimizer.hyperparameters()
+        self._corrections = spec.optimizer.corrections()
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        """First and last-but-one element of a block."""
+        return min(block * self.size, self.spec.length), min((block + 1) * self.size, self.spec.length)
+
+    def put(self, block: int, weights: FloatRows, state: FloatRows | None = None) -> None:
+        """Own a block with these weights; a fresh state when none is given."""
+        self.weights[block] = np.array(weights, np.float32)
+        fresh = self.spec.optimizer.initial_state(weights.size)
+        self.state[block] = fresh if state is None else np.array(state, np.float32)
+
+    def apply(self, block: int, gradient: FloatRows) -> None:
+        """One optimizer step of one block."""
+        apply_dense(
+            self.spec.optimizer.kind,
+            self._hyperparameters,
+            self._corrections,
+            self.weights[block],
+            self.state[block],
+            gradient,
+        )
+
+
+def content_of(message: Adopt, name: str, shape: tuple[int, int]) -> FloatRows:
+    """One array of an image, of the expected shape, or a ConfigurationError."""
+    found = message.content.get(name)
+    if found is None or found.dtype != np.float32 or found.shape != shape:
+        came = "nothing" if found is None else f"{found.dtype} {found.shape}"
+        raise ConfigurationError(f"unit {message.unit}: expected {name} as float32 {shape}, got {came}")
+    return found
