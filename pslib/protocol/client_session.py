@@ -7,7 +7,6 @@ owner that the refusal names, under the same name (stream, number), until every 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,85 +14,34 @@ from numpy.typing import NDArray
 
 from cython_ext.distinct import group_by_owner, partitions_touched
 from cython_ext.hashing import partition_of
-from pslib.errors import ConfigurationError, PslibError, UnavailableError, WaitTimeoutError
+from pslib.errors import (
+    ConfigurationError,
+    LocalProtocolError,
+    PslibError,
+    UnavailableError,
+    WaitTimeoutError,
+)
 from pslib.partition_map import PartitionMap
-from pslib.protocol.messages import Erase, Failure, Message, Pull, Pulled, Push, Pushed
+from pslib.protocol.calls import Acked, Completed, Part, PullCall, PushCall, PushName
+from pslib.protocol.messages import NOBODY, Erase, Failure, Message, Pull, Pulled, Push, Pushed
 from pslib.protocol.requests import RequestTable
 
 __all__ = ["ClientSession", "Completed", "PullCall", "PushName"]
 
-NOBODY = 0xFFFF
 BOUNCE_PAUSE_S = 0.02
-"""Pause before a part that has been refused twice tries again: a partition in flight arrives in milliseconds."""
+"""First pause of a part that has been refused twice; a partition in flight arrives in milliseconds."""
+BOUNCE_PAUSE_MAX_S = 1.0
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class PushName:
-    """The name of a push: the same on every server, in every retry and however the push is split again."""
-
-    stream: int
-    number: int
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A call that is over; ``error`` is None when it went well."""
-
-    call: int
-    error: PslibError | None
-
-
-@dataclass(slots=True)
-class _Acked:
-    """Which numbers of one stream are applied everywhere."""
-
-    floor: int
-    above: set[int] = field(default_factory=set)
-
-    def add(self, number: int) -> None:
-        self.above.add(number)
-        while self.floor in self.above:
-            self.above.remove(self.floor)
-            self.floor += 1
-
-
-@dataclass(slots=True)
-class PullCall:
-    """A pull on its way: outputs that fill as parts are answered."""
-
-    keys: Mapping[str, Keys]
-    rows: dict[str, Rows]
-    dense: Rows
-    open_parts: int = 0
-
-
-@dataclass(slots=True)
-class _PushCall:
-    name: PushName
-    home: int
-    gradients: Mapping[str, tuple[Keys, Rows]] | None
-    erased: Mapping[str, Keys]
-    dense: Rows
-    open_parts: int = 0
-
-
-@dataclass(slots=True)
-class _Part:
-    """What one message asks of one server: places in the call's arrays (None: all), and dense blocks."""
-
-    call: int
-    server: int
-    places: dict[str, NDArray[np.int32] | None]
-    blocks: NDArray[np.uint32]
-    bounces: int
-
-
 class ClientSession:
     """Pulls and pushes of one client.
+
+    Arrays given to it are sent, and sent again, without copying: they must not change until the call is
+    complete. Every call completes: with all its parts answered, or with an error after ``request_s``, also
+    when servers keep naming each other as owners.
 
     Parameters
     ----------
@@ -115,15 +63,18 @@ class ClientSession:
         self.completed: list[Completed] = []
         self.pushes_sent = 0
         self.updates_sent = 0
-        self.set_map(partition_map)
+        self.map = partition_map
+        self._owners = partition_map.owners.copy()
         self._block_size = -(-dense_length // partition_map.dense_blocks)
-        self._calls: dict[int, PullCall | _PushCall] = {}
-        self._parts: dict[int, _Part] = {}
-        self._streams: dict[int, _Acked] = {}
+        self._calls: dict[int, PullCall | PushCall] = {}
+        self._parts: dict[int, Part] = {}
+        self._streams: dict[int, Acked] = {}
         self._next_call = 1
 
     def set_map(self, partition_map: PartitionMap) -> None:
-        """Take a map as the truth about owners; hints from refusals are forgotten."""
+        """Take a newer map as the truth about owners, and forget hints from refusals."""
+        if partition_map.version <= self.map.version:
+            return
         self.map = partition_map
         self._owners = partition_map.owners.copy()
 
@@ -133,7 +84,7 @@ class ClientSession:
         """Ask for rows (and all dense parameters); return the call's number. Keys may repeat."""
         self._check_tables(keys)
         rows = {name: np.empty((array.size, self.dims[name]), np.float32) for name, array in keys.items()}
-        call = PullCall(keys, rows, np.empty(self.dense_length if dense else 0, np.float32))
+        call = PullCall(keys, rows, np.empty(self.dense_length if dense else 0, np.float32), now_s)
         return self._begin(now_s, call, keys, dense)
 
     def push(
@@ -147,14 +98,15 @@ class ClientSession:
         keys = {table: pair[0] for table, pair in gradients.items()}
         self._check_tables(keys)
         vector = np.empty(0, np.float32) if dense is None else dense
-        if vector.size not in (0, self.dense_length):
+        if vector.shape not in ((0,), (self.dense_length,)) or vector.dtype != np.float32:
             raise ConfigurationError(
-                f"dense gradient: expected {self.dense_length} floats, got {vector.size}"
+                f"dense gradient: expected ({self.dense_length},) float32, got {vector.shape} {vector.dtype}"
             )
         for table, (array, rows) in gradients.items():
-            if rows.shape != (array.size, self.dims[table]):
+            expected = (array.size, self.dims[table])
+            if rows.shape != expected or rows.dtype != np.float32:
                 raise ConfigurationError(
-                    f"gradients of {table}: expected ({array.size}, {self.dims[table]}), got {rows.shape}"
+                    f"gradients of {table}: expected {expected} float32, got {rows.shape} {rows.dtype}"
                 )
         return self._begin_push(now_s, name, keys, gradients, vector)
 
@@ -176,13 +128,15 @@ class ClientSession:
             units.append(self.map.partitions + self._all_blocks())
         touched = np.unique(np.concatenate(units)) if units else np.empty(0, np.uint32)
         home = int(touched[0]) if touched.size else 0
+        push = PushCall(name, home, gradients, keys, dense, now_s)
+        call = self._begin(now_s, push, keys, dense.size > 0)
         self.pushes_sent += bool(touched.size)
         self.updates_sent += touched.size
-        return self._begin(now_s, _PushCall(name, home, gradients, keys, dense), keys, dense.size > 0)
+        return call
 
     def open_stream(self, stream: int, first_number: int) -> None:
         """Say that all numbers of ``stream`` below ``first_number`` are applied everywhere."""
-        self._streams.setdefault(stream, _Acked(first_number))
+        self._streams.setdefault(stream, Acked(first_number))
 
     def acked_below(self, stream: int) -> int:
         """All numbers of ``stream`` below this one are applied everywhere."""
@@ -201,18 +155,29 @@ class ClientSession:
     def _check_tables(self, keys: Mapping[str, Keys]) -> None:
         if unknown := sorted(set(keys) - set(self.dims)):
             raise ConfigurationError(f"table {unknown[0]!r} is unknown; tables: {sorted(self.dims)}")
+        for name, array in keys.items():
+            if array.ndim != 1 or array.dtype != np.uint64:
+                raise ConfigurationError(
+                    f"keys of {name}: expected (n,) uint64, got {array.shape} {array.dtype}"
+                )
 
     def _all_blocks(self) -> NDArray[np.uint32]:
         """Dense blocks that hold anything."""
         used = -(-self.dense_length // self._block_size) if self.dense_length else 0
         return np.arange(used, dtype=np.uint32)
 
-    def _begin(self, now_s: float, call: PullCall | _PushCall, keys: Mapping[str, Keys], dense: bool) -> int:
+    def _begin(self, now_s: float, call: PullCall | PushCall, keys: Mapping[str, Keys], dense: bool) -> int:
         number = self._next_call
         self._next_call += 1
         self._calls[number] = call
         blocks = self._all_blocks() if dense else np.empty(0, np.uint32)
-        self._split(now_s, number, {name: None for name in keys}, blocks, bounces=0)
+        queued = len(self.requests.outbox)
+        try:
+            self._split(now_s, number, {name: None for name in keys}, blocks, bounces=0)
+        except LocalProtocolError:  # a part is too large: then no other part may be sent either
+            del self.requests.outbox[queued:], self._calls[number]
+            self._cancel_parts(number)
+            raise
         if call.open_parts == 0:
             self._finish(number, None)
         return number
@@ -229,10 +194,10 @@ class ClientSession:
     ) -> None:
         """Send one message to each server that owns some of these places and blocks."""
         call, bits, servers = self._calls[number], self.map.partition_bits, self.map.servers
-        parts: dict[int, _Part] = {}
+        parts: dict[int, Part] = {}
 
-        def part_of(server: int) -> _Part:
-            return parts.setdefault(server, _Part(number, server, {}, np.empty(0, np.uint32), bounces))
+        def part_of(server: int) -> Part:
+            return parts.setdefault(server, Part(number, server, {}, np.empty(0, np.uint32), bounces))
 
         for name, some in places.items():
             keys = self._keys_of(call, name, some)
@@ -244,24 +209,25 @@ class ClientSession:
         owners = self._owners[self.map.partitions + blocks]
         for server in np.unique(owners).tolist():
             part_of(server).blocks = blocks[owners == server]
-        delay_s = 0.0 if bounces < 2 else min(BOUNCE_PAUSE_S * 2 ** min(bounces - 2, 6), 1.0)
+        delay_s = 0.0 if bounces < 2 else min(BOUNCE_PAUSE_S * 2 ** min(bounces - 2, 6), BOUNCE_PAUSE_MAX_S)
+        patience_s = call.started_s + self.requests.timing.request_s - now_s
         for server, part in sorted(parts.items()):
             message = self._message(call, part)
-            ticket = self.requests.start(now_s, self.map.addresses[server], message, delay_s)
+            ticket = self.requests.start(now_s, self.map.addresses[server], message, delay_s, patience_s)
             self._parts[ticket] = part
             call.open_parts += 1
 
     @staticmethod
-    def _keys_of(call: PullCall | _PushCall, name: str, places: NDArray[np.int32] | None) -> Keys:
+    def _keys_of(call: PullCall | PushCall, name: str, places: NDArray[np.int32] | None) -> Keys:
         keys = call.keys[name] if isinstance(call, PullCall) else call.erased[name]
         return keys if places is None else keys[places]
 
-    def _message(self, call: PullCall | _PushCall, part: _Part) -> Message:
+    def _message(self, call: PullCall | PushCall, part: Part) -> Message:
         keys = {name: self._keys_of(call, name, some) for name, some in part.places.items()}
         if isinstance(call, PullCall):
             return Pull(keys=keys, blocks=part.blocks)
         name = call.name
-        floor = self._streams.setdefault(name.stream, _Acked(0)).floor
+        floor = self._streams.setdefault(name.stream, Acked(0)).floor
         if call.gradients is None:
             return Erase(name.stream, name.number, name.epoch, floor, call.home, keys)
         gradients = {
@@ -296,16 +262,30 @@ class ClientSession:
         call.open_parts -= 1
         if isinstance(message, Failure):
             self._finish(part.call, _error_of(message, self.map.addresses[part.server]))
-        elif isinstance(message, Pulled | Pushed):
-            if isinstance(message, Pulled) and isinstance(call, PullCall):
-                self._store(call, part, message)
-            if message.refused_units.size:
-                self._go_on(now_s, call, part, message)
-            if call.open_parts == 0:
-                self._finish(part.call, None)
-        else:
-            self._finish(part.call, UnavailableError(f"unexpected {message.kind} from server {part.server}"))
+            return True
+        if not isinstance(message, Pulled | Pushed) or not self._fits(call, part, message):
+            text = f"server {part.server} at {self.map.addresses[part.server]}: {message.kind} does not fit"
+            self._finish(part.call, UnavailableError(f"{text} what it was asked; is it of another version?"))
+            return True
+        if isinstance(message, Pulled) and isinstance(call, PullCall):
+            self._store(call, part, message)
+        if message.refused_units.size:
+            self._go_on(now_s, call, part, message)
+        if call.open_parts == 0 and part.call in self._calls:
+            self._finish(part.call, None)
         return True
+
+    def _fits(self, call: PullCall | PushCall, part: Part, message: Pulled | Pushed) -> bool:
+        """Whether an answer has the shapes of its question: bytes from outside index our arrays below."""
+        units = message.refused_units
+        if units.size != message.refused_owners.size or (units >= self.map.owners.size).any():
+            return False
+        if isinstance(call, PushCall) or isinstance(message, Pushed):
+            return isinstance(call, PushCall) and isinstance(message, Pushed)
+        sizes = {n: call.keys[n].size if some is None else some.size for n, some in part.places.items()}
+        shapes = {name: (size, self.dims[name]) for name, size in sizes.items()}
+        floats = sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
+        return {n: rows.shape for n, rows in message.rows.items()} == shapes and message.dense.size == floats
 
     def expire(self, ticket: int, waited_s: float) -> bool:
         """A part has not been answered in time: its call fails. False for tickets of others."""
@@ -317,7 +297,7 @@ class ClientSession:
         self._finish(part.call, WaitTimeoutError(text))
         return True
 
-    def _store(self, call: PullCall, part: _Part, message: Pulled) -> None:
+    def _store(self, call: PullCall, part: Part, message: Pulled) -> None:
         for name, some in part.places.items():
             if some is None:
                 call.rows[name] = message.rows[name]
@@ -329,7 +309,7 @@ class ClientSession:
             call.dense[first:last] = message.dense[start : start + last - first]
             start += last - first
 
-    def _go_on(self, now_s: float, call: PullCall | _PushCall, part: _Part, message: Pulled | Pushed) -> None:
+    def _go_on(self, now_s: float, call: PullCall | PushCall, part: Part, message: Pulled | Pushed) -> None:
         """Send what was refused to the owners that the refusal names."""
         units, owners = message.refused_units, message.refused_owners
         named = (owners != NOBODY) & (owners < self.map.servers)
@@ -343,6 +323,11 @@ class ClientSession:
             if hit.size:
                 places[name] = hit if some is None else some[hit]
         blocks = part.blocks[refused[self.map.partitions + part.blocks]]
+        if now_s - call.started_s >= self.requests.timing.request_s:
+            text = f"waited {now_s - call.started_s:.0f} s for an owner of unit {units[0]}"
+            last = f"server {part.server} at {self.map.addresses[part.server]} refused it last"
+            self._finish(part.call, WaitTimeoutError(f"{text}: {last}; is a move stuck?"))
+            return
         if any(some is None for some in part.places.values()) and isinstance(call, PullCall):
             call.rows = {
                 name: np.array(rows) for name, rows in call.rows.items()
@@ -351,17 +336,20 @@ class ClientSession:
 
     def _finish(self, number: int, error: PslibError | None) -> None:
         call = self._calls[number]
-        if isinstance(call, _PushCall):
+        if isinstance(call, PushCall):
             del self._calls[number]
             if error is None:
-                self._streams.setdefault(call.name.stream, _Acked(0)).add(call.name.number)
+                self._streams.setdefault(call.name.stream, Acked(0)).add(call.name.number)
         elif error is not None:
             del self._calls[number]
         if error is not None:
-            for ticket in [ticket for ticket, part in self._parts.items() if part.call == number]:
-                del self._parts[ticket]
-                self.requests.cancel(ticket)
+            self._cancel_parts(number)
         self.completed.append(Completed(number, error))
+
+    def _cancel_parts(self, number: int) -> None:
+        for ticket in [ticket for ticket, part in self._parts.items() if part.call == number]:
+            del self._parts[ticket]
+            self.requests.cancel(ticket)
 
 
 def _error_of(failure: Failure, address: str) -> PslibError:
