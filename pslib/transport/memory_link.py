@@ -96,8 +96,9 @@ class MemoryServerLink:
         self.mailbox.wake()
 
     def close(self) -> None:
-        """Stop listening."""
-        self._transport.servers.pop(self.address, None)
+        """Stop listening; an address that another link has taken over meanwhile stays that link's."""
+        if self._transport.servers.get(self.address) is self:
+            del self._transport.servers[self.address]
 
 
 class MemoryTransport:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import threading
 from collections.abc import Sequence
 
 import zmq
@@ -47,17 +48,22 @@ SOCKETS_MAX = 65536
 
 
 class _Waker:
-    """An event file descriptor that ends a poll."""
+    """An event file descriptor that ends a poll.
+
+    `wake` comes from any thread, also after `close`: by then the number of the descriptor may belong to
+    somebody else's file, so both look at ``_open`` under a lock.
+    """
 
     def __init__(self, poller: zmq.Poller) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._open = True
+        self._lock = threading.Lock()
         poller.register(self.fd, zmq.POLLIN)
 
     def wake(self) -> None:
-        try:
-            os.eventfd_write(self.fd, 1)
-        except OSError:  # closed meanwhile: nobody waits any more
-            return
+        with self._lock:
+            if self._open:
+                os.eventfd_write(self.fd, 1)
 
     def drain(self) -> None:
         try:
@@ -66,7 +72,10 @@ class _Waker:
             return
 
     def close(self) -> None:
-        os.close(self.fd)
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.fd)
 
 
 def _receive(socket: zmq.Socket[bytes]) -> list[Buffer] | None:
@@ -89,8 +98,8 @@ def _send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
 class ZmqClientLink:
     """One DEALER an address, made when first needed."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self._context = context
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
+        self._context, self._limits = context, limits
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._peers: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
@@ -107,6 +116,7 @@ class ZmqClientLink:
         socket = self._context.socket(zmq.DEALER)
         for option, (value, _why) in _COMMON.items():
             socket.setsockopt(option, value)
+        socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes_max)
         try:
             socket.connect(peer)
         except zmq.ZMQError as error:
@@ -228,7 +238,7 @@ class ZmqTransport:
 
     def connect(self) -> ZmqClientLink:
         """A link that asks."""
-        return ZmqClientLink(self._context)
+        return ZmqClientLink(self._context, self._limits)
 
     def listen(self, address: str) -> ZmqServerLink:
         """A link that answers; ConfigurationError when the address is taken or open to the network."""
