@@ -1,0 +1,194 @@
+"""Opening data: what is listed, and what is refused, all problems at once."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pslib.data.dataset import PROBLEMS_MAX, ParquetData, column_problems
+from pslib.errors import DataError
+from pslib.schema import Schema
+
+SCHEMA = Schema(label="click", dense=["price"], sparse=["user"], ragged=["tags"])
+GOOD = {"click": [0, 1, 1], "price": [1.5, 2.0, 0.0], "user": [7, 8, 9], "tags": [[1], [], [2, 3]]}
+
+
+def write(path: Path, columns: dict[str, object] | None = None, row_group_size: int | None = None) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({**GOOD, **(columns or {})}), path, row_group_size=row_group_size)
+    return str(path)
+
+
+def problems_of(paths: object, schema: Schema = SCHEMA) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        ParquetData(paths, schema)  # type: ignore[arg-type]
+    assert all("\n" not in problem for problem in caught.value.problems)
+    return list(caught.value.problems)
+
+
+def test_row_groups_are_listed_in_file_order(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "b.parquet", row_group_size=2), write(tmp_path / "a.parquet")
+    data = ParquetData([first, second], SCHEMA)
+    listed = [(group.file, group.row_group, group.rows, group.first_row) for group in data.row_groups]
+    assert listed == [(first, 0, 2, 0), (first, 1, 1, 2), (second, 0, 3, 0)]
+    assert data.rows == 6
+
+
+def test_a_folder_gives_its_parquet_files_by_name(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a.pq", "deep/er/c.PARQUET", "_log/d.parquet", ".hidden.parquet"):
+        write(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no data")
+    names = [Path(group.file).name for group in ParquetData(tmp_path, SCHEMA).row_groups]
+    assert names == ["a.pq", "b.parquet", "c.PARQUET"]
+
+
+def test_a_pattern_gives_the_files_that_match_it(tmp_path: Path) -> None:
+    for name in ("day1.parquet", "day2.parquet", "other.parquet"):
+        write(tmp_path / name)
+    data = ParquetData(str(tmp_path / "day*.parquet"), SCHEMA)
+    assert [Path(group.file).name for group in data.row_groups] == ["day1.parquet", "day2.parquet"]
+
+
+def test_a_uri_names_a_file_or_a_folder(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.parquet")
+    assert ParquetData(f"file://{file}", SCHEMA).rows == 3
+    assert ParquetData(f"file://{tmp_path}", SCHEMA).row_groups[0].file == f"file://{file}"
+
+
+def test_the_fingerprint_follows_names_and_contents_but_not_the_folder(tmp_path: Path) -> None:
+    here = ParquetData(write(tmp_path / "x" / "a.parquet"), SCHEMA).fingerprint
+    assert ParquetData(write(tmp_path / "y" / "a.parquet"), SCHEMA).fingerprint == here
+    others = [
+        ParquetData(write(tmp_path / "b.parquet"), SCHEMA).fingerprint,
+        ParquetData(write(tmp_path / "z" / "a.parquet", row_group_size=1), SCHEMA).fingerprint,
+        ParquetData(write(tmp_path / "w" / "a.parquet", {"more": [1, 2, 3]}), SCHEMA).fingerprint,
+    ]
+    assert len({here, *others}) == 4
+    assert 0 <= here < 1 << 64
+
+
+def test_paths_that_are_not_there_are_all_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.parquet").write_text("label,price\n")
+    (tmp_path / "nothing.parquet").write_bytes(b"")
+    names = ["missing.parquet", "empty", "no*match", "text.parquet", "nothing.parquet"]
+    problems = problems_of([tmp_path / name for name in names])
+    assert len(problems) == 5
+    expected = [
+        "no such file",
+        "got none",
+        "no file matches",
+        "expected a Parquet file",
+        "expected a Parquet",
+    ]
+    for name, words, problem in zip(names, expected, problems, strict=True):
+        assert name in problem
+        assert words in problem
+
+
+def test_no_path_at_all_is_refused() -> None:
+    assert problems_of([]) == ["data: expected at least one path, got none"]
+
+
+def test_an_unknown_kind_of_uri_is_refused() -> None:
+    assert "gopher://x/y: can't be opened" in problems_of("gopher://x/y")[0]
+
+
+def test_a_file_given_twice_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.parquet")
+    assert problems_of([file, tmp_path]) == [f"{file}: given twice; name each file once"]
+
+
+def test_data_without_a_row_is_refused_but_one_empty_file_is_not(tmp_path: Path) -> None:
+    empty = tmp_path / "a.parquet"
+    pq.write_table(pa.table(GOOD).slice(0, 0), empty)
+    assert "expected at least one row" in problems_of(empty)[0]
+    write(tmp_path / "b.parquet")
+    assert ParquetData(tmp_path, SCHEMA).rows == 3
+
+
+def test_missing_columns_are_named_with_a_suggestion(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"clicks": [0], "users": [1], "zzz": [1.0], "tags": [[1]]}), file)
+    assert problems_of(file) == [
+        f"{file}: no column 'click'; did you mean 'clicks'?",
+        f"{file}: no column 'price'; the file has clicks, users, zzz, tags",
+        f"{file}: no column 'user'; did you mean 'users'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "hint"),
+    [
+        ("click", pa.string(), "a label is integer, float or boolean, got string"),
+        ("click", pa.null(), "got null"),
+        ("price", pa.string(), "did you mean a sparse column"),
+        ("price", pa.decimal128(10, 2), "cast it to float"),
+        ("price", pa.list_(pa.float32()), "a dense column is"),
+        ("price", pa.timestamp("s"), "a dense column is"),
+        ("user", pa.float64(), "a float is no identity"),
+        ("user", pa.list_(pa.int64()), "did you mean a ragged column"),
+        ("user", pa.timestamp("s"), "cast it"),
+        ("user", pa.decimal128(10, 0), "cast it"),
+        ("user", pa.struct([("a", pa.int8())]), "cast it"),
+        ("user", pa.dictionary(pa.int8(), pa.float32()), "a sparse column is"),
+        ("tags", pa.int64(), "did you mean a sparse column"),
+        ("tags", pa.list_(pa.float32()), "list of integers or strings"),
+        ("tags", pa.list_(pa.list_(pa.int8())), "list of integers or strings"),
+        ("tags", pa.map_(pa.string(), pa.int8()), "list of integers or strings"),
+    ],
+)
+def test_a_type_that_does_not_fit_is_refused(column: str, kind: pa.DataType, hint: str) -> None:
+    fields = {"click": pa.int8(), "price": pa.float32(), "user": pa.string(), "tags": pa.list_(pa.string())}
+    problems = column_problems(pa.schema({**fields, column: kind}), SCHEMA, "x.parquet")
+    assert len(problems) == 1
+    assert problems[0].startswith(f"x.parquet: column {column!r}: ")
+    assert hint in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("click", pa.bool_()),
+        ("click", pa.float16()),
+        ("click", pa.uint64()),
+        ("price", pa.bool_()),
+        ("price", pa.uint8()),
+        ("price", pa.null()),
+        ("price", pa.dictionary(pa.int8(), pa.float32())),
+        ("user", pa.null()),
+        ("user", pa.bool_()),
+        ("user", pa.binary(4)),
+        ("user", pa.string_view()),
+        ("user", pa.dictionary(pa.int8(), pa.large_string())),
+        ("tags", pa.null()),
+        ("tags", pa.large_list(pa.large_string())),
+        ("tags", pa.list_(pa.uint8(), 3)),
+        ("tags", pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+    ],
+)
+def test_a_type_that_fits_is_taken(column: str, kind: pa.DataType) -> None:
+    fields = {"click": pa.int8(), "price": pa.float32(), "user": pa.string(), "tags": pa.list_(pa.string())}
+    assert column_problems(pa.schema({**fields, column: kind}), SCHEMA, "x.parquet") == []
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    fields = [("click", pa.int8()), ("price", pa.int8()), ("user", pa.int8()), ("user", pa.int8())]
+    problems = column_problems(pa.schema([*fields, ("tags", pa.list_(pa.int8()))]), SCHEMA, "x")
+    assert problems == ["x: column 'user' is there 2 times; rename all but one"]
+
+
+def test_integers_in_one_file_and_strings_in_another_are_refused(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.parquet")
+    second = write(tmp_path / "b.parquet", {"user": ["7", "8", "9"], "tags": [["1"], [], ["2"]]})
+    problems = problems_of(tmp_path)
+    assert len(problems) == 2
+    assert problems[0].startswith(f"{second}: column 'user' is string, but integer in {first}")
+    assert problems[1].startswith(f"{second}: column 'tags' is string, but integer in {first}")
+
+
+def test_a_fault_of_a_thousand_files_is_not_a_thousand_lines(tmp_path: Path) -> None:
+    problems = problems_of([tmp_path / f"{i}.parquet" for i in range(PROBLEMS_MAX + 7)])
+    assert len(problems) == PROBLEMS_MAX + 1
+    assert problems[-1] == "... and 7 problems more"

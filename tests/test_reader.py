@@ -1,0 +1,390 @@
+"""Batches of a lease, each held against what plain Python makes of the same rows."""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cython_ext.hashing import hash_ints, hash_strings, null_key
+from pslib.batch import Batch
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order
+from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError, DataError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
+
+SCHEMA = Schema(
+    label="click",
+    dense=[DenseField("price", fill=-1.0), DenseField("count", fill=3.0, log1p=True)],
+    sparse=[SparseField("user"), SparseField("item", vocabulary="things")],
+    ragged=[RaggedField("seen", vocabulary="things"), RaggedField("words")],
+)
+Row = dict[str, object]
+
+
+def key_of(value: object, salt: int) -> int:
+    if value is None:
+        return null_key(salt)
+    if isinstance(value, str):
+        text = np.frombuffer(value.encode(), np.uint8)
+        return int(hash_strings(text, np.array([0, text.size], np.int64), salt)[0])
+    return int(hash_ints(np.array([value], np.int64), salt)[0])
+
+
+def number_of(value: object, field: DenseField) -> float:
+    raw = np.float32(field.fill if value is None or math.isnan(float(value)) else value)  # type: ignore[arg-type]
+    return float(np.sign(raw) * np.log1p(np.abs(raw))) if field.log1p else float(raw)
+
+
+def expected_keys(rows: list[Row]) -> list[int]:
+    """Sparse fields example by example, then ragged fields one after the other."""
+    keys = [key_of(row[field.name], field.salt) for row in rows for field in SCHEMA.sparse]
+    for field in SCHEMA.ragged:
+        keys += [key_of(v, field.salt) for row in rows for v in row[field.name] or []]  # type: ignore[attr-defined]
+    return keys
+
+
+def check(batch: Batch, rows: list[Row]) -> None:
+    keys = expected_keys(rows)
+    assert batch.labels.tolist() == [float(row["click"]) for row in rows]  # type: ignore[arg-type]
+    dense = [[number_of(row[field.name], field) for field in SCHEMA.dense] for row in rows]
+    np.testing.assert_allclose(batch.dense, np.array(dense), rtol=1e-6)
+    assert batch.keys.tolist() == list(dict.fromkeys(keys))
+    places = [batch.sparse.reshape(-1), *(batch.ragged[field.name].values for field in SCHEMA.ragged)]
+    assert batch.keys[np.concatenate(places)].tolist() == keys
+    for field in SCHEMA.ragged:
+        assert batch.ragged[field.name].lengths.tolist() == [len(row[field.name] or []) for row in rows]  # type: ignore[arg-type]
+    assert (batch.labels.dtype, batch.dense.dtype) == (np.float32, np.float32)
+    assert (batch.keys.dtype, batch.sparse.dtype) == (np.uint64, np.int32)
+    assert batch.sparse.shape == (len(rows), 2)
+
+
+def reader_of(folder: Path, batch_rows: int, schema: Schema = SCHEMA, **order: object) -> LeaseReader:
+    data = ParquetData(folder, schema)
+    options = {"seed": 3, "lease_rows": 4 * batch_rows, "shuffle": False, **order}
+    counts = [group.rows for group in data.row_groups]
+    return LeaseReader(data, schema, Order(row_counts=counts, **options), batch_rows)  # type: ignore[arg-type]
+
+
+def all_batches(reader: LeaseReader, order: Order, epoch: int) -> Iterator[Batch]:
+    for index in range(order.leases(epoch)):
+        yield from reader.batches(epoch, index)
+
+
+small_ints = st.none() | st.integers(-3, 9)
+row_strategy = st.fixed_dictionaries(
+    {
+        "click": st.integers(0, 1),
+        "price": st.none() | st.floats(width=32, allow_infinity=False),
+        "count": st.none() | st.integers(-100, 1000),
+        "user": st.none() | st.text(max_size=3),
+        "item": small_ints,
+        "seen": st.none() | st.lists(small_ints, max_size=4),
+        "words": st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3),
+    }
+)
+ARROW = pa.schema(
+    {
+        "words": pa.list_(pa.string()),
+        "seen": pa.large_list(pa.int32()),
+        "item": pa.int64(),
+        "extra": pa.string(),
+        "user": pa.string(),
+        "count": pa.int16(),
+        "price": pa.float32(),
+        "click": pa.int8(),
+    }
+)
+
+
+def write(rows: list[Row], path: Path, **options: object) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, ARROW), path, **options)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(row_strategy, min_size=1, max_size=30),
+    group_rows=st.integers(1, 30),
+    window_rows=st.integers(1, 30),
+    batch_rows=st.integers(1, 9),
+    use_dictionary=st.booleans(),
+    shuffle=st.booleans(),
+)
+def test_batches_are_what_plain_python_makes_of_the_rows(
+    rows: list[Row], group_rows: int, window_rows: int, batch_rows: int, use_dictionary: bool, shuffle: bool
+) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        write(rows, folder / "a.parquet", row_group_size=group_rows, use_dictionary=use_dictionary)
+        data = ParquetData(folder, SCHEMA)
+        order = Order(5, [group.rows for group in data.row_groups], 2 * batch_rows, window_rows, shuffle)
+        reader = LeaseReader(data, SCHEMA, order, batch_rows)
+        for index in range(order.leases(1)):
+            lease = order.lease(1, index)
+            pieces = order.windows(1)[lease.window]
+            firsts = [data.row_groups[piece.row_group].first_row for piece in pieces]
+            in_window = [
+                rows[first + row]
+                for first, piece in zip(firsts, pieces, strict=True)
+                for row in range(piece.start, piece.stop)
+            ]
+            wanted = [in_window[i] for i in order.window_order(1, lease.window)[lease.start : lease.stop]]
+            batches = list(reader.batches(1, index))
+            assert len(batches) == reader.batch_count(1, index)
+            for number, batch in enumerate(batches):
+                check(batch, wanted[number * batch_rows : (number + 1) * batch_rows])
+            assert sum(map(len, batches)) == len(wanted)
+        reader.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of 500 rows in row groups of 120."""
+    random = np.random.default_rng(0)
+    for name in ("a", "b", "c"):
+        rows: list[Row] = [
+            {
+                "click": int(random.integers(2)),
+                "price": float(random.normal()),
+                "count": i,
+                "user": f"u{random.zipf(1.5)}",
+                "item": int(random.zipf(1.5)),
+                "seen": random.integers(0, 50, random.integers(4)).tolist(),
+                "words": [f"w{random.integers(9)}"],
+            }
+            for i in range(500)
+        ]
+        write(rows, tmp_path / f"{name}.parquet", row_group_size=120)
+    return tmp_path
+
+
+def bits(batch: Batch) -> list[bytes]:
+    arrays = [batch.labels, batch.dense, batch.keys, batch.sparse]
+    arrays += [array for ragged in batch.ragged.values() for array in (ragged.values, ragged.offsets)]
+    return [array.tobytes() for array in arrays]
+
+
+def test_a_lease_gives_the_same_bits_whatever_was_read_before(folder: Path) -> None:
+    options = {"shuffle": True, "window_rows": 100, "lease_rows": 40}
+    steady = reader_of(folder, 16, **options)
+    leases = steady._order.leases(0)
+    expected = [[bits(batch) for batch in steady.batches(0, index)] for index in range(leases)]
+    other = reader_of(folder, 16, **options)
+    for index in np.random.default_rng(1).permutation(leases).tolist():
+        assert [bits(batch) for batch in other.batches(0, index)] == expected[index]
+        next(other.batches(1, index % 5))  # another epoch between, left half read
+
+
+def test_two_leases_can_be_read_in_turns(folder: Path) -> None:
+    options = {"shuffle": True, "window_rows": 100, "lease_rows": 40}
+    expected = [bits(b) for i in (0, 8) for b in reader_of(folder, 16, **options).batches(0, i)]
+    reader = reader_of(folder, 16, **options)
+    first, second = reader.batches(0, 0), reader.batches(0, 8)
+    turns = [bits(batch) for pair in zip(first, second, strict=True) for batch in pair]
+    assert turns[::2] + turns[1::2] == expected
+
+
+def test_reading_resumes_at_any_batch(folder: Path) -> None:
+    reader = reader_of(folder, 16, shuffle=True)
+    expected = [bits(batch) for batch in reader.batches(0, 1)]
+    assert reader.batch_count(0, 1) == len(expected) == 4
+    for first in range(5):
+        assert [bits(batch) for batch in reader.batches(0, 1, first)] == expected[first:]
+
+
+def test_a_batch_stays_as_it_is_while_reading_goes_on(folder: Path) -> None:
+    reader = reader_of(folder, 16, window_rows=100, lease_rows=100)
+    batch = next(reader.batches(0, 0))
+    before = bits(batch)
+    for index in range(5):
+        list(reader.batches(0, index))
+    assert bits(batch) == before
+
+
+def test_without_shuffling_examples_come_in_file_order(folder: Path) -> None:
+    reader = reader_of(folder, 16, window_rows=100)
+    counts = np.concatenate([batch.dense[:, 1] for batch in all_batches(reader, reader._order, 0)])
+    np.testing.assert_allclose(counts, np.tile(np.log1p(np.arange(500)), 3), rtol=1e-6)
+
+
+def test_a_row_group_that_is_cut_into_windows_is_decoded_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    plain: Callable[..., object] = pq.ParquetFile.iter_batches
+
+    def counted(self: pq.ParquetFile, *args: object, **options: object) -> object:
+        calls.append(options["row_groups"])
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    reader = reader_of(folder, 16, window_rows=30)
+    assert sum(map(len, all_batches(reader, reader._order, 0))) == 1500
+    assert len(calls) == 3 * 5
+
+
+def test_types_that_hold_the_same_values_give_the_same_keys(tmp_path: Path) -> None:
+    schema = Schema(label="y", sparse=["user", "item"], ragged=["tags"])
+    users, items, tags = ["a", None, "b"], [1, 2, None], [["x"], None, ["y", None]]
+    kinds = [
+        (pa.string(), pa.int32(), pa.list_(pa.string())),
+        (pa.large_string(), pa.int64(), pa.large_list(pa.large_string())),
+        (
+            pa.dictionary(pa.int32(), pa.string()),
+            pa.uint8(),
+            pa.list_(pa.dictionary(pa.int32(), pa.string())),
+        ),
+        (pa.binary(), pa.dictionary(pa.int32(), pa.int64()), pa.list_(pa.string())),
+        (pa.string_view(), pa.uint64(), pa.list_view(pa.string())),
+    ]
+    for i, (user, item, tag) in enumerate(kinds):
+        raw = [u.encode() if u and user == pa.binary() else u for u in users]
+        value = tag.value_type
+        flat = pa.array(["x", "y", None])
+        flat = flat.dictionary_encode() if pa.types.is_dictionary(value) else flat.cast(value)
+        offsets, mask = pa.array([0, 1, 1, 3]), pa.array([False, True, False])
+        if pa.types.is_large_list(tag):
+            lists = pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), flat, mask=mask)
+        elif pa.types.is_list_view(tag):
+            lists = pa.array(tags, tag)
+        else:
+            lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), flat, mask=mask)
+        columns = {
+            "y": [True, False, True],
+            "user": pa.array(raw, pa.binary() if user == pa.binary() else pa.string()),
+        }
+        table = pa.table({**columns, "item": pa.array(items, pa.int64()), "tags": lists})
+        table = table.set_column(
+            1, "user", table["user"].cast(user) if user != pa.binary() else table["user"]
+        )
+        if not pa.types.is_dictionary(item):
+            table = table.set_column(2, "item", table["item"].cast(item))
+        else:
+            table = table.set_column(2, "item", table["item"].dictionary_encode())
+        pq.write_table(table, tmp_path / f"{i}.parquet")
+    reader = reader_of(tmp_path, 3, schema, window_rows=3)
+    batches = list(all_batches(reader, reader._order, 0))
+    assert len(batches) == len(kinds)
+    for batch in batches[1:]:
+        assert bits(batch)[2:] == bits(batches[0])[2:]
+    assert batches[0].keys.size == 3 + 3 + 3
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.bool_()], ids=str)
+def test_a_label_may_have_any_type_of_zero_and_one(tmp_path: Path, kind: pa.DataType) -> None:
+    labels = pa.array([0, 1, 1], pa.int8()).cast(kind)
+    pq.write_table(pa.table({"y": labels, "k": [1, 2, 3]}), tmp_path / "a.parquet")
+    reader = reader_of(tmp_path, 3, Schema(label="y", sparse=["k"]))
+    assert next(reader.batches(0, 0)).labels.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [
+        ([0, 1, 2], "2"),
+        ([0, 1, -1], "-1"),
+        ([1.0, 0.0, 0.5], "0.5"),
+        ([0, 1, None], "null"),
+        ([0.0, 1.0, math.nan], "nan"),
+        ([1.0, None, None], "null"),
+    ],
+)
+def test_a_label_that_is_not_zero_or_one_is_named(tmp_path: Path, labels: list[object], shown: str) -> None:
+    ok = [0.0] * 5 if isinstance(labels[0], float) else [0] * 5
+    keys = pa.array(range(8))
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"y": pa.array([*ok, *labels]), "k": keys}), file, row_group_size=3)
+    row = 5 + (1 if labels[1] is None else 2)
+    reader = reader_of(tmp_path, 8, Schema(label="y", sparse=["k"]), shuffle=True)
+    message = f"{file}: row {row} (from 0), column 'y': a label is 0 or 1, got {shown}"
+    for _ in range(2):  # asking again gives the same answer, not half a window
+        with pytest.raises(DataError) as caught:
+            list(reader.batches(0, 0))
+        assert list(caught.value.problems) == [message]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300])
+def test_a_dense_value_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"y": [0, 1], "x": [1.0, value]}), file)
+    reader = reader_of(tmp_path, 2, Schema(label="y", dense=["x"]))
+    with pytest.raises(DataError, match=r"row 1 \(from 0\), column 'x': a dense value is finite in float32"):
+        next(reader.batches(0, 0))
+
+
+def test_a_dense_null_and_nan_are_filled(tmp_path: Path) -> None:
+    table = pa.table(
+        {"y": [0] * 4, "x": pa.array([1.5, None, math.nan, -2.0]), "b": [True, None, False, True]}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    schema = Schema(label="y", dense=[DenseField("x", fill=9.0), DenseField("b", fill=0.5)])
+    dense = next(reader_of(tmp_path, 4, schema).batches(0, 0)).dense
+    assert dense.tolist() == [[1.5, 1], [9, 0.5], [9, 0], [-2, 1]]
+
+
+def test_log1p_keeps_the_sign(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [0] * 3, "x": [-7, 0, 7]}), tmp_path / "a.parquet")
+    schema = Schema(label="y", dense=[DenseField("x", log1p=True)])
+    dense = next(reader_of(tmp_path, 3, schema).batches(0, 0)).dense
+    np.testing.assert_allclose(dense[:, 0], [-math.log(8), 0, math.log(8)], rtol=1e-6)
+
+
+def test_a_schema_may_have_only_dense_or_only_ragged_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [0, 1], "x": [1, 2], "t": [[], [5, 5]]}), tmp_path / "a.parquet")
+    dense = next(reader_of(tmp_path, 2, Schema(label="y", dense=["x"])).batches(0, 0))
+    assert (dense.keys.size, dense.sparse.shape, dense.dense.tolist()) == (0, (2, 0), [[1], [2]])
+    ragged = next(reader_of(tmp_path, 2, Schema(label="y", ragged=["t"])).batches(0, 0))
+    assert (ragged.keys.size, ragged.dense.shape) == (1, (2, 0))
+    assert ragged.ragged["t"].values.tolist() == [0, 0]
+
+
+def test_a_column_name_may_hold_a_dot(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [0, 1], "a.b": ["u", "v"], "a": [1, 2]}), tmp_path / "a.parquet")
+    batch = next(reader_of(tmp_path, 2, Schema(label="y", sparse=["a.b", "a"])).batches(0, 0))
+    assert batch.keys.size == 4
+
+
+def test_a_file_that_vanishes_or_shrinks_is_a_data_error(folder: Path) -> None:
+    reader = reader_of(folder, 16, window_rows=120)
+    (folder / "a.parquet").unlink()
+    with pytest.raises(DataError, match=r"a\.parquet: row group 0 can't be read any more"):
+        next(reader.batches(0, 0))
+    write([], folder / "b.parquet")
+    lease = next(i for i in range(99) if reader._order.lease(0, i).window == 5)
+    with pytest.raises(DataError, match=r"b\.parquet: row group 0 can't be read any more"):
+        next(reader.batches(0, lease))
+
+
+def test_damaged_pages_are_a_data_error(folder: Path) -> None:
+    reader = reader_of(folder, 16)
+    path = folder / "a.parquet"
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet: row group 0 can't be read any more"):
+        list(reader.batches(0, 0))
+
+
+def test_a_reader_that_does_not_fit_its_data_is_refused(folder: Path) -> None:
+    data = ParquetData(folder, SCHEMA)
+    with pytest.raises(ConfigurationError) as caught:
+        LeaseReader(data, Schema(label="click", sparse=["user"]), Order(0, [1], 1), 0)
+    assert len(caught.value.problems) == 3
+
+
+def test_a_lease_or_batch_that_is_not_there_is_refused_at_once(folder: Path) -> None:
+    reader = reader_of(folder, 16)
+    with pytest.raises(IndexError, match="lease must be in"):
+        reader.batches(0, 999)
+    with pytest.raises(IndexError, match=r"first_batch must be in 0\.\.4 for lease 0, got 5"):
+        reader.batches(0, 0, 5)
