@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -66,6 +66,10 @@ class _Embedded:
         self._coordinator.stop()
         self._threads[0].join(10.0)
 
+    def last_status(self) -> dict[str, Any]:
+        """The status after everybody has left."""
+        return self._coordinator.session.status(SystemClock().now_s())
+
 
 class Cluster:
     """This process's place in a cluster; a context manager.
@@ -80,6 +84,7 @@ class Cluster:
         self.client = client
         self._embedded = embedded
         self._jobs = 0
+        self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._closed = False
 
     @property
@@ -108,17 +113,22 @@ class Cluster:
         assert isinstance(answer, Result)
         return dict(answer.values)
 
-    def record(self, out: str | Path | None, progress: bool, seed: int) -> None:
-        """Keep records of a run inside this process; under a launcher that is the launcher's business."""
+    def at_close(self, before: Callable[[], None], after: Callable[[dict[str, Any]], None]) -> None:
+        """Call ``before`` when an embedded cluster begins to close, and ``after`` with its last status."""
+        self._at_close.append((before, after))
 
     def close(self) -> None:
         """Leave the cluster; an embedded one ends."""
         if self._closed:
             return
         self._closed = True
+        for before, _after in self._at_close:
+            before()
         self.client.close()
         if self._embedded:
             self._embedded.close()
+            for _before, after in self._at_close:
+                after(self._embedded.last_status())
 
     def __enter__(self) -> Cluster:
         return self
@@ -140,8 +150,8 @@ def connect(
     """Join a cluster as a trainer, or start one inside this process.
 
     Under a launcher (``pslib launch``, ``pslib train``) the environment says where the cluster is, and
-    ``servers``, ``shard_threads`` and ``partition_bits`` are the launcher's. Otherwise coordinator and servers
-    run as threads of this process.
+    ``servers``, ``shard_threads`` and ``partition_bits`` are the launcher's. Otherwise coordinator and
+    servers run as threads of this process.
 
     Parameters
     ----------

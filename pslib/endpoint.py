@@ -156,7 +156,7 @@ class Endpoint:
         """End every wait, now and later, with this error."""
         with self.lock:
             self._error = self._error or error
-            pending = [*self._asked.values(), *self._calls.values()]
+            pending: list[Pending[Message] | Pending[int]] = [*self._asked.values(), *self._calls.values()]
             self._asked.clear()
             self._calls.clear()
         for one in pending:

@@ -16,7 +16,7 @@ __all__ = ["Step", "TrainableModel"]
 
 
 class Step(Protocol):
-    """What one training step gives back: mean loss, logits (B,), gradients of rows (U, D) and of dense parameters."""
+    """What one training step gives back: mean loss, logits (B,), gradients of rows (U, D) and dense parameters."""
 
     @property
     def loss(self) -> float:

@@ -23,12 +23,14 @@ from pslib.errors import ConfigurationError
 from pslib.metrics import EvalResult, ScoreCounts
 from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
+from pslib.protocol.messages import Arrays
 from pslib.tables import DenseSpec, text_hash
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.progress import Progress
+from pslib.trainer.recording import record
 
 __all__ = ["Trainer"]
 
@@ -57,6 +59,10 @@ class Trainer:
         Of the data's order, dropout, and first values of dense parameters.
     lease_rows : int or None
         Examples of a lease; None chooses by the size of the data.
+    out : path or None
+        Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
+    progress : bool
+        Whether to show a bar then. Under a launcher both are the launcher's business.
 
     Raises
     ------
@@ -102,7 +108,7 @@ class Trainer:
         )
         self._client.member.progress = self._progress.snapshot
         self._epochs = 0
-        cluster.record(out, progress, seed)
+        record(cluster, out, progress, seed)
 
     # --- training -----------------------------------------------------------------------------------------
 
@@ -195,7 +201,7 @@ class Trainer:
         for lease in job.leases():
             counts = self._score(reader.batches(0, lease.index), dense)
             scores, positives, negatives = counts.to_arrays()
-            payload = {"scores": scores, "positives": positives, "negatives": negatives}
+            payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
             job.end(lease, payload).wait()
         reader.close()
         outcome = job.outcome()

@@ -1,0 +1,66 @@
+"""Records of a run inside one process: the bar, metrics.jsonl, summary.json and the picture.
+
+Under a launcher the launcher keeps them, for all trainers together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pslib.clock import SystemClock
+from pslib.cluster import Cluster
+from pslib.errors import PslibError
+from pslib.recorder import RunRecorder
+
+__all__ = ["record"]
+
+LOOK_S = 0.5
+"""Fine enough for a bar; a status costs the coordinator well below a millisecond."""
+
+
+def record(cluster: Cluster, out: str | Path | None, progress: bool, seed: int) -> None:
+    """Look at an embedded cluster until it closes; elsewhere, or when nobody wants to see, do nothing.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Calls back at its end with the last status.
+    out : path or None
+        Folder of the records; None writes no file.
+    progress : bool
+        Whether to show a bar.
+    seed : int
+        For the summary.
+    """
+    if not cluster.embedded or (out is None and not progress):
+        return
+    recorder = RunRecorder(Path(out) if out is not None else None, SystemClock(), progress=progress)
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            try:
+                recorder.observe(_evaluations_only(cluster.status()))
+            except PslibError:  # the cluster is closing; its last status comes to `end`
+                return
+
+    thread = threading.Thread(target=look, name="pslib-recorder", daemon=True)
+    thread.start()
+
+    def stop_looking() -> None:
+        over.set()
+        thread.join(5.0)
+
+    def end(status: Mapping[str, Any]) -> None:
+        recorder.observe(_evaluations_only(status))
+        servers, trainers = status["servers_configured"], status["trainers_configured"]
+        recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
+
+    cluster.at_close(stop_looking, end)
+
+
+def _evaluations_only(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {**status, "results": [one for one in status["results"] if one["kind"] == "evaluate"]}
