@@ -39,7 +39,9 @@ def make_store() -> Store:
     return Store(PARTITION_BITS, [part])
 
 
-def million_a_second(work: Callable[[NDArray[np.uint64]], object], batches: list[NDArray[np.uint64]]) -> float:
+def million_a_second(
+    work: Callable[[NDArray[np.uint64]], object], batches: list[NDArray[np.uint64]]
+) -> float:
     """Median over the batches, so that a neighbour on the machine does not count."""
     seconds = []
     for keys in batches:
