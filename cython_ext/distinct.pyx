@@ -14,7 +14,6 @@ import threading
 import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from cython_ext.hashing cimport partition_number, pslib_mix64
@@ -34,41 +33,20 @@ cdef enum:
     BLOCK = 64  # keys hashed and prefetched together: enough misses in flight, and the block stays in L1
 
 cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
-cdef size_t KEPT_BYTES_MAX = 1 << 26  # scratch that a thread keeps: batches of 2 million keys
+cdef Py_ssize_t KEPT_BYTES_MAX = 1 << 26  # scratch that a thread keeps: batches of 2 million keys
 
 
-cdef class Scratch:
-    """Memory for cells and found keys; a thread keeps its own, since fresh pages cost as much as the work."""
-
-    cdef void* memory
-    cdef size_t size
-
-    def __dealloc__(self):
-        free(self.memory)
-
-    cdef void* room(self, size_t size) except NULL:
-        """At least ``size`` bytes, of any content."""
-        if size > self.size:
-            free(self.memory)
-            self.size = 0
-            self.memory = malloc(size)
-            if self.memory == NULL:
-                raise MemoryError(f"no memory for {size} bytes of scratch")
-            self.size = size
-        return self.memory
+_of_thread = threading.local()
 
 
-scratch_of_thread = threading.local()
-
-
-cdef Scratch scratch_for(size_t size):
+cdef uint8_t[::1] scratch_of(Py_ssize_t size):
+    """At least ``size`` bytes; each thread keeps its own, since fresh pages cost as much as the work."""
     if size > KEPT_BYTES_MAX:
-        return Scratch()
-    try:
-        return scratch_of_thread.scratch
-    except AttributeError:
-        scratch_of_thread.scratch = Scratch()
-        return scratch_of_thread.scratch
+        return np.empty(size, np.uint8)
+    kept = getattr(_of_thread, "scratch", None)
+    if kept is None or kept.size < size:
+        kept = _of_thread.scratch = np.empty(size, np.uint8)
+    return kept
 
 
 cdef uint32_t fill_distinct(
@@ -141,8 +119,8 @@ def distinct(const uint64_t[::1] keys):
     while cell_count < <size_t> (2 * n):
         cell_count *= 2
     cdef size_t cell_bytes = cell_count * sizeof(uint32_t), found_bytes = n * sizeof(uint64_t)
-    cdef Scratch scratch = scratch_for(found_bytes + cell_bytes)
-    cdef uint64_t* found_first = <uint64_t*> scratch.room(found_bytes + cell_bytes)
+    cdef uint8_t[::1] scratch = scratch_of(found_bytes + cell_bytes)
+    cdef uint64_t* found_first = <uint64_t*> &scratch[0]
     cdef uint32_t* cells = <uint32_t*> (found_first + n)
     cdef int32_t[::1] places = inverse
     cdef uint32_t count

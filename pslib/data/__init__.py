@@ -1,1 +1,18 @@
 """Data: Parquet in, batches of keys out; converters, a checker and a generator of samples."""
+
+from pslib.data.dataset import ParquetData, RowGroup, column_problems
+from pslib.data.order import LEASE_ROWS_MAX, WINDOW_ROWS, GroupSlice, LeasePiece, Order, default_lease_rows
+from pslib.data.reader import LeaseReader
+
+__all__ = [
+    "LEASE_ROWS_MAX",
+    "WINDOW_ROWS",
+    "GroupSlice",
+    "LeasePiece",
+    "LeaseReader",
+    "Order",
+    "ParquetData",
+    "RowGroup",
+    "column_problems",
+    "default_lease_rows",
+]
