@@ -313,6 +313,17 @@ def test_a_label_that_is_not_zero_or_one_is_named(tmp_path: Path, labels: list[o
         assert list(caught.value.problems) == [message]
 
 
+def test_a_window_that_fails_half_way_does_not_pass_for_the_one_before(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [1, 1, 0, 0], "k": [1, 2, 3, 4]}), tmp_path / "a.parquet", row_group_size=2)
+    bad = pa.table({"y": [0, 0, 0, 7], "k": [5, 6, 7, 8]})
+    pq.write_table(bad, tmp_path / "b.parquet", row_group_size=2)
+    reader = reader_of(tmp_path, 2, Schema(label="y", sparse=["k"]), window_rows=4, lease_rows=4)
+    before = [bits(batch) for batch in reader.batches(0, 0)]
+    with pytest.raises(DataError, match=r"b\.parquet: row 3 "):
+        next(reader.batches(0, 1))
+    assert [bits(batch) for batch in reader.batches(0, 0)] == before
+
+
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300])
 def test_a_dense_value_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
     file = tmp_path / "a.parquet"
