@@ -1,0 +1,186 @@
+"""Text files into Parquet: Criteo's logs, CSV with a header, libsvm.
+
+No value is lost or changed: a missing value is a null, a string is kept as it stands, an integer that does
+not fit is a reject. Records that can't be read go to ``<out>.rejects.tsv`` (line number, reason, record);
+more than a stated share of them stops the run, and then nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from pslib.data.conversion import Conversion, ConvertReport, Progress, rejects_path
+from pslib.data.criteo import CRITEO_DENSE, CRITEO_LABEL, CRITEO_SPARSE, criteo_schema
+from pslib.data.formats import (
+    OtherValues,
+    csv_parser,
+    header_of,
+    libsvm_parser,
+    roles_of,
+    with_fractions,
+)
+from pslib.data.records import Piece, pieces
+from pslib.errors import ConfigurationError, DataError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
+
+__all__ = [
+    "REJECTS_SHARE_MAX",
+    "ConvertReport",
+    "convert_criteo",
+    "convert_csv",
+    "convert_libsvm",
+    "rejects_path",
+]
+
+REJECTS_SHARE_MAX = 0.001  # past it a file is rather another format than a sound file with a few bad lines
+
+
+def convert_criteo(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert a click log of Criteo: label, 13 integers, 26 strings, separated by tabs, no header.
+
+    Parameters
+    ----------
+    source : str or Path
+        Plain or gzip.
+    out : str or Path
+        Parquet file: label int8, I1..I13 int64, C1..C26 string; empty cells are nulls.
+    overwrite : bool
+        Whether ``out`` may be replaced.
+    rejects_max_share : float
+        Largest share of bad lines, in [0, 1].
+    progress : callable, optional
+        Called with the number of lines read so far.
+
+    Returns
+    -------
+    ConvertReport
+
+    Raises
+    ------
+    ConfigurationError
+        When ``out`` exists, or a value above is out of its bounds.
+    DataError
+        When the source can't be read, holds no row, or too many lines are bad. Nothing is left then.
+    """
+    types = {CRITEO_LABEL: pa.string(), **dict.fromkeys(CRITEO_DENSE, pa.int64())}
+    types |= dict.fromkeys(CRITEO_SPARSE, pa.string())
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    return run.over(pieces(run.source), csv_parser(types, CRITEO_LABEL, "\t", quotes=False), criteo_schema())
+
+
+def convert_csv(
+    source: str | Path,
+    out: str | Path,
+    *,
+    label: str = "label",
+    dense: Iterable[str] | None = None,
+    sparse: Iterable[str] | None = None,
+    integers: Iterable[str] = (),
+    delimiter: str = ",",
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    r"""Convert a CSV file whose first line names the columns; quotes as in RFC 4180.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`.
+    label : str
+        Column of 0 and 1 (also -1 and 1, true and false), becomes int8.
+    dense : iterable of str, optional
+        Columns of numbers, become float64. Default when ``sparse`` is not given either: columns with
+        numbers only, one of them with a fraction, among the first 10,000 rows. (Whole numbers may be counts
+        or names; as keys they lose nothing.)
+    sparse : iterable of str, optional
+        Columns of keys; default: all others. Where both are given, further columns are kept as strings.
+    integers : iterable of str
+        Sparse columns to store as int64 instead of string. "7" and 7 are different keys, so choose the same
+        for all files of a job.
+    delimiter : str
+        One character, e.g. ``"\t"``.
+
+    Notes
+    -----
+    An empty cell is a null; ``""`` in a column of strings is the empty string.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`; also when a named column is missing or the header is not usable.
+    """
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    if len(delimiter.encode()) != 1 or delimiter in '"\n\r':
+        raise ConfigurationError(
+            f"delimiter: expected one ASCII character, no quote or newline, got {delimiter!r}"
+        )
+    found = pieces(run.source, quoted_by=delimiter.encode())
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{run.source}: expected a header and rows, got an empty file")
+    names, body = header_of(first, delimiter, run.source)
+    roles = roles_of(names, label, dense, sparse, integers, run.source)
+    if dense is None and sparse is None:
+        roles = with_fractions(roles, body, names, label, delimiter)
+    columns = {name: roles.get(name, pa.string()) for name in names}
+    named = {*(dense or ()), *(sparse or ())} if dense is not None and sparse is not None else set(names)
+    schema = Schema(
+        label=label,
+        dense=[DenseField(name) for name in names if roles.get(name) == pa.float64()],
+        sparse=[SparseField(n) for n in names if n in named and n != label and roles.get(n) != pa.float64()],
+    )
+    parser = csv_parser(columns, label, delimiter, quotes=True)
+    return run.over(_chained(body, found), parser, schema, lines_before=first.lines - body.lines)
+
+
+def convert_libsvm(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert ``label index:value ...``, or ``label index ...`` where every value is 1.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`. Labels are 0 and 1 or -1 and 1. ``out`` gets the columns label (int8) and
+        ids (list of int64), and, when any value differs from 1, values (list of float64) of the same lengths.
+
+    Notes
+    -----
+    A reader takes ``ids`` as a ragged field with sum pooling, which for a linear model is the sum of the
+    weights of the ids, as it should be when all values are 1. It does not read ``values``: where they differ
+    from 1, ids count as present, and dense columns are the better form for the data.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`.
+    """
+    schema = Schema(label=CRITEO_LABEL, ragged=[RaggedField("ids", pooling="sum")])
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    try:
+        return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=False), schema)
+    except OtherValues:
+        # All values before were 1, so that the first pass wrote no column for them: read once more.
+        return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=True), schema)
+
+
+def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:
+    if first.lines:
+        yield first
+    yield from others

@@ -1,0 +1,191 @@
+"""Parsers of text formats: from bytes of whole records to an Arrow table with the label as int8."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from pslib.data.records import Parsed, Parser, Piece
+from pslib.errors import DataError
+
+__all__ = ["OtherValues", "csv_parser", "header_of", "libsvm_parser", "roles_of", "with_fractions"]
+
+# What stands for a label, in any of the formats. Anything else is a reject, also an empty one.
+LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
+
+SAMPLE_ROWS = 10_000  # looked at to tell numbers with fractions from names
+
+
+class OtherValues(Exception):  # noqa: N818 - a turn of the road, not an error
+    """A value that is not 1 was met where none was expected."""
+
+
+def labelled(table: Any, label: str) -> Parsed:
+    """Turn the label's text into int8; what is no label makes its row a bad one."""
+    place = table.schema.get_field_index(label)
+    text = table.column(place)
+    code = pc.index_in(pc.ascii_lower(pc.ascii_trim_whitespace(text)), pa.array(list(LABELS)))
+    numbers = pc.take(pa.array(list(LABELS.values()), pa.int8()), code)
+    bad = []
+    if numbers.null_count:
+        rows = pc.indices_nonzero(pc.is_null(numbers)).to_pylist()
+        bad = [(row, f"column {label!r}: expected 0 or 1, got {text[row].as_py() or ''!r}") for row in rows]
+    return Parsed(table.set_column(place, pa.field(label, pa.int8(), nullable=False), numbers), bad)
+
+
+def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
+    """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string."""
+    layout = pacsv.ParseOptions(
+        delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
+    )
+    meaning = pacsv.ConvertOptions(
+        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    names = list(types)
+
+    def parse(raw: bytes) -> Parsed:
+        # One block: the columns of a piece are converted in parallel all the same.
+        reading = pacsv.ReadOptions(column_names=names, block_size=len(raw) + 1)
+        try:
+            table = pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
+        except pa.ArrowInvalid as error:
+            raise ValueError(_csv_reason(str(error), names)) from error
+        return labelled(table, label)
+
+    return parse
+
+
+def _csv_reason(text: str, names: Sequence[str]) -> str:
+    """Arrow's words, shorter, with the column's name instead of its number."""
+    columns = re.search(r"Expected (\d+) columns, got (\d+)", text)
+    if columns:
+        return f"expected {columns[1]} columns, got {columns[2]}"
+    value = re.search(r"column #(\d+): (?:Row #\d+: )?CSV conversion error to (\w+): (.*)", text)
+    if value:
+        return f"column {names[int(value[1])]!r}: expected {value[2]}, got {value[3]}"
+    return text
+
+
+def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Piece]:
+    """Names of the columns, and the piece without the header."""
+    records = piece.split()
+    if not records:
+        raise DataError(f"{source}: expected a header, got blank lines")
+    line, text = records[0]
+    try:
+        names = next(csv.reader([text.decode().rstrip("\r")], delimiter=delimiter, strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{source}: line {line}: expected a header, can't read it: {error}") from error
+    names = [name.strip() for name in names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    problems = [
+        f"{source}: line {line}: column {name!r} is named {names.count(name)} times" for name in twice
+    ]
+    if len(names) < 2:
+        problems.append(f"{source}: line {line}: only one column: is {delimiter!r} the right delimiter?")
+    if problems:
+        raise DataError(*problems)
+    skipped = line + text.count(b"\n") - piece.first_line + 1
+    raw = piece.raw
+    for _ in range(skipped):
+        raw = raw[raw.index(b"\n") + 1 :]
+    rest = records[1:] if piece.records is not None else None
+    broken = [record for record in piece.broken if record.line > line]
+    return names, Piece(raw, piece.first_line + skipped, piece.lines - skipped, rest, broken)
+
+
+def roles_of(
+    names: Sequence[str],
+    label: str,
+    dense: Iterable[str] | None,
+    sparse: Iterable[str] | None,
+    integers: Iterable[str],
+    source: Path,
+) -> dict[str, pa.DataType]:
+    """Arrow types of the named columns; all wrong names at once."""
+    dense, sparse, integers = list(dense or ()), list(sparse or ()), list(integers)
+    problems = []
+    for name in dict.fromkeys([label, *dense, *sparse, *integers]):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=2)
+            hint = (
+                f"did you mean {' or '.join(map(repr, close))}?" if close else f"there is {', '.join(names)}"
+            )
+            problems.append(f"{source}: no column {name!r}; {hint}")
+    for name in dict.fromkeys(name for name in dense if name in [*sparse, *integers, label]):
+        problems.append(f"column {name!r} is named as dense and as something else: choose one")
+    problems += [f"column {label!r} is the label and can't be sparse" for name in sparse if name == label]
+    if problems:
+        raise DataError(*problems)
+    return {
+        label: pa.string(),
+        **dict.fromkeys(integers, pa.int64()),
+        **dict.fromkeys(dense, pa.float64()),
+    }
+
+
+def with_fractions(
+    roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
+) -> dict[str, pa.DataType]:
+    """Take columns for dense that hold numbers only, and a fraction, among the first rows."""
+    fraction, other = set[int](), set[int]()
+    sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
+    try:
+        for row in csv.reader(sample, delimiter=delimiter):
+            for place, cell in enumerate(row):
+                if cell and not _NUMBER.fullmatch(cell):
+                    other.add(place)
+                elif cell and not _WHOLE.fullmatch(cell):
+                    fraction.add(place)
+    except csv.Error:
+        pass  # what was seen before must do; the conversion itself names what is wrong
+    chosen = {name for place, name in enumerate(names) if place in fraction - other}
+    return roles | {name: pa.float64() for name in chosen if name not in roles and name != label}
+
+
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+
+
+def libsvm_parser(*, with_values: bool) -> Parser:
+    """Parser of ``label index:value ...``; raises OtherValues where a value is not 1 and none is expected."""
+
+    def parse(raw: bytes) -> Parsed:
+        lines = pa.array(raw[:-1].split(b"\n"), pa.binary()).cast(pa.string())
+        lines = pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", ""))
+        tokens = pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
+        labels = pc.list_element(tokens, 0)
+        pairs = pc.list_slice(tokens, 1)
+        lengths = pc.list_value_length(pairs)
+        ids, values = _ids_and_values(pairs.flatten())
+        if not with_values and values is not None and not pc.all(pc.equal(values, 1.0)).as_py():
+            raise OtherValues
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+        columns = {"label": labels, "ids": pa.ListArray.from_arrays(offsets, ids)}
+        if with_values:
+            values = pa.repeat(1.0, len(ids)) if values is None else values
+            columns["values"] = pa.ListArray.from_arrays(offsets, values)
+        return labelled(pa.table(columns), "label")
+
+    return parse
+
+
+def _ids_and_values(tokens: Any) -> tuple[Any, Any]:
+    """Split ``index:value`` tokens; None for values when no token has one."""
+    if not len(tokens):
+        return pa.array([], pa.int64()), None
+    with_colon = pc.sum(pc.match_substring(tokens, ":")).as_py() or 0
+    if not with_colon:
+        return pc.cast(tokens, pa.int64()), None
+    if with_colon != len(tokens):
+        raise ValueError("some features have a value and some have none: expected index:value or index alone")
+    halves = pc.split_pattern(tokens, ":", max_splits=1)
+    return pc.cast(pc.list_element(halves, 0), pa.int64()), pc.cast(pc.list_element(halves, 1), pa.float64())
