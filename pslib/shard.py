@@ -91,7 +91,7 @@ class Shard:
         self.partitions = 1 << partition_bits
         self.dense_blocks = dense_blocks
         self.index, self.shards = index, shards
-        self.marks = marks or Marks()
+        self.marks = Marks() if marks is None else marks  # an empty Marks is false
         self.counters = ShardCounters()
         self.broken = ""
         self.tables: dict[str, TableSpec] = {}
