@@ -24,7 +24,14 @@ test: build
 	$(BIN)/python -m pytest -m "not soak"
 
 soak: build
-	$(BIN)/python -m pytest -m soak --timeout 3600
+	PSLIB_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak --timeout 3600
+
+demo: build
+	$(BIN)/pslib demo
+
+bench: build
+	$(BIN)/python benchmarks/wire.py
+	$(BIN)/python benchmarks/train.py
 
 lint: build
 	$(BIN)/ruff check .

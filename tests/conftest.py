@@ -1,0 +1,23 @@
+"""Shared settings of the tests: where real data lies, and how hypothesis searches."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline: a loaded machine is no bug. derandomize: a seed gives the same examples; `make soak` searches on.
+settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("soak", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("PSLIB_HYPOTHESIS_PROFILE", "test"))
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of real data; a test that asks for it is skipped, with this reason, where it is absent."""
+    folder = Path(os.environ.get("PSLIB_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; set PSLIB_TEST_DATA to the folder that holds it")
+    return folder.resolve()
