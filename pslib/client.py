@@ -81,8 +81,8 @@ class Client:
         The cluster to join.
     clock : Clock
         Time.
-    timing : Timing
-        Retries and patience.
+    timing : Timing or None
+        Retries and patience; None takes the cluster's.
 
     Examples
     --------
@@ -99,18 +99,19 @@ class Client:
         clock: Clock,
         timing: Timing | None = None,
     ) -> None:
-        timing = timing or Timing()
         codec = Codec(cluster_id)
-        self.endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
+        link, first_request_id = transport.connect(), secrets.randbits(63)
+        self.endpoint = Endpoint(link, codec, timing or Timing(), clock, first_request_id)
         self.member = MemberHandle(self.endpoint, coordinator, "trainer", "")
         self._specs: tuple[TableSpec, ...] = ()
         self._stream = CLIENT_STREAMS | secrets.randbits(62)
         self._next_number = 0
         try:
-            self.joined: Joined = join(self.member, clock, timing.start_s)
+            self.joined: Joined = join(self.member, clock, self.endpoint.timing.start_s)
         except BaseException:
             self.endpoint.close()
             raise
+        self.endpoint.use_timing(timing or self.joined.config.timing)
         self.member.progress = self._no_progress
         self.member.on_map = self._set_map
         self.member.start_heartbeats(self.joined)
@@ -274,7 +275,7 @@ class Client:
         CheckpointError
             When the checkpoint is damaged or belongs to other tables.
         """
-        answers = self._ask_all(Load(path), FILE_PATIENCE_S)
+        answers = self._ask_all(Load(path, secrets.token_hex(8)), FILE_PATIENCE_S)
         return sum(int(answer.values["rows"]) for answer in answers if isinstance(answer, Result))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -14,61 +15,94 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator import Coordinator
 from pslib.endpoint import Endpoint
-from pslib.errors import ConfigurationError, PslibError
+from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Result, Status, Stop
 from pslib.server import Server
-from pslib.transport import MemoryTransport, ZmqTransport
+from pslib.transport import MemoryTransport, Transport, ZmqTransport
 
-__all__ = ["Cluster", "Watcher", "connect", "watch"]
+__all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
+log = logging.getLogger("pslib")
 COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
 CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
 
 
-class _Embedded:
-    """Coordinator and servers as threads of this process, on a network in memory."""
+class Embedded:
+    """Coordinator and servers as threads of this process.
 
-    def __init__(self, config: ClusterConfig, cluster_id: str) -> None:
-        self.transport = MemoryTransport()
-        self._coordinator = Coordinator(
-            self.transport, config, cluster_id, "memory:coordinator:0", SystemClock()
-        )
-        self.address = self._coordinator.address
-        self._servers: list[Server] = []
-        self._errors: list[BaseException] = []
-        self._threads = [self._start(self._coordinator.run, "coordinator")]
+    Parameters
+    ----------
+    config : ClusterConfig
+        As for a cluster of processes.
+    transport : Transport or None
+        Default: a network in memory.
+    listen : str
+        Where each of them listens; port 0 means any free one.
+
+    Attributes
+    ----------
+    transport, address, cluster_id
+        What a `Client` needs to join.
+    servers : list of Server
+        Those that have joined.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, transport: Transport | None = None, listen: str = "memory:embedded:0"
+    ) -> None:
+        self.transport = transport or MemoryTransport()
+        self.cluster_id = "embedded"
+        self.servers: list[Server] = []
+        self._closing = False
+        self.coordinator = Coordinator(self.transport, config, self.cluster_id, listen, SystemClock())
+        self.address = self.coordinator.address
+        self._threads = [self._start(self.coordinator.run, "coordinator")]
         self._threads += [
-            self._start(lambda: self._serve(cluster_id), f"server-{rank}") for rank in range(config.servers)
+            self._start(lambda: self._serve(listen), f"server-{rank}") for rank in range(config.servers)
         ]
 
-    @staticmethod
-    def _start(work: Any, name: str) -> threading.Thread:
-        thread = threading.Thread(target=work, name=f"pslib-{name}", daemon=True)
+    def _start(self, work: Callable[[], object], name: str) -> threading.Thread:
+        thread = threading.Thread(target=self._guard, args=(work, name), name=f"pslib-{name}", daemon=True)
         thread.start()
         return thread
 
-    def _serve(self, cluster_id: str) -> None:
+    def _guard(self, work: Callable[[], object], name: str) -> None:
+        """Do a thread's work; its death ends the run, as that of a process would, and in words."""
         try:
-            server = Server(self.transport, self.address, cluster_id, "memory:server:0", SystemClock())
-        except PslibError as error:  # the client's own wait names what is missing
-            self._errors.append(error)
-            return
-        self._servers.append(server)
+            work()
+        except BaseException as error:
+            if self._closing:
+                return
+            log.exception("pslib: %s has died", name)
+            self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
+
+    def _serve(self, listen: str) -> None:
+        server = Server(self.transport, self.address, self.cluster_id, listen, SystemClock())
+        self.servers.append(server)
+        if self._closing:
+            server.stop()
         server.run()
 
+    def join(self) -> Client:
+        """A client of this cluster; for threads that play trainers."""
+        return Client(self.transport, self.address, self.cluster_id, SystemClock())
+
     def close(self) -> None:
-        """Stop servers, then the coordinator."""
-        for server in self._servers:
+        """Stop servers, then the coordinator; servers that still wait for others to join give up."""
+        self._closing = True
+        if len(self.servers) < len(self._threads) - 1:
+            self.coordinator.fail("the cluster was closed before all of it had joined")
+        for server in list(self.servers):
             server.stop()
         for thread in self._threads[1:]:
             thread.join(10.0)
-        self._coordinator.stop()
+        self.coordinator.stop()
         self._threads[0].join(10.0)
 
     def last_status(self) -> dict[str, Any]:
         """The status after everybody has left."""
-        return self._coordinator.session.status(SystemClock().now_s())
+        return self.coordinator.session.status(SystemClock().now_s())
 
 
 class Cluster:
@@ -80,7 +114,7 @@ class Cluster:
         Pull and push.
     """
 
-    def __init__(self, client: Client, embedded: _Embedded | None) -> None:
+    def __init__(self, client: Client, embedded: Embedded | None) -> None:
         self.client = client
         self._embedded = embedded
         self._jobs = 0
@@ -122,11 +156,14 @@ class Cluster:
         if self._closed:
             return
         self._closed = True
-        for before, _after in self._at_close:
-            before()
-        self.client.close()
+        try:
+            for before, _after in self._at_close:
+                before()
+            self.client.close()
+        finally:  # also when somebody presses Ctrl-C again
+            if self._embedded:
+                self._embedded.close()
         if self._embedded:
-            self._embedded.close()
             for _before, after in self._at_close:
                 after(self._embedded.last_status())
 
@@ -178,13 +215,12 @@ def connect(
             )
         return Cluster(Client(ZmqTransport(), coordinator, cluster_id, SystemClock()), None)
     config = ClusterConfig(servers=servers, shard_threads=shard_threads, partition_bits=partition_bits)
-    embedded = _Embedded(config, "embedded")
+    embedded = Embedded(config)
     try:
-        client = Client(embedded.transport, embedded.address, "embedded", SystemClock())
+        return Cluster(embedded.join(), embedded)
     except BaseException:
         embedded.close()
         raise
-    return Cluster(client, embedded)
 
 
 class Watcher:

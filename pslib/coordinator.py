@@ -46,6 +46,7 @@ class Coordinator:
         self._clock = clock
         self._link = transport.listen(listen)
         self._stopped = False
+        self._failure = ""
         self._last_status_s: float | None = None
 
     @property
@@ -58,19 +59,31 @@ class Coordinator:
         self._stopped = True
         self._link.wake()
 
+    def fail(self, reason: str) -> None:
+        """End the run: everybody hears the reason with the next heartbeat; any thread may call it."""
+        self._failure = reason
+        self._link.wake()
+
     def run(self) -> None:
         """Serve until the cluster is over and the last status has been read, or nobody has asked for it."""
         over_s: float | None = None
-        while not self._stopped:
-            for peer, frames in self._link.poll(TURN_S):
-                self._answer(peer, frames, final=over_s is not None)
-            now_s = self._clock.now_s()
-            self.session.tick(now_s)
-            if self.session.over and over_s is None:
-                over_s = now_s
-            if over_s is not None and (now_s - over_s > LINGER_S or self._last_status_s):
-                break
-        self._link.close()
+        try:
+            while not self._stopped:
+                self._turn(final=over_s is not None)
+                now_s = self._clock.now_s()
+                if self.session.over and over_s is None:
+                    over_s = now_s
+                if over_s is not None and (now_s - over_s > LINGER_S or self._last_status_s):
+                    break
+        finally:
+            self._link.close()
+
+    def _turn(self, final: bool) -> None:
+        for peer, frames in self._link.poll(TURN_S):
+            self._answer(peer, frames, final)
+        if self._failure:
+            self.session.fail(self._failure)
+        self.session.tick(self._clock.now_s())
 
     def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> None:
         try:

@@ -130,6 +130,11 @@ class Endpoint:
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
+    def use_timing(self, timing: Timing) -> None:
+        """Wait as the cluster's settings say, from the next request on."""
+        with self.lock:
+            self.timing = self.requests.timing = timing
+
     def ask(self, peer: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
         """Send a request until it is answered; a `Failure` becomes an exception."""
         pending: Pending[Message] = Pending(f"{message.kind} from {peer}")
@@ -203,8 +208,9 @@ class Endpoint:
                 self._expire(expired.ticket, expired.peer, expired.waited_s)
             self._complete_calls()
         self._report(now_s)
-        if self.every_heartbeat:
-            self.every_heartbeat()
+        beat = self.every_heartbeat  # another thread may take it away at any moment
+        if beat:
+            beat()
 
     def _send_all(self) -> None:
         with self.lock:
@@ -241,13 +247,13 @@ class Endpoint:
     def _complete_calls(self) -> None:
         if self.session is None:
             return
-        for completed in self.session.completed:
+        over, self.session.completed = self.session.completed, []  # callbacks may begin, and end, more calls
+        for completed in over:
             pending = self._calls.pop(completed.call, None)
             if pending and completed.error:
                 pending.fail(completed.error)
             elif pending:
                 pending.succeed(completed.call)
-        self.session.completed.clear()
 
     def _expire(self, ticket: int, peer: str, waited_s: float) -> None:
         pending = self._asked.pop(ticket, None)

@@ -76,9 +76,13 @@ class MemberHandle:
         self._heard_s = self.endpoint.clock.now_s()
         self.endpoint.every_heartbeat = self._turn
 
+    def stop_heartbeats(self) -> None:
+        """Be silent from now on."""
+        self.endpoint.every_heartbeat = None
+
     def leave(self) -> None:
         """Say that all work is flushed, with the last counters; an unreachable coordinator is no error."""
-        self.endpoint.every_heartbeat = None
+        self.stop_heartbeats()
         message = Leave(self.role, self.rank, self.incarnation, self.progress())
         try:
             self.endpoint.ask(self.coordinator, message, patience_s=3.0).wait()
@@ -86,6 +90,8 @@ class MemberHandle:
             log.info("pslib: could not say good-bye: %s", error)
 
     def _turn(self) -> None:
+        if self.endpoint.error is not None:  # it can ask nothing any more; its owner looks at the error
+            return
         now_s = self.endpoint.clock.now_s()
         silence_s = self.endpoint.timing.silence_s
         if now_s - self._heard_s > 2 * silence_s:

@@ -14,6 +14,7 @@ from pslib.checkpoint import load_shard, save_shard
 from pslib.clock import Clock, SystemClock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
+from pslib.errors import CheckpointError
 from pslib.member import MemberHandle, join
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Load, Message, Save
@@ -28,21 +29,55 @@ TURN_S = 0.1
 Work = Callable[[Shard], None]
 
 
-def _file_work(shard: Shard, message: Message) -> dict[str, Any]:
-    """Save or load a shard: the only requests that touch files."""
-    if isinstance(message, Save):
-        return {"files": save_shard(shard, message.path, f"{message.stem}-{shard.index}")}
-    assert isinstance(message, Load)
-    return load_shard(shard, message.path)
+FILE_WORKS_KEPT = 8
+"""Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
+
+
+class _FileWork:
+    """Saves and loads one shard: the only requests that touch files, each done once.
+
+    They take longer than the pause after which a request is sent again. A second copy that was done too
+    would write the files of a committed checkpoint anew, with later rows, or throw away what has been
+    trained since a load; so it gets the first one's answer.
+    """
+
+    def __init__(self) -> None:
+        self._done: dict[Save | Load, dict[str, Any] | CheckpointError] = {}
+
+    def __call__(self, shard: Shard, message: Message) -> dict[str, Any]:
+        assert isinstance(message, Save | Load)
+        if message not in self._done:
+            if len(self._done) == FILE_WORKS_KEPT:
+                del self._done[next(iter(self._done))]
+            self._done[message] = self._do(shard, message)
+        outcome = self._done[message]
+        if isinstance(outcome, CheckpointError):
+            raise outcome
+        return outcome
+
+    @staticmethod
+    def _do(shard: Shard, message: Save | Load) -> dict[str, Any] | CheckpointError:
+        try:
+            if isinstance(message, Save):
+                return {"files": save_shard(shard, message.path, f"{message.stem}-{shard.index}")}
+            return load_shard(shard, message.path)
+        except CheckpointError as error:
+            return error
 
 
 class _ShardThread:
-    """Does jobs on one shard, in the order in which they came."""
+    """Does jobs on one shard, in the order in which they came; ``failed`` hears of it if it can't go on."""
 
-    def __init__(self, shard: Shard, done: Callable[[Job, int, Any], None]) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        done: Callable[[Job, int, Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self.shard = shard
         self.stats = shard_stats(shard)
-        self._done = done
+        self._done, self._failed = done, failed
+        self._files = _FileWork()
         self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
         self._thread.start()
@@ -57,11 +92,14 @@ class _ShardThread:
         self.stats = shard_stats(self.shard)
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            if isinstance(work, Job):
-                self._done(work, self.shard.index, run_on_shard(self.shard, work, _file_work))
-            else:
-                work(self.shard)
+        try:
+            while (work := self._work.get()) is not None:
+                if isinstance(work, Job):
+                    self._done(work, self.shard.index, run_on_shard(self.shard, work, self._files))
+                else:
+                    work(self.shard)
+        except BaseException as error:  # nobody would answer requests for these partitions any more
+            self._failed(error)
 
     def refresh_stats(self, _shard: Shard) -> None:
         """Counters for the next heartbeat, read in the thread that owns them."""
@@ -93,7 +131,7 @@ class Server:
     def __init__(
         self, transport: Transport, coordinator: str, cluster_id: str, listen: str, clock: Clock
     ) -> None:
-        timing = Timing()
+        timing = Timing()  # until the coordinator says which
         self._link: ServerLink = transport.listen(listen)
         codec = Codec(cluster_id)
         self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
@@ -101,12 +139,14 @@ class Server:
         self._finished: deque[tuple[Job, int, Any]] = deque()
         self._streams_done_below = 0
         self._stopped = False
+        self._failure: BaseException | None = None
         try:
             joined = join(self._member, clock, timing.start_s)
         except BaseException:
             self._close()
             raise
         config = joined.config
+        self._endpoint.use_timing(config.timing)
         shards = [
             Shard(config.partition_bits, config.dense_blocks, index, config.shard_threads)
             for index in range(config.shard_threads)
@@ -115,7 +155,7 @@ class Server:
             shard.own(joined.map.units_of(joined.rank))
         self.rank = joined.rank
         self._session = ServerSession(codec, shards)
-        self._threads = [_ShardThread(shard, self._done) for shard in shards]
+        self._threads = [_ShardThread(shard, self._done, self._fail) for shard in shards]
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.start_heartbeats(joined)
@@ -131,15 +171,30 @@ class Server:
         self._link.wake()
 
     def run(self) -> int:
-        """Serve until the coordinator says to leave; return the exit code (0 in order, 69 the cluster failed)."""
-        while self._member.order == "go" and not self._stopped:
+        """Serve until the coordinator says to leave; return the exit code (0 in order, 69: it has failed).
+
+        However it ends, its heartbeats end with it: a server that does not serve must count as lost.
+        """
+        try:
+            while self._member.order == "go" and not self._stopped:
+                self._turn()
+                self._check()
+            for thread in self._threads:
+                thread.finish()
             self._turn()
-        for thread in self._threads:
-            thread.finish()
-        self._turn()
-        self._member.leave()
-        self._close()
+            self._member.leave()
+        finally:
+            self._close()
         return 69 if self._member.order == "fail" else 0
+
+    def _check(self) -> None:
+        """Raise what has ended a shard thread, or the endpoint without which no heartbeat goes out."""
+        if failure := self._failure or self._endpoint.error:
+            raise failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._link.wake()
 
     def _turn(self) -> None:
         for peer, frames in self._link.poll(TURN_S):
@@ -168,6 +223,7 @@ class Server:
         return merge_results([thread.stats for thread in self._threads])
 
     def _close(self) -> None:
+        self._member.stop_heartbeats()
         self._endpoint.close()
         self._link.close()
 

@@ -143,6 +143,8 @@ class CoordinatorSession:
     def _register(self, now_s: float, message: Register) -> Message:
         if message.role not in ("server", "trainer"):
             return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
+        if self.error:  # whoever waits for others to join need not wait any longer
+            return Failure("unavailable", self.error)
         where = f"pid {message.pid} on {message.host}"
         member = self.members.register(now_s, message.role, message.incarnation, message.address, where)
         if isinstance(member, str):

@@ -181,9 +181,13 @@ class Save(Message):
 
 @dataclass(frozen=True, slots=True)
 class Load(Message):
-    """Read from the checkpoint at ``path`` all that this server owns; answered by `Result` with counts."""
+    """Read from the checkpoint at ``path`` all that this server owns; answered by `Result` with counts.
+
+    ``stem`` differs for every load: a copy that comes late must not undo what was pushed meanwhile.
+    """
 
     path: str
+    stem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +377,8 @@ class Failure(Message):
 
     A push that one shard refuses may have been applied by another (``fenced``, ``internal``): marks say to
     which units, so the same push under the same name still counts once. All other refusals change nothing.
-    ``code`` is one of protocol, configuration, fenced, unknown-table, checkpoint, internal.
+    ``code`` is one of protocol, configuration, fenced, unknown-table, checkpoint,
+    unavailable, internal.
     """
 
     code: str
