@@ -46,13 +46,16 @@ class Pulled:
 class PendingPull:
     """A pull on its way."""
 
-    def __init__(self, client: Client, number: int, pending: Pending[int]) -> None:
-        self._client, self._number, self._pending = client, number, pending
+    def __init__(self, take: Callable[[int], Pulled], number: int, pending: Pending[int]) -> None:
+        self._take, self._number, self._pending = take, number, pending
+        self._pulled: Pulled | None = None
 
     def wait(self, timeout_s: float | None = None) -> Pulled:
-        """The rows; to be called once. Errors as for `Pending.wait`."""
+        """The rows. Errors as for `Pending.wait`."""
         self._pending.wait(timeout_s)
-        return self._client.take_pulled(self._number)
+        if self._pulled is None:
+            self._pulled = self._take(self._number)
+        return self._pulled
 
 
 class PendingPush:
@@ -104,8 +107,7 @@ class Client:
         self.endpoint = Endpoint(link, codec, timing or Timing(), clock, first_request_id)
         self.member = MemberHandle(self.endpoint, coordinator, "trainer", "")
         self._specs: tuple[TableSpec, ...] = ()
-        self._stream = CLIENT_STREAMS | secrets.randbits(62)
-        self._next_number = 0
+        self._stream, self._next_number = 0, 0
         try:
             self.joined: Joined = join(self.member, clock, self.endpoint.timing.start_s)
         except BaseException:
@@ -137,6 +139,8 @@ class Client:
     ) -> None:
         """Make tables and dense parameters on all servers; what exists must be the same.
 
+        Called again, it adds tables; dense parameters stay when none are given.
+
         Parameters
         ----------
         tables : sequence of TableSpec
@@ -149,7 +153,8 @@ class Client:
         Raises
         ------
         ConfigurationError
-            When a server has a table of that name with another description.
+            When a server has a table of that name with another description, or a call is on its way that
+            the new tables would cut off.
         """
         values = np.empty(0, np.float32) if initial_dense is None else np.ascontiguousarray(initial_dense)
         message = Setup(
@@ -159,12 +164,26 @@ class Client:
             dense=values,
         )
         self._ask_all(message)
-        self._specs = tuple(tables)
-        dims = {spec.name: spec.dim for spec in tables}
+        specs = {spec.name: spec for spec in (*self._specs, *tables)}
         with self.endpoint.lock:
-            self.endpoint.session = ClientSession(
-                self.endpoint.requests, self.joined.map, dims, dense.length if dense else 0
+            self._begin_session(
+                {name: spec.dim for name, spec in specs.items()}, dense.length if dense else None
             )
+        self._specs = tuple(specs.values())
+
+    def _begin_session(self, dims: dict[str, int], dense_length: int | None) -> None:
+        """A session for these tables; one that fits already goes on, with its streams and counters."""
+        old = self.endpoint.session
+        length = dense_length if dense_length is not None else old.dense_length if old else 0
+        if old and (old.dims, old.dense_length) == (dims, length):
+            return
+        if self.endpoint.calls_open:
+            raise ConfigurationError("setup(...) with new tables: wait for pulls and pushes first")
+        session = ClientSession(self.endpoint.requests, old.map if old else self.joined.map, dims, length)
+        if old:
+            session.pushes_sent, session.updates_sent = old.pushes_sent, old.updates_sent
+        self.endpoint.session = session
+        self._stream, self._next_number = CLIENT_STREAMS | secrets.randbits(62), 0
 
     @property
     def session(self) -> ClientSession:
@@ -190,17 +209,21 @@ class Client:
         dense : bool
             Whether to read all dense parameters too.
         """
-        _ = self.session
-        number, pending = self.endpoint.call(
-            "a pull", lambda session, now_s: session.pull(now_s, keys, dense)
-        )
-        return PendingPull(self, number, pending)
+        used = self.session
+        wanted = {table: _keys(table, array) for table, array in keys.items()}
 
-    def take_pulled(self, number: int) -> Pulled:
-        """Outputs of a completed pull (for `PendingPull`)."""
-        with self.endpoint.lock:
-            call = self.session.pulled(number)
-        return Pulled(call.rows, call.dense)
+        def begin(session: ClientSession, now_s: float) -> int:
+            nonlocal used
+            used = session
+            return session.pull(now_s, wanted, dense)
+
+        def take(number: int) -> Pulled:
+            with self.endpoint.lock:
+                call = used.pulled(number)
+            return Pulled(call.rows, call.dense)
+
+        number, pending = self.endpoint.call("a pull", begin)
+        return PendingPull(take, number, pending)
 
     def push(
         self,
@@ -218,31 +241,38 @@ class Client:
             Gradient of all dense parameters.
         name : PushName or None
             The name under which it counts once; None takes the next of this client's own stream.
+
+        Raises
+        ------
+        ConfigurationError
+            When a table is unknown, or an array has another shape or type.
         """
-        _ = self.session
+        dims = self.session.dims
+        checked = {
+            table: (_keys(table, keys), _gradients(table, rows, (len(keys), dims.get(table, -1))))
+            for table, (keys, rows) in gradients.items()
+        }
         if name is None:
-            gradients = {table: _summed(*pair) for table, pair in gradients.items()}
-            name = self._own_name()
-        chosen = name
-        _number, pending = self.endpoint.call(
-            "a push", lambda session, now_s: session.push(now_s, chosen, gradients, dense)
-        )
-        return PendingPush(pending)
+            checked = {table: _summed(*pair) for table, pair in checked.items()}
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            call = session.push(now_s, name or PushName(self._stream, self._next_number), checked, dense)
+            self._next_number += name is None  # only now: a number that is never sent would be waited for
+            return call
+
+        return PendingPush(self.endpoint.call("a push", begin)[1])
 
     def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
         """Erase rows; absent keys are an ordinary case."""
         _ = self.session
-        name = self._own_name()
-        _number, pending = self.endpoint.call(
-            "an erase", lambda session, now_s: session.erase(now_s, name, keys)
-        )
-        return PendingPush(pending)
+        gone = {table: _keys(table, array) for table, array in keys.items()}
 
-    def _own_name(self) -> PushName:
-        with self.endpoint.lock:
-            name = PushName(self._stream, self._next_number)
+        def begin(session: ClientSession, now_s: float) -> int:
+            call = session.erase(now_s, PushName(self._stream, self._next_number), gone)
             self._next_number += 1
-        return name
+            return call
+
+        return PendingPush(self.endpoint.call("an erase", begin)[1])
 
     # --- control ------------------------------------------------------------------------------------------
 
@@ -290,8 +320,26 @@ class Client:
         self.endpoint.close()
 
 
+def _keys(table: str, keys: Any) -> Keys:
+    if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
+        raise ConfigurationError(f"keys of {table}: expected (n,) uint64, got {_kind(keys)}")
+    return np.ascontiguousarray(keys)
+
+
+def _gradients(table: str, rows: Any, shape: tuple[int, int]) -> Rows:
+    if shape[1] >= 0 and (
+        not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.shape != shape
+    ):
+        raise ConfigurationError(f"gradients of {table}: expected {shape} float32, got {_kind(rows)}")
+    return np.ascontiguousarray(rows)
+
+
+def _kind(value: Any) -> str:
+    return f"{value.shape} {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
 def _summed(keys: Keys, gradients: Rows) -> tuple[Keys, Rows]:
-    unique, places = distinct(np.ascontiguousarray(keys))
+    unique, places = distinct(keys)
     if unique.size == keys.size:
         return keys, gradients
-    return unique, scatter_add_rows(np.ascontiguousarray(gradients), places, unique.size)
+    return unique, scatter_add_rows(gradients, places, unique.size)

@@ -157,6 +157,11 @@ class Endpoint:
         self._link.wake()
         return number, pending
 
+    @property
+    def calls_open(self) -> int:
+        """Pulls and pushes that are on their way."""
+        return len(self._calls)
+
     def fail(self, error: PslibError) -> None:
         """End every wait, now and later, with this error."""
         with self.lock:

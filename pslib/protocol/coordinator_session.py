@@ -234,9 +234,18 @@ class CoordinatorSession:
                 f"trainer {message.rank}: its call number {message.job} is {message.what!r}, the others' is "
                 f"{job.what!r} or has other data or settings; all trainers must run the same script",
             )
+        self._give_up_earlier(message)
         if job.book.done:
             self._finish(now_s, job)
         return Done()
+
+    def _give_up_earlier(self, message: OpenJob) -> None:
+        """A trainer that is here is through with earlier calls, well or not: others may have its leases."""
+        if message.rank < len(self.members.trainers):
+            member = self.members.trainers[message.rank]
+            for job in self.jobs[: message.job]:
+                if not job.book.done:
+                    job.book.trainer_lost((member.rank, member.incarnation))
 
     def _job_of(self, message: NextLease | EndLease) -> _Job | Failure:
         if self.members.find("trainer", message.rank, message.incarnation) is None:

@@ -7,6 +7,7 @@ another trainer if that one dies.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,8 @@ class Job:
 
     def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
         self.client, self.progress, self.number = client, progress, number
+        self._look = threading.Event()
+        progress.forget_jobs_below(number)  # what an earlier call left undone goes to others
         message = OpenJob(
             client.rank,
             number,
@@ -81,11 +84,18 @@ class Job:
         )
         client.ask_coordinator(message)
 
-    def leases(self) -> Iterator[HeldLease]:
-        """Leases for this trainer, one after the other, until all of the job (everybody's) are done."""
+    def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
+        """Leases for this trainer, one after the other, until all of the job (everybody's) are done.
+
+        Parameters
+        ----------
+        over : Event or None
+            Ends the wait for more leases when it is set and `look_again` is called.
+        """
         clock, report_s = self.client.endpoint.clock, self.client.endpoint.timing.report_s
         pause_s, waiting_since, reported_s = ASK_AGAIN_S, clock.now_s(), clock.now_s()
-        while True:
+        while not (over and over.is_set()):
+            self._look.clear()
             lease = self._next()
             if lease.state == "done":
                 return
@@ -100,8 +110,12 @@ class Job:
                 log.warning(
                     "pslib: waiting %.0f s for leases that other trainers hold", now_s - waiting_since
                 )
-            clock.sleep_s(pause_s)
+            self._look.wait(pause_s)
             pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
+
+    def look_again(self) -> None:
+        """End a pause in `leases`: one has ended, or there is no need for more; any thread may call it."""
+        self._look.set()
 
     def _next(self) -> Lease:
         holding = np.asarray(self.progress.held(), np.uint64)

@@ -16,7 +16,7 @@ __all__ = ["Step", "TrainableModel"]
 
 
 class Step(Protocol):
-    """What one training step gives back: mean loss, logits (B,), gradients of rows (U, D) and dense parameters."""
+    """What one training step gives back: loss, logits, gradients of rows and of dense parameters."""
 
     @property
     def loss(self) -> float:

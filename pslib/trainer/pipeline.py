@@ -13,9 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull, PendingPush
 from pslib.errors import PslibError
@@ -110,7 +107,7 @@ class Pipeline:
                     push.on_done(self._acknowledge(state, push))
             self._check()
         finally:
-            self._over.set()
+            self._end()
             for thread in self._threads:
                 thread.join(10.0)
 
@@ -123,7 +120,7 @@ class Pipeline:
             self._stop(error)
 
     def _read_all(self) -> None:
-        for lease in self._job.leases():
+        for lease in self._job.leases(self._over):
             state = _LeaseState(lease)
             with self._client.endpoint.lock:
                 self._client.session.open_stream(lease.stream, lease.first_batch)
@@ -161,7 +158,7 @@ class Pipeline:
             try:
                 push.wait(0)
                 self._batch_done(state)
-            except PslibError as error:
+            except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
                 self._stop(error)
 
         return acknowledged
@@ -185,6 +182,7 @@ class Pipeline:
                 pending.wait(0)
             except PslibError as error:
                 self._stop(error)
+            self._job.look_again()
 
         pending.on_done(ended)
 
@@ -193,7 +191,12 @@ class Pipeline:
     def _stop(self, error: BaseException) -> None:
         with self._lock:
             self._error = self._error or error
+        self._end()
+
+    def _end(self) -> None:
+        """Let every stage end at its next turn."""
         self._over.set()
+        self._job.look_again()
 
     def _check(self) -> None:
         if self._error is not None:
@@ -210,14 +213,9 @@ class Pipeline:
 
     def _take(self, source: queue.Queue):  # type: ignore[type-arg, no-untyped-def]
         while True:
+            self._check()
             try:
                 return source.get(timeout=TURN_S)
             except queue.Empty:
-                self._check()
                 if self._over.is_set():
                     return None
-
-
-def gradient_rows(gradient: NDArray[np.floating]) -> NDArray[np.float32]:
-    """A gradient as the contiguous float32 that the wire takes."""
-    return np.ascontiguousarray(gradient, np.float32)

@@ -26,8 +26,8 @@ class Progress:
         self.staleness_sum = 0
         self.staleness_count = 0
         self.staleness_max = 0
-        self.streams: dict[int, int] = {}
-        """Leases that this trainer holds: stream -> (unused) 0; their floors are read from the session."""
+        self.streams: set[int] = set()
+        """Leases that this trainer holds; how far they are is read from the session."""
 
     def trained(self, loss: float, logits: NDArray[Any], labels: NDArray[np.float32], staleness: int) -> None:
         """Count one batch."""
@@ -42,17 +42,22 @@ class Progress:
     def hold(self, stream: int) -> None:
         """Remember a lease, so that its position is reported."""
         with self._lock:
-            self.streams[stream] = 0
+            self.streams.add(stream)
 
     def drop(self, stream: int) -> None:
         """Forget a lease that is over."""
         with self._lock:
-            self.streams.pop(stream, None)
+            self.streams.discard(stream)
+
+    def forget_jobs_below(self, job: int) -> None:
+        """Forget leases of earlier jobs: the coordinator has given them to others."""
+        with self._lock:
+            self.streams = {stream for stream in self.streams if stream >> 32 >= job}
 
     def held(self) -> list[int]:
         """Streams of the leases that this trainer holds."""
         with self._lock:
-            return list(self.streams)
+            return sorted(self.streams)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything in plain form, for a heartbeat."""

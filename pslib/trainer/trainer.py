@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ Paths = str | Path | Sequence[str | Path]
 EVALUATE_AHEAD = 4
 """Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
 STALENESS_MAX = 1024
+"""Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
+BATCH_ROWS_MAX = 1 << 24
+"""Far above any published batch; the rows that one touches would not fit a message any more."""
+LEASE_ROWS_MAX = 1 << 32
+"""A lease may be all of the data: then one trainer has it."""
 
 
 class Trainer:
@@ -83,23 +89,14 @@ class Trainer:
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
-        problems = []
-        if batch_rows < 1:
-            problems.append(f"batch_rows: expected at least 1, got {batch_rows}")
-        if not 0 <= staleness <= STALENESS_MAX:
-            problems.append(f"staleness: expected 0..{STALENESS_MAX} batches, got {staleness}")
-        if lease_rows is not None and lease_rows < 1:
-            problems.append(f"lease_rows: expected at least 1, got {lease_rows}")
-        if not 0 <= seed < 1 << 63:
-            problems.append(f"seed: expected 0..2^63-1, got {seed}")
-        if problems:
-            raise ConfigurationError(*problems)
+        dense_optimizer = dense_optimizer or Adam()
+        _check_settings(batch_rows, staleness, lease_rows, seed, dense_optimizer)
         self.model, self.cluster, self.seed = model, cluster, seed
         self.batch_rows, self.staleness, self.lease_rows = batch_rows, staleness, lease_rows
         self._client = cluster.client
         self._table = model.table()
         self._layout = DenseLayout(model.dense_shapes())
-        self._dense_optimizer = dense_optimizer or Adam()
+        self._dense_optimizer = dense_optimizer
         self._progress = Progress(self._client)
         self._client.setup(
             [self._table],
@@ -198,12 +195,14 @@ class Trainer:
         job = self._open("evaluate", data, order, [order.leases(0)], details, [self.batch_rows, self._epochs])
         reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
         dense = self._layout.views(self._client.pull({}, dense=True).wait().dense)
-        for lease in job.leases():
-            counts = self._score(reader.batches(0, lease.index), dense)
-            scores, positives, negatives = counts.to_arrays()
-            payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
-            job.end(lease, payload).wait()
-        reader.close()
+        try:
+            for lease in job.leases():
+                counts = self._score(reader.batches(0, lease.index), dense)
+                scores, positives, negatives = counts.to_arrays()
+                payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
+                job.end(lease, payload).wait()
+        finally:
+            reader.close()
         outcome = job.outcome()
         names = ("examples", "positives", "auc", "logloss", "calibration")
         return EvalResult(**{name: outcome[name] for name in names})
@@ -300,6 +299,29 @@ class Trainer:
         print_of = text_hash(what, str(data.fingerprint), json.dumps([settings, counts]))
         spec = JobSpec(what, print_of, details, np.asarray(windows, np.uint32))
         return Job(self._client, self._progress, self.cluster.next_job(), spec)
+
+
+def _check_settings(
+    batch_rows: int, staleness: int, lease_rows: int | None, seed: int, dense_optimizer: Optimizer
+) -> None:
+    """All that is wrong with a trainer's settings, as one ConfigurationError."""
+    ranges = [
+        ("batch_rows", batch_rows, 1, BATCH_ROWS_MAX),
+        ("staleness", staleness, 0, STALENESS_MAX),
+        ("lease_rows", 1 if lease_rows is None else lease_rows, 1, LEASE_ROWS_MAX),
+        ("seed", seed, 0, (1 << 63) - 1),
+    ]
+    problems = [
+        f"{name}: expected a whole number in {low}..{high}, got {value!r}"
+        for name, value, low, high in ranges
+        if not isinstance(value, Integral) or not low <= int(value) <= high
+    ]
+    try:
+        DenseSpec(0, dense_optimizer)
+    except ConfigurationError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigurationError(*problems)
 
 
 def _strings(paths: Paths) -> list[str]:
