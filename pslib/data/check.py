@@ -1,0 +1,286 @@
+"""Look at data before training: what it holds, and the first bad value of each kind, by file and row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pslib.data.column_scan import DISTINCT_MAX, ColumnReport, ColumnScan
+from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, open_parquet
+from pslib.errors import DataError
+from pslib.schema import Schema
+
+__all__ = ["CheckReport", "ColumnReport", "FileReport", "check"]
+
+LABEL_NAMES = ("label", "click", "Label")  # taken for the label when no schema says which it is
+SCAN_ROWS = 65_536  # decoded at a time, so that memory does not follow the size of a row group
+GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside, reading or shuffling suffers
+GROUPS_MANY = 16  # a file of fewer row groups is small, not badly cut
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One file.
+
+    Attributes
+    ----------
+    file : str
+    rows : int
+    group_rows : tuple of int
+        Rows of each row group.
+    """
+
+    file: str
+    rows: int
+    group_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check` found.
+
+    Attributes
+    ----------
+    files : tuple of FileReport
+        Those that could be opened.
+    columns : tuple of ColumnReport
+        In the order of the files, or of the schema where there is one.
+    problems : tuple of str
+        What would stop a training run, one line each with file, row and column.
+    notes : tuple of str
+        What is legal and yet worth knowing.
+    """
+
+    files: tuple[FileReport, ...]
+    columns: tuple[ColumnReport, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether a model can be trained on the data."""
+        return not self.problems
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def label_rate(self) -> float | None:
+        """Share of label 1 among all rows; None without a label."""
+        labels = [column for column in self.columns if column.role == "label" and column.rows]
+        return labels[0].ones / labels[0].rows if labels else None
+
+    def lines(self) -> list[str]:
+        """The report for people, a line each: files, columns, notes, problems."""
+        said = [_file_line(file) for file in self.files]
+        if self.label_rate is not None:
+            said.append(f"label: {self.label_rate:.2%} positive of {self.rows:,} rows")
+        said += _column_lines(self.columns)
+        said += [f"note: {note}" for note in self.notes]
+        said += [f"problem: {problem}" for problem in self.problems]
+        said.append(
+            "no problem found" if self.ok else f"{len(self.problems)} problem{'s'[: len(self.problems) > 1]}"
+        )
+        return said
+
+
+def check(path: Paths, schema: Schema | None = None) -> CheckReport:
+    r"""Read all values of some Parquet files and report on them.
+
+    Nothing is raised for bad data: every problem that could be found stands in the report.
+
+    Parameters
+    ----------
+    path : path, URI, folder, glob pattern, or a sequence of them
+        As for `ParquetData`.
+    schema : Schema, optional
+        Only its columns are read, and what their roles forbid is a problem. Without it all columns are read,
+        and one named label or click is taken for the label.
+
+    Returns
+    -------
+    CheckReport
+
+    Examples
+    --------
+    >>> print(*check("train.parquet").lines(), sep="\n")  # doctest: +SKIP
+    """
+    problems: list[str] = []
+    if schema is not None:
+        try:
+            ParquetData(path, schema)
+        except DataError as error:
+            problems += error.problems
+    scans: dict[tuple[str, str], ColumnScan] = {}
+    files: list[FileReport] = []
+    for file in _all_files(path, problems):
+        try:
+            opened = open_parquet(file)
+        except (OSError, pa.ArrowException) as error:
+            first = str(error).partition("\n")[0]
+            _say(problems, f"{file}: expected a Parquet file; {first}")
+            continue
+        with opened:
+            files.append(_file_report(file, opened))
+            _scan_file(file, opened, schema, scans, problems)
+    for scan in scans.values():
+        problems += scan.problems()
+    columns = tuple(scan.report() for scan in scans.values())
+    notes = [note for scan in scans.values() for note in scan.notes()]
+    return CheckReport(tuple(files), columns, tuple(problems), (*notes, *_notes(files, columns)))
+
+
+def _all_files(path: Paths, problems: list[str]) -> list[str]:
+    given = [path] if not isinstance(path, list | tuple) else path
+    files: list[str] = []
+    for one in given:
+        found, wrong = _files_of(str(one))
+        files += found
+        for problem in wrong:
+            _say(problems, problem)
+    return list(dict.fromkeys(files))
+
+
+def _say(problems: list[str], problem: str) -> None:
+    """Append what ParquetData has not said already."""
+    if problem not in problems:
+        problems.append(problem)
+
+
+def _file_report(file: str, opened: pq.ParquetFile) -> FileReport:
+    metadata = opened.metadata
+    groups = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    return FileReport(file, metadata.num_rows, groups)
+
+
+def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    """(column, role) of what is to be read."""
+    if schema is None:
+        label = next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
+        yield from ((name, "label" if name == label else "") for name in arrow_schema.names)
+        return
+    kinds = ((schema.dense, "dense"), (schema.sparse, "sparse"), (schema.ragged, "ragged"))
+    roles = [(schema.label, "label")] + [(field.name, role) for some, role in kinds for field in some]
+    yield from ((name, role) for name, role in roles if len(arrow_schema.get_all_field_indices(name)) == 1)
+
+
+def _scan_file(
+    file: str,
+    opened: pq.ParquetFile,
+    schema: Schema | None,
+    scans: dict[tuple[str, str], ColumnScan],
+    problems: list[str],
+) -> None:
+    for name, role in _roles(schema, opened.schema_arrow):
+        kind = opened.schema_arrow.field(name).type
+        if not _readable(kind):
+            continue
+        # A column that has another type in another file gets a line of its own.
+        scan = scans.setdefault((name, str(kind)), ColumnScan(name, kind, role))
+        first_row = 0
+        for array in _arrays(file, opened, name, problems):
+            scan.add(array, file, first_row)
+            first_row += len(array)
+
+
+def _arrays(file: str, opened: pq.ParquetFile, name: str, problems: list[str]) -> Iterator[pa.Array]:
+    """The values of a column, up to where the file is damaged."""
+    batches = opened.iter_batches(batch_size=SCAN_ROWS, columns=[name])
+    row = 0
+    while True:
+        try:
+            batch = next(batches, None)
+        except (OSError, pa.ArrowException) as error:
+            first = str(error).partition("\n")[0]
+            place = f"{file}: row {row} (from 0) or later, column {name!r}"
+            problems.append(f"{place}: the file is damaged ({first}); write it anew")
+            return
+        if batch is None:
+            return
+        row += batch.num_rows
+        yield batch.column(0)
+
+
+def _readable(kind: pa.DataType) -> bool:
+    """Whether `ColumnScan` has something to say about the type; structs, maps and times are passed over."""
+    inner: Any = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
+    return pa.types.is_floating(inner) or key_kind(inner) is not None
+
+
+def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...]) -> list[str]:
+    said = []
+    for file in files:
+        rows = file.group_rows
+        if len(rows) > GROUPS_MANY and sum(rows) / len(rows) < GROUP_ROWS_FEW:
+            said.append(f"{file.file}: row groups of {sum(rows) / len(rows):,.0f} rows are slow to read")
+        if rows and max(rows) > GROUP_ROWS_MANY:
+            said.append(f"{file.file}: a row group of {max(rows):,} rows makes shuffling coarse")
+    for column in columns:
+        if column.role == "label" and column.rows and column.ones in (0, column.rows):
+            said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
+    return said
+
+
+def _file_line(file: FileReport) -> str:
+    groups = file.group_rows
+    text = f"{file.file}: {file.rows:,} rows in {len(groups)} row group{'s'[: len(groups) != 1]}"
+    if not groups:
+        return text
+    return f"{text} of {min(groups):,} to {max(groups):,} rows" if len(groups) > 1 else text
+
+
+def _column_lines(columns: tuple[ColumnReport, ...]) -> list[str]:
+    """A table with aligned columns."""
+    rows = [("column", "role", "type", "missing", "distinct", "range", "")]
+    rows += [
+        (
+            column.name,
+            column.role or "-",
+            column.kind,
+            f"{column.nulls / column.rows:.1%}" if column.nulls else "-",
+            _distinct_text(column.distinct),
+            _range_text(column),
+            _rest_text(column),
+        )
+        for column in columns
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(7)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _distinct_text(distinct: int | None) -> str:
+    if distinct is None:
+        return "-"
+    return f"> {DISTINCT_MAX:,}" if distinct >= DISTINCT_MAX else f"{distinct:,}"
+
+
+def _range_text(column: ColumnReport) -> str:
+    if column.smallest is None:
+        return "-"
+    text = f"{column.smallest:,.6g} .. {column.largest:,.6g}"
+    if isinstance(column.smallest, int):
+        text = f"{column.smallest} .. {column.largest}"
+    return f"{text} bytes" if "string" in column.kind or "binary" in column.kind else text
+
+
+def _rest_text(column: ColumnReport) -> str:
+    parts = []
+    if column.lengths:
+        low, mean, high = column.lengths
+        parts.append(f"lists of {low} to {high}, mean {mean:.1f}")
+    for count, what in (
+        (column.empty_lists, "empty"),
+        (column.null_elements, "null elements"),
+        (column.nans, "nan"),
+        (column.infinite, "infinite"),
+    ):
+        parts += [f"{count:,} {what}"] if count else []
+    return ", ".join(parts)

@@ -1,0 +1,221 @@
+"""What one column holds: counts, ranges and its first bad value, gathered array by array."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+
+from pslib.data.columns import keys_of, numbers_of, validity_of
+from pslib.data.dataset import is_list, key_kind
+
+__all__ = ["ColumnReport", "ColumnScan"]
+
+# Distinct values are estimated by linear counting: each key marks one of 2**20 cells, and
+# n = -m ln(share of cells unmarked). Within 1 % up to a million values; a full bitmap says "more than".
+_SKETCH_BITS = 20
+DISTINCT_MAX = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReport:
+    """Figures of one column.
+
+    Attributes
+    ----------
+    name, kind : str
+        Column name and Arrow type.
+    role : str
+        ``"label"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` when no schema names it.
+    rows, nulls : int
+        Rows, and those without a value.
+    nans, infinite : int
+        Among numbers; infinite in float32, which is what a model reads.
+    ones : int
+        Values equal to 1.
+    smallest, largest : float, int or None
+        Range of finite numbers, or of the lengths in bytes of strings; for lists, of their elements.
+    distinct : int or None
+        Estimate of the different values (1 %); None for floats, `DISTINCT_MAX` means at least so many.
+    lengths : (int, float, int) or None
+        Smallest, mean and largest number of elements of a list.
+    empty_lists, null_elements : int
+    """
+
+    name: str
+    kind: str
+    role: str
+    rows: int
+    nulls: int
+    nans: int
+    infinite: int
+    ones: int
+    smallest: float | int | None
+    largest: float | int | None
+    distinct: int | None
+    lengths: tuple[int, float, int] | None
+    empty_lists: int
+    null_elements: int
+
+
+class ColumnScan:
+    """Looks at a column of any type; problems and notes name the first value they are about.
+
+    Parameters
+    ----------
+    name : str
+    kind : pyarrow.DataType
+    role : str
+        As in `ColumnReport`; decides what counts as a problem.
+    """
+
+    def __init__(self, name: str, kind: pa.DataType, role: str) -> None:
+        self.name, self.kind, self.role = name, kind, role
+        self._rows = self._nulls = self._nans = self._infinite = self._ones = 0
+        self._smallest: Any = None
+        self._largest: Any = None
+        self._lists = self._elements = self._empty = self._null_elements = 0
+        self._shortest, self._longest = math.inf, 0
+        self._marks: NDArray[np.bool_] | None = None
+        self._bad: dict[str, tuple[str, int]] = {}
+
+    def add(self, array: pa.Array, file: str, first_row: int) -> None:
+        """Look at the rows of ``file`` from ``first_row`` on."""
+        self._rows += len(array)
+        self._nulls += array.null_count
+        if types.is_dictionary(array.type):
+            array = array.cast(array.type.value_type)
+        if self.role == "label":
+            self._check_label(array, file, first_row)
+        values = self._add_lists(array) if is_list(array.type) else array
+        if types.is_floating(values.type):
+            self._add_floats(values, file, first_row)
+        elif types.is_integer(values.type) or types.is_boolean(values.type):
+            integers = values.cast(pa.int8()) if types.is_boolean(values.type) else values
+            self._ones += pc.sum(pc.equal(integers, pa.scalar(1, integers.type))).as_py() or 0
+            self._widen(pc.min_max(integers))
+        elif key_kind(values.type) == "string":
+            self._widen(pc.min_max(pc.binary_length(values)))
+        self._count_distinct(values)
+
+    def problems(self) -> list[str]:
+        """One line for each kind of bad value: where the first is, and how many there are."""
+        return [_counted(text, count) for what, (text, count) in self._bad.items() if what != "nan"]
+
+    def notes(self) -> list[str]:
+        """What is legal and yet worth knowing."""
+        said = [_counted(text, count) for what, (text, count) in self._bad.items() if what == "nan"]
+        if self._rows and self._nulls == self._rows:
+            said.append(f"column {self.name!r}: every value is missing")
+        return said
+
+    def report(self) -> ColumnReport:
+        """The figures so far."""
+        lengths = None
+        if self._lists:
+            lengths = (int(self._shortest), self._elements / self._lists, self._longest)
+        return ColumnReport(
+            name=self.name,
+            kind=str(self.kind),
+            role=self.role,
+            rows=self._rows,
+            nulls=self._nulls,
+            nans=self._nans,
+            infinite=self._infinite,
+            ones=self._ones,
+            smallest=self._smallest,
+            largest=self._largest,
+            distinct=None if self._marks is None else _linear_count(self._marks),
+            lengths=lengths,
+            empty_lists=self._empty,
+            null_elements=self._null_elements,
+        )
+
+    def _note(
+        self, what: str, expected: str, bad: NDArray[np.bool_], array: pa.Array, file: str, first_row: int
+    ) -> None:
+        count = int(np.count_nonzero(bad))
+        if not count:
+            return
+        if what not in self._bad:
+            row = int(np.argmax(bad))
+            value = array[row].as_py()
+            place = f"{file}: row {first_row + row} (from 0), column {self.name!r}"
+            self._bad[what] = (f"{place}: {expected}, got {'null' if value is None else repr(value)}", 0)
+        text, before = self._bad[what]
+        self._bad[what] = (text, before + count)
+
+    def _check_label(self, array: pa.Array, file: str, first_row: int) -> None:
+        if not (
+            types.is_integer(array.type) or types.is_floating(array.type) or types.is_boolean(array.type)
+        ):
+            return  # its type is a problem already
+        values, valid = numbers_of(array), validity_of(array)
+        bad = (values != 0) & (values != 1)
+        if valid is not None:
+            bad |= valid == 0
+        self._note("label", "a label is 0 or 1", bad, array, file, first_row)
+
+    def _add_floats(self, values: pa.Array, file: str, first_row: int) -> None:
+        numbers = numbers_of(values)
+        valid = validity_of(values)
+        present = np.ones(numbers.size, np.bool_) if valid is None else valid != 0
+        with np.errstate(over="ignore"):
+            single = numbers.astype(np.float32)
+        nan = np.isnan(single) & present
+        infinite = np.isinf(single) & present
+        self._nans += int(np.count_nonzero(nan))
+        self._infinite += int(np.count_nonzero(infinite))
+        self._ones += int(np.count_nonzero((numbers == 1) & present))
+        if self.role == "dense":
+            self._note("infinite", "a dense value is finite in float32", infinite, values, file, first_row)
+            self._note("nan", "a value that is no number counts as missing", nan, values, file, first_row)
+        finite = numbers[present & np.isfinite(numbers.astype(np.float64))]
+        if finite.size:
+            self._widen_to(float(finite.min()), float(finite.max()))
+
+    def _add_lists(self, array: pa.Array) -> pa.Array:
+        lengths = pc.list_value_length(array).drop_null()
+        if len(lengths):
+            span = pc.min_max(lengths)
+            self._lists += len(lengths)
+            self._elements += pc.sum(lengths).as_py()
+            self._empty += pc.sum(pc.equal(lengths, 0)).as_py()
+            self._shortest = min(self._shortest, span["min"].as_py())
+            self._longest = max(self._longest, span["max"].as_py())
+        elements = array.flatten()
+        self._null_elements += elements.null_count
+        return elements
+
+    def _widen(self, span: Any) -> None:
+        if span["min"].as_py() is not None:
+            self._widen_to(span["min"].as_py(), span["max"].as_py())
+
+    def _widen_to(self, low: float, high: float) -> None:
+        self._smallest = low if self._smallest is None else min(self._smallest, low)
+        self._largest = high if self._largest is None else max(self._largest, high)
+
+    def _count_distinct(self, values: pa.Array) -> None:
+        if key_kind(values.type) not in ("integer", "string"):
+            return
+        if self._marks is None:
+            self._marks = np.zeros(1 << _SKETCH_BITS, np.bool_)
+        keys = keys_of(values.drop_null(), 0)
+        self._marks[(keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _SKETCH_BITS)] = True
+
+
+def _linear_count(marks: NDArray[np.bool_]) -> int:
+    free = marks.size - int(np.count_nonzero(marks))
+    if not free:
+        return DISTINCT_MAX
+    return min(DISTINCT_MAX, round(-marks.size * math.log(free / marks.size)))
+
+
+def _counted(text: str, count: int) -> str:
+    return text if count == 1 else f"{text}; {count:,} such values in all"
