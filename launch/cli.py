@@ -164,7 +164,11 @@ def _add_launch(commands: _Commands) -> None:
     parser.add_argument(
         "--shard-threads", type=int, default=1, metavar="N", help="threads of a server (default 1)"
     )
-    parser.add_argument("--out", metavar="DIR", help="folder for logs (default: a new temporary one)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for logs and records (default: logs in a temporary one)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(
         "--insecure-network",
@@ -195,11 +199,64 @@ def _add_version(commands: _Commands) -> None:
 
 
 def _add_convert(commands: _Commands) -> None:
-    pass
+    parser = commands.add_parser(
+        "convert",
+        help="make a Parquet file of a text file",
+        description="Make a Parquet file of a text file.",
+    )
+    formats = parser.add_subparsers(title="formats", metavar="FORMAT", required=True, dest="format")
+    for name, text in (
+        ("criteo", "Criteo's click logs: label, 13 numbers, 26 categories, tabs, no header"),
+        ("csv", "comma-separated values whose first line names the columns"),
+        ("libsvm", "label index:value ..., as one list column of ids"),
+    ):
+        one = _command(formats, name, "convert", text)
+        one.add_argument("source", metavar="SRC", help="the text file")
+        one.add_argument("out", metavar="OUT", help="the Parquet file")
+        one.add_argument("--overwrite", action="store_true", help="replace OUT where it exists")
+        one.add_argument(
+            "--rejects-max-share",
+            type=float,
+            default=0.001,
+            metavar="SHARE",
+            help="largest share of records that can't be read (default 0.001)",
+        )
+        if name == "csv":
+            _add_csv(one)
+
+
+def _add_csv(parser: argparse.ArgumentParser) -> None:
+    def names(text: str) -> list[str]:
+        return [name.strip() for name in text.split(",") if name.strip()]
+
+    parser.add_argument("--label", default="label", metavar="NAME", help="column of 0 and 1 (default: label)")
+    parser.add_argument("--dense", type=names, metavar="NAMES", help="number columns, with commas between")
+    parser.add_argument("--sparse", type=names, metavar="NAMES", help="key columns, with commas between")
+    parser.add_argument("--integers", type=names, metavar="NAMES", help="key columns to store as integers")
+    parser.add_argument("--delimiter", default=",", metavar="C", help="one character, or tab (default: ,)")
 
 
 def _add_data(commands: _Commands) -> None:
-    pass
+    parser = commands.add_parser(
+        "data", help="look at data, or make some", description="Look at data, or make some."
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    check = _command(actions, "check", "data_check", "say what is in Parquet files, and the first bad value")
+    check.add_argument("files", nargs="+", metavar="FILE", help="a file, a folder or a pattern")
+    check.add_argument("--config", metavar="CONFIG", help="a job file, for its schema")
+    check.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="as in train"
+    )
+    make = _command(actions, "generate", "data_generate", "make click data whose best possible AUC is known")
+    make.add_argument("out", metavar="DIR", help="folder for train.parquet and test.parquet")
+    make.add_argument("--rows", type=int, default=400_000, metavar="N", help="to train on (default 400,000)")
+    make.add_argument(
+        "--test-rows", type=int, default=100_000, metavar="N", help="to test on (default 100,000)"
+    )
+    make.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="the same seed, the same data (default 1)"
+    )
+    make.add_argument("--overwrite", action="store_true", help="replace files that exist")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-__all__ = ["demo", "evaluate", "launch", "train", "version"]
+__all__ = ["convert", "data_check", "data_generate", "demo", "evaluate", "launch", "train", "version"]
 
 
 def _changes(options: argparse.Namespace) -> dict[str, object]:
@@ -58,14 +58,62 @@ def demo(options: argparse.Namespace) -> int:
     return run_demo(Path(options.out), progress=not options.quiet)
 
 
+def convert(options: argparse.Namespace) -> int:
+    """``pslib convert``."""
+    from launch.schema_text import schema_yaml
+    from pslib.data import convert as converters
+
+    common = {"overwrite": options.overwrite, "rejects_max_share": options.rejects_max_share}
+    if options.format == "criteo":
+        report = converters.convert_criteo(options.source, options.out, **common)
+    elif options.format == "libsvm":
+        report = converters.convert_libsvm(options.source, options.out, **common)
+    else:
+        report = converters.convert_csv(
+            options.source,
+            options.out,
+            label=options.label,
+            dense=options.dense,
+            sparse=options.sparse,
+            integers=options.integers or (),
+            delimiter={"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter),
+            **common,
+        )
+    for line in report.lines():
+        print(line)
+    print("for the job file:")
+    print(schema_yaml(report.schema), end="")
+    return 0
+
+
+def data_check(options: argparse.Namespace) -> int:
+    """``pslib data check``."""
+    from launch.job import read_job
+    from pslib.data.check import check
+
+    schema = read_job(options.config, options.overrides).schema_of_data if options.config else None
+    report = check(options.files, schema)
+    for line in report.lines():
+        print(line)
+    return 0
+
+
+def data_generate(options: argparse.Namespace) -> int:
+    """``pslib data generate``."""
+    from launch.schema_text import schema_yaml
+    from pslib.data.generator import GeneratorConfig, generate, generated_schema
+
+    config = GeneratorConfig(train_rows=options.rows, test_rows=options.test_rows, seed=options.seed)
+    for line in generate(options.out, config, overwrite=options.overwrite).lines():
+        print(line)
+    print("for the job file:")
+    print(schema_yaml(generated_schema(config)), end="")
+    return 0
+
+
 def version(options: argparse.Namespace) -> int:
     """``pslib version``."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as version_of
+    from pslib import __version__
 
-    try:
-        print(f"pslib {version_of('sparse-pslib')}")
-    except PackageNotFoundError:
-        print("pslib (not installed, run from its sources)")
-    print(f"Python {sys.version.split()[0]}")
+    print(f"pslib {__version__}, Python {sys.version.split()[0]}")
     return 0

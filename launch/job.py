@@ -132,11 +132,11 @@ class TrainingSection(_Section):
 class ClusterSection(_Section):
     """How many processes of which kind; see `pslib.config.ClusterConfig`."""
 
-    servers: int = 1
-    trainers: int = 1
-    shard_threads: int = 1
-    partition_bits: int = 12
-    dense_blocks: int = 64
+    servers: int = Field(default=1, ge=1, le=ClusterConfig.SERVERS_MAX)
+    trainers: int = Field(default=1, ge=1, le=ClusterConfig.TRAINERS_MAX)
+    shard_threads: int = Field(default=1, ge=1, le=64)
+    partition_bits: int = Field(default=12, ge=4, le=20)
+    dense_blocks: int = Field(default=64, ge=1, le=4096)
 
 
 class Job(_Section):
@@ -275,7 +275,7 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     problems += bad_optimizers
     if job is not None:
         problems += _cluster_problems(job)
-    schema, bad_schema = _schema_of(job) if job is not None else (None, [])
+    schema, bad_schema = _schema_of(raw)
     problems += bad_schema
     if isinstance(raw.get("model"), dict):
         rows = {} if bad_optimizers or job is None else job.row_optimizers
@@ -285,9 +285,13 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     return job
 
 
-def _schema_of(job: Job) -> tuple[Schema | None, list[str]]:
+def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
+    """The schema, checked even where other sections are wrong; what pydantic says is told elsewhere."""
     try:
-        return job.schema_of_data, []
+        columns = SchemaSection.model_validate(raw["data"]["schema"])
+        return Schema.from_dict(columns.model_dump()), []
+    except (ValidationError, KeyError, TypeError):
+        return None, []
     except ConfigurationError as error:
         return None, [f"data.schema: {line}" for line in error.problems]
 

@@ -8,7 +8,9 @@ import tempfile
 from pathlib import Path
 
 from launch.local import LocalLauncher
-from launch.supervise import Launcher, Plan, run_cluster
+from launch.preflight import prepare_out
+from launch.recorded import run_recorded
+from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 
@@ -25,14 +27,16 @@ def run_script(options: argparse.Namespace) -> int:
     """
     launcher, servers, trainers = _place(options)
     config = ClusterConfig(servers=servers, trainers=trainers, shard_threads=options.shard_threads)
+    out = None if options.out is None else prepare_out(options.out, options.overwrite)
     plan = Plan(
         config=config,
         cluster_id=secrets.token_hex(8),
         trainer_arguments=(options.script, *options.arguments),
-        logs=_logs(options.out),
+        logs=Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs",
         echo=True,
     )
-    return run_cluster(launcher, plan).exit_code
+    facts = {"job": Path(options.script).name}
+    return run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)[0].exit_code
 
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
@@ -48,14 +52,3 @@ def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     servers = 1 if options.servers is None else options.servers
     trainers = 1 if options.trainers is None else options.trainers
     return LocalLauncher(trainers), servers, trainers
-
-
-def _logs(out: str | None) -> Path:
-    if out is None:
-        return Path(tempfile.mkdtemp(prefix="pslib-launch-"))
-    logs = Path(out) / "logs"
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"--out: {logs} can't be made: {error.strerror}") from error
-    return logs

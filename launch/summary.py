@@ -8,32 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from launch.job import Job
+from pslib.config import ClusterConfig
 
 __all__ = ["best_possible", "summary_lines", "summary_of"]
+
+COUNTERS = (
+    "epochs",
+    "rows",
+    "parameters",
+    "memory_bytes",
+    "pushes_sent",
+    "pushes_applied",
+    "updates_sent",
+    "updates_applied",
+    "bytes_sent",
+    "bytes_received",
+    "staleness_max",
+)
+"""Taken from the status as they are."""
 
 SIDECAR = "generated.json"
 """What the generator of demonstration data leaves beside its files."""
 
 
-def summary_of(job: Job, status: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary_of(
+    status: Mapping[str, Any], results: Sequence[Mapping[str, Any]], config: ClusterConfig
+) -> dict[str, Any]:
     """Figures of a run.
 
     Parameters
     ----------
-    job : Job
     status : mapping
         The coordinator's last status.
     results : sequence of mapping
         What the trainers reported; all that evaluated report the same merged figures.
+    config : ClusterConfig
+        How many processes there were; at the end of a run none is left.
 
     Returns
     -------
     dict
-        ``auc`` and ``logloss`` are those of the test data, else of the last validation; None without either.
+        ``auc`` and ``logloss`` are those of the test data, else of the last evaluation; None without either.
         ``examples_per_s`` counts the time of training alone, ``seconds`` all from the first process on.
     """
-    tested = next((result["test"] for result in results if result.get("test")), None)
     outcomes = status.get("results", ())
+    tested = next((result["test"] for result in results if result.get("test")), None)
     scores: Mapping[str, Any] = tested or next(
         (one for one in reversed(outcomes) if one.get("kind") == "evaluate"), {}
     )
@@ -42,21 +61,15 @@ def summary_of(job: Job, status: Mapping[str, Any], results: Sequence[Mapping[st
     count = int(status.get("staleness_count", 0))
     figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
     figures |= {
-        "scored_on": ("test" if tested else "valid") if scores else None,
         "examples": examples,
         "seconds": round(float(status.get("seconds", 0.0)), 3),
         "fit_seconds": round(fit_s, 3),
         "examples_per_s": round(examples / fit_s, 1) if fit_s else 0.0,
-        "servers": job.cluster.servers,
-        "trainers": job.cluster.trainers,
+        "servers": config.servers,
+        "trainers": config.trainers,
         "staleness_mean": round(status.get("staleness_sum", 0) / count, 3) if count else 0.0,
-        "model": job.model.name,
-        "epochs": job.training.epochs,
-        "seed": job.training.seed,
     }
-    counters = ("rows", "parameters", "memory_bytes", "pushes_sent", "pushes_applied", "updates_sent",
-                "updates_applied", "bytes_sent", "bytes_received", "staleness_max")  # fmt: skip
-    return figures | {name: int(status.get(name, 0)) for name in counters}
+    return figures | {name: int(status.get(name, 0)) for name in COUNTERS}
 
 
 def best_possible(job: Job) -> dict[str, float] | None:
@@ -90,9 +103,8 @@ def summary_lines(
     if summary["auc"] is not None:
         of = f" (best possible {best['auc']:.4f})" if best else ""
         loss_of = f" (best possible {best['logloss']:.4f})" if best else ""
-        where = summary["scored_on"]
-        lines.append(f"{where} AUC      {summary['auc']:.4f}{of}")
-        lines.append(f"{where} log loss {summary['logloss']:.4f}{loss_of}")
+        lines.append(f"AUC           {summary['auc']:.4f}{of}")
+        lines.append(f"log loss      {summary['logloss']:.4f}{loss_of}")
     lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({summary['examples']:,} examples)")
     lines.append(f"rows          {summary['rows']:,} on {summary['servers']} servers")
     moved = summary["bytes_sent"] + summary["bytes_received"]

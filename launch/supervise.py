@@ -195,7 +195,6 @@ class _Run:
         self._poller: StatusPoller | None = None
         self._signal: int | None = None
         self._trained_s: float | None = None
-        self._printing = threading.Lock()
 
     # --- signals ---
 
@@ -342,9 +341,11 @@ class _Run:
         elif line.startswith("pslib: "):
             self._messages.put((task, "says", line.removeprefix("pslib: ")))
         elif self._plan.echo and task.role == "trainer":
+            from tqdm import tqdm
+
             prefix = f"[{task.name}] " if self._plan.config.trainers > 1 else ""
-            with self._printing:
-                print(f"{prefix}{line}", flush=True)
+            tqdm.write(f"{prefix}{line}", file=sys.stdout)  # keeps a bar and other threads' lines apart
+            sys.stdout.flush()
 
     def _look(self) -> None:
         """Take in all messages, and the newest status."""

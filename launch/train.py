@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from typing import Any
 
 from launch.job import Job
 from launch.local import LocalLauncher
 from launch.preflight import check_data, prepare_out
-from launch.summary import best_possible, summary_lines, summary_of
-from launch.supervise import Plan, run_cluster
-from pslib.clock import SystemClock
+from launch.recorded import run_recorded
+from launch.summary import best_possible, summary_lines
+from launch.supervise import Plan
 from pslib.errors import EXIT_DONE
 
 __all__ = ["run_job"]
@@ -38,8 +36,6 @@ def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
     ConfigurationError
         When data or the output folder do not allow the run; nothing has been changed then.
     """
-    from pslib.recorder import RunRecorder
-
     check_data(job)
     out = prepare_out(job.out, overwrite)
     effective = out / "job.yaml"
@@ -50,31 +46,16 @@ def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
     )
-    with RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr) as recorder:
-        outcome = run_cluster(
-            LocalLauncher(job.cluster.trainers),
-            plan,
-            observe=lambda status: recorder.observe(_for_recorder(status)),
-            say=_say,
-        )
-        best = best_possible(job)
-        summary = recorder.finish(
-            summary_of(job, outcome.status, outcome.results)
-            | {"best_possible_auc": best["auc"] if best else None, "exit_code": outcome.exit_code}
-        )
+    best = best_possible(job)
+    facts = {
+        "job": job.model.name,
+        "model": job.model.name,
+        "seed": job.training.seed,
+        "best_possible_auc": best["auc"] if best else None,
+    }
+    launcher = LocalLauncher(job.cluster.trainers)
+    outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
     if outcome.exit_code == EXIT_DONE:
         for line in summary_lines(summary, out, best):
             print(line)
     return outcome.exit_code
-
-
-def _say(line: str) -> None:
-    """A line for people, above the bar where there is one."""
-    from tqdm import tqdm
-
-    tqdm.write(f"pslib: {line}", file=sys.stderr)
-
-
-def _for_recorder(status: dict[str, Any]) -> dict[str, Any]:
-    """The coordinator's status with evaluations alone as results."""
-    return status | {"results": [one for one in status.get("results", ()) if one.get("kind") == "evaluate"]}

@@ -14,7 +14,7 @@ import yaml
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["read_yaml", "write_yaml"]
+__all__ = ["flow_text", "read_yaml", "write_yaml"]
 
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
@@ -110,3 +110,12 @@ def read_yaml(text: str, source: str) -> Any:
 def write_yaml(value: Any) -> str:
     """YAML text that `read_yaml` reads back to the same value, keys in the order in which they stand."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def flow_text(value: Any) -> str:
+    """A value on one line, as it may stand inside ``[...]``."""
+    # As the only item of a list: a bare value would be followed by YAML's end-of-document mark.
+    text = yaml.dump(
+        [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=1 << 30
+    )
+    return text.strip()[1:-1]

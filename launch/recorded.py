@@ -1,0 +1,59 @@
+"""A run with its records: the bar while it goes on; metrics.jsonl, summary.json, a picture at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.summary import summary_of
+from launch.supervise import Launcher, Outcome, Plan, run_cluster
+from pslib.clock import SystemClock
+
+__all__ = ["run_recorded", "say"]
+
+
+def run_recorded(
+    launcher: Launcher, plan: Plan, out: Path | None, *, progress: bool, facts: Mapping[str, Any]
+) -> tuple[Outcome, dict[str, Any]]:
+    """Run a cluster and keep its records.
+
+    Parameters
+    ----------
+    launcher : Launcher
+    plan : Plan
+    out : Path or None
+        Folder of the records; None keeps none.
+    progress : bool
+        Whether to show a bar.
+    facts : mapping
+        What the summary is to hold beside the figures of the run.
+
+    Returns
+    -------
+    outcome : Outcome
+    summary : dict
+        What ``summary.json`` holds.
+    """
+    from pslib.recorder import RunRecorder
+
+    with RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr) as recorder:
+        outcome = run_cluster(
+            launcher, plan, observe=lambda status: recorder.observe(_for_recorder(status)), say=say
+        )
+        figures = summary_of(outcome.status, outcome.results, plan.config)
+        summary = recorder.finish({**figures, **facts, "exit_code": outcome.exit_code})
+    return outcome, summary
+
+
+def say(line: str) -> None:
+    """A line for people, above the bar where there is one."""
+    from tqdm import tqdm
+
+    tqdm.write(f"pslib: {line}", file=sys.stderr)
+
+
+def _for_recorder(status: dict[str, Any]) -> dict[str, Any]:
+    """The coordinator's status with evaluations alone as results."""
+    return status | {"results": [one for one in status.get("results", ()) if one.get("kind") == "evaluate"]}
