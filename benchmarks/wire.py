@@ -1,8 +1,8 @@
 """Pull and push through real sockets between processes: rows/s of large requests, latency of small ones.
 
-``python benchmarks/wire.py [--servers N] [--shard-threads K] [--seconds S] [--json FILE]`` starts a coordinator
-and servers as processes of their own and is the one client itself. Each figure is the median over rounds that
-take turns, so that a slow moment of the machine hits all of them alike.
+``python benchmarks/wire.py [--servers N] [--shard-threads K] [--rounds R] [--json FILE]`` starts a
+coordinator and servers as processes of their own and is the one client itself. Each figure is the median over
+rounds that take turns, so that a slow moment of the machine hits all of them alike.
 """
 
 from __future__ import annotations
@@ -81,13 +81,16 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(client: Client, rounds: int) -> dict[str, float]:
-    """All figures: million rows/s, and microseconds."""
-    rng = np.random.default_rng(1)
+def make_rows(client: Client) -> None:
+    """Make every row, so that what follows finds it."""
     client.setup([TableSpec("rows", (PartSpec("v", DIM, RowwiseAdagrad()),))])
-    for start in range(0, KEYS, 500_000):  # make every row, so that what follows finds it
+    for start in range(0, KEYS, 500_000):
         keys = np.arange(start, start + 500_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         client.push({"rows": (keys, np.ones((keys.size, DIM), np.float32))}).wait()
+
+
+def large_requests(client: Client, rng: np.random.Generator) -> dict[str, tuple[Callable[[], object], int]]:
+    """By figure: a request, and how many rows it moves."""
     cases: dict[str, tuple[Callable[[], object], int]] = {}
     for kind, draw in (("uniform", uniform_keys), ("zipf", zipf_keys)):
         for count in REQUESTS:
@@ -102,6 +105,14 @@ def measure(client: Client, rounds: int) -> dict[str, float]:
 
             cases[f"pull_{kind}_{count}_mrows_s"] = (pull, keys.size)
             cases[f"push_{kind}_{count}_mrows_s"] = (push, keys.size)
+    return cases
+
+
+def measure(client: Client, rounds: int) -> dict[str, float]:
+    """All figures: million rows/s, and microseconds."""
+    rng = np.random.default_rng(1)
+    make_rows(client)
+    cases = large_requests(client, rng)
     samples: dict[str, list[float]] = {name: [] for name in cases}
     small: dict[int, list[float]] = {count: [] for count in SMALL}
     for _ in range(rounds):
@@ -110,9 +121,7 @@ def measure(client: Client, rounds: int) -> dict[str, float]:
         for count in SMALL:
             keys = uniform_keys(rng, count)
             small[count] += [timed(lambda keys=keys: client.pull({"rows": keys}).wait()) for _ in range(10)]
-    figures = {
-        name: cases[name][1] / statistics.median(seconds) / 1e6 for name, seconds in samples.items()
-    }
+    figures = {name: cases[name][1] / statistics.median(each) / 1e6 for name, each in samples.items()}
     for count, seconds in small.items():
         figures[f"pull_{count}_keys_p50_us"] = float(np.percentile(seconds, 50)) * 1e6
         figures[f"pull_{count}_keys_p99_us"] = float(np.percentile(seconds, 99)) * 1e6

@@ -53,7 +53,10 @@ _HOMES = {
     "Trainer": "pslib.trainer",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
+    "__version__",
+    *sorted(_HOMES),
+]
 
 
 def __getattr__(name: str) -> Any:

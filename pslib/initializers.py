@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
+from pslib.optimizers import numbers_of
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
 
@@ -91,4 +92,4 @@ def initializer_from_dict(plain: dict[str, object]) -> Initializer:
         raise ConfigurationError(
             f"initializer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
         )
-    return _BY_NAME[name](**{key: float(value) for key, value in numbers.items()})  # type: ignore[arg-type]
+    return _BY_NAME[name](**numbers_of(name, numbers))

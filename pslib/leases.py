@@ -47,8 +47,8 @@ class LeaseBook:
     Parameters
     ----------
     windows : (leases,) uint32
-        The shuffle window of each lease, in the order in which leases are handed out. A trainer is kept in the
-        window it has decoded, and others are given windows of their own while there are any.
+        The shuffle window of each lease, in the order in which leases are handed out. A trainer is kept in
+        the window it has decoded, and others are given windows of their own while there are any.
     """
 
     def __init__(self, windows: NDArray[np.uint32]) -> None:
@@ -88,13 +88,13 @@ class LeaseBook:
         for index, held in self._held.items():
             if held.holder == holder and index not in known:
                 return self._grant(index, holder)
-        index = self._choose(holder)
-        if index is None:
+        chosen = self._choose(holder)
+        if chosen is None:
             return None
-        del self._free[index]
-        self._held[index] = _Held(holder, self._epochs.get(index, 0))
-        self._last_window[holder] = int(self.windows[index])
-        return self._grant(index, holder)
+        del self._free[chosen]
+        self._held[chosen] = _Held(holder, self._epochs.get(chosen, 0))
+        self._last_window[holder] = int(self.windows[chosen])
+        return self._grant(chosen, holder)
 
     def progress(self, holder: Holder, acked_below: Mapping[int, int]) -> None:
         """A trainer reports, for each lease it holds, below which batch everything is applied everywhere."""

@@ -94,7 +94,7 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(self.epsilon > 0, f"epsilon must be > 0, got {self.epsilon}")
+        _require(np.float32(self.epsilon) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
         _require(
             self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
         )
@@ -123,7 +123,7 @@ class RowwiseAdagrad(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(self.epsilon > 0, f"epsilon must be > 0, got {self.epsilon}")
+        _require(np.float32(self.epsilon) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
         _require(
             self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
         )
@@ -157,7 +157,7 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(self.epsilon > 0, f"epsilon must be > 0, got {self.epsilon}")
+        _require(np.float32(self.epsilon) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
         for name in ("beta1", "beta2"):
             beta = getattr(self, name)
             _require(0 <= beta <= self.BETA_MAX, f"{name} must be in 0..{self.BETA_MAX}, got {beta}")
@@ -167,7 +167,7 @@ class Adam(Optimizer):
         return 2 * dim + 1
 
     def corrections(self) -> NDArray[np.float32]:
-        """(T + 1, 2) float32: row t holds c1[t], c2[t]; row 0 is never used; row T stands for all later steps.
+        """(T + 1, 2) float32: row t holds c1[t], c2[t]; row 0 is unused; row T stands for all later steps.
 
         T is the first step where both corrections round to 1.
         """
@@ -202,4 +202,15 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
         raise ConfigurationError(
             f"optimizer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
         )
-    return _BY_NAME[name](**{key: float(value) for key, value in numbers.items()})  # type: ignore[arg-type]
+    return _BY_NAME[name](**numbers_of(name, numbers))
+
+
+def numbers_of(name: str, plain: dict[str, object]) -> dict[str, float]:
+    """Values as floats; ConfigurationError names the first that is not a number."""
+    numbers = {}
+    for key, value in plain.items():
+        try:
+            numbers[key] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ConfigurationError(f"{name}.{key}: expected a number, got {value!r}") from None
+    return numbers

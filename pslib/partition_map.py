@@ -44,7 +44,7 @@ class PartitionMap:
             )
         if int(self.owners.max()) >= len(self.addresses):
             raise ConfigurationError(
-                f"partition map: owner {int(self.owners.max())} has no address; there are {len(self.addresses)}"
+                f"partition map: owner {int(self.owners.max())} has no address ({len(self.addresses)} known)"
             )
 
     @staticmethod

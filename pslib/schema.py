@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pslib.errors import ConfigurationError
 from pslib.tables import text_hash
@@ -13,7 +13,7 @@ __all__ = ["DenseField", "RaggedField", "Schema", "SparseField"]
 
 POOLINGS = ("sum", "mean")
 
-FieldT = TypeVar("FieldT")
+FieldT = TypeVar("FieldT", "DenseField", "SparseField", "RaggedField")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Schema:
         if len(names) == 1:
             problems.append("the schema has no feature: give at least one dense, sparse or ragged column")
         problems += [
-            f"ragged column {field.name!r}: pooling must be one of {', '.join(POOLINGS)}, got {field.pooling!r}"
+            f"ragged column {field.name!r}: pooling must be {' or '.join(POOLINGS)}, got {field.pooling!r}"
             for field in self.ragged
             if field.pooling not in POOLINGS
         ]
@@ -139,7 +139,8 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """All column names: label, dense, sparse, ragged."""
-        return (self.label, *(f.name for f in (*self.dense, *self.sparse, *self.ragged)))
+        fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
+        return (self.label, *(field.name for field in fields))
 
     def to_dict(self) -> dict[str, object]:
         """Plain form for manifests and fingerprints."""
@@ -157,7 +158,7 @@ class Schema:
         """Read back what `to_dict` wrote; entries may also be bare names."""
 
         def build(kind: type[FieldT], name: str) -> list[str | FieldT]:
-            given: Iterable[str | Mapping[str, object]] = plain.get(name) or ()  # type: ignore[assignment]
+            given: Iterable[Any] = plain.get(name) or ()  # type: ignore[assignment]
             return [item if isinstance(item, str) else kind(**item) for item in given]
 
         return Schema(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadline: a loaded machine is no bug. derandomize: a seed gives the same examples; `make soak` searches on.
+# No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("soak", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PSLIB_HYPOTHESIS_PROFILE", "test"))

@@ -1,0 +1,114 @@
+"""Pages that people read say only what is there: links, names, commands, and code that runs."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    page
+    for page in ROOT.rglob("*.md")
+    if not {".venv", "build", "runs", "node_modules"} & set(page.relative_to(ROOT).parts)
+)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Fenced code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def names_in(path: Path) -> set[str]:
+    """Classes, functions and methods (as ``Class.method``) of a source file."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        classes = re.findall(r"^(?:cdef )?class (\w+)", text, re.MULTILINE)
+        functions = re.findall(r"(?:def|inline)\s+(?:[\w ]+[ *])?(\w+)\(", text)
+        return {*classes, *functions, *(f"{c}.{f}" for c in classes for f in functions)}
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+            found |= {f"{node.name}.{item.name}" for item in node.body if hasattr(item, "name")}
+        elif isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert broken == []
+
+
+def test_every_name_in_the_anatomy_of_a_push_exists_in_a_file_that_it_links():
+    anatomy = README.split("### Anatomy of a push")[1].split("\n## ")[0]
+    files = {ROOT / link for link in re.findall(r"\]\(([^)]+)\)", anatomy)}
+    known = set().union(*(names_in(path) for path in files))
+    named = set(re.findall(r"`(\w+\.\w+)`", anatomy))
+    assert {"Trainer._train_batch", "ClientSession._split", "Marks.fresh", "Shard.push"} <= named
+    assert named - known == set()
+    steps = re.findall(r"^(\d+)\. ", anatomy, re.MULTILINE)
+    assert steps == [str(number) for number in range(1, len(steps) + 1)]
+
+
+def test_the_code_tour_names_every_room_of_the_house():
+    tour = README.split("## Code tour")[1]
+    rooms = [ROOT / "cython_ext", ROOT / "rec_models", ROOT / "launch"]
+    rooms += [path for path in (ROOT / "pslib").iterdir() if path.is_dir() and not path.name.startswith("_")]
+    missing = [room.name for room in rooms if f"{room.relative_to(ROOT)}/" not in tour]
+    assert missing == []
+
+
+def test_the_script_in_the_readme_is_the_example_and_is_about_twenty_lines():
+    (script,) = blocks(README, "python")
+    example = (ROOT / "examples" / "train_deepfm.py").read_text(encoding="utf-8")
+    assert script.strip() in example
+    assert len([line for line in script.splitlines() if line.strip()]) <= 24
+
+
+def test_the_job_file_in_the_readme_is_a_job_file(tmp_path):
+    from launch.job import read_job
+
+    (text,) = blocks(README, "yaml")
+    file = tmp_path / "clicks.yaml"
+    file.write_text(text, encoding="utf-8")
+    job = read_job(file)
+    assert (job.model.name, job.cluster.servers) == (yaml.safe_load(text)["model"]["name"], 2)
+
+
+def commands() -> list[list[str]]:
+    """Arguments of every ``pslib ...`` line in shell blocks of all pages."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page.read_text(encoding="utf-8"), "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words and words[0] == "pslib":
+                    found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+def test_every_pslib_command_in_the_pages_is_understood(arguments):
+    from launch.cli import build_parser
+
+    build_parser().parse_args(arguments)
+
+
+def test_make_has_the_targets_that_the_pages_name():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"(?:^|`)make (\w+)", text, re.MULTILINE))
+    assert {"demo", "test", "lint"} <= named
+    assert named - targets == set()
+
+
+def test_no_page_holds_a_placeholder():
+    assert [page.name for page in PAGES if "@@" in page.read_text(encoding="utf-8")] == []
