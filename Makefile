@@ -37,7 +37,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint cython_ext
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/cython-lint cython_ext
 	$(BIN)/lint-imports
 
 # The kernels and their tests once more under AddressSanitizer, in a copy, so that the normal build stays as it

@@ -1,9 +1,9 @@
 """Examples/s of training with processes over sockets, everything in: Parquet, hashing, pull, compute, push.
 
 ``python benchmarks/train.py [--servers N] [--trainers N] [--batch-rows B] [--rows R] [--json FILE]``: 26
-sparse and 13 dense fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, DeepFM. Data is made
-once, in ``runs/bench``. Beside it stands the bound that the model's matrix products alone set, measured before
-and after with the same shapes and threads.
+sparse and 13 dense fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, DeepFM. Data is
+made once, in ``runs/bench``. Beside it stands the bound that the model's matrix products alone set, measured
+before and after with the same shapes and threads.
 """
 
 from __future__ import annotations

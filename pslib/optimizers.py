@@ -94,7 +94,7 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(np.float32(self.epsilon) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
+        _require(float(np.float32(self.epsilon)) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
         _require(
             self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
         )
@@ -123,7 +123,7 @@ class RowwiseAdagrad(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(np.float32(self.epsilon) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
+        _require(float(np.float32(self.epsilon)) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
         _require(
             self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
         )
@@ -157,7 +157,7 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(np.float32(self.epsilon) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
+        _require(float(np.float32(self.epsilon)) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
         for name in ("beta1", "beta2"):
             beta = getattr(self, name)
             _require(0 <= beta <= self.BETA_MAX, f"{name} must be in 0..{self.BETA_MAX}, got {beta}")
