@@ -95,7 +95,7 @@ def data_check(options: argparse.Namespace) -> int:
     report = check(options.files, schema)
     for line in report.lines():
         print(line)
-    return 0
+    return 0 if report.ok else 64
 
 
 def data_generate(options: argparse.Namespace) -> int:
