@@ -29,6 +29,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _UINT64_END = 1 << 64
+_NAME_CHARS_MAX = Limits().name_chars_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ def _build(kind: str, values: list[Any], given: list[np.ndarray[Any, Any]]) -> M
 
 
 def _name(name: Any) -> str:
-    if not isinstance(name, str) or len(name) > Limits().name_chars_max:
+    if not isinstance(name, str) or len(name) > _NAME_CHARS_MAX:
         raise TypeError("array name: expected a short string")
     return name
 
@@ -254,6 +255,6 @@ def _plain(spec: _Field, value: Any) -> Any:
         raise TypeError(f"{spec.name}: expected {expected}, got {type(value).__name__}")
     if isinstance(value, int) and not 0 <= value < _UINT64_END:
         raise ValueError(f"{spec.name}: expected 0..2^64-1")
-    if isinstance(value, str) and len(value) > Limits().name_chars_max:
-        raise ValueError(f"{spec.name}: longer than {Limits().name_chars_max} characters")
+    if isinstance(value, str) and len(value) > _NAME_CHARS_MAX:
+        raise ValueError(f"{spec.name}: longer than {_NAME_CHARS_MAX} characters")
     return value

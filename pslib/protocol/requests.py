@@ -129,7 +129,7 @@ class RequestTable:
     def _attempt(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
         """Send frames that were encoded under the next request_id."""
         request_id = self._next_id
-        self._next_id = (self._next_id + 1) % (1 << 64)
+        self._next_id = (self._next_id + 1) % (1 << 64) or 1  # 0 answers what could not be read
         request.attempts.append(request_id)
         self._by_attempt[request_id] = request
         request.next_try_s = now_s + request.pause_s

@@ -1,0 +1,131 @@
+"""Requests are asked again, under a new number each time, until they are answered or their time is up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pslib.config import Limits, Timing
+from pslib.errors import LocalProtocolError
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Failure, Stats
+from pslib.protocol.requests import RequestTable
+
+TIMING = Timing(retry_s=1.0, retry_max_s=4.0, request_s=30.0)
+CODEC = Codec("demo", Limits(header_bytes_max=200))
+
+
+def _table() -> RequestTable:
+    return RequestTable(CODEC, TIMING, first_request_id=100)
+
+
+def _sent(table: RequestTable) -> list[tuple[str, int]]:
+    """(peer, request_id) of what is to be sent."""
+    outbox, table.outbox = table.outbox, []
+    return [(one.peer, CODEC.decode(one.frames).request_id) for one in outbox]
+
+
+def test_a_request_is_sent_at_once() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats())
+    assert _sent(table) == [("a", 100)]
+
+
+def test_it_is_asked_again_under_new_numbers_ever_more_slowly() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats())
+    times = []
+    for tenth in range(200):
+        table.tick(tenth / 10)
+        times += [tenth / 10] * len(_sent(table))
+    assert times == [0.0, 1.0, 3.0, 7.0, 11.0, 15.0, 19.0]
+    assert table.resent == 6
+
+
+def test_the_answer_to_any_attempt_ends_it_and_later_answers_are_nobodys() -> None:
+    table = _table()
+    ticket = table.start(0.0, "a", Stats())
+    table.tick(1.0)
+    assert table.receive(100) == ticket
+    assert table.receive(101) is None
+    assert table.receive(100) is None
+    assert len(table) == 0
+    assert not table._by_attempt
+
+
+def test_two_requests_are_not_mixed_up() -> None:
+    table = _table()
+    first, second = table.start(0.0, "a", Stats()), table.start(0.0, "b", Stats())
+    assert table.receive(101) == second
+    assert table.receive(100) == first
+
+
+def test_it_expires_once_and_says_who_was_asked_and_for_how_long() -> None:
+    table = _table()
+    ticket = table.start(5.0, "a", Stats())
+    assert table.tick(34.9) == []
+    (expired,) = table.tick(35.0)
+    assert (expired.ticket, expired.peer, expired.waited_s) == (ticket, "a", 30.0)
+    assert table.tick(36.0) == []
+    assert table.receive(100) is None
+
+
+def test_patience_of_its_own() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats(), patience_s=2.0)
+    assert len(table.tick(2.0)) == 1
+
+
+def test_a_delayed_request_is_first_sent_later_and_is_not_a_repetition() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats(), delay_s=0.5)
+    assert _sent(table) == []
+    table.tick(0.4)
+    assert _sent(table) == []
+    table.tick(0.5)
+    assert _sent(table) == [("a", 100)]
+    assert table.resent == 0
+
+
+def test_a_cancelled_request_is_neither_sent_nor_expired() -> None:
+    table = _table()
+    table.cancel(table.start(0.0, "a", Stats()))
+    _sent(table)
+    assert table.tick(100.0) == []
+    assert _sent(table) == []
+    table.cancel(12345)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 1.0])
+def test_what_cannot_be_encoded_is_not_remembered(delay_s: float) -> None:
+    """Otherwise the thread that sends again would fail over and over."""
+    table = _table()
+    with pytest.raises(LocalProtocolError):
+        table.start(0.0, "a", Failure("internal", "x" * 300), delay_s)
+    assert len(table) == 0
+    assert table.tick(2.0) == []
+    assert _sent(table) == []
+
+
+def test_who_waits_for_whom() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats())
+    table.start(8.0, "b", Stats())
+    assert table.waiting(10.0, longer_than_s=5.0) == [("a", "Stats", 10.0)]
+
+
+def test_numbers_go_round_after_64_bits_and_pass_over_0() -> None:
+    table = RequestTable(CODEC, TIMING, first_request_id=2**64 - 1)
+    table.start(0.0, "a", Stats())
+    table.start(0.0, "a", Stats())
+    assert [request_id for _peer, request_id in _sent(table)] == [2**64 - 1, 1]
+
+
+def test_many_requests_in_random_order_all_find_their_ticket() -> None:
+    table, order = _table(), np.random.default_rng(1)
+    tickets = [table.start(0.0, "a", Stats()) for _ in range(50)]
+    for now_s in range(1, 8):
+        table.tick(float(now_s))
+    sent = _sent(table)
+    answered = {table.receive(sent[place][1]) for place in order.permutation(len(sent))}
+    assert answered - {None} == set(tickets)
