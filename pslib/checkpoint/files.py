@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from pslib.checkpoint.manifest import Manifest, ManifestFile, open_place, read_manifest
+from pslib.checkpoint.manifest import Manifest, ManifestFile, open_place, read_manifest, sync
 from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
 from pslib.optimizers import Adam, optimizer_from_dict
 from pslib.partition_map import units_of_mask
@@ -22,6 +23,15 @@ from pslib.tables import TableSpec
 __all__ = ["load_shard", "save_shard", "table_schema"]
 
 FloatRows = NDArray[np.float32]
+READ_BYTES = 1 << 23
+"""Read at a time to check a file: few calls, and memory does not grow with the checkpoint."""
+DENSE_SCHEMA = pa.schema(
+    [
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("weights", pa.list_(pa.float32()), nullable=False),
+        pa.field("state", pa.list_(pa.float32()), nullable=False),
+    ]
+)
 
 
 class _CountingSink:
@@ -117,6 +127,7 @@ def _save_table(filesystem: fs.FileSystem, root: str, shard: Shard, table: str, 
                 keys, weights, state = store.export_partition(partition)
                 writer.write_batch(_batch(spec, schema, keys, weights, state))
                 rows += keys.size
+    sync(filesystem, f"{root}/{name}")
     return ManifestFile(name, table, sink.bytes, sink.crc32, rows)
 
 
@@ -124,17 +135,17 @@ def _save_dense(filesystem: fs.FileSystem, root: str, shard: Shard, stem: str) -
     assert shard.dense is not None
     blocks = list(shard.owned_blocks())
     name = f"dense.{stem}.arrow"
-    table = pa.table(
-        {
-            "first": pa.array([shard.dense.bounds(block)[0] for block in blocks], pa.int64()),
-            "weights": pa.array([shard.dense.weights[b] for b in blocks], pa.list_(pa.float32())),
-            "state": pa.array([shard.dense.state[b] for b in blocks], pa.list_(pa.float32())),
-        }
-    )
+    floats = pa.list_(pa.float32())
+    columns = [
+        pa.array([shard.dense.bounds(block)[0] for block in blocks], pa.int64()),
+        pa.array([shard.dense.weights[b] for b in blocks], floats),
+        pa.array([shard.dense.state[b] for b in blocks], floats),
+    ]
     with filesystem.open_output_stream(f"{root}/{name}") as stream:
         sink = _CountingSink(stream)
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+        with pa.ipc.new_file(sink, DENSE_SCHEMA) as writer:
+            writer.write_batch(pa.record_batch(columns, schema=DENSE_SCHEMA))
+    sync(filesystem, f"{root}/{name}")
     return ManifestFile(name, "", sink.bytes, sink.crc32, len(blocks))
 
 
@@ -157,18 +168,21 @@ def load_shard(shard: Shard, path: str) -> dict[str, int]:
     """
     manifest = read_manifest(path)
     _check_tables(shard, manifest, path)
-    contents = [(entry, _verified(path, entry)) for entry in manifest.files]
+    filesystem, root = open_place(path)
+    for entry in manifest.files:
+        _verify(filesystem, root, path, entry)
+    dense = _read_dense(shard, manifest, filesystem, root, path)
     partitions = units_of_mask(shard.owned)
     for store in shard.stores.values():
         for partition in partitions[partitions < shard.partitions].tolist():
             store.drop_partition(partition)
     rows = 0
-    for entry, content in contents:
-        reader = pa.ipc.open_file(content)
-        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        if entry.table:
+    for entry in manifest.files:
+        if entry.table in shard.stores:
+            batches = _batches(filesystem, root, path, entry, table_schema(shard.tables[entry.table]))
             rows += sum(_load_batch(shard, entry.table, batch) for batch in batches)
-    _load_dense(shard, manifest, [content for entry, content in contents if not entry.table])
+    if dense:
+        _put_dense(shard, dense)
     return {"rows": rows}
 
 
@@ -201,24 +215,43 @@ def _check_tables(shard: Shard, manifest: Manifest, path: str) -> None:
         )
 
 
-def _verified(path: str, entry: ManifestFile) -> pa.Buffer:
-    filesystem, root = open_place(path)
+def _verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
+    """Read a file once, a piece at a time, and compare size and CRC."""
+    size = crc32 = 0
     try:
         with filesystem.open_input_file(f"{root}/{entry.name}") as stream:
-            content = stream.read_buffer()
+            while piece := stream.read(READ_BYTES):
+                size += len(piece)
+                crc32 = zlib.crc32(piece, crc32)
     except OSError as error:
         raise CheckpointCorruptError(f"{path}: can't read {entry.name}: {error}") from error
-    if content.size != entry.bytes or zlib.crc32(content) != entry.crc32:
+    if (size, crc32) != (entry.bytes, entry.crc32):
         raise CheckpointCorruptError(
             f"{path}: {entry.name} is damaged: expected {entry.bytes} bytes with CRC {entry.crc32:08x}, got "
-            f"{content.size} bytes with CRC {zlib.crc32(content):08x}"
+            f"{size} bytes with CRC {crc32:08x}"
         )
-    return content
+
+
+def _batches(
+    filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a file, one in memory at a time."""
+    try:
+        with (
+            filesystem.open_input_file(f"{root}/{entry.name}") as stream,
+            pa.ipc.open_file(stream) as reader,
+        ):
+            if not reader.schema.equals(schema):
+                raise CheckpointCorruptError(
+                    f"{path}: {entry.name} has columns {reader.schema.names}, expected {schema.names}"
+                )
+            for index in range(reader.num_record_batches):
+                yield reader.get_batch(index)
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointCorruptError(f"{path}: can't read {entry.name}: {error}") from error
 
 
 def _load_batch(shard: Shard, table: str, batch: pa.RecordBatch) -> int:
-    if table not in shard.stores:
-        return 0
     keys = batch.column("key").to_numpy(zero_copy_only=False)
     mine = shard.own_keys(keys)
     if mine.size == 0:
@@ -238,48 +271,69 @@ def _rows_of(batch: pa.RecordBatch, name: str, width: int, places: NDArray[np.in
     return np.ascontiguousarray(rows[places])
 
 
-def _load_dense(shard: Shard, manifest: Manifest, contents: list[pa.Buffer]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Dense:
+    """All dense parameters of a checkpoint, whatever blocks they were saved in.
+
+    ``weights`` (length,); ``states`` (elements, length); ``counts`` (length,) step counts, or None for
+    optimizers that do not count.
+    """
+
+    weights: FloatRows
+    states: FloatRows
+    counts: FloatRows | None
+
+
+def _read_dense(
+    shard: Shard, manifest: Manifest, filesystem: fs.FileSystem, root: str, path: str
+) -> _Dense | None:
     if shard.dense is None:
-        return
-    optimizer = optimizer_from_dict(manifest.dense["optimizer"])
-    length = shard.dense.spec.length
-    same = optimizer.state_floats(1) == shard.dense.spec.optimizer.state_floats(1)
-    if not same or optimizer.kind != shard.dense.spec.optimizer.kind:
+        return None
+    expected, optimizer = shard.dense.spec.optimizer, optimizer_from_dict(manifest.dense["optimizer"])
+    if optimizer.kind != expected.kind:
         raise CheckpointIncompatibleError(
-            f"dense optimizer: expected {type(shard.dense.spec.optimizer).__name__}, "
+            f"{path}: dense optimizer: expected {type(expected).__name__}, "
             f"the checkpoint has {type(optimizer).__name__}"
         )
-    weights = np.empty(length, np.float32)
-    elements, tail = _state_layout(optimizer.state_floats(1), isinstance(optimizer, Adam))
-    states = np.empty((elements, length), np.float32)
-    counts = np.zeros(length, np.float32)
-    for first, block_weights, block_state in _dense_blocks(contents):
-        size = block_weights.size
-        weights[first : first + size] = block_weights
-        states[:, first : first + size] = block_state[: elements * size].reshape(elements, size)
-        if tail:
-            counts[first : first + size] = block_state[-1]
+    length, counted = shard.dense.spec.length, isinstance(expected, Adam)
+    elements = expected.state_floats(1) - counted
+    found = _Dense(
+        np.empty(length, np.float32),
+        np.empty((elements, length), np.float32),
+        np.empty(length, np.float32) if counted else None,
+    )
+    seen = np.zeros(length, bool)
+    for entry in manifest.files:
+        if entry.table:
+            continue
+        for batch in _batches(filesystem, root, path, entry, DENSE_SCHEMA):
+            _take_blocks(batch, found, seen)
+    if not seen.all():
+        raise CheckpointCorruptError(
+            f"{path}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
+        )
+    return found
+
+
+def _take_blocks(batch: pa.RecordBatch, found: _Dense, seen: NDArray[np.bool_]) -> None:
+    elements = found.states.shape[0]
+    columns = (batch.column("first").to_pylist(), batch.column("weights"), batch.column("state"))
+    for first, weights, state in zip(*columns, strict=True):
+        block = weights.values.to_numpy(zero_copy_only=False)
+        numbers = state.values.to_numpy(zero_copy_only=False)
+        part = slice(first, first + block.size)
+        seen[part] = True
+        found.weights[part] = block
+        found.states[:, part] = numbers[: elements * block.size].reshape(elements, block.size)
+        if found.counts is not None and block.size:
+            found.counts[part] = numbers[-1]
+
+
+def _put_dense(shard: Shard, found: _Dense) -> None:
+    assert shard.dense is not None
     for block in shard.owned_blocks():
         start, stop = shard.dense.bounds(block)
-        state = states[:, start:stop].reshape(-1)
-        if tail:
-            state = np.append(state, counts[start] if stop > start else np.float32(0))
-        shard.dense.put(block, weights[start:stop], state)
-
-
-def _state_layout(floats_of_one: int, has_count: bool) -> tuple[int, bool]:
-    """State arrays an element, and whether a step count follows them."""
-    return (floats_of_one - 1, True) if has_count else (floats_of_one, False)
-
-
-def _dense_blocks(contents: list[pa.Buffer]) -> Iterator[tuple[int, FloatRows, FloatRows]]:
-    for content in contents:
-        table = pa.ipc.open_file(content).read_all()
-        for first, weights, state in zip(
-            table["first"].to_pylist(), table["weights"], table["state"], strict=True
-        ):
-            yield (
-                first,
-                weights.values.to_numpy(zero_copy_only=False),
-                state.values.to_numpy(zero_copy_only=False),
-            )
+        state = found.states[:, start:stop].reshape(-1)
+        if found.counts is not None:
+            state = np.append(state, found.counts[start] if stop > start else np.float32(0))
+        shard.dense.put(block, found.weights[start:stop], state)

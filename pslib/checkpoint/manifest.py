@@ -6,6 +6,10 @@ Grammar and reasons stand in README.md beside this file.
 from __future__ import annotations
 
 import json
+import logging
+import os
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,21 +27,33 @@ __all__ = [
     "commit",
     "open_place",
     "read_manifest",
+    "sync",
 ]
 
+log = logging.getLogger("pslib")
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+_CRC = re.compile(rb'^ "manifest_crc32": "([0-9a-f]{8})"', re.MULTILINE)
+_NO_CRC = b"00000000"
+_OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+\.arrow")
+"""Names that servers give: nothing else in the folder is ours to remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One data file: its name beside the manifest, size, CRC-32 (zlib) and rows; ``table`` is "" for dense."""
+    """One data file beside the manifest, with its CRC-32 (zlib's); ``table`` is "" for dense blocks."""
 
     name: str
     table: str
     bytes: int
     crc32: int
     rows: int
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(number, int) for number in (self.bytes, self.crc32, self.rows)):
+            raise ValueError(f"file {self.name!r}: bytes, crc32 and rows must be whole numbers")
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"file name {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +102,7 @@ def open_place(path: str) -> tuple[fs.FileSystem, str]:
 
 
 def commit(path: str, manifest: Manifest) -> None:
-    """Write the manifest of files that are already there; then remove files of an older checkpoint at ``path``.
+    """Write the manifest of files that are already there; then remove those of an older checkpoint.
 
     The manifest is written aside and moved over the old one where the file system can move, so that at every
     moment there is one complete checkpoint or none.
@@ -97,24 +113,53 @@ def commit(path: str, manifest: Manifest) -> None:
         When the place can't be written.
     """
     filesystem, root = open_place(path)
-    text = json.dumps(asdict(manifest), indent=1, sort_keys=True)
     try:
         target, aside = f"{root}/{MANIFEST_NAME}", f"{root}/.{MANIFEST_NAME}.new"
         local = isinstance(filesystem, fs.LocalFileSystem)
         with filesystem.open_output_stream(aside if local else target) as stream:
-            stream.write(text.encode())
+            stream.write(_bytes_of(manifest))
         if local:
+            sync(filesystem, aside, root)
             filesystem.move(aside, target)
-        keep = {entry.name for entry in manifest.files} | {MANIFEST_NAME}
-        for info in filesystem.get_file_info(fs.FileSelector(root)):
-            if (
-                info.type == fs.FileType.File
-                and info.base_name.endswith(".arrow")
-                and info.base_name not in keep
-            ):
-                filesystem.delete_file(info.path)
+            sync(filesystem, root)
     except OSError as error:
         raise CheckpointError(f"checkpoint {path}: can't write the manifest: {error}") from error
+    try:
+        _remove_older(filesystem, root, {entry.name for entry in manifest.files})
+    except OSError as error:  # the new checkpoint is there; old files only take space
+        log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", path, error)
+
+
+def _bytes_of(manifest: Manifest) -> bytes:
+    plain = asdict(manifest) | {"manifest_crc32": _NO_CRC.decode()}
+    text = (json.dumps(plain, indent=1, sort_keys=True) + "\n").encode()
+    return _CRC.sub(b' "manifest_crc32": "%08x"' % zlib.crc32(text), text, count=1)
+
+
+def _crc_fits(data: bytes) -> bool:
+    found = _CRC.search(data)
+    if not found:
+        return False
+    start, stop = found.span(1)
+    return b"%08x" % zlib.crc32(data[:start] + _NO_CRC + data[stop:]) == found[1]
+
+
+def _remove_older(filesystem: fs.FileSystem, root: str, keep: set[str]) -> None:
+    for info in filesystem.get_file_info(fs.FileSelector(root)):
+        ours = info.type == fs.FileType.File and _OWN_FILE.fullmatch(info.base_name)
+        if ours and info.base_name not in keep:
+            filesystem.delete_file(info.path)
+
+
+def sync(filesystem: fs.FileSystem, *paths: str) -> None:
+    """Wait until local files or folders are on the disk; object stores do that by themselves."""
+    if isinstance(filesystem, fs.LocalFileSystem):
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def read_manifest(path: str) -> Manifest:
@@ -135,15 +180,18 @@ def read_manifest(path: str) -> Manifest:
             data = stream.read()
     except OSError as error:
         raise CheckpointError(
-            f"{path}: no {MANIFEST_NAME} there ({type(error).__name__}); a checkpoint is a folder with a manifest"
+            f"{path}: no {MANIFEST_NAME} there ({type(error).__name__}); a checkpoint is a folder with one"
         ) from error
     try:
         plain = json.loads(data)
         version = plain["format_version"]
         if version > FORMAT_VERSION:
             raise CheckpointIncompatibleError(
-                f"{path}: written in format {version}; this pslib reads up to {FORMAT_VERSION}: install a newer one"
+                f"{path}: format {version} is newer than this pslib, which reads up to {FORMAT_VERSION}; update it"
             )
+        if not _crc_fits(data):
+            raise ValueError("its bytes do not fit its CRC")
+        del plain["manifest_crc32"]
         plain["files"] = [ManifestFile(**entry) for entry in plain["files"]]
         return Manifest(**_known(plain))
     except (ValueError, KeyError, TypeError) as error:
