@@ -99,6 +99,7 @@ class Embedded:
             thread.join(10.0)
         self.coordinator.stop()
         self._threads[0].join(10.0)
+        self.transport.close()
 
     def last_status(self) -> dict[str, Any]:
         """The status after everybody has left."""
@@ -119,6 +120,7 @@ class Cluster:
         self._embedded = embedded
         self._jobs = 0
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
+        self._at_end: list[Callable[[], None]] = []
         self._closed = False
 
     @property
@@ -151,6 +153,10 @@ class Cluster:
         """Call ``before`` when an embedded cluster begins to close, and ``after`` with its last status."""
         self._at_close.append((before, after))
 
+    def at_end(self, last: Callable[[], None]) -> None:
+        """Call ``last`` when this process has left the cluster."""
+        self._at_end.append(last)
+
     def close(self) -> None:
         """Leave the cluster; an embedded one ends."""
         if self._closed:
@@ -161,6 +167,8 @@ class Cluster:
                 before()
             self.client.close()
         finally:  # also when somebody presses Ctrl-C again
+            for last in self._at_end:
+                last()
             if self._embedded:
                 self._embedded.close()
         if self._embedded:
@@ -213,7 +221,7 @@ def connect(
             raise ConfigurationError(
                 f"coordinator {coordinator}: its cluster id is missing; set {CLUSTER_ID_VARIABLE}"
             )
-        return Cluster(Client(ZmqTransport(), coordinator, cluster_id, SystemClock()), None)
+        return _join_processes(coordinator, cluster_id)
     config = ClusterConfig(servers=servers, shard_threads=shard_threads, partition_bits=partition_bits)
     embedded = Embedded(config)
     try:
@@ -223,14 +231,24 @@ def connect(
         raise
 
 
+def _join_processes(coordinator: str, cluster_id: str) -> Cluster:
+    transport = ZmqTransport()
+    try:
+        cluster = Cluster(Client(transport, coordinator, cluster_id, SystemClock()), None)
+    except BaseException:
+        transport.close()
+        raise
+    cluster.at_end(transport.close)
+    return cluster
+
+
 class Watcher:
     """An observer of a cluster: sees its status, can ask it to end, takes no part."""
 
     def __init__(self, coordinator: str, cluster_id: str) -> None:
-        self._coordinator = coordinator
-        self._endpoint = Endpoint(
-            ZmqTransport().connect(), Codec(cluster_id), Timing(), SystemClock(), secrets.randbits(63)
-        )
+        self._coordinator, self._transport = coordinator, ZmqTransport()
+        link, first_request_id = self._transport.connect(), secrets.randbits(63)
+        self._endpoint = Endpoint(link, Codec(cluster_id), Timing(), SystemClock(), first_request_id)
 
     def status(self, timeout_s: float = 3.0) -> dict[str, Any]:
         """Cumulative counters; UnavailableError when the coordinator does not answer."""
@@ -245,6 +263,7 @@ class Watcher:
     def close(self) -> None:
         """Stop watching."""
         self._endpoint.close()
+        self._transport.close()
 
 
 def watch(coordinator: str, cluster_id: str) -> Watcher:

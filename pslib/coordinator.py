@@ -116,9 +116,11 @@ def run_coordinator(
     insecure_network : bool
         Whether ``listen`` may be reachable from other machines.
     """
-    coordinator = Coordinator(
-        ZmqTransport(insecure_network=insecure_network), config, cluster_id, listen, SystemClock()
-    )
-    announce(coordinator.address)
-    coordinator.run()
+    transport = ZmqTransport(insecure_network=insecure_network)
+    try:
+        coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock())
+        announce(coordinator.address)
+        coordinator.run()
+    finally:
+        transport.close()
     return 69 if coordinator.session.error else 0

@@ -231,4 +231,7 @@ class Server:
 def run_server(coordinator: str, cluster_id: str, listen: str, insecure_network: bool = False) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed)."""
     transport = ZmqTransport(insecure_network=insecure_network)
-    return Server(transport, coordinator, cluster_id, listen, SystemClock()).run()
+    try:
+        return Server(transport, coordinator, cluster_id, listen, SystemClock()).run()
+    finally:
+        transport.close()

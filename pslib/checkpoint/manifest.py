@@ -187,7 +187,7 @@ def read_manifest(path: str) -> Manifest:
         version = plain["format_version"]
         if version > FORMAT_VERSION:
             raise CheckpointIncompatibleError(
-                f"{path}: format {version} is newer than this pslib, which reads up to {FORMAT_VERSION}; update it"
+                f"{path}: format {version} is newer than this pslib's {FORMAT_VERSION}; install a newer one"
             )
         if not _crc_fits(data):
             raise ValueError("its bytes do not fit its CRC")

@@ -71,3 +71,7 @@ class Transport(Protocol):
             When the address can't be listened on.
         """
         ...
+
+    def close(self) -> None:
+        """Give back what links share; all of them must be closed by then."""
+        ...

@@ -123,3 +123,6 @@ class MemoryTransport:
             raise ConfigurationError(f"can't listen on {address}: address already in use")
         self.servers[address] = MemoryServerLink(self, address)
         return self.servers[address]
+
+    def close(self) -> None:
+        """Nothing to give back."""

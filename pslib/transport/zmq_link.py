@@ -248,3 +248,7 @@ class ZmqTransport:
                 "on a private network say --insecure-network"
             )
         return ZmqServerLink(self._context, address, self._limits)
+
+    def close(self) -> None:
+        """End the threads of ZeroMQ when all links are closed; answers still queued get their moment."""
+        self._context.destroy(linger=0)

@@ -1,0 +1,122 @@
+"""Clusters in threads of this process, for tests: coordinator, servers, and as many trainers as wanted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pslib.client import Client
+from pslib.clock import SystemClock
+from pslib.cluster import Cluster, Embedded
+from pslib.config import ClusterConfig, Timing
+from pslib.transport import Transport
+
+ResultT = TypeVar("ResultT")
+
+QUICK = Timing(
+    heartbeat_s=0.1, silence_s=0.8, retry_s=0.2, retry_max_s=0.5, request_s=3.0, start_s=10.0, report_s=5.0
+)
+"""Waits that let a test see a lost peer within a second."""
+PATIENCE_S = 40.0
+"""For threads of a test; one that takes longer hangs."""
+
+
+def own_threads() -> list[str]:
+    """Threads of pslib that run now."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("pslib-"))
+
+
+class Trainers:
+    """An embedded cluster that any number of trainers of this process join."""
+
+    def __init__(
+        self,
+        servers: int = 1,
+        trainers: int = 1,
+        shard_threads: int = 1,
+        partition_bits: int = 7,
+        dense_blocks: int = 8,
+        timing: Timing | None = None,
+        transport: Transport | None = None,
+        listen: str = "memory:test:0",
+    ) -> None:
+        config = ClusterConfig(
+            servers=servers,
+            trainers=trainers,
+            shard_threads=shard_threads,
+            partition_bits=partition_bits,
+            dense_blocks=dense_blocks,
+            timing=timing or Timing(),
+        )
+        self.embedded = Embedded(config, transport, listen)
+        self.clusters: list[Cluster] = []
+        self._opened = threading.Lock()
+
+    def client(self, timing: Timing | None = None) -> Client:
+        """A bare client; the caller closes it."""
+        return Client(
+            self.embedded.transport, self.embedded.address, self.embedded.cluster_id, SystemClock(), timing
+        )
+
+    def join(self) -> Cluster:
+        """One trainer's place in the cluster; closed at the end."""
+        cluster = Cluster(self.embedded.join(), None)
+        with self._opened:
+            self.clusters.append(cluster)
+        return cluster
+
+    def run(self, *scripts: Callable[[Cluster], ResultT]) -> list[ResultT | BaseException]:
+        """Each script as a trainer in a thread of its own; what they returned or raised, in order."""
+        results: dict[int, ResultT | BaseException] = {}
+
+        def play(index: int) -> None:
+            try:
+                with self.join() as cluster:
+                    results[index] = scripts[index](cluster)
+            except BaseException as error:
+                results[index] = error
+
+        threads = [threading.Thread(target=play, args=(index,), daemon=True) for index in range(len(scripts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), f"a trainer hangs; {own_threads()}"
+        return [results[index] for index in range(len(scripts))]
+
+    def close(self) -> None:
+        for cluster in self.clusters:
+            cluster.close()
+        self.embedded.close()
+
+
+@contextmanager
+def cluster_of(
+    servers: int = 1,
+    trainers: int = 1,
+    *,
+    shard_threads: int = 1,
+    partition_bits: int = 7,
+    dense_blocks: int = 8,
+    timing: Timing | None = None,
+    transport: Transport | None = None,
+    listen: str = "memory:test:0",
+) -> Iterator[Trainers]:
+    """A cluster for the body; no thread of it is left behind."""
+    before = own_threads()
+    running = Trainers(
+        servers, trainers, shard_threads, partition_bits, dense_blocks, timing, transport, listen
+    )
+    try:
+        yield running
+    finally:
+        running.close()
+    assert own_threads() == before
+
+
+def vanish(cluster: Cluster) -> None:
+    """What kill -9 does to a trainer: it falls silent without leaving."""
+    cluster.client.member.stop_heartbeats()
+    cluster.client.endpoint.close()

@@ -1,0 +1,212 @@
+"""One trainer, staleness 0: the cluster gives the bits of the plain sequential reference.
+
+However many servers and shard threads there are, every row, every number of optimizer state and every
+dense parameter must be the same: nothing is lost, nothing is applied twice, nothing in another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pslib
+from pslib.checkpoint import read_manifest
+from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.metrics import EvalResult
+from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
+from pslib.transport import Transport, ZmqTransport
+from rec_models.deepfm import DeepFM
+from tests.clusters import cluster_of
+from tests.reference import SequentialTrainer
+
+BATCH_ROWS = 64
+SEED = 5
+ROW_OPTIMIZERS = [SGD(0.1), Adagrad(0.05), RowwiseAdagrad(0.05), Adam(0.01)]
+DENSE_OPTIMIZERS = [SGD(0.1), Adagrad(0.02), Adam(0.005)]
+SHAPES = [(1, 1), (2, 1), (4, 1), (1, 3), (2, 3)]
+"""(servers, shard threads)"""
+CONFIG = GeneratorConfig(
+    train_rows=900, test_rows=400, seed=3, vocabularies=(7, 60, 400), dense_fields=2, row_group_rows=250
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All that training leaves: rows with their state, dense parameters with theirs, and the figures."""
+
+    rows: dict[int, bytes]
+    dense: bytes
+    dense_state: bytes
+    result: EvalResult
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return generate(tmp_path_factory.mktemp("exact"), CONFIG)
+
+
+def model_with(rows: Optimizer) -> DeepFM:
+    return DeepFM(
+        generated_schema(CONFIG),
+        dim=5,
+        hidden=(6,),
+        dropout=0.2,
+        seed=11,
+        w_optimizer=rows,
+        v_optimizer=rows,
+    )
+
+
+def name_of(optimizer: Optimizer) -> str:
+    return type(optimizer).__name__
+
+
+def train_on_cluster(
+    data: Generated,
+    folder: Path,
+    rows: Optimizer,
+    dense: Optimizer,
+    shape: tuple[int, int],
+    transport: Transport | None = None,
+    listen: str = "memory:test:0",
+) -> Outcome:
+    servers, shard_threads = shape
+    with cluster_of(servers, shard_threads=shard_threads, transport=transport, listen=listen) as running:
+        trainer = pslib.Trainer(
+            model_with(rows),
+            running.join(),
+            batch_rows=BATCH_ROWS,
+            staleness=0,
+            dense_optimizer=dense,
+            seed=SEED,
+            progress=False,
+        )
+        trainer.fit(data.train_path, epochs=2)
+        trainer.save(folder)
+        return outcome_of(folder, trainer.evaluate(data.test_path))
+
+
+def outcome_of(folder: Path, result: EvalResult) -> Outcome:
+    """What stands in a checkpoint, read with pyarrow alone."""
+    rows: dict[int, bytes] = {}
+    blocks: list[tuple[int, list[float], list[float]]] = []
+    for entry in read_manifest(str(folder)).files:
+        with pa.OSFile(str(folder / entry.name)) as file:
+            columns = pa.ipc.open_file(file).read_all().to_pydict()
+        if not entry.table:
+            blocks += list(zip(columns["first"], columns["weights"], columns["state"], strict=True))
+            continue
+        wide = [columns[name] for part in ("w", "v") for name in (part,) if name in columns]
+        wide += [columns[name] for name in ("w_state", "v_state") if name in columns]
+        for key, *parts in zip(columns["key"], *wide, strict=True):
+            assert key not in rows
+            rows[key] = np.concatenate([np.asarray(part, np.float32) for part in parts]).tobytes()
+    blocks.sort(key=lambda block: block[0])
+    dense = np.concatenate([np.asarray(weights, np.float32) for _, weights, _ in blocks])
+    return Outcome(rows, dense.tobytes(), dense_state_of(blocks), result)
+
+
+def dense_state_of(blocks: list[tuple[int, list[float], list[float]]]) -> bytes:
+    """State by kind and element, so that it does not depend on where blocks are cut; then step counts."""
+    kinds = max((len(state) // len(weights) for _, weights, state in blocks if weights), default=0)
+    arrays = [
+        np.concatenate(
+            [
+                np.asarray(state[kind * len(weights) : (kind + 1) * len(weights)], np.float32)
+                for _, weights, state in blocks
+            ]
+        )
+        for kind in range(kinds)
+    ]
+    counts = {state[-1] for _, weights, state in blocks if len(state) > kinds * len(weights) and weights}
+    return b"".join(array.tobytes() for array in arrays) + np.asarray(sorted(counts), np.float32).tobytes()
+
+
+def train_plainly(data: Generated, rows: Optimizer, dense: Optimizer) -> Outcome:
+    trainer = SequentialTrainer(model_with(rows), batch_rows=BATCH_ROWS, dense_optimizer=dense, seed=SEED)
+    trainer.fit(data.train_path, epochs=2)
+    kinds = dense.state_floats(1) - isinstance(dense, Adam)
+    states = list(trainer.dense_state.values())
+    arrays = [
+        np.concatenate(
+            [state[kind * n : (kind + 1) * n] for state, n in zip(states, sizes(trainer), strict=True)]
+        )
+        for kind in range(kinds)
+    ]
+    counts = {float(state[-1]) for state in states} if isinstance(dense, Adam) else set()
+    state = b"".join(array.tobytes() for array in arrays) + np.asarray(sorted(counts), np.float32).tobytes()
+    return Outcome(
+        trainer.saved_rows(), trainer.dense_vector().tobytes(), state, trainer.evaluate(data.test_path)
+    )
+
+
+def sizes(trainer: SequentialTrainer) -> list[int]:
+    return [value.size for value in trainer.dense.values()]
+
+
+@pytest.fixture(scope="module")
+def plainly(data: Generated):  # type: ignore[no-untyped-def]
+    """Outcomes of the reference, each made once."""
+    known: dict[tuple[Optimizer, Optimizer], Outcome] = {}
+
+    def outcome(rows: Optimizer, dense: Optimizer) -> Outcome:
+        if (rows, dense) not in known:
+            known[rows, dense] = train_plainly(data, rows, dense)
+        return known[rows, dense]
+
+    return outcome
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}-servers-{shape[1]}-threads")
+@pytest.mark.parametrize("rows", ROW_OPTIMIZERS, ids=name_of)
+def test_rows_of_every_optimizer_are_the_references_bits(
+    data: Generated, plainly, tmp_path: Path, rows: Optimizer, shape: tuple[int, int]
+) -> None:
+    dense = DENSE_OPTIMIZERS[ROW_OPTIMIZERS.index(rows) % len(DENSE_OPTIMIZERS)]
+    assert train_on_cluster(data, tmp_path, rows, dense, shape) == plainly(rows, dense)
+
+
+@pytest.mark.parametrize("dense", DENSE_OPTIMIZERS, ids=name_of)
+@pytest.mark.parametrize("rows", ROW_OPTIMIZERS, ids=name_of)
+def test_dense_parameters_of_every_optimizer_are_the_references_bits(
+    data: Generated, plainly, tmp_path: Path, rows: Optimizer, dense: Optimizer
+) -> None:
+    assert train_on_cluster(data, tmp_path, rows, dense, (2, 1)) == plainly(rows, dense)
+
+
+def test_sockets_give_the_same_bits_as_memory(data: Generated, plainly, tmp_path: Path) -> None:
+    rows, dense = Adagrad(0.05), Adam(0.005)
+    sockets = train_on_cluster(data, tmp_path, rows, dense, (2, 2), ZmqTransport(), "tcp://127.0.0.1:0")
+    assert sockets == plainly(rows, dense)
+
+
+def test_the_reference_changes_with_every_optimizer(plainly) -> None:
+    outcomes = [plainly(rows, DENSE_OPTIMIZERS[0]) for rows in ROW_OPTIMIZERS]
+    outcomes += [plainly(ROW_OPTIMIZERS[0], dense) for dense in DENSE_OPTIMIZERS[1:]]
+    assert len({outcome.dense for outcome in outcomes}) == len(outcomes)
+
+
+def test_training_learns_what_was_planted(tmp_path: Path) -> None:
+    """Golden: a change of any number on the way from Parquet to AUC must be a decision."""
+    config = GeneratorConfig(
+        train_rows=12_000, test_rows=6_000, seed=8, vocabularies=(20, 100, 500), dense_fields=3, signal=2.0
+    )
+    generated = generate(tmp_path / "data", config)
+    with cluster_of(2) as running:
+        trainer = pslib.Trainer(
+            DeepFM(generated_schema(config), dim=8, hidden=(16,)),
+            running.join(),
+            batch_rows=256,
+            staleness=0,
+            dense_optimizer=Adam(0.002),
+            seed=1,
+            progress=False,
+        )
+        trainer.fit(generated.train_path, epochs=2)
+        result = trainer.evaluate(generated.test_path)
+    assert generated.test.best_auc > result.auc
+    assert result.auc == pytest.approx(0.81687, abs=1e-4)
