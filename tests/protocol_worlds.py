@@ -1,0 +1,112 @@
+"""Small hand-driven worlds for the scenario tests: real sessions, messages handed over one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.config import Timing
+from pslib.initializers import Constant
+from pslib.optimizers import SGD
+from pslib.partition_map import PartitionMap
+from pslib.protocol.client_session import ClientSession
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Message, Setup
+from pslib.protocol.requests import RequestTable
+from pslib.protocol.server_session import ServerSession, run_on_shard
+from pslib.shard import Shard
+from pslib.tables import PartSpec, TableSpec
+from tests.definitions import unmix64
+
+BITS = 4
+CODEC = Codec("demo")
+TIMING = Timing(retry_s=1.0, retry_max_s=4.0, request_s=30.0)
+SGD_1 = SGD(learning_rate=1.0)
+PEER = b"me"
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
+
+def key_in(partition: int, number: int = 0) -> int:
+    """A key of one of the 16 partitions."""
+    return unmix64(partition << 60 | number)
+
+
+def keys_in(*partitions: int) -> Keys:
+    """A key in each of these partitions."""
+    return np.array([key_in(partition) for partition in partitions], np.uint64)
+
+
+def setup_of(dense_length: int = 0, **dims: int) -> Setup:
+    """Tables of these dims (first values 0) and dense parameters 0, 1, 2, ...; all SGD with rate 1."""
+    specs = [TableSpec(name, (PartSpec("v", dim, SGD_1, Constant(0.0)),)) for name, dim in dims.items()]
+    return Setup(
+        tables={"tables": [spec.to_dict() for spec in specs]},
+        dense_length=dense_length,
+        dense_optimizer=SGD_1.to_dict() if dense_length else {},
+        dense=np.arange(dense_length, dtype=np.float32),
+    )
+
+
+def make_client(
+    servers: int, dims: Mapping[str, int], dense_length: int = 0, dense_blocks: int = 4
+) -> ClientSession:
+    """A client session over servers named "0", "1", ..., each with a contiguous stretch of partitions."""
+    addresses = tuple(map(str, range(servers)))
+    current = PartitionMap.even(BITS, dense_blocks, addresses)
+    return ClientSession(RequestTable(CODEC, TIMING), current, dims, dense_length)
+
+
+def asked(client: ClientSession) -> dict[str, tuple[int, Any]]:
+    """Of each server that was asked since: (request_id, message). One message each."""
+    outbox, client.requests.outbox = client.requests.outbox, []
+    decoded = [(one.peer, CODEC.decode([bytes(frame) for frame in one.frames])) for one in outbox]
+    assert len({peer for peer, _envelope in decoded}) == len(decoded), "one message a server"
+    return {peer: (envelope.request_id, envelope.message) for peer, envelope in decoded}
+
+
+def answer(client: ClientSession, now_s: float, request_id: int, message: Message) -> bool:
+    """Give the client an answer, through the codec; whether it still waited for it."""
+    received = CODEC.decode([bytes(frame) for frame in CODEC.encode(request_id, message)]).message
+    ticket = client.requests.receive(request_id)
+    return ticket is not None and client.receive(now_s, ticket, received)
+
+
+def completed(client: ClientSession) -> list[tuple[int, str | None]]:
+    """(call, error text) of calls that are over."""
+    done, client.completed = client.completed, []
+    return [(one.call, None if one.error is None else str(one.error)) for one in done]
+
+
+class OneServer:
+    """A `ServerSession` whose shards do each job at once, in order."""
+
+    def __init__(
+        self, shards: int = 1, units: list[int] | None = None, dense_blocks: int = 4, codec: Codec = CODEC
+    ) -> None:
+        self.codec = codec
+        self.shards = [Shard(BITS, dense_blocks, index, shards) for index in range(shards)]
+        owned = np.arange((1 << BITS) + dense_blocks) if units is None else np.array(units, np.int64)
+        for shard in self.shards:
+            shard.own(owned)
+        self.session = ServerSession(codec, self.shards)
+
+    def ask(self, message: Message, request_id: int = 1) -> Any:
+        """The answer to one request; both ways through the codec."""
+        job = self.session.receive(PEER, [bytes(frame) for frame in self.codec.encode(request_id, message)])
+        if job:
+            for index, shard in enumerate(self.shards):
+                self.session.complete(job, index, run_on_shard(shard, job, _no_files))
+        (reply,) = self.session.outbox
+        self.session.outbox.clear()
+        envelope = self.codec.decode([bytes(frame) for frame in reply.frames])
+        assert (reply.peer, envelope.request_id) == (PEER, request_id)
+        return envelope.message
+
+
+def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:
+    raise AssertionError("no test here touches files")
