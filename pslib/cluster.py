@@ -72,17 +72,19 @@ class Embedded:
         try:
             work()
         except BaseException as error:
-            if self._closing:
-                return
-            log.exception("pslib: %s has died", name)
-            self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
+            if not self._closing:
+                self._died(name, error)
+
+    def _died(self, name: str, error: BaseException) -> None:
+        log.error("pslib: %s has died", name, exc_info=error)
+        self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
 
     def _serve(self, listen: str) -> None:
         server = Server(self.transport, self.address, self.cluster_id, listen, SystemClock())
         self.servers.append(server)
         if self._closing:
             server.stop()
-        server.run()
+        self._guard(server.run, f"server {server.rank} at {server.address}")
 
     def join(self) -> Client:
         """A client of this cluster; for threads that play trainers."""

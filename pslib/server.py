@@ -184,6 +184,8 @@ class Server:
             self._turn()
             self._member.leave()
         finally:
+            for thread in self._threads:
+                thread.finish()
             self._close()
         return 69 if self._member.order == "fail" else 0
 
