@@ -1,0 +1,127 @@
+"""Who is in the cluster: joining, waiting for each other, falling silent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pslib.config import ClusterConfig, Timing
+from pslib.membership import Member, Membership
+
+CONFIG = ClusterConfig(
+    servers=2, trainers=2, partition_bits=5, dense_blocks=4, timing=Timing(silence_s=6.0, start_s=60.0)
+)
+
+
+def _join(members: Membership, role: str, incarnation: int, now_s: float = 0.0) -> Member:
+    member = members.register(now_s, role, incarnation, f"tcp://{role}:{incarnation}", "pid 1 on host")
+    assert isinstance(member, Member), member
+    return member
+
+
+def _servers_ready(members: Membership) -> None:
+    for incarnation in (1, 2):
+        _join(members, "server", incarnation)
+    for rank, incarnation in enumerate((1, 2)):
+        members.heard(0.0, "server", rank, incarnation, map_version=1)
+
+
+def test_ranks_count_up_in_each_role() -> None:
+    members = Membership(CONFIG)
+    assert [_join(members, "server", number).rank for number in (1, 2)] == [0, 1]
+    assert [_join(members, "trainer", number).rank for number in (3, 4, 5)] == [0, 1, 2]
+
+
+def test_who_asks_again_is_the_same_member() -> None:
+    """The answer to a registration may be lost."""
+    members = Membership(CONFIG)
+    assert _join(members, "server", 1) is _join(members, "server", 1, now_s=3.0)
+    assert members.servers[0].heard_s == 3.0
+
+
+def test_the_map_is_made_when_all_servers_are_there_and_is_even() -> None:
+    members = Membership(CONFIG)
+    _join(members, "server", 1)
+    assert members.map is None
+    assert members.missing(0.0, "server") == "1 of 2 servers"
+    _join(members, "server", 2)
+    assert members.map is not None
+    assert members.map.addresses == ("tcp://server:1", "tcp://server:2")
+    assert np.bincount(members.map.owners).tolist() == [18, 18]
+    assert members.missing(0.0, "server") == ""
+
+
+def test_one_server_too_many_is_refused_in_words() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    answer = members.register(0.0, "server", 3, "tcp://late:1", "")
+    assert answer == "the cluster has its 2 servers already; tcp://late:1 is one too many"
+
+
+def test_a_trainer_waits_until_every_server_has_taken_its_partitions() -> None:
+    """Else its first push could come to a server that does not know yet what it owns."""
+    members = Membership(CONFIG)
+    for incarnation in (1, 2):
+        _join(members, "server", incarnation)
+    members.heard(0.0, "server", 0, 1, map_version=1)
+    for incarnation in (3, 4):
+        _join(members, "trainer", incarnation)
+    assert members.missing(0.0, "trainer") == "server 1 at tcp://server:2 to take its partitions"
+    members.heard(0.0, "server", 1, 2, map_version=1)
+    assert members.missing(0.0, "trainer") == ""
+
+
+def test_trainers_wait_for_each_other_but_not_for_ever() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    _join(members, "trainer", 3, now_s=100.0)
+    assert members.missing(110.0, "trainer") == "1 of 2 trainers"
+    assert members.missing(131.0, "trainer") == ""
+    assert members.missing(131.0, "trainer") == ""
+
+
+def test_silence_makes_a_member_lost_once_and_for_good() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    assert members.silent(6.0) == []
+    members.heard(6.0, "server", 0, 1, 1)
+    assert [member.rank for member in members.silent(7.0)] == [1]
+    assert members.silent(8.0) == []
+    assert members.heard(8.0, "server", 1, 2, 1) is None
+    assert [member.rank for member in members.live("server")] == [0]
+
+
+def test_another_incarnation_is_somebody_else() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    assert members.heard(1.0, "server", 0, 99, 1) is None
+    assert members.find("server", 7, 1) is None
+
+
+def test_a_map_version_never_falls() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    members.heard(1.0, "server", 0, 1, map_version=0)
+    assert members.servers[0].map_version == 1
+
+
+def test_trainers_are_over_when_all_that_were_here_have_gone() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    assert not members.trainers_over()
+    trainers = [_join(members, "trainer", number) for number in (3, 4)]
+    assert members.missing(0.0, "trainer") == ""
+    trainers[0].state = "left"
+    assert not members.trainers_over()
+    trainers[1].state = "lost"
+    assert members.trainers_over()
+    assert members.register(0.0, "trainer", 9, "", "") == (
+        "the cluster's trainers have all left; start a new one"
+    )
+
+
+def test_servers_are_over_when_none_is_live() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    assert not members.servers_over()
+    members.silent(100.0)
+    assert members.servers_over()

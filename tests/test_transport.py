@@ -1,0 +1,277 @@
+"""Both doors, ZeroMQ and memory, keep the same promises."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pslib.config import Limits
+from pslib.errors import ConfigurationError
+from pslib.transport import ClientLink, MemoryTransport, ServerLink, Transport, ZmqTransport
+from pslib.transport.zmq_link import is_loopback
+
+WAIT_S = 10.0
+LOOPBACK = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture(params=[MemoryTransport, ZmqTransport])
+def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
+    made = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(transport: Transport) -> Iterator[Callable[[Any], Any]]:
+    """Remembers links and closes them at the end."""
+    links: list[ClientLink | ServerLink] = []
+
+    def remember(link: Any) -> Any:
+        links.append(link)
+        return link
+
+    yield remember
+    for link in links:
+        link.close()
+
+
+def _poll_all(link: Any, count: int) -> list[tuple[Any, list[bytes]]]:
+    """The next ``count`` messages."""
+    came: list[tuple[Any, list[bytes]]] = []
+    deadline_s = time.monotonic() + WAIT_S
+    while len(came) < count:
+        assert time.monotonic() < deadline_s, f"{len(came)} of {count} messages came in {WAIT_S} s"
+        came += [(peer, [bytes(frame) for frame in frames]) for peer, frames in link.poll(0.1)]
+    assert len(came) == count
+    return came
+
+
+def _poll(link: Any) -> tuple[Any, list[bytes]]:
+    (one,) = _poll_all(link, 1)
+    return one
+
+
+def test_a_request_comes_whole_and_its_answer_finds_the_way_back(transport: Transport, opened: Any) -> None:
+    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    big = os.urandom(1_000_000)
+    client.send(server.address, [b"header", b"", big])
+    peer, frames = _poll(server)
+    assert frames == [b"header", b"", big]
+    server.send(peer, [b"answer", memoryview(b"view")])
+    assert _poll(client) == (server.address, [b"answer", b"view"])
+
+
+def test_answers_go_to_who_asked(transport: Transport, opened: Any) -> None:
+    server = opened(transport.listen(LOOPBACK))
+    clients = [opened(transport.connect()) for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.send(server.address, [bytes([number])])
+    for peer, frames in _poll_all(server, 3):
+        server.send(peer, [b"to", frames[0]])
+    for number, client in enumerate(clients):
+        assert _poll(client) == (server.address, [b"to", bytes([number])])
+
+
+def test_messages_of_one_client_stay_in_order(transport: Transport, opened: Any) -> None:
+    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    for number in range(200):
+        client.send(server.address, [number.to_bytes(2, "big")])
+    came = [int.from_bytes(frames[0], "big") for _peer, frames in _poll_all(server, 200)]
+    assert came == list(range(200))
+
+
+def test_one_client_talks_to_many_servers(transport: Transport, opened: Any) -> None:
+    servers = [opened(transport.listen(LOOPBACK)) for _ in range(3)]
+    client = opened(transport.connect())
+    assert len({server.address for server in servers}) == 3
+    for server in servers:
+        client.send(server.address, [server.address.encode()])
+    for server in servers:
+        assert _poll(server)[1] == [server.address.encode()]
+
+
+def test_an_address_where_nobody_listens_is_no_error(transport: Transport, opened: Any) -> None:
+    """The message is lost, and whoever sent it sends it again: a server may start late."""
+    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    client.send("tcp://127.0.0.1:9", [b"lost"])
+    client.send(server.address, [b"found"])
+    assert _poll(server)[1] == [b"found"]
+
+
+def test_an_answer_to_a_client_that_has_gone_is_no_error(transport: Transport, opened: Any) -> None:
+    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    client.send(server.address, [b"ask"])
+    peer, _frames = _poll(server)
+    client.close()
+    for _ in range(20):
+        server.send(peer, [b"answer"])
+        time.sleep(0.01)
+    server.send(b"a stranger", [b"answer"])
+
+
+def test_a_client_finds_a_server_that_comes_back_on_the_same_port(transport: Transport, opened: Any) -> None:
+    first, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    address = first.address
+    client.send(address, [b"one"])
+    _poll(first)
+    first.close()
+    second = opened(_listen_again(transport, address))
+    deadline_s = time.monotonic() + WAIT_S
+    came: list[Any] = []
+    while not came and time.monotonic() < deadline_s:  # as requests do: again until it is answered
+        client.send(address, [b"two"])
+        came = second.poll(0.1)
+    assert [bytes(frame) for frame in came[0][1]] == [b"two"]
+    second.send(came[0][0], [b"answer"])
+    assert _poll(client) == (address, [b"answer"])
+
+
+def _listen_again(transport: Transport, address: str) -> ServerLink:
+    """The kernel may hold the port for a moment."""
+    for _ in range(100):
+        try:
+            return transport.listen(address)
+        except ConfigurationError:
+            time.sleep(0.05)
+    raise AssertionError(f"{address} stays taken")
+
+
+def test_a_port_in_use_is_one_line_that_names_it(transport: Transport, opened: Any) -> None:
+    server = opened(transport.listen(LOOPBACK))
+    with pytest.raises(ConfigurationError, match=f"can't listen on {server.address}") as caught:
+        transport.listen(server.address)
+    assert "\n" not in str(caught.value)
+    assert "in use" in str(caught.value)
+
+
+def test_a_poll_ends_after_its_timeout(transport: Transport, opened: Any) -> None:
+    for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
+        started_s = time.monotonic()
+        assert link.poll(0.05) == []
+        assert 0.04 <= time.monotonic() - started_s < 5
+
+
+def test_a_wake_from_another_thread_ends_a_poll_at_once(transport: Transport, opened: Any) -> None:
+    for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
+        threading.Timer(0.05, link.wake).start()
+        started_s = time.monotonic()
+        assert link.poll(WAIT_S) == []
+        assert time.monotonic() - started_s < WAIT_S / 2
+
+
+def test_a_wake_before_a_poll_is_not_lost_and_counts_once(transport: Transport, opened: Any) -> None:
+    for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
+        link.wake()
+        link.wake()
+        started_s = time.monotonic()
+        link.poll(WAIT_S)
+        assert time.monotonic() - started_s < WAIT_S / 2
+        started_s = time.monotonic()
+        link.poll(0.05)
+        assert time.monotonic() - started_s >= 0.04
+
+
+def test_a_wake_after_close_touches_nobody_elses_file(transport: Transport) -> None:
+    """The number of a closed descriptor is given to the next file that is opened."""
+    for link in (transport.listen(LOOPBACK), transport.connect()):
+        link.close()
+        files = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(20)]
+        link.wake()
+        for file in files:
+            with pytest.raises(BlockingIOError):
+                os.eventfd_read(file)
+            os.close(file)
+
+
+def test_a_link_may_be_closed_twice(transport: Transport) -> None:
+    for link in (transport.listen(LOOPBACK), transport.connect()):
+        link.close()
+        link.close()
+
+
+def test_transports_in_memory_never_meet() -> None:
+    one, other = MemoryTransport(), MemoryTransport()
+    server, client = one.listen("memory:1"), other.connect()
+    client.send("memory:1", [b"x"])
+    assert server.poll(0.01) == []
+
+
+def test_closing_twice_does_not_close_the_successor() -> None:
+    transport = MemoryTransport()
+    first = transport.listen("memory:1")
+    first.close()
+    second = transport.listen("memory:1")
+    first.close()
+    client = transport.connect()
+    client.send("memory:1", [b"x"])
+    assert len(second.poll(1.0)) == 1
+
+
+class TestZmqAlone:
+    @pytest.fixture
+    def closing(self) -> Iterator[Callable[[ZmqTransport], ZmqTransport]]:
+        """Remembers transports and closes them when their links are closed."""
+        transports: list[ZmqTransport] = []
+
+        def remember(transport: ZmqTransport) -> ZmqTransport:
+            transports.append(transport)
+            return transport
+
+        yield remember
+        for transport in transports:
+            transport.close()
+
+    @pytest.mark.parametrize(
+        "address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"]
+    )
+    def test_an_address_open_to_the_network_must_be_asked_for_by_name(
+        self, closing: Any, address: str
+    ) -> None:
+        with pytest.raises(ConfigurationError, match="say --insecure-network"):
+            closing(ZmqTransport()).listen(address)
+
+    def test_and_is_given_then(self, closing: Any) -> None:
+        link = closing(ZmqTransport(insecure_network=True)).listen("tcp://0.0.0.0:0")
+        assert link.address.startswith("tcp://0.0.0.0:")
+        link.close()
+
+    def test_an_address_that_is_none_is_one_line(self, closing: Any) -> None:
+        client = closing(ZmqTransport()).connect()
+        with pytest.raises(ConfigurationError, match="expected tcp://HOST:PORT"):
+            client.send("nonsense", [b"x"])
+        client.close()
+
+    @pytest.mark.parametrize(
+        ("address", "expected"),
+        [
+            ("tcp://127.0.0.1:5", True),
+            ("tcp://127.8.9.1:5", True),
+            ("tcp://[::1]:5", True),
+            ("tcp://localhost:5", True),
+            ("ipc:///tmp/a", True),
+            ("inproc://a", True),
+            ("tcp://0.0.0.0:5", False),
+            ("tcp://*:5", False),
+            ("tcp://[::]:5", False),
+            ("tcp://eth0:5", False),
+            ("udp://127.0.0.1:5", False),
+        ],
+    )
+    def test_what_counts_as_this_machine(self, address: str, expected: bool) -> None:
+        assert is_loopback(address) == expected
+
+    def test_a_frame_beyond_the_limit_is_not_taken_in(self, closing: Any) -> None:
+        """ZeroMQ itself drops the connection before memory is taken; others are served on."""
+        transport = closing(ZmqTransport(Limits(frame_bytes_max=1000)))
+        server, rude, polite = transport.listen(LOOPBACK), transport.connect(), transport.connect()
+        rude.send(server.address, [b"x" * 2000])
+        polite.send(server.address, [b"hello"])
+        assert _poll(server)[1] == [b"hello"]
+        assert server.poll(0.2) == []
+        for link in (server, rude, polite):
+            link.close()
