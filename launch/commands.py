@@ -90,12 +90,15 @@ def data_check(options: argparse.Namespace) -> int:
     """``pslib data check``."""
     from launch.job import read_job
     from pslib.data.check import check
+    from pslib.errors import EXIT_DONE, DataError
 
     schema = read_job(options.config, options.overrides).schema_of_data if options.config else None
     report = check(options.files, schema)
+    if not report.files:
+        raise DataError(*report.problems)
     for line in report.lines():
         print(line)
-    return 0 if report.ok else 64
+    return EXIT_DONE if report.ok else DataError.exit_code
 
 
 def data_generate(options: argparse.Namespace) -> int:

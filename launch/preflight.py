@@ -50,6 +50,7 @@ def _problems_of(job: Job, paths: list[str]) -> list[str]:
 
 def _label_problems(data: ParquetData) -> list[str]:
     """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from pslib.data.dataset import open_parquet
@@ -60,11 +61,14 @@ def _label_problems(data: ParquetData) -> list[str]:
             continue
         with open_parquet(group.file) as file:
             labels = file.read_row_group(0, columns=[name]).column(0)
-        labels = pc.cast(labels, "float64") if str(labels.type) != "bool" else pc.cast(labels, "int8")
-        right = pc.fill_null(pc.or_(pc.equal(labels, 0), pc.equal(labels, 1)), False)
-        row = pc.index(right, False).as_py()
+        allowed = pa.array([0, 1]).cast(labels.type)
+        row = pc.index(pc.is_in(labels, value_set=allowed), False).as_py()
         if row >= 0:
-            problems.append(f"{group.file}: column {name!r}, row {row}: expected 0 or 1, got {labels[row]}")
+            value = labels[row].as_py()
+            shown = "null" if value is None else repr(value)
+            problems.append(
+                f"{group.file}: row {row} (from 0), column {name!r}: a label is 0 or 1, got {shown}"
+            )
     return problems
 
 

@@ -125,7 +125,8 @@ class Running:
         """What it said about its own end: its ``pslib:`` lines, else its last line."""
         self.pump.join(timeout=1.0)
         own = [line.removeprefix("pslib: ") for line in self.tail if line.startswith("pslib: ")]
-        return own or [line for line in self.tail if line.strip()][-1:]
+        others = [line for line in self.tail if line.strip() and not line.startswith(MESSAGE_PREFIX)]
+        return own or others[-1:]
 
 
 def start(task: Task, command: Command, log: Path, listen: Callable[[Task, str], None]) -> Running:

@@ -377,5 +377,7 @@ class _Run:
                 left = sum(
                     other is None for other_task, other in exits.items() if other_task.role == "trainer"
                 )
-                goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if left else ""
+                # One that misses a peer is soon followed by the others.
+                alone = left and code != UnavailableError.exit_code
+                goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if alone else ""
                 self._say(self._why(self._running[task], goes_on))

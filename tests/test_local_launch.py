@@ -1,14 +1,24 @@
 """Launching processes on this machine: how a run ends, and that nothing is left of it."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from launch.cli import main
+from launch.demo import demo_job
 from launch.process import Task, describe_exit
 from launch.supervise import Verdict, judge
-from tests.standin_launch import processes_of, run_standins, start_launcher, wait_until
+from launch.yaml_text import write_yaml
+from pslib.data.generator import GeneratorConfig, generate
+from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher, wait_until
 
 COORDINATOR = Task("coordinator", 0)
 SERVERS = (Task("server", 0), Task("server", 1))
@@ -193,3 +203,98 @@ def test_what_a_worker_started_ends_with_it(tmp_path):
     outcome, _ = run_standins(tmp_path, {"trainer 0": "spawn;exit 137", "trainer 1": "over"}, trainers=2)
     assert outcome.exit_code == 0
     wait_until(lambda: not processes_of(tmp_path), 5)
+
+
+# --- the real thing ---
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data that the demonstration's job file fits, and that job file."""
+    folder = tmp_path_factory.mktemp("data")
+    generate(folder / "data", GeneratorConfig(train_rows=60_000, test_rows=10_000))
+    (folder / "job.yaml").write_text(write_yaml(demo_job("data", "run")))
+    return folder
+
+
+def start_training(data: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    """``pslib train`` in a process of its own; all its processes carry the mark of ``out``."""
+    command = [
+        sys.executable,
+        "-m",
+        "launch.cli",
+        "train",
+        str(data / "job.yaml"),
+        "--out",
+        str(out),
+        "--quiet",
+    ]
+    return subprocess.Popen(
+        [*command, *options],
+        cwd=ROOT,
+        env={**os.environ, "STANDIN_FOLDER": str(out)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_job_trains_on_two_servers_and_two_trainers_and_leaves_its_records(data, tmp_path):
+    out = tmp_path / "run"
+    training = start_training(data, out)
+    said, errors = training.communicate(timeout=100)
+    assert training.returncode == 0, errors
+    assert errors == ""
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["examples"] == 60_000
+    assert summary["pushes_sent"] == summary["pushes_applied"] >= 59
+    assert (summary["servers"], summary["trainers"], summary["seed"], summary["exit_code"]) == (2, 2, 1, 0)
+    assert summary["best_possible_auc"] > summary["auc"] > 0.6
+    assert 0 < summary["staleness_max"] <= 2
+    assert f"AUC           {summary['auc']:.4f} (best possible" in said
+    assert f"checkpoint    {out}/checkpoint" in said
+    assert (out / "run.png").stat().st_size > 10_000
+    wait_until(lambda: not processes_of(out), 5)
+    evaluated = subprocess.run(
+        [sys.executable, "-m", "launch.cli", "eval", out / "job.yaml", "--checkpoint", out / "checkpoint",
+         "--servers", "3"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert f"AUC         {summary['auc']:.6f}" in evaluated.stdout
+
+
+def test_a_bad_value_deep_in_the_data_is_one_line_and_exit_code_64(data, tmp_path):
+    table = pq.read_table(data / "data" / "train.parquet")
+    labels = table.column("label").to_numpy().copy()
+    labels[50_000] = 7
+    bad = table.set_column(0, "label", pa.array(labels))
+    pq.write_table(bad, tmp_path / "bad.parquet", row_group_size=10_000)
+    training = start_training(data, tmp_path / "run", "--set", f"data.train={tmp_path}/bad.parquet")
+    _, errors = training.communicate(timeout=60)
+    assert training.returncode == 64, errors
+    assert (
+        sum("bad.parquet" in line and "a label is 0 or 1" in line for line in errors.splitlines()) == 1
+    )
+
+
+SCRIPT = """\
+import os, sys
+import pslib
+with pslib.connect() as cluster:
+    print("rank", cluster.rank, "of", cluster.trainers, sys.argv[1:], os.environ["OPENBLAS_NUM_THREADS"])
+"""
+
+
+def test_a_script_runs_in_every_trainer_with_its_arguments_and_share_of_the_cores(
+    tmp_path, capfd, monkeypatch
+):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    code = main(["launch", "--servers", "2", "--trainers", "2", "--quiet", str(script), "--its", "own"])
+    said = capfd.readouterr().out.splitlines()
+    assert code == 0
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert sorted(line.partition("] ")[2] for line in said) == [
+        f"rank {rank} of 2 ['--its', 'own'] {share}" for rank in (0, 1)
+    ]

@@ -2,6 +2,7 @@
 
 import argparse
 import getpass
+import json
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ import pytest
 from launch.cli import main
 from launch.process import Task
 from launch.ssh import SshLauncher, read_hosts, ssh_launcher
+from pslib.data.generator import GeneratorConfig, generate
 from pslib.errors import ConfigurationError
 from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher, wait_until
 
@@ -244,3 +246,42 @@ def test_processes_on_other_hosts_end_when_the_launcher_is_killed(two_hosts, tmp
     launcher.kill()
     launcher.communicate(timeout=20)
     wait_until(lambda: not processes_of(tmp_path), 15)
+
+
+SCRIPT = """\
+import os, sys
+import pslib
+from rec_models import LR
+
+schema = pslib.Schema(label="label", sparse=["C1", "C2"])
+with pslib.connect() as cluster:
+    trainer = pslib.Trainer(LR(schema), cluster, batch_rows=256)
+    trainer.fit(sys.argv[1] + "/train.parquet")
+    result = trainer.evaluate(sys.argv[1] + "/test.parquet")
+    servers = " ".join(sorted(address.rpartition(":")[0] for address in cluster.client.servers))
+    print(os.readlink("/proc/self/ns/net"), os.getcwd(), result.examples, servers)
+"""
+
+
+@pytest.mark.root
+def test_a_script_trains_on_two_hosts_with_servers_and_trainers_on_both(two_hosts, tmp_path, capfd):
+    generate(tmp_path / "data", GeneratorConfig(train_rows=8_000, test_rows=2_000, vocabularies=(50, 60)))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("".join(f"{address} python={sys.executable} dir={tmp_path}\n" for address in ADDRESSES))
+    out = tmp_path / "run"
+    code = main(
+        ["launch", "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts), "--insecure-network",
+         "--out", str(out), "--quiet", "script.py", "data"]
+    )  # fmt: skip
+    said = capfd.readouterr()
+    assert code == 0, said.err
+    lines = [line.partition("] ")[2].split() for line in said.out.splitlines()]
+    assert len({namespace for namespace, *_ in lines}) == 2
+    for _, folder, examples, *servers in lines:
+        assert (folder, examples) == (str(tmp_path), "2000")
+        assert servers == [f"tcp://{address}" for address in ADDRESSES]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["examples"] == 8_000
+    assert summary["pushes_sent"] == summary["pushes_applied"]
+    assert (summary["servers"], summary["trainers"]) == (2, 2)

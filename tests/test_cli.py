@@ -1,0 +1,370 @@
+"""The command line: one line for every mistake, documented exit codes, nothing changed by bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from launch import commands
+from launch.cli import build_parser, main
+from launch.job import read_job
+from launch.preflight import check_data
+from launch.summary import summary_lines, summary_of
+from pslib.config import ClusterConfig
+from pslib.errors import DataError, WaitTimeoutError
+from tests.standin_launch import ROOT
+
+ROWS = 400
+
+
+def table(rows: int = ROWS) -> pa.Table:
+    random = np.random.default_rng(1)
+    return pa.table(
+        {
+            "click": pa.array(random.integers(0, 2, rows), pa.int8()),
+            "price": pa.array(random.normal(size=rows), pa.float64()),
+            "user": pa.array([f"u{number}" for number in random.integers(0, 20, rows)]),
+            "history": pa.array([[1, 2]] * rows, pa.list_(pa.int64())),
+        }
+    )
+
+
+def save(folder: Path, name: str, **columns: pa.Array) -> Path:
+    data = table()
+    for column, values in columns.items():
+        data = data.set_column(data.schema.names.index(column), column, values)
+    pq.write_table(data, folder / name)
+    return folder / name
+
+
+JOB = """\
+data:
+  train: train.parquet
+  test: train.parquet
+  schema: {label: click, dense: [price], sparse: [user], ragged: [history]}
+model: {name: deepfm, dim: 4, hidden: [8]}
+training: {batch_rows: 64}
+out: run
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a job file and its data."""
+    save(tmp_path, "train.parquet")
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 64) -> list[str]:
+    """Lines on standard error of a command that must end with ``code`` and say nothing else."""
+    assert main([str(argument) for argument in arguments]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert lines
+    assert all(line.startswith("pslib: ") for line in lines)
+    assert "Traceback" not in said.err
+    return [line.removeprefix("pslib: ") for line in lines]
+
+
+# --- the command line itself ---
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; from launch.cli import main; assert main(['--help']) == 0;"
+        "heavy = {'numpy', 'pyarrow', 'zmq', 'pydantic', 'yaml', 'matplotlib'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exit codes: 0 done, 64 bad configuration or data, 69" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "required: COMMAND"),
+        (["trian"], "invalid choice: 'trian' (choose from"),
+        (["train"], "required: CONFIG; see pslib train --help"),
+        (["train", "job.yaml", "--trainers", "two"], "argument --trainers: invalid int value: 'two'"),
+        (["train", "job.yaml", "--trainer", "2"], "unrecognized arguments: --trainer 2"),
+        (["eval", "job.yaml"], "required: --checkpoint"),
+        (["convert", "xml", "a", "b"], "invalid choice: 'xml'"),
+        (["launch", "--on", "moon", "x.py"], "invalid choice: 'moon'"),
+        (["launch", "/no/such/script.py"], "/no/such/script.py: no such script"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_64(arguments, words, capsys):
+    (line,) = refused(capsys, *arguments)
+    assert words in line
+
+
+def test_every_command_has_a_function_and_a_description():
+    parser = build_parser()
+    found = set()
+    waiting = [parser]
+    while waiting:
+        one = waiting.pop()
+        assert one.description
+        if function := one.get_default("command_function"):
+            found.add(function)
+        for action in one._actions:
+            if isinstance(action.choices, dict):
+                waiting += action.choices.values()
+    assert found == set(commands.__all__)
+
+
+def test_the_version_is_printed(capsys):
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("pslib 0.")
+
+
+def test_our_own_fault_is_one_line_with_a_log_file_and_exit_code_70(capsys, monkeypatch, tmp_path):
+    def broken(options: object) -> int:
+        raise ZeroDivisionError("an accident")
+
+    monkeypatch.setattr(commands, "version", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (line,) = refused(capsys, "version", code=70)
+    assert line.startswith("our own fault: ZeroDivisionError: an accident; details in ")
+    assert "Traceback" in Path(line.rpartition(" ")[2]).read_text()
+    monkeypatch.setenv("PSLIB_DEBUG", "1")
+    assert main(["version"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_exit_code_130_and_an_error_of_ours_its_own(capsys, monkeypatch):
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    def late(options: object) -> int:
+        raise WaitTimeoutError("waited 60 s for server 1")
+
+    monkeypatch.setattr(commands, "version", interrupted)
+    assert main(["version"]) == 130
+    monkeypatch.setattr(commands, "version", late)
+    assert refused(capsys, "version", code=69) == ["waited 60 s for server 1"]
+
+
+# --- bad input is told before anything starts, and changes nothing ---
+
+
+def test_all_mistakes_of_a_job_are_one_line_each(folder, capsys):
+    lines = refused(capsys, "train", folder / "job.yaml", "--servers", 0, "--set", "model.dimm=3")
+    assert lines == [
+        "cluster.servers: expected >= 1, got 0",
+        "model.dimm: unknown key, did you mean 'dim'?",
+    ]
+
+
+def test_a_missing_job_file_is_one_line(tmp_path, capsys):
+    (line,) = refused(capsys, "train", tmp_path / "none.yaml")
+    assert line == f"{tmp_path}/none.yaml: no such file; expected a job file (YAML)"
+
+
+ONLY = "data.schema={{label: click, {}}}"
+BAD_DATA = {
+    "missing file": ("data.train=none.parquet", "none.parquet: no such file or folder"),
+    "not Parquet": ("data.train=job.yaml", "job.yaml: expected a Parquet file"),
+    "missing column": (ONLY.format("sparse: [usr]"), "no column 'usr'; did you mean 'user'?"),
+    "wrong type": (ONLY.format("dense: [user]"), "a dense column is integer, float or boolean, got string"),
+    "a list for a scalar": (ONLY.format("sparse: [history]"), "did you mean a ragged column?"),
+    "a scalar for a list": (ONLY.format("ragged: [user]"), "did you mean a sparse column?"),
+    "empty": ("data.train=empty.parquet", "expected at least one row, got none"),
+    "label 2": ("data.train=label2.parquet", "row 7 (from 0), column 'click': a label is 0 or 1, got 2"),
+    "label null": ("data.train=null.parquet", "row 0 (from 0), column 'click': a label is 0 or 1, got null"),
+    "label text": ("data.schema={label: user, dense: [price]}", "a label is integer, float or boolean"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD_DATA))
+def test_bad_data_is_one_line_and_leaves_no_folder(case, folder, capsys):
+    labels = table().column("click").to_pylist()
+    save(folder, "label2.parquet", click=pa.array([*labels[:7], 2, *labels[8:]], pa.int8()))
+    save(folder, "null.parquet", click=pa.array([None, *labels[1:]], pa.int8()))
+    pq.write_table(table(0), folder / "empty.parquet")
+    override, words = BAD_DATA[case]
+    (line,) = refused(capsys, "train", folder / "job.yaml", "--set", override)
+    assert words in line
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.uint8(), pa.int64(), pa.float32(), pa.float64()])
+def test_labels_of_every_type_are_checked(kind, folder, capsys):
+    labels = table().column("click").cast(pa.int64()).to_pylist()
+    labels = [bool(label) for label in labels] if kind == pa.bool_() else labels
+    save(folder, "train.parquet", click=pa.array(labels, kind))
+    check_data(read_job(folder / "job.yaml"))
+    save(folder, "train.parquet", click=pa.array([*labels[:7], None, *labels[8:]], kind))
+    with pytest.raises(DataError, match=r"row 7 \(from 0\), column 'click': a label is 0 or 1, got null"):
+        check_data(read_job(folder / "job.yaml"))
+
+
+def test_problems_of_all_files_are_told_at_once(folder, capsys):
+    lines = refused(
+        capsys, "train", folder / "job.yaml", "--set", "data.valid=v.parquet", "--set", "data.test=t.parquet"
+    )
+    assert len(lines) == 2
+
+
+def test_an_earlier_run_is_not_overwritten_unasked(folder, capsys):
+    (folder / "run" / "logs").mkdir(parents=True)
+    (line,) = refused(capsys, "train", folder / "job.yaml")
+    assert line == f"out: {folder}/run holds an earlier run (logs): give another --out, or --overwrite"
+
+
+def test_an_output_that_cannot_be_made_is_one_line(folder, capsys):
+    (folder / "file").write_text("in the way")
+    (line,) = refused(capsys, "train", folder / "job.yaml", "--out", folder / "file")
+    assert line == f"out: {folder}/file can't be made: File exists"
+    (line,) = refused(capsys, "train", folder / "job.yaml", "--out", folder / "file" / "deeper")
+    assert line == f"out: {folder}/file/deeper can't be made: Not a directory"
+
+
+def test_an_output_that_cannot_be_written_is_one_line(folder, capsys, monkeypatch):
+    (folder / "run").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    (line,) = refused(capsys, "train", folder / "job.yaml")
+    assert line == f"out: {folder}/run can't be written to: permission denied"
+
+
+def test_a_checkpoint_that_is_not_there_is_one_line(folder, capsys):
+    (line,) = refused(capsys, "eval", folder / "job.yaml", "--checkpoint", folder / "none")
+    assert f"{folder}/none" in line
+
+
+def test_evaluating_on_nothing_is_one_line(folder, capsys):
+    arguments = ("eval", folder / "job.yaml", "--checkpoint", folder, "--set", "data.test=")
+    assert refused(capsys, *arguments) == [
+        "nothing to evaluate on: give --data PATH or data.test in the job file"
+    ]
+
+
+# --- conversion and data ---
+
+
+def test_converted_criteo_data_comes_with_its_schema_for_the_job_file(tmp_path, capsys):
+    line = "\t".join(["1", *map(str, range(13)), *(f"abcdef{number:02}" for number in range(26))])
+    (tmp_path / "log.tsv").write_text(line + "\n" + line.replace("1", "0", 1) + "\n")
+    out = tmp_path / "log.parquet"
+    assert main(["convert", "criteo", str(tmp_path / "log.tsv"), str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "2 rows of 2 lines, 50.00% positive" in said
+    schema = said.partition("for the job file:\n")[2]
+    job = f"data:\n  train: {out}\n{schema}model: {{name: lr}}\nout: {tmp_path}/run\n"
+    (tmp_path / "job.yaml").write_text(job)
+    assert len(read_job(tmp_path / "job.yaml").schema_of_data.columns) == 40
+    (line,) = refused(capsys, "convert", "criteo", tmp_path / "log.tsv", out)
+    assert "exists already" in line
+
+
+def test_csv_columns_are_chosen_on_the_command_line(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("y;a;b;c\n1;2;x;7\n0;3;y;8\n")
+    arguments = ["--label", "y", "--dense", "a", "--sparse", "b,c", "--integers", "c", "--delimiter", ";"]
+    assert main(["convert", "csv", str(tmp_path / "a.csv"), str(tmp_path / "a.parquet"), *arguments]) == 0
+    schema = pq.read_schema(tmp_path / "a.parquet")
+    assert [str(schema.field(name).type) for name in "yabc"] == ["int8", "double", "string", "int64"]
+    assert "label: y" in capsys.readouterr().out
+
+
+def test_libsvm_becomes_a_list_column(tmp_path, capsys):
+    (tmp_path / "a.svm").write_text("1 3:1 5:1\n-1 4:1\n")
+    assert main(["convert", "libsvm", str(tmp_path / "a.svm"), str(tmp_path / "a.parquet")]) == 0
+    assert "ragged: [{name: ids, pooling: sum}]" in capsys.readouterr().out
+
+
+def test_a_conversion_of_nothing_is_one_line(tmp_path, capsys):
+    (line,) = refused(capsys, "convert", "criteo", tmp_path / "none.tsv", tmp_path / "x.parquet")
+    assert line == f"{tmp_path}/none.tsv: no such file"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_of_sound_data_shows_its_columns(folder, capsys):
+    assert main(["data", "check", str(folder / "train.parquet"), "--config", str(folder / "job.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert "train.parquet: 400 rows" in said
+    assert said.splitlines()[-1] == "no problem found"
+
+
+def test_a_check_names_the_first_bad_value_and_ends_with_exit_code_64(folder, capsys):
+    labels = table().column("click").to_pylist()
+    bad = save(folder, "label2.parquet", click=pa.array([*labels[:7], 2, *labels[8:]], pa.int8()))
+    assert main(["data", "check", str(bad)]) == 64
+    (problem,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("problem: ")]
+    assert str(bad) in problem
+    assert "row 7" in problem
+    assert "'click'" in problem
+
+
+def test_a_check_of_nothing_is_one_line(tmp_path, capsys):
+    assert refused(capsys, "data", "check", tmp_path / "none.parquet") == [
+        f"{tmp_path}/none.parquet: no such file or folder"
+    ]
+
+
+def test_generated_data_is_not_overwritten_unasked(tmp_path, capsys):
+    arguments = ["data", "generate", str(tmp_path), "--rows", "500", "--test-rows", "100"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "best possible AUC" in said
+    assert "sparse: [C1, C2," in said
+    assert all("exists already" in line for line in refused(capsys, *arguments))
+    assert main([*arguments, "--overwrite"]) == 0
+
+
+# --- figures ---
+
+STATUS = {
+    "examples": 1000,
+    "seconds": 9.0,
+    "rows": 50,
+    "pushes_sent": 10,
+    "pushes_applied": 10,
+    "staleness_sum": 15,
+    "staleness_count": 10,
+    "staleness_max": 2,
+    "servers": 0,
+    "trainers": 0,
+    "results": [
+        {"kind": "fit", "seconds": 1.5},
+        {"kind": "evaluate", "seconds": 1, "auc": 0.6, "logloss": 0.5, "calibration": 1.0},
+        {"kind": "fit", "seconds": 0.5},
+        {"kind": "evaluate", "seconds": 1, "auc": 0.7, "logloss": 0.4, "calibration": 1.1},
+        {"kind": "save", "seconds": 3},
+    ],
+}
+
+
+def test_the_summary_counts_training_time_alone_and_the_processes_that_were_there():
+    summary = summary_of(STATUS, [], ClusterConfig(servers=2, trainers=3))
+    assert (summary["auc"], summary["logloss"], summary["calibration"]) == (0.7, 0.4, 1.1)
+    assert (summary["examples_per_s"], summary["seconds"]) == (500.0, 9.0)
+    assert (summary["servers"], summary["trainers"], summary["staleness_mean"]) == (2, 3, 1.5)
+
+
+def test_the_test_data_counts_and_not_the_last_validation():
+    tested = {"auc": 0.9, "logloss": 0.1, "calibration": 1.0}
+    results = [{"trainer": 0, "test": None}, {"trainer": 1, "test": tested}]
+    assert summary_of(STATUS, results, ClusterConfig())["auc"] == 0.9
+
+
+def test_a_run_that_never_began_has_a_summary_too():
+    summary = summary_of({}, [], ClusterConfig())
+    assert (summary["auc"], summary["examples"], summary["examples_per_s"]) == (None, 0, 0.0)
+
+
+def test_the_last_lines_show_the_best_possible_beside_the_reached(tmp_path):
+    (tmp_path / "summary.json").write_text(json.dumps({}))
+    lines = summary_lines(summary_of(STATUS, [], ClusterConfig()), tmp_path, {"auc": 0.83, "logloss": 0.4})
+    assert lines[0] == "AUC           0.7000 (best possible 0.8300)"
+    assert lines[-1] == f"summary       {tmp_path}/summary.json"

@@ -1,0 +1,298 @@
+"""The job file: what is accepted, what is refused and in which words."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.demo import demo_job
+from launch.job import Job, read_job
+from launch.yaml_text import flow_text, read_yaml, write_yaml
+from pslib.errors import ConfigurationError
+from pslib.optimizers import SGD, Adagrad, Adam
+from pslib.schema import DenseField, RaggedField, SparseField
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+GOOD = """\
+data:
+  train: train.parquet
+  schema: {label: click, dense: [price], sparse: [user, item]}
+model: {name: deepfm, dim: 4, hidden: [8]}
+out: run
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return path
+
+
+def read(folder: Path, text: str, *overrides: str, **changes: object) -> Job:
+    return read_job(
+        write(folder, text), overrides, {key.replace("_", "."): value for key, value in changes.items()}
+    )
+
+
+def problems(folder: Path, text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        read(folder, text, *overrides)
+    assert caught.value.exit_code == 64
+    assert all("\n" not in problem for problem in caught.value.problems)
+    return list(caught.value.problems)
+
+
+# --- what is accepted ---
+
+
+def test_a_short_file_gets_the_defaults(tmp_path):
+    job = read(tmp_path, GOOD)
+    assert (job.cluster.servers, job.cluster.trainers, job.training.staleness) == (1, 1, 2)
+    assert job.dense_optimizer == Adam()
+    assert job.build_model().table().parts[1].dim == 4
+
+
+def test_columns_are_names_or_mappings(tmp_path):
+    text = """\
+data:
+  train: a.parquet
+  schema:
+    label: y
+    dense: [a, {name: b, fill: -1, log1p: true}]
+    sparse: [c, {name: d, vocabulary: c}]
+    ragged: [e, {name: f, pooling: sum, vocabulary: c}]
+model: {name: lr}
+"""
+    schema = read(tmp_path, text).schema_of_data
+    assert schema.dense == (DenseField("a"), DenseField("b", fill=-1.0, log1p=True))
+    assert schema.sparse == (SparseField("c"), SparseField("d", vocabulary="c"))
+    assert schema.ragged == (RaggedField("e"), RaggedField("f", pooling="sum", vocabulary="c"))
+
+
+def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path, monkeypatch):
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("PSLIB_TEST_FOLDER", "/somewhere")
+    job = read(
+        tmp_path, GOOD, "data.valid=[/absolute/v.parquet, '${PSLIB_TEST_FOLDER}/w.parquet', 's3://bucket/x']"
+    )
+    assert job.data.train == [f"{tmp_path}/train.parquet"]
+    assert job.data.valid == ["/absolute/v.parquet", "/somewhere/w.parquet", "s3://bucket/x"]
+    assert job.out == f"{tmp_path}/run"
+
+
+def test_overrides_are_read_as_if_they_stood_in_the_file(tmp_path):
+    job = read(tmp_path, GOOD, "training.epochs=3", "model.hidden=[4, 2]", "optimizers.dense={name: SGD}")
+    assert job.training.epochs == 3
+    assert job.build_model().dense_shapes()[
+        "mlp.1.weight" if False else list(job.build_model().dense_shapes())[-1]
+    ]
+    assert job.dense_optimizer == SGD()
+    assert read(tmp_path, GOOD, cluster_servers=3).cluster.servers == 3
+
+
+def test_one_optimizer_is_for_all_parts_and_one_a_part_for_that_part(tmp_path):
+    rows = "optimizers: {rows: {name: Adagrad, learning_rate: 0.5}}\n"
+    parts = read(tmp_path, GOOD + rows).build_model().table().parts
+    assert [part.optimizer for part in parts] == [Adagrad(0.5), Adagrad(0.5)]
+    rows = "optimizers: {rows: {w: {name: SGD, learning_rate: 1}}}\n"
+    default = read(tmp_path, GOOD).build_model().table().parts[1].optimizer
+    parts = read(tmp_path, GOOD + rows).build_model().table().parts
+    assert [part.optimizer for part in parts] == [SGD(1.0), default]
+
+
+def test_the_effective_settings_read_back_to_the_same_job_from_anywhere(tmp_path):
+    job = read(tmp_path, GOOD, "optimizers.rows={name: Adagrad, epsilon: 1e-7}", "training.seed=9")
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    again = read(other, job.to_yaml())
+    assert again.to_yaml() == job.to_yaml()
+    assert again.data == job.data
+    assert "epsilon: 1.0e-07" in job.to_yaml()
+
+
+def test_the_seed_of_the_training_is_the_models_unless_it_has_its_own(tmp_path):
+    assert read(tmp_path, GOOD, "training.seed=9").build_model().table().seed == 9
+    assert read(tmp_path, GOOD, "training.seed=9", "model.seed=3").build_model().table().seed == 3
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_accepted(path, monkeypatch):
+    monkeypatch.setenv("PSLIB_TEST_DATA", "/data")
+    read_job(path).build_model()
+
+
+def test_the_demonstration_is_the_example(tmp_path):
+    example = read_yaml((EXAMPLES / "demo.yaml").read_text(), "demo.yaml")
+    assert demo_job("../runs/demo/data", "../runs/demo") == example
+
+
+# --- what is refused ---
+
+
+def test_all_mistakes_are_told_at_once_each_with_its_path(tmp_path):
+    text = """\
+data:
+  train: []
+  tset: x.parquet
+  schema: {label: 3, dense: [{name: a, fil: 0, log1p: yes}], sparse: u, ragged: [{name: r, pooling: men}]}
+model: {name: deepfm, dimm: 3, dim: -1, dropout: 1.5}
+optimizers:
+  rows: {w: {name: adam}, v: {name: Adagrad, learning_rte: 1e-3}, u: 7}
+  dense: {name: RowwiseAdagrad, learning_rate: x}
+training: {batch_rows: 0, staleness: -1, epochs: 1.5, sed: 1}
+cluster: {servers: 0, shard_threads: 100}
+clutser: {}
+out: 5
+"""
+    assert problems(tmp_path, text) == [
+        "data.train: expected a list that is not empty, got []",
+        "data.schema.label: expected a text, got 3",
+        "data.schema.dense.0.log1p: expected true or false, got 'yes'",
+        "data.schema.dense.0.fil: unknown key, did you mean 'fill'?",
+        "data.schema.sparse: expected a list, got 'u'",
+        "data.schema.ragged.0.pooling: expected one of sum, mean, got 'men', did you mean 'mean'?",
+        "data.tset: unknown key, did you mean 'test'?",
+        "training.batch_rows: expected >= 1, got 0",
+        "training.staleness: expected >= 0, got -1",
+        "training.epochs: expected a whole number, got 1.5",
+        "training.sed: unknown key, did you mean 'seed'?",
+        "cluster.servers: expected >= 1, got 0",
+        "cluster.shard_threads: expected <= 64, got 100",
+        "out: expected a text, got 5",
+        "clutser: unknown key, did you mean 'cluster'?",
+        "optimizers.rows.w.name: expected one of SGD, Adagrad, RowwiseAdagrad, Adam, got 'adam', "
+        "did you mean 'Adam'?",
+        "optimizers.rows.v.learning_rte: unknown key, did you mean 'learning_rate'?",
+        "optimizers.rows.u: expected a mapping with a name, for example {name: Adagrad, learning_rate: 0.05}",
+        "optimizers.dense.learning_rate: expected a number, got 'x'",
+        "optimizers.dense: RowwiseAdagrad is for rows only; use SGD, Adagrad or Adam",
+        "model.dimm: unknown key, did you mean 'dim'?",
+        "model.dim: expected an integer in 1..4096, got -1",
+        "model.dropout: expected a number, 0 <= dropout < 1, got 1.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("model.name=deepfn", "model.name: expected one of lr, fm, wide_deep, dnn, deepfm, got 'deepfn'"),
+        ("model.name=3", "model.name: expected a text, got 3"),
+        ("data.schema.dense=[price, price]", "data.schema: column 'price' is named twice"),
+        ("data.schema={label: y}", "data.schema: the schema has no feature"),
+        ("data.schema.dense=[{name: p, fill: .nan}]", "data.schema.dense.0.fill: expected a finite number"),
+        ("data.train=$NO_SUCH_VARIABLE/x", "data.train: the environment variable NO_SUCH_VARIABLE is"),
+        ("data.schema.label=''", "data.schema.label: expected a text that is not empty, got ''"),
+        ("cluster={servers: 500}", "cluster.partition_bits: 500 servers need at least 8000 partitions"),
+        ("training.epochs=true", "training.epochs: expected a whole number, got True"),
+        ("training.seed=-1", "training.seed: expected >= 0, got -1"),
+        ("training=3", "training: expected a mapping (key: value lines), got 3"),
+        ("optimizers.rows={u: {name: SGD}}", "optimizers.rows.u: unknown key, known here: w, v"),
+        ("optimizers.dense={learning_rate: 1}", "optimizers.dense.name: is missing; one of SGD"),
+        ("optimizers.dense={name: Adam, beta1: 2}", "optimizers.dense: beta1 must be in 0..0.9999, got 2"),
+        ("optimizers.dense={name: Adam, learning_rate: -1}", "optimizers.dense: learning_rate must be > 0"),
+        ("no.such.section=1", "no: unknown key, known here: data, model"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_says_what_was_expected(tmp_path, override, problem):
+    (line,) = problems(tmp_path, GOOD, override)
+    assert line.startswith(problem)
+
+
+def test_an_override_without_a_value_gives_the_default_back(tmp_path):
+    assert read(tmp_path, GOOD.replace("out: run", "out: other"), "out=").out == f"{tmp_path}/run"
+
+
+def test_an_optimizer_that_stands_in_two_places_is_refused(tmp_path):
+    line = "model.v_optimizer: the same is set by optimizers.rows; remove one of them"
+    overrides = ("model.v_optimizer={name: SGD}", "optimizers.rows={name: Adam}")
+    assert line in problems(tmp_path, GOOD, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training", "--set training: expected section.key=value"),
+        ("=3", "--set =3: expected section.key=value"),
+        ("a..b=3", "--set a..b=3: expected section.key=value"),
+        ("training.epochs=[1", "--set training.epochs:1:3: not YAML"),
+        ("out.deeper=1", "--set out.deeper: 'out' holds 'run', which has no keys of its own"),
+    ],
+)
+def test_an_override_that_cannot_be_read_is_told_by_its_text(tmp_path, override, words):
+    (line,) = problems(tmp_path, GOOD, override)
+    assert line.startswith(words)
+
+
+def test_missing_sections_are_named(tmp_path):
+    assert problems(tmp_path, "out: x\n") == ["data: is missing", "model: is missing"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("data: [1\n", "job.yaml:2:1: not YAML: expected ',' or ']'"),
+        ("a:\n\t- 1\n", "job.yaml:2:1: not YAML: found character '\\t'"),
+        ("a: 1\n---\nb: 2\n", "job.yaml:2:1: not YAML: expected a single document"),
+        ("a: !!python/object:os.system x\n", "job.yaml:1:4: not YAML: could not determine a constructor"),
+        ("- 1\n", "job.yaml: expected a mapping with data, model and out, got list"),
+        ("", "job.yaml: expected a mapping with data, model and out, got NoneType"),
+    ],
+)
+def test_a_file_that_is_no_job_is_told_by_line_and_column(tmp_path, text, words):
+    (line,) = problems(tmp_path, text)
+    assert line.startswith(f"{tmp_path}/{words}")
+
+
+def test_keys_that_stand_twice_are_refused_all_at_once(tmp_path):
+    lines = problems(tmp_path, GOOD + "out: other\ntraining: {seed: 1, seed: 2}\n")
+    assert lines == [
+        f"{tmp_path}/job.yaml:6:1: key 'out' stands twice; the first is on line 5, remove one",
+        f"{tmp_path}/job.yaml:7:21: key 'seed' stands twice; the first is on line 7, remove one",
+    ]
+
+
+def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
+    with pytest.raises(ConfigurationError, match="no such file; expected a job file"):
+        read_job(tmp_path / "none.yaml")
+    with pytest.raises(ConfigurationError, match="can't be read: Is a directory"):
+        read_job(tmp_path)
+    (tmp_path / "job.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="it is not UTF-8 text"):
+        read_job(tmp_path / "job.yaml")
+
+
+# --- YAML as people expect it ---
+
+
+def test_numbers_and_words_are_those_of_yaml_1_2():
+    text = "[1e-3, 1.5e4, -.5, 010, 0x10, on, yes, no, 1:30, 2020-01-01, true, null, ~, .inf]"
+    assert read_yaml(text, "x") == [
+        1e-3, 1.5e4, -0.5, 10, 16, "on", "yes", "no", "1:30", "2020-01-01", True, None, None, float("inf")
+    ]  # fmt: skip
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+def test_what_is_written_reads_back_to_the_same_value(value):
+    assert read_yaml(write_yaml(value), "x") == value
+
+
+@given(PLAIN)
+def test_what_is_written_means_the_same_to_other_readers(value):
+    assert yaml.safe_load(write_yaml(value)) == value
+
+
+@given(PLAIN)
+def test_a_value_on_one_line_reads_back_inside_a_list(value):
+    assert read_yaml(f"[{flow_text(value)}, 1]", "x") == [value, 1]
