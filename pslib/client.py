@@ -156,7 +156,11 @@ class Client:
             When a server has a table of that name with another description, or a call is on its way that
             the new tables would cut off.
         """
-        values = np.empty(0, np.float32) if initial_dense is None else np.ascontiguousarray(initial_dense)
+        values = (
+            np.empty(0, np.float32)
+            if initial_dense is None
+            else np.ascontiguousarray(initial_dense, np.float32)
+        )
         message = Setup(
             tables={"tables": [spec.to_dict() for spec in tables]},
             dense_length=dense.length if dense else 0,
@@ -252,6 +256,9 @@ class Client:
             table: (_keys(table, keys), _gradients(table, rows, (len(keys), dims.get(table, -1))))
             for table, (keys, rows) in gradients.items()
         }
+        if dense is not None and not isinstance(dense, np.ndarray):
+            expected = f"({self.session.dense_length},) float32"
+            raise ConfigurationError(f"dense gradient: expected {expected}, got {_kind(dense)}")
         if name is None:
             checked = {table: _summed(*pair) for table, pair in checked.items()}
 
