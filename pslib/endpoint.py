@@ -130,6 +130,11 @@ class Endpoint:
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
+    def begin_heartbeats(self, beat: Callable[[], None]) -> None:
+        """Call ``beat`` now and after every turn of the thread, in the thread."""
+        self.every_heartbeat = beat
+        self._link.wake()
+
     def use_timing(self, timing: Timing) -> None:
         """Wait as the cluster's settings say, from the next request on."""
         with self.lock:

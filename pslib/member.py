@@ -20,7 +20,9 @@ from pslib.protocol.messages import Beat, Heartbeat, Leave, Register, Registered
 __all__ = ["Joined", "MemberHandle", "join"]
 
 log = logging.getLogger("pslib")
-ASK_AGAIN_S = 0.05
+ASK_AGAIN_S = 0.02
+ASK_AGAIN_MAX_S = 0.25
+"""Hundreds of processes that wait for a slow one are a few hundred small messages a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class MemberHandle:
         self.rank, self.map_version = joined.rank, joined.map.version
         self._bits = joined.config.partition_bits
         self._heard_s = self.endpoint.clock.now_s()
-        self.endpoint.every_heartbeat = self._turn
+        self.endpoint.begin_heartbeats(self._turn)
 
     def stop_heartbeats(self) -> None:
         """Be silent from now on."""
@@ -146,7 +148,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
     """
     message = Register(member.role, member.address, member.incarnation, os.getpid(), socket.gethostname())
     started_s = clock.now_s()
-    reported_s = started_s
+    reported_s, pause_s = started_s, ASK_AGAIN_S
     while True:
         answer = member.endpoint.ask(member.coordinator, message, patience_s=start_s).wait()
         assert isinstance(answer, Registered)
@@ -160,4 +162,5 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
         if now_s - reported_s > member.endpoint.timing.report_s:
             reported_s = now_s
             log.warning("pslib: waiting %.0f s for %s", now_s - started_s, answer.missing)
-        clock.sleep_s(ASK_AGAIN_S)
+        clock.sleep_s(pause_s)
+        pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)

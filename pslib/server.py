@@ -181,7 +181,7 @@ class Server:
                 self._check()
             for thread in self._threads:
                 thread.finish()
-            self._turn()
+            self._turn(0.0)
             self._member.leave()
         finally:
             for thread in self._threads:
@@ -198,8 +198,8 @@ class Server:
         self._failure = error
         self._link.wake()
 
-    def _turn(self) -> None:
-        for peer, frames in self._link.poll(TURN_S):
+    def _turn(self, patience_s: float = TURN_S) -> None:
+        for peer, frames in self._link.poll(patience_s):
             job = self._session.receive(peer, frames)
             if job:
                 for thread in self._threads:
