@@ -19,6 +19,7 @@ __all__ = ["build_parser", "main"]
 EXIT_USAGE = 64
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
+PORT_MAX = 65535
 
 EPILOG = """exit codes: 0 done, 64 bad configuration or data, 69 a peer is unavailable or was lost,
 70 our own fault, 75 asked to leave (SIGTERM), 130 Ctrl-C"""
@@ -127,8 +128,19 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", help="folder of the run, in place of the file's")
+def _port(text: str) -> int:
+    """A port number for argparse, which names the option when this raises."""
+    port = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 <= port <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 (any) to {PORT_MAX}, got {text!r}")
+    return port
+
+
+def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
+    parser.add_argument("--out", metavar="DIR", help=out)
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="the coordinator's (default: any free)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -139,7 +151,7 @@ def _add_train(commands: _Commands) -> None:
     )
     _add_job(parser)
     parser.add_argument("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
-    _add_run(parser)
+    _add_run(parser, "folder of the run, in place of the file's")
 
 
 def _add_eval(commands: _Commands) -> None:
@@ -164,11 +176,7 @@ def _add_launch(commands: _Commands) -> None:
     parser.add_argument(
         "--shard-threads", type=int, default=1, metavar="N", help="threads of a server (default 1)"
     )
-    parser.add_argument(
-        "--out", metavar="DIR", help="folder for logs and records (default: logs in a temporary one)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_run(parser, "folder for logs and records (default: logs in a temporary one)")
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(
         "--insecure-network",

@@ -27,7 +27,7 @@ def train(options: argparse.Namespace) -> int:
     from launch.train import run_job
 
     job = read_job(options.config, options.overrides, _changes(options))
-    return run_job(job, overwrite=options.overwrite, progress=not options.quiet)
+    return run_job(job, overwrite=options.overwrite, progress=not options.quiet, port=options.port)
 
 
 def evaluate(options: argparse.Namespace) -> int:

@@ -15,8 +15,6 @@ __all__ = ["TRAINERS_HERE", "LocalLauncher", "checkout_path", "worker_environmen
 TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
 """How many trainers share this machine's cores; `launch.worker` sets the threads of BLAS from it."""
 
-LOOPBACK = "tcp://127.0.0.1:0"
-
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:
@@ -26,11 +24,14 @@ class LocalLauncher:
     ----------
     trainers : int
         How many trainers will share the cores.
+    port : int
+        Port of the coordinator; 0 is any free one.
     module : str
         What to run with ``python -m``; another one only in tests.
     """
 
     trainers: int
+    port: int = 0
     module: str = "launch.worker"
 
     def command(self, task: Task) -> Command:
@@ -40,8 +41,8 @@ class LocalLauncher:
         return Command(arguments, worker_environment(os.environ, self.trainers), "localhost")
 
     def listen(self, task: Task) -> str:
-        """Any free port of the loopback address."""
-        return LOOPBACK
+        """The loopback address, where other machines reach nobody."""
+        return f"tcp://127.0.0.1:{self.port if task.role == 'coordinator' else 0}"
 
 
 def worker_environment(inherited: Mapping[str, str], trainers: int) -> dict[str, str]:

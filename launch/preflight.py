@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from pslib.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from pslib.data.dataset import ParquetData
 
-__all__ = ["check_data", "prepare_out"]
+__all__ = ["check_data", "check_port", "prepare_out"]
 
 RUN_FILES = ("job.yaml", "metrics.jsonl", "summary.json", "run.png", "logs", "checkpoint")
 """What a run leaves in its folder, and what ``--overwrite`` removes; anything else there is the user's."""
@@ -70,6 +71,24 @@ def _label_problems(data: ParquetData) -> list[str]:
                 f"{group.file}: row {row} (from 0), column {name!r}: a label is 0 or 1, got {shown}"
             )
     return problems
+
+
+def check_port(port: int) -> None:
+    """See whether a port of the loopback address is free; 0 always is.
+
+    Raises
+    ------
+    ConfigurationError
+        When somebody listens there.
+    """
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"--port: can't listen at 127.0.0.1:{port}: {error.strerror}; choose another, or none"
+            ) from error
 
 
 def prepare_out(out: str | Path, overwrite: bool) -> Path:

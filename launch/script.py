@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from launch.local import LocalLauncher
-from launch.preflight import prepare_out
+from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig
@@ -51,4 +51,5 @@ def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
         raise ConfigurationError(f"{options.script}: no such script")
     servers = 1 if options.servers is None else options.servers
     trainers = 1 if options.trainers is None else options.trainers
-    return LocalLauncher(trainers), servers, trainers
+    check_port(options.port)
+    return LocalLauncher(trainers, options.port), servers, trainers

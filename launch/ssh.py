@@ -160,12 +160,15 @@ class SshLauncher:
         Servers and trainers are numbered in this order; the coordinator runs on the first.
     insecure_network : bool
         Whether they may listen on addresses that other machines reach.
+    port : int
+        Port of the coordinator; 0 is any free one.
     ssh_config : str or None
         Given to ssh as ``-F``.
     """
 
     hosts: Sequence[Host]
     insecure_network: bool = False
+    port: int = 0
     ssh_config: str | None = None
 
     def host_of(self, task: Task) -> Host:
@@ -176,8 +179,8 @@ class SshLauncher:
         return places[task.number]
 
     def listen(self, task: Task) -> str:
-        """Any free port at the host's address."""
-        return f"tcp://{self.host_of(task).address}:0"
+        """The host's address."""
+        return f"tcp://{self.host_of(task).address}:{self.port if task.role == 'coordinator' else 0}"
 
     def command(self, task: Task) -> Command:
         """The ssh that stands for the worker."""
@@ -220,5 +223,5 @@ def ssh_launcher(options: argparse.Namespace) -> tuple[SshLauncher, int, int]:
             f"coordinator and servers would listen at {', '.join(open_)}, which other machines reach, "
             "without encryption: give --insecure-network to allow it"
         )
-    launcher = SshLauncher(hosts, options.insecure_network, options.ssh_config)
+    launcher = SshLauncher(hosts, options.insecure_network, options.port, options.ssh_config)
     return launcher, sum(host.servers for host in hosts), sum(host.trainers for host in hosts)

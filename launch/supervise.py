@@ -300,8 +300,18 @@ class _Run:
         if verdict.culprit is not None:
             if error := status.get("error"):
                 self._say_once(str(error))
-            self._say(self._why(self._running[verdict.culprit], lost_with(verdict.culprit, status)))
+            running = self._running[verdict.culprit]
+            if not self._has_told_all(running):
+                self._say(self._why(running, lost_with(verdict.culprit, status)))
         return Outcome(verdict.exit_code, self._results, status)
+
+    def _has_told_all(self, running: Running) -> bool:
+        """Whether the process has said itself what is wrong with configuration or data: then it is told."""
+        if running.exit_code != ConfigurationError.exit_code:
+            return False
+        complaints = running.complaints()
+        self._look()
+        return bool(complaints) and self._said.issuperset(complaints)
 
     def _why(self, running: Running, lost: str) -> str:
         """One line: who ended how, what was lost, and where to read more."""
@@ -374,6 +384,8 @@ class _Run:
         for task, code in exits.items():
             if task.role == "trainer" and code not in (None, EXIT_DONE) and task not in self._reported:
                 self._reported.add(task)
+                if self._has_told_all(self._running[task]):
+                    continue
                 left = sum(
                     other is None for other_task, other in exits.items() if other_task.role == "trainer"
                 )

@@ -6,7 +6,7 @@ import secrets
 
 from launch.job import Job
 from launch.local import LocalLauncher
-from launch.preflight import check_data, prepare_out
+from launch.preflight import check_data, check_port, prepare_out
 from launch.recorded import run_recorded
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
@@ -15,7 +15,7 @@ from pslib.errors import EXIT_DONE
 __all__ = ["run_job"]
 
 
-def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
+def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0) -> int:
     """Train, test and save what a job file describes.
 
     Parameters
@@ -25,6 +25,8 @@ def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
         Whether an earlier run in ``job.out`` may be replaced.
     progress : bool
         Whether to show a bar.
+    port : int
+        Port of the coordinator; 0 is any free one.
 
     Returns
     -------
@@ -37,6 +39,7 @@ def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
         When data or the output folder do not allow the run; nothing has been changed then.
     """
     check_data(job)
+    check_port(port)
     out = prepare_out(job.out, overwrite)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
@@ -53,7 +56,7 @@ def run_job(job: Job, *, overwrite: bool, progress: bool) -> int:
         "seed": job.training.seed,
         "best_possible_auc": best["auc"] if best else None,
     }
-    launcher = LocalLauncher(job.cluster.trainers)
+    launcher = LocalLauncher(job.cluster.trainers, port)
     outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
     if outcome.exit_code == EXIT_DONE:
         for line in summary_lines(summary, out, best):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,7 @@ def test_help_loads_nothing_heavy():
         (["train"], "required: CONFIG; see pslib train --help"),
         (["train", "job.yaml", "--trainers", "two"], "argument --trainers: invalid int value: 'two'"),
         (["train", "job.yaml", "--trainer", "2"], "unrecognized arguments: --trainer 2"),
+        (["train", "job.yaml", "--port", "65536"], "expected a port from 0 (any) to 65535, got '65536'"),
         (["eval", "job.yaml"], "required: --checkpoint"),
         (["convert", "xml", "a", "b"], "invalid choice: 'xml'"),
         (["launch", "--on", "moon", "x.py"], "invalid choice: 'moon'"),
@@ -248,6 +250,15 @@ def test_evaluating_on_nothing_is_one_line(folder, capsys):
     assert refused(capsys, *arguments) == [
         "nothing to evaluate on: give --data PATH or data.test in the job file"
     ]
+
+
+def test_a_port_in_use_is_one_line(folder, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        (line,) = refused(capsys, "train", folder / "job.yaml", "--quiet", "--port", taken.getsockname()[1])
+    assert "Address already in use; choose another" in line
+    assert not (folder / "run").exists()
 
 
 # --- conversion and data ---
