@@ -41,23 +41,18 @@ class SequentialTrainer:
             name: dense_optimizer.initial_state(value.size) for name, value in self.dense.items()
         }
         self.epochs = 0
-        self.jobs = 0
 
     def fit(self, path: Path, epochs: int = 1) -> None:
         data = ParquetData(str(path), self.model.schema)
         lease_rows = self.lease_rows or default_lease_rows(data.rows, self.batch_rows)
         order = Order(self.seed, [group.rows for group in data.row_groups], lease_rows)
         reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
-        lease = 0
         for epoch in range(self.epochs, self.epochs + epochs):
             for index in range(order.leases(epoch)):
-                stream = self.jobs << 32 | lease
                 for number, batch in enumerate(reader.batches(epoch, index)):
-                    self._train(batch, text_hash(str(self.seed), str(stream), str(number)))
-                lease += 1
+                    self._train(batch, text_hash(str(self.seed), str(epoch), str(index), str(number)))
         reader.close()
         self.epochs += epochs
-        self.jobs += 1
 
     def _train(self, batch, step_seed: int) -> None:
         result = self.model.loss_and_gradients(batch, self.rows(batch.keys), self.dense, step_seed)

@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import pslib
-from pslib.checkpoint import read_manifest
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.metrics import EvalResult
 from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from pslib.transport import Transport, ZmqTransport
 from rec_models.deepfm import DeepFM
+from tests.checkpoints import Content, content_of, state_of
 from tests.clusters import cluster_of
 from tests.reference import SequentialTrainer
 
@@ -36,11 +34,9 @@ CONFIG = GeneratorConfig(
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that training leaves: rows with their state, dense parameters with theirs, and the figures."""
+    """All that training leaves: rows and dense parameters with their state, and the figures."""
 
-    rows: dict[int, bytes]
-    dense: bytes
-    dense_state: bytes
+    content: Content
     result: EvalResult
 
 
@@ -87,65 +83,15 @@ def train_on_cluster(
         )
         trainer.fit(data.train_path, epochs=2)
         trainer.save(folder)
-        return outcome_of(folder, trainer.evaluate(data.test_path))
-
-
-def outcome_of(folder: Path, result: EvalResult) -> Outcome:
-    """What stands in a checkpoint, read with pyarrow alone."""
-    rows: dict[int, bytes] = {}
-    blocks: list[tuple[int, list[float], list[float]]] = []
-    for entry in read_manifest(str(folder)).files:
-        with pa.OSFile(str(folder / entry.name)) as file:
-            columns = pa.ipc.open_file(file).read_all().to_pydict()
-        if not entry.table:
-            blocks += list(zip(columns["first"], columns["weights"], columns["state"], strict=True))
-            continue
-        wide = [columns[name] for part in ("w", "v") for name in (part,) if name in columns]
-        wide += [columns[name] for name in ("w_state", "v_state") if name in columns]
-        for key, *parts in zip(columns["key"], *wide, strict=True):
-            assert key not in rows
-            rows[key] = np.concatenate([np.asarray(part, np.float32) for part in parts]).tobytes()
-    blocks.sort(key=lambda block: block[0])
-    dense = np.concatenate([np.asarray(weights, np.float32) for _, weights, _ in blocks])
-    return Outcome(rows, dense.tobytes(), dense_state_of(blocks), result)
-
-
-def dense_state_of(blocks: list[tuple[int, list[float], list[float]]]) -> bytes:
-    """State by kind and element, so that it does not depend on where blocks are cut; then step counts."""
-    kinds = max((len(state) // len(weights) for _, weights, state in blocks if weights), default=0)
-    arrays = [
-        np.concatenate(
-            [
-                np.asarray(state[kind * len(weights) : (kind + 1) * len(weights)], np.float32)
-                for _, weights, state in blocks
-            ]
-        )
-        for kind in range(kinds)
-    ]
-    counts = {state[-1] for _, weights, state in blocks if len(state) > kinds * len(weights) and weights}
-    return b"".join(array.tobytes() for array in arrays) + np.asarray(sorted(counts), np.float32).tobytes()
+        return Outcome(content_of(folder), trainer.evaluate(data.test_path))
 
 
 def train_plainly(data: Generated, rows: Optimizer, dense: Optimizer) -> Outcome:
     trainer = SequentialTrainer(model_with(rows), batch_rows=BATCH_ROWS, dense_optimizer=dense, seed=SEED)
     trainer.fit(data.train_path, epochs=2)
-    kinds = dense.state_floats(1) - isinstance(dense, Adam)
-    states = list(trainer.dense_state.values())
-    arrays = [
-        np.concatenate(
-            [state[kind * n : (kind + 1) * n] for state, n in zip(states, sizes(trainer), strict=True)]
-        )
-        for kind in range(kinds)
-    ]
-    counts = {float(state[-1]) for state in states} if isinstance(dense, Adam) else set()
-    state = b"".join(array.tobytes() for array in arrays) + np.asarray(sorted(counts), np.float32).tobytes()
-    return Outcome(
-        trainer.saved_rows(), trainer.dense_vector().tobytes(), state, trainer.evaluate(data.test_path)
-    )
-
-
-def sizes(trainer: SequentialTrainer) -> list[int]:
-    return [value.size for value in trainer.dense.values()]
+    pieces = [(value.size, trainer.dense_state[name]) for name, value in trainer.dense.items()]
+    content = Content(trainer.saved_rows(), trainer.dense_vector().tobytes(), state_of(pieces))
+    return Outcome(content, trainer.evaluate(data.test_path))
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +133,7 @@ def test_sockets_give_the_same_bits_as_memory(data: Generated, plainly, tmp_path
 def test_the_reference_changes_with_every_optimizer(plainly) -> None:
     outcomes = [plainly(rows, DENSE_OPTIMIZERS[0]) for rows in ROW_OPTIMIZERS]
     outcomes += [plainly(ROW_OPTIMIZERS[0], dense) for dense in DENSE_OPTIMIZERS[1:]]
-    assert len({outcome.dense for outcome in outcomes}) == len(outcomes)
+    assert len({outcome.content.dense for outcome in outcomes}) == len(outcomes)
 
 
 def test_training_learns_what_was_planted(tmp_path: Path) -> None:

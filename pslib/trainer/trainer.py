@@ -158,15 +158,19 @@ class Trainer:
 
         try:
             pipeline = Pipeline(self._client, job, batches_of, self._table.name, self.staleness, dense=True)
-            pipeline.run(self._train_batch)
+            pipeline.run(lambda item: self._train_batch(item, self._step_seed(counts, first_epoch, item)))
         finally:
             reader.close()
         self._epochs += epochs
 
-    def _train_batch(self, item: Prefetched) -> PendingPush:
+    def _step_seed(self, counts: list[int], first_epoch: int, item: Prefetched) -> int:
+        """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
+        epoch, index = _epoch_and_index(counts, item.lease.index)
+        return text_hash(*map(str, (self.seed, first_epoch + epoch, index, item.number)))
+
+    def _train_batch(self, item: Prefetched, step_seed: int) -> PendingPush:
         pulled = item.pull.wait()
         rows = pulled.rows[self._table.name]
-        step_seed = text_hash(str(self.seed), str(item.lease.stream), str(item.number))
         step = self.model.loss_and_gradients(item.batch, rows, self._layout.views(pulled.dense), step_seed)
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
         gradient = np.ascontiguousarray(step.rows_gradient, np.float32)
