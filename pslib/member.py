@@ -102,6 +102,7 @@ class MemberHandle:
                 f"the coordinator at {self.coordinator} has not answered for {now_s - self._heard_s:.0f} s",
             )
             self._heard_s = now_s
+            return  # a trainer's endpoint takes no question after that; a server asks again in the next turn
         if now_s < self._next_s or self._waiting:
             return
         self._next_s = now_s + self.endpoint.timing.heartbeat_s
