@@ -12,7 +12,7 @@ schema = pslib.Schema(
     dense=[pslib.DenseField(f"I{number}", log1p=True) for number in range(1, 14)],
     sparse=[f"C{number}" for number in range(1, 27)],
 )
-rows = pslib.Adagrad(0.02, initial_accumulator=1e-6)
+rows = pslib.Adagrad(0.05, initial_accumulator=1e-6)
 model = DeepFM(schema, dim=8, hidden=(128, 64), w_optimizer=rows, v_optimizer=rows)
 
 with pslib.connect() as cluster:

@@ -37,7 +37,7 @@ def demo_job(data: str, out: str) -> dict[str, Any]:
         },
         "model": {"name": "deepfm", "dim": 8, "hidden": [128, 64]},
         "optimizers": {
-            "rows": {"name": "Adagrad", "learning_rate": 0.02, "initial_accumulator": 1e-6},
+            "rows": {"name": "Adagrad", "learning_rate": 0.05, "initial_accumulator": 1e-6},
             "dense": {"name": "Adam", "learning_rate": 0.001},
         },
         "training": {"batch_rows": 1024, "staleness": 2, "epochs": 1, "seed": 1},

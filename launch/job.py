@@ -124,6 +124,7 @@ class TrainingSection(_Section):
 
     batch_rows: int = Field(default=4096, ge=1, le=BATCH_ROWS_MAX)
     staleness: int = Field(default=2, ge=0, le=1024)
+    warmup_batches: int = Field(default=500, ge=0)
     epochs: int = Field(default=1, ge=1, le=1_000_000)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     lease_rows: int | None = Field(default=None, ge=1, le=65536)

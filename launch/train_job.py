@@ -84,6 +84,7 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         cluster,
         batch_rows=training.batch_rows,
         staleness=training.staleness,
+        warmup_batches=training.warmup_batches,
         dense_optimizer=job.dense_optimizer,
         seed=training.seed,
         lease_rows=training.lease_rows,

@@ -34,7 +34,7 @@ UNHURRIED = Timing(heartbeat_s=0.2, silence_s=2.0, retry_s=0.5, request_s=20.0, 
 def trainer_on(
     cluster: Cluster, model: CountingModel | None = None, batch_rows: int = 5, **settings: object
 ) -> pslib.Trainer:
-    chosen = {"dense_optimizer": STEP, "progress": False, "lease_rows": 20} | settings
+    chosen = {"dense_optimizer": STEP, "progress": False, "lease_rows": 20, "warmup_batches": 0} | settings
     return pslib.Trainer(model or CountingModel(), cluster, batch_rows=batch_rows, **chosen)
 
 

@@ -1,8 +1,8 @@
 """The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
 Three threads and bounded queues: one reads, one pulls, the caller's computes and pushes; acknowledgements
-come in the endpoint's thread. A semaphore of ``staleness + 1`` permits bounds how far a trainer runs ahead:
-a batch takes a permit before its pull and gives it back when its push is applied everywhere, so with
+come in the endpoint's thread. A semaphore with one permit more than the bound keeps a trainer from
+running too far ahead: a batch takes a permit before its pull and gives it back when its push is applied everywhere, so with
 staleness 0 every pull sees every earlier push.
 """
 
@@ -17,6 +17,7 @@ from pslib.batch import Batch
 from pslib.client import Client, PendingPull, PendingPush
 from pslib.errors import PslibError
 from pslib.trainer.jobs import HeldLease, Job
+from pslib.trainer.staleness import StalenessBound
 
 __all__ = ["Pipeline", "Prefetched"]
 
@@ -60,20 +61,27 @@ class Pipeline:
         Batches of one lease from its ``first_batch`` on.
     table : str
         The table that batches name.
-    staleness : int
-        How many batches may be on their way at once, less one.
+    staleness : StalenessBound
+        How many batches may be on their way at once, less one; it rises while the trainer warms up.
     dense : bool
         Whether each pull reads the dense parameters too.
     """
 
     def __init__(
-        self, client: Client, job: Job, batches_of: BatchesOf, table: str, staleness: int, dense: bool
+        self,
+        client: Client,
+        job: Job,
+        batches_of: BatchesOf,
+        table: str,
+        staleness: StalenessBound,
+        dense: bool,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
         self._table, self._dense = table, dense
-        self._permits = threading.Semaphore(staleness + 1)
+        self._staleness = staleness
+        self._permits = threading.Semaphore(staleness.now + 1)
         self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
-        self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(staleness + 1)
+        self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(staleness.bound + 1)
         self._lock = threading.Lock()
         self._in_flight = 0
         self._ends: list[object] = []
@@ -168,7 +176,8 @@ class Pipeline:
             self._in_flight -= 1
             state.open_batches -= 1
             over = state.read and state.open_batches == 0
-        self._permits.release()
+            risen = self._staleness.batch_done()
+        self._permits.release(1 + risen)
         if over:
             self._end_lease(state)
 

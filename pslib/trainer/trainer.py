@@ -32,6 +32,7 @@ from pslib.trainer.model import TrainableModel
 from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
+from pslib.trainer.staleness import StalenessBound
 
 __all__ = ["Trainer"]
 
@@ -39,6 +40,7 @@ Paths = str | Path | Sequence[str | Path]
 EVALUATE_AHEAD = 4
 """Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
 STALENESS_MAX = 1024
+WARMUP_BATCHES_MAX = 1 << 31
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
 BATCH_ROWS_MAX = 1 << 24
 """Far above any published batch; the rows that one touches would not fit a message any more."""
@@ -59,6 +61,9 @@ class Trainer:
         Examples of a batch.
     staleness : int
         How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact.
+    warmup_batches : int
+        The bound on staleness rises evenly from 0 over so many batches; see `pslib.trainer.staleness` for
+        what the full bound from the first batch on costs.
     dense_optimizer : Optimizer
         For the dense parameters: SGD, Adagrad or Adam.
     seed : int
@@ -83,6 +88,7 @@ class Trainer:
         *,
         batch_rows: int = 4096,
         staleness: int = 2,
+        warmup_batches: int = 500,
         dense_optimizer: Optimizer | None = None,
         seed: int = 0,
         lease_rows: int | None = None,
@@ -90,9 +96,10 @@ class Trainer:
         progress: bool = True,
     ) -> None:
         dense_optimizer = dense_optimizer or Adam()
-        _check_settings(batch_rows, staleness, lease_rows, seed, dense_optimizer)
+        _check_settings(batch_rows, staleness, warmup_batches, lease_rows, seed, dense_optimizer)
         self.model, self.cluster, self.seed = model, cluster, seed
-        self.batch_rows, self.staleness, self.lease_rows = batch_rows, staleness, lease_rows
+        self.batch_rows, self.lease_rows = batch_rows, lease_rows
+        self.staleness = StalenessBound(staleness, warmup_batches)
         self._client = cluster.client
         self._table = model.table()
         self._layout = DenseLayout(model.dense_shapes())
@@ -275,6 +282,7 @@ class Trainer:
         epochs = int(read_manifest(place).about.get("epochs", 0))
         self._single("load", place, lambda: self._client.load(place))
         self._epochs = epochs
+        self.staleness.skip_warmup()
 
     def _single(self, what: str, place: str, work: Callable[[], Any]) -> None:
         """A job of one lease: done by one trainer, awaited by all."""
@@ -306,12 +314,18 @@ class Trainer:
 
 
 def _check_settings(
-    batch_rows: int, staleness: int, lease_rows: int | None, seed: int, dense_optimizer: Optimizer
+    batch_rows: int,
+    staleness: int,
+    warmup_batches: int,
+    lease_rows: int | None,
+    seed: int,
+    dense_optimizer: Optimizer,
 ) -> None:
     """All that is wrong with a trainer's settings, as one ConfigurationError."""
     ranges = [
         ("batch_rows", batch_rows, 1, BATCH_ROWS_MAX),
         ("staleness", staleness, 0, STALENESS_MAX),
+        ("warmup_batches", warmup_batches, 0, WARMUP_BATCHES_MAX),
         ("lease_rows", 1 if lease_rows is None else lease_rows, 1, LEASE_ROWS_MAX),
         ("seed", seed, 0, (1 << 63) - 1),
     ]
