@@ -1,0 +1,128 @@
+"""One ``pslib`` command with real processes, for tests: what it says, whom it has started, what it leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "PSLIB_TEST_COMMAND"
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Wait for a condition; fail with ``what`` when it does not come."""
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, f"waited {limit_s:g} s for {what}"
+        time.sleep(0.02)
+
+
+class Command:
+    """A command that runs in the background, the leader of its own process group as in a terminal.
+
+    Everything it starts inherits a mark in its environment, so that nobody is overlooked: not the processes
+    that watch over workers, nor anybody whose parent has died.
+    """
+
+    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        self._mark = f"{MARK}={folder}-{time.monotonic_ns()}"
+        self._output = folder / f"output-{self._mark.rpartition('-')[2]}.txt"
+        name, _, value = self._mark.partition("=")
+        environment = {**os.environ, name: value, "PYTHONUNBUFFERED": "1"}
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "launch.cli", *map(str, arguments)],
+                env={**environment, "PYTHONPATH": str(ROOT)},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        """What the command has said so far."""
+        return self._output.read_text()
+
+    def lines(self, word: str) -> list[str]:
+        """Lines of the output that hold a word."""
+        return [line for line in self.output.splitlines() if word in line]
+
+    def wait_for(self, text: str, limit_s: float = 30.0) -> None:
+        """Wait until the command has said something."""
+        self._wait(lambda: text in self.output, limit_s, repr(text))
+
+    def wait_for_file(self, name: str, text: str, limit_s: float = 30.0) -> None:
+        """Wait until a file below ``out`` holds a text."""
+        path = self.out / name
+        self._wait(lambda: path.exists() and text in path.read_text(), limit_s, f"{text!r} in {name}")
+
+    def _wait(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+        wait_until(lambda: condition() or self.process.poll() is not None, limit_s, what)
+        assert condition(), f"ended with {self.process.returncode} before {what}:\n{self.output}"
+
+    def pid_of(self, worker: str) -> int:
+        """Process id of ``server 0``, ``trainer 1`` or ``coordinator``, as its log says."""
+        log = self.out / "logs" / f"{worker.replace(' ', '-')}.log"
+        wait_until(lambda: log.exists() and "pslib-started" in log.read_text(), 30, f"{worker} to start")
+        return int(log.read_text().partition("pslib-started ")[2].split()[0])
+
+    def kill(self, worker: str, number: int = signal.SIGKILL) -> float:
+        """Send a signal to one worker; the time at which it was sent."""
+        os.kill(self.pid_of(worker), number)
+        return time.monotonic()
+
+    def finish(self, limit_s: float) -> int:
+        """Wait for the end; the exit code."""
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {limit_s:g} s:\n{self.output}") from None
+
+    def processes(self) -> list[psutil.Process]:
+        """All live processes with this command's mark, itself included."""
+        found = []
+        mark = self._mark.encode()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, psutil.NoSuchProcess):
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(psutil.Process(int(entry.name)))
+        return found
+
+    def ports(self) -> set[int]:
+        """TCP ports on which its processes listen."""
+        ports = set()
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                listening = process.net_connections("tcp")
+                ports |= {one.laddr.port for one in listening if one.status == psutil.CONN_LISTEN}
+        return ports
+
+    def left_over(self, limit_s: float = 10.0) -> list[str]:
+        """Who is still there after a while, in words; nobody is what a test wants."""
+        end_s = time.monotonic() + limit_s
+        while (left := self.processes()) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        words = []
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                words.append(f"{process.pid} {process.status()}: {' '.join(process.cmdline())}")
+        return words
+
+    def clean_up(self) -> None:
+        """End whatever is left, by force."""
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(10)

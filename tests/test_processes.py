@@ -1,0 +1,373 @@
+"""Real processes, killed, stopped and interrupted: how a run ends, what counts, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from cython_ext.hashing import hash_ints
+from pslib.config import Timing
+from tests.command import Command, wait_until
+from tests.counting_script import DENSE, PART, SCHEMA, TABLE
+
+SCRIPT = Path(__file__).with_name("counting_script.py")
+ROWS, SHARED = 24_000, 13
+SILENCE_S = Timing().silence_s
+LOST_SERVER_S = 15
+"""Within so long the end of a server must have ended the run, says the design."""
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every example has an ``id`` of its own and one of a few ``shared`` values."""
+    ids = np.arange(ROWS)
+    table = pa.table(
+        {
+            "label": pa.array(ids % 2, pa.int8()),
+            "id": pa.array(ids * 7 + 1),
+            "shared": pa.array(ids // 5 % SHARED),
+        }
+    )
+    path = tmp_path_factory.mktemp("counting") / "examples.parquet"
+    pq.write_table(table, path, row_group_size=5000)
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a command; after the test nothing that it has started may be there."""
+    commands: list[Command] = []
+
+    def start_one(*arguments: str | Path) -> Command:
+        commands.append(Command(tmp_path, *arguments))
+        return commands[-1]
+
+    yield start_one
+    try:
+        for command in commands:
+            assert command.process.poll() is not None, f"still running:\n{command.output}"
+            assert command.left_over() == []
+    finally:
+        for command in commands:
+            command.clean_up()
+
+
+def launch_counting(
+    start: Start,
+    examples: Path,
+    tmp_path: Path,
+    *,
+    servers: int = 2,
+    trainers: int = 2,
+    more: Sequence[str] = (),
+) -> Command:
+    """The counting script in a cluster, once every trainer is in its first batch."""
+    command = start(
+        "launch", "--servers", str(servers), "--trainers", str(trainers), "--out", tmp_path / "out",
+        SCRIPT, examples, tmp_path / "checkpoint", *more,
+    )  # fmt: skip
+    wait_until(
+        lambda: len(command.lines("first batch")) == trainers or command.process.poll() is not None,
+        40,
+        f"all trainers to train:\n{command.output}",
+    )
+    return command
+
+
+def train_forever(start: Start, examples: Path, tmp_path: Path, *more: str) -> Command:
+    """``pslib train`` on 2 servers and 2 trainers, once the first examples are trained."""
+    job = write_job(tmp_path, examples, epochs=1000)
+    command = start("train", job, "--quiet", *more)
+    wait_until(
+        lambda: trained_examples(command) > 0 or command.process.poll() is not None, 40, command.output
+    )
+    return command
+
+
+def write_job(folder: Path, examples: Path, *, epochs: int, shard_threads: int = 1) -> Path:
+    job = {
+        "data": {
+            "train": str(examples),
+            "test": str(examples),
+            "schema": {"label": "label", "sparse": ["id", "shared"]},
+        },
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 256, "epochs": epochs, "seed": 7},
+        "cluster": {"servers": 2, "trainers": 2, "shard_threads": shard_threads},
+        "out": str(folder / "out"),
+    }
+    path = folder / "job.yaml"
+    path.write_text(json.dumps(job))  # JSON is YAML
+    return path
+
+
+def trained_examples(command: Command) -> int:
+    path = command.out / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max((json.loads(line).get("examples", 0) for line in lines if line.endswith("}")), default=0)
+
+
+def counted(checkpoint: Path) -> tuple[dict[int, float], list[float]]:
+    """What the rows of a checkpoint hold by key, and its dense parameters, read with pyarrow alone."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    rows: dict[int, float] = {}
+    dense: dict[int, list[float]] = {}
+    for file in manifest["files"]:
+        table = pa.ipc.open_file(checkpoint / file["name"]).read_all()
+        if file["table"] == TABLE:
+            values = table.column(PART).combine_chunks().flatten().to_pylist()
+            keys = table.column("key").to_pylist()
+            assert not rows.keys() & set(keys)
+            rows.update(zip(keys, values, strict=True))
+        else:
+            for first, weights in zip(
+                table.column("first").to_pylist(), table.column("weights").to_pylist(), strict=True
+            ):
+                if weights:
+                    dense[first] = weights
+    return rows, [value for first in sorted(dense) for value in dense[first]]
+
+
+def assert_counted_once(checkpoint: Path, examples: Path, epochs: int = 1) -> None:
+    """Each key's row holds how often the key stands in the data: nothing was lost, nothing counts twice."""
+    rows, dense = counted(checkpoint)
+    table = pq.read_table(examples)
+    expected: dict[int, float] = {}
+    for field in SCHEMA.sparse:
+        values, counts = np.unique(table.column(field.name).to_numpy(), return_counts=True)
+        keys = hash_ints(np.ascontiguousarray(values, np.int64), field.salt)
+        expected.update(zip(keys.tolist(), (epochs * counts).astype(float).tolist(), strict=True))
+    wrong = {key: (rows.get(key), count) for key, count in expected.items() if rows.get(key) != count}
+    assert not wrong, f"{len(wrong)} of {len(expected)} keys, for example {list(wrong.items())[:5]}"
+    assert rows.keys() == expected.keys()
+    assert dense == [float(epochs * table.num_rows)] * DENSE
+
+
+# --- runs in which nobody dies -----------------------------------------------------------------------------
+
+
+def test_every_example_counts_once_when_nobody_dies(start: Start, examples: Path, tmp_path: Path) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--epochs", "2"])
+    assert command.finish(60) == 0, command.output
+    assert sorted(line.split("] ")[-1] for line in command.lines("finished")) == ["finished", "finished"]
+    assert_counted_once(tmp_path / "checkpoint", examples, epochs=2)
+
+
+def test_the_summary_of_a_run_balances_what_was_sent_and_what_was_applied(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = start("train", write_job(tmp_path, examples, epochs=3, shard_threads=3), "--quiet")
+    assert command.finish(90) == 0, command.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    listed = (
+        "auc logloss examples seconds examples_per_s servers trainers rows parameters pushes_sent "
+        "pushes_applied staleness_mean staleness_max seed"
+    )
+    assert set(listed.split()) <= summary.keys()
+    assert summary["pushes_sent"] == summary["pushes_applied"] > 0
+    assert summary["updates_sent"] == summary["updates_applied"] > 0
+    assert summary["examples"] == 3 * ROWS
+    assert summary["rows"] == ROWS + SHARED
+    assert (summary["servers"], summary["trainers"], summary["seed"]) == (2, 2, 7)
+    assert 0 <= summary["staleness_mean"] <= summary["staleness_max"] <= 2
+    assert (tmp_path / "out" / "run.png").stat().st_size > 1000
+
+
+# --- a server, the coordinator or the launcher is lost ------------------------------------------------------
+
+
+def test_a_killed_server_ends_the_run_with_one_line_that_names_it_and_what_was_lost(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = train_forever(start, examples, tmp_path)
+    pid = command.pid_of("server 1")
+    killed_s = command.kill("server 1")
+    assert command.finish(LOST_SERVER_S) == 69
+    assert time.monotonic() - killed_s < LOST_SERVER_S
+    (line,) = command.lines("server 1")
+    assert f"pid {pid}" in line
+    assert "was killed by signal 9 (SIGKILL)" in line
+    assert "rows" in line
+    assert "there is no checkpoint" in line
+    assert "Traceback" not in command.output
+
+
+def test_a_server_that_is_stopped_ends_the_run_with_a_line_that_names_it(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = train_forever(start, examples, tmp_path)
+    stopped_s = command.kill("server 0", signal.SIGSTOP)
+    assert command.finish(LOST_SERVER_S + 10) == 69
+    assert time.monotonic() - stopped_s < LOST_SERVER_S + 6
+    assert "has been silent for 6 s and counts as lost" in command.output
+    assert f"pid {command.pid_of('server 0')}" in command.output
+    assert "Traceback" not in command.output
+
+
+def test_a_killed_coordinator_ends_the_run_with_a_line_that_names_it(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = train_forever(start, examples, tmp_path)
+    command.kill("coordinator")
+    assert command.finish(LOST_SERVER_S) == 69
+    (line,) = command.lines("coordinator")
+    assert "was killed by signal 9 (SIGKILL)" in line
+    assert "Traceback" not in command.output
+
+
+def test_nothing_is_left_when_the_launcher_itself_is_killed(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = train_forever(start, examples, tmp_path)
+    ports = command.ports()
+    assert len(ports) == 3
+    command.process.kill()
+    assert command.finish(10) == -signal.SIGKILL
+    assert command.left_over(10) == []
+    assert not ports & listening_ports()
+
+
+def listening_ports() -> set[int]:
+    connections = psutil.net_connections("tcp")
+    return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
+
+
+# --- Ctrl-C and SIGTERM -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to_the_group", [True, False])
+def test_ctrl_c_ends_everything_with_exit_code_130(
+    start: Start, examples: Path, tmp_path: Path, to_the_group: bool
+) -> None:
+    command = train_forever(start, examples, tmp_path)
+    (os.killpg if to_the_group else os.kill)(command.process.pid, signal.SIGINT)
+    assert command.finish(15) == 130
+    assert "Traceback" not in command.output
+    assert command.left_over(0.0) == []
+
+
+def test_sigterm_ends_everything_with_exit_code_75(start: Start, examples: Path, tmp_path: Path) -> None:
+    command = train_forever(start, examples, tmp_path)
+    command.process.terminate()
+    assert command.finish(15) == 75
+    assert "Traceback" not in command.output
+    assert command.left_over(0.0) == []
+
+
+def cycles(start: Start, examples: Path, tmp_path: Path, count: int) -> None:
+    """Start and stop runs at all moments of their lives; none may leave a process or a listening port."""
+    choice = random.Random(count)
+    for number in range(count):
+        out = tmp_path / f"out-{number}"
+        command = start(
+            "launch", "--servers", "2", "--trainers", "2", "--out", out, SCRIPT, examples, tmp_path / "saved",
+        )  # fmt: skip
+        time.sleep(choice.uniform(0.0, 3.0))
+        ports = command.ports()
+        command.process.send_signal(choice.choice([signal.SIGINT, signal.SIGTERM]))
+        assert command.finish(20) in (130, 75, 0, -signal.SIGINT, -signal.SIGTERM), command.output
+        assert command.left_over(10) == []
+        assert not ports & listening_ports()
+        assert "Traceback" not in command.output
+
+
+def test_runs_that_are_stopped_at_any_moment_leave_no_process_and_no_port(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    cycles(start, examples, tmp_path, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_sixty_runs_that_are_stopped_at_any_moment_leave_nothing(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    cycles(start, examples, tmp_path, 60)
+
+
+# --- trainers -----------------------------------------------------------------------------------------------
+
+
+def kill_trainers(command: Command, victims: int, trainers: int, seed: int) -> None:
+    """Kill some trainers, each at a moment of its own."""
+    choice = random.Random(seed)
+    chosen = choice.sample(range(trainers), victims)
+    begin_s = time.monotonic()
+    for after_s, number in sorted((choice.uniform(0.0, 1.2), number) for number in chosen):
+        time.sleep(max(0.0, begin_s + after_s - time.monotonic()))
+        command.kill(f"trainer {number}")
+
+
+def assert_the_others_go_on(command: Command, victims: int, checkpoint: Path, examples: Path) -> None:
+    assert command.finish(60) == 0, command.output
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) == victims
+    assert_counted_once(checkpoint, examples)
+    assert "Traceback" not in command.output
+
+
+@pytest.mark.parametrize(("trainers", "victims", "seed"), [(2, 1, 1), (4, 3, 2)])
+def test_every_example_counts_once_when_trainers_are_killed(
+    start: Start, examples: Path, tmp_path: Path, trainers: int, victims: int, seed: int
+) -> None:
+    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=["--pause-s", "0.01"])
+    kill_trainers(command, victims, trainers, seed)
+    assert_the_others_go_on(command, victims, tmp_path / "checkpoint", examples)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(100, 150))
+def test_every_example_counts_once_whenever_trainers_are_killed(
+    start: Start, examples: Path, tmp_path: Path, seed: int
+) -> None:
+    trainers = 2 + seed % 3
+    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=["--pause-s", "0.01"])
+    kill_trainers(command, trainers - 1, trainers, seed)
+    assert_the_others_go_on(command, trainers - 1, tmp_path / "checkpoint", examples)
+
+
+def test_when_all_trainers_are_killed_the_run_says_so(start: Start, examples: Path, tmp_path: Path) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.01"])
+    for number in range(2):
+        command.kill(f"trainer {number}")
+    assert command.finish(15) == 69
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) == 2
+    assert "Traceback" not in command.output
+
+
+def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.03"])
+    time.sleep(0.3)
+    command.kill("trainer 0", signal.SIGSTOP)
+    command.wait_for("is lost", SILENCE_S + 5)
+    command.kill("trainer 0", signal.SIGCONT)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    (line,) = command.lines("silent too long")
+    assert "trainer 0" in line
+    assert "Traceback" not in command.output
+
+
+def test_the_error_of_a_script_is_the_runs_own(start: Start, examples: Path, tmp_path: Path) -> None:
+    command = start(
+        "launch", "--servers", "2", "--trainers", "2", "--out", tmp_path / "out", SCRIPT, examples,
+        tmp_path / "checkpoint", "--fail-at", "0",
+    )  # fmt: skip
+    assert command.finish(30) == 1
+    assert "ZeroDivisionError: planted" in command.output
