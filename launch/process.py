@@ -88,8 +88,6 @@ class Running:
         The last lines of it.
     pump : threading.Thread
         Copies output to the log until there is no more.
-    worker_pid : int or None
-        Process id on the worker's machine, once it has said so.
     """
 
     task: Task
@@ -98,17 +96,11 @@ class Running:
     process: subprocess.Popen[bytes]
     tail: deque[str]
     pump: threading.Thread
-    worker_pid: int | None = None
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
         return self.process.poll()
-
-    @property
-    def name(self) -> str:
-        """``server 1 (localhost, pid 4711)``."""
-        return f"{self.task.name} ({self.where}, pid {self.worker_pid or self.process.pid})"
 
     def stop(self) -> None:
         """Ask it to end; `launch.guard` kills it a little later if it does not."""

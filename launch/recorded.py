@@ -43,7 +43,8 @@ def run_recorded(
             launcher, plan, observe=lambda status: recorder.observe(_for_recorder(status)), say=say
         )
         figures = summary_of(outcome.status, outcome.results, plan.config)
-        summary = recorder.finish({**figures, **facts, "exit_code": outcome.exit_code})
+        ending = {"exit_code": outcome.exit_code, "error": outcome.reason}
+        summary = recorder.finish({**figures, **facts, **ending})
     return outcome, summary
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig
-from pslib.errors import ConfigurationError
+from pslib.errors import EXIT_DONE, ConfigurationError
 
 __all__ = ["run_script"]
 
@@ -28,15 +29,19 @@ def run_script(options: argparse.Namespace) -> int:
     launcher, servers, trainers = _place(options)
     config = ClusterConfig(servers=servers, trainers=trainers, shard_threads=options.shard_threads)
     out = None if options.out is None else prepare_out(options.out, options.overwrite)
+    logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"
     plan = Plan(
         config=config,
         cluster_id=secrets.token_hex(8),
         trainer_arguments=(options.script, *options.arguments),
-        logs=Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs",
+        logs=logs,
         echo=True,
     )
     facts = {"job": Path(options.script).name}
-    return run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)[0].exit_code
+    outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)
+    if out is None and outcome.exit_code == EXIT_DONE:
+        shutil.rmtree(logs, ignore_errors=True)
+    return outcome.exit_code
 
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:

@@ -7,7 +7,6 @@ acts. Where processes run is a `Launcher`'s business: a new place to run is one 
 from __future__ import annotations
 
 import json
-import queue
 import signal
 import sys
 import threading
@@ -18,8 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from launch.process import MESSAGE_PREFIX, Command, Running, Task, describe_exit, start
+from launch.process import Command, Running, Task, describe_exit, start
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
+from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
@@ -87,11 +87,14 @@ class Outcome:
         What trainers reported as their results, in the order in which they did.
     status : dict
         The coordinator's last status; empty when there was none.
+    reason : str or None
+        What ended a run that failed, in one line.
     """
 
     exit_code: int
     results: list[dict[str, Any]] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +191,10 @@ class _Run:
         self._clock = clock
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
-        self._said: set[str] = set()
-        self._messages: queue.SimpleQueue[tuple[Task, str, str]] = queue.SimpleQueue()
-        self._results: list[dict[str, Any]] = []
-        self._address: str | None = None
+        self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
         self._poller: StatusPoller | None = None
         self._signal: int | None = None
-        self._trained_s: float | None = None
+        self._waits: dict[str, tuple[float, float]] = {}
 
     # --- signals ---
 
@@ -225,21 +225,18 @@ class _Run:
         """Start all, follow them, and say why it is over."""
         config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
         self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict())))
-        verdict = self._follow(lambda: self._address is not None, config.timing.start_s)
-        if verdict is None and self._address is None:
-            self._say(f"the coordinator did not say where it listens within {config.timing.start_s:.0f} s")
-            verdict = Verdict(UnavailableError.exit_code)
+        verdict = self._follow(lambda: self._voices.address is not None)
         if verdict is None:
             self._start_the_others()
-            verdict = self._follow(lambda: False, None)
-            assert verdict is not None
+            verdict = self._follow(lambda: False)
+        assert verdict is not None
         return self._outcome(verdict)
 
     def _start_the_others(self) -> None:
-        assert self._address is not None
-        address, cluster_id = self._address, self._plan.cluster_id
+        address, cluster_id = self._voices.address, self._plan.cluster_id
+        assert address is not None
         self._poller = StatusPoller(lambda: self._watch(address, cluster_id))
-        common = ("--cluster-id", self._plan.cluster_id, "--coordinator", self._address)
+        common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
             self._start("server", number, common)
         for number in range(self._plan.config.trainers):
@@ -253,41 +250,46 @@ class _Run:
         command = self._launcher.command(task)
         log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
         try:
-            self._running[task] = start(task, command, log, self._listen)
+            self._running[task] = start(task, command, log, self._voices.hear)
         except OSError as error:
             raise ConfigurationError(
                 f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"
             ) from error
 
-    def _follow(self, until: Callable[[], bool], limit_s: float | None) -> Verdict | None:
-        """Look until something ends the run (its verdict), ``until`` holds or the time is over (None)."""
-        begin_s = self._clock.now_s()
+    def _follow(self, until: Callable[[], bool]) -> Verdict | None:
+        """Look until something ends the run (its verdict) or ``until`` holds (None)."""
         while not until():
             self._look()
             exits = {task: running.exit_code for task, running in self._running.items()}
             self._report_trainers(exits)
-            verdict = self._asked_to_end() or judge(exits) or self._late_to_leave(exits)
+            verdict = self._asked_to_end() or judge(exits) or self._late(exits)
             if verdict is not None:
                 self._look()
                 return verdict
-            if limit_s is not None and self._clock.now_s() - begin_s > limit_s:
-                return None
             self._clock.sleep_s(LOOK_S)
         return None
 
-    def _late_to_leave(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+    def _late(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""
+        timing = self._plan.config.timing
+        if self._voices.address is None:
+            late = self._waited("the coordinator to say where it listens", timing.start_s)
+            return Verdict(UnavailableError.exit_code) if late else None
         trainers = [code for task, code in exits.items() if task.role == "trainer"]
         if not trainers or None in trainers:
             return None
-        if self._trained_s is None:
-            self._trained_s = self._clock.now_s()
-        if self._clock.now_s() - self._trained_s <= LEAVE_S:
-            return None
-        names = [self._running[task].name for task, code in exits.items() if code is None]
-        self._say(
-            f"all trainers have finished, but {LEAVE_S:.0f} s later still here: {', '.join(names)}; ended"
-        )
-        return Verdict(EXIT_DONE)
+        names = [task.name for task, code in exits.items() if code is None]
+        return Verdict(EXIT_DONE) if self._waited(f"{', '.join(names)} to leave", LEAVE_S) else None
+
+    def _waited(self, what: str, limit_s: float) -> bool:
+        """Whether ``what`` has been waited for too long; says so every few seconds, and at the end."""
+        now_s = self._clock.now_s()
+        begin_s, said_s = self._waits.setdefault(what, (now_s, now_s))
+        late = now_s - begin_s > limit_s
+        if late or now_s - said_s > self._plan.config.timing.report_s:
+            self._waits[what] = (begin_s, now_s)
+            self._say(f"waiting {now_s - begin_s:.0f} s for {what}{'; ended' if late else ''}")
+        return late
 
     def _asked_to_end(self) -> Verdict | None:
         if self._signal is None:
@@ -297,13 +299,20 @@ class _Run:
 
     def _outcome(self, verdict: Verdict) -> Outcome:
         status = self._poller.latest if self._poller is not None else {}
+        reason = status.get("error") or None
+        for running in self._running.values():
+            if running.exit_code is not None:
+                running.pump.join(timeout=1.0)  # its last lines may still be on their way
+        self._look()
         if verdict.culprit is not None:
-            if error := status.get("error"):
-                self._say_once(str(error))
             running = self._running[verdict.culprit]
+            if reason:
+                self._voices.say_once(reason)
+            line = self._why(running, lost_with(verdict.culprit, status))
+            reason = reason or line
             if not self._has_told_all(running):
-                self._say(self._why(running, lost_with(verdict.culprit, status)))
-        return Outcome(verdict.exit_code, self._results, status)
+                self._say(line)
+        return Outcome(verdict.exit_code, self._voices.results, status, reason)
 
     def _has_told_all(self, running: Running) -> bool:
         """Whether the process has said itself what is wrong with configuration or data: then it is told."""
@@ -311,14 +320,15 @@ class _Run:
             return False
         complaints = running.complaints()
         self._look()
-        return bool(complaints) and self._said.issuperset(complaints)
+        return bool(complaints) and self._voices.said.issuperset(complaints)
 
     def _why(self, running: Running, lost: str) -> str:
         """One line: who ended how, what was lost, and where to read more."""
         assert running.exit_code is not None
         how = describe_exit(running.exit_code)
-        said = "; ".join(line for line in running.complaints() if line not in self._said)
-        return f"{running.name} {how}{': ' + said if said else ''}{lost}; its log: {running.log}"
+        said = "; ".join(line for line in running.complaints() if line not in self._voices.said)
+        name = f"{running.task.name} ({running.where}, pid {self._voices.pids.get(running.task, '?')})"
+        return f"{name} {how}{': ' + said if said else ''}{lost}; its log: {running.log}"
 
     def end_all(self) -> None:
         """End what still runs: ask, wait a bounded time, kill."""
@@ -341,44 +351,13 @@ class _Run:
             self._clock.sleep_s(LOOK_S / 4)
         return True
 
-    # --- what the processes say ---
-
-    def _listen(self, task: Task, line: str) -> None:
-        """Called by the thread that reads a process's output."""
-        if line.startswith(MESSAGE_PREFIX):
-            word, _, rest = line.removeprefix(MESSAGE_PREFIX).partition(" ")
-            self._messages.put((task, word, rest))
-        elif line.startswith("pslib: "):
-            self._messages.put((task, "says", line.removeprefix("pslib: ")))
-        elif self._plan.echo and task.role == "trainer":
-            from tqdm import tqdm
-
-            prefix = f"[{task.name}] " if self._plan.config.trainers > 1 else ""
-            tqdm.write(f"{prefix}{line}", file=sys.stdout)  # keeps a bar and other threads' lines apart
-            sys.stdout.flush()
-
     def _look(self) -> None:
-        """Take in all messages, and the newest status."""
-        while not self._messages.empty():
-            task, word, rest = self._messages.get()
-            if word == "started":
-                self._running[task].worker_pid = int(rest)
-            elif word == "listening":
-                self._address = rest
-            elif word == "result":
-                self._results.append(json.loads(rest))
-            elif word == "says":
-                self._say_once(rest, f"{task.name}: ")
+        """Take in what has been said, and the newest status."""
+        self._voices.take_in()
         if self._poller is not None and (status := self._poller.news()) is not None:
             for event in status.get("events", ()):
-                self._say_once(event)
+                self._voices.say_once(event)
             self._observe(status)
-
-    def _say_once(self, line: str, prefix: str = "") -> None:
-        """Two trainers that stumble over the same thing say the same line: once is enough."""
-        if line not in self._said:
-            self._said.add(line)
-            self._say(f"{prefix}{line}")
 
     def _report_trainers(self, exits: Mapping[Task, int | None]) -> None:
         for task, code in exits.items():

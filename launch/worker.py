@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.guard import die_with_launcher
+from launch.local import TRAINERS_HERE
 
 __all__ = ["main"]
 
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.guarded:
         die_with_launcher()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
     _tell("started", str(os.getpid()))
     _set_threads(options.role)
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -72,7 +74,7 @@ def _tell(word: str, text: str) -> None:
 def _set_threads(role: str) -> None:
     """Share the cores between the trainers of this machine, before any library has counted them."""
     cores = len(os.sched_getaffinity(0))
-    sharing = int(os.environ.get("PSLIB_TRAINERS_HERE", "1"))
+    sharing = int(os.environ.get(TRAINERS_HERE, "1"))
     threads = max(1, cores // sharing) if role == "trainer" else 1
     for variable in _THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads))

@@ -1,6 +1,5 @@
 """Launching over ssh: hosts files, and two hosts (network namespaces) with a real sshd each."""
 
-import argparse
 import getpass
 import json
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.cli import main
+from launch.cli import build_parser, main
 from launch.process import Task
 from launch.ssh import SshLauncher, read_hosts, ssh_launcher
 from pslib.data.generator import GeneratorConfig, generate
@@ -79,10 +78,12 @@ def test_a_host_without_a_known_address_asks_for_one():
 def test_listening_beyond_this_machine_needs_to_be_allowed(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("10.0.0.1\n10.0.0.2\n")
-    given = {"hosts": str(hosts), "servers": None, "trainers": None, "ssh_config": None}
+    given = ["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"]
     with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1, 10\.0\.0\.2.*give --insecure-network"):
-        ssh_launcher(argparse.Namespace(**given, insecure_network=False))
-    launcher, servers, trainers = ssh_launcher(argparse.Namespace(**given, insecure_network=True))
+        ssh_launcher(build_parser().parse_args(given))
+    launcher, servers, trainers = ssh_launcher(
+        build_parser().parse_args(["launch", "--insecure-network", *given[1:]])
+    )
     assert (servers, trainers) == (2, 2)
     assert launcher.listen(Task("server", 1)) == "tcp://10.0.0.2:0"
     assert launcher.listen(Task("coordinator", 0)) == "tcp://10.0.0.1:0"
@@ -91,9 +92,7 @@ def test_listening_beyond_this_machine_needs_to_be_allowed(tmp_path):
 def test_loopback_hosts_need_no_permission(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("localhost servers=1 trainers=2\n")
-    options = argparse.Namespace(
-        hosts=str(hosts), servers=None, trainers=None, ssh_config=None, insecure_network=False
-    )
+    options = build_parser().parse_args(["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"])
     assert ssh_launcher(options)[1:] == (1, 2)
 
 

@@ -1,0 +1,94 @@
+"""What processes say: lines for their launcher, lines for people, and the output of scripts."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from launch.process import MESSAGE_PREFIX, Task
+
+__all__ = ["Voices"]
+
+PEOPLE_PREFIX = "pslib: "
+WORDS = ("started", "listening", "result")
+
+
+class Voices:
+    """Takes lines from the threads that read them, and works on them in the launcher's own.
+
+    Parameters
+    ----------
+    echo : bool
+        Whether to show what trainers print.
+    trainers : int
+        With more than one, what they print gets their names.
+    say : callable
+        Called with one line for people.
+
+    Attributes
+    ----------
+    address : str or None
+        Where the coordinator listens, once it has said so.
+    results : list of dict
+        What trainers have reported.
+    pids : dict of Task to int
+        Process id of each worker on its own machine.
+    said : set of str
+        Lines that people have seen.
+    """
+
+    def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:
+        self.address: str | None = None
+        self.results: list[dict[str, Any]] = []
+        self.pids: dict[Task, int] = {}
+        self.said: set[str] = set()
+        self._echo = echo
+        self._named = trainers > 1
+        self._say = say
+        self._waiting: queue.SimpleQueue[tuple[Task, str, str]] = queue.SimpleQueue()
+
+    def hear(self, task: Task, line: str) -> None:
+        """Take a line of a process; any thread may call it."""
+        word, _, rest = line.removeprefix(MESSAGE_PREFIX).partition(" ")
+        if line.startswith(MESSAGE_PREFIX) and word in WORDS:
+            self._waiting.put((task, word, rest))
+        elif line.startswith(PEOPLE_PREFIX):
+            self._waiting.put((task, "says", line.removeprefix(PEOPLE_PREFIX)))
+        elif self._echo and task.role == "trainer":
+            self._show(f"[{task.name}] {line}" if self._named else line)
+
+    def take_in(self) -> None:
+        """Work on all lines that have come."""
+        while not self._waiting.empty():
+            task, word, rest = self._waiting.get()
+            if word == "says":
+                self.say_once(rest, f"{task.name}: ")
+            else:
+                self._take_message(task, word, rest)
+
+    def say_once(self, line: str, prefix: str = "") -> None:
+        """Tell people, unless they know: two trainers that stumble over the same thing say the same line."""
+        if line not in self.said:
+            self.said.add(line)
+            self._say(f"{prefix}{line}")
+
+    def _take_message(self, task: Task, word: str, rest: str) -> None:
+        if word == "listening" and task.role == "coordinator":
+            self.address = rest
+        with suppress(ValueError):  # a user's script may print anything
+            if word == "started":
+                self.pids.setdefault(task, int(rest))
+            elif word == "result" and isinstance(result := json.loads(rest), dict):
+                self.results.append(result)
+
+    @staticmethod
+    def _show(line: str) -> None:
+        from tqdm import tqdm
+
+        with suppress(OSError):  # `pslib launch ... | head`: the run goes on
+            tqdm.write(line, file=sys.stdout)  # keeps a bar and other threads' lines apart
+            sys.stdout.flush()
