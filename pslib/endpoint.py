@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from pslib.clock import Clock
@@ -74,12 +75,12 @@ class Pending(Generic[ValueT]):
 
     def succeed(self, value: ValueT) -> None:
         """Give the answer; the first one counts."""
-        if not self._future.done():
+        with suppress(InvalidStateError):
             self._future.set_result(value)
 
     def fail(self, error: PslibError) -> None:
         """Give an error instead of an answer."""
-        if not self._future.done():
+        with suppress(InvalidStateError):
             self._future.set_exception(error)
 
 
@@ -174,6 +175,7 @@ class Endpoint:
             pending: list[Pending[Message] | Pending[int]] = [*self._asked.values(), *self._calls.values()]
             self._asked.clear()
             self._calls.clear()
+            self.requests.cancel_all()
         for one in pending:
             one.fail(error)
 
@@ -204,8 +206,10 @@ class Endpoint:
             log.exception("pslib: the endpoint's thread has died")
             self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))
         finally:
-            self._send_all()
-            self._link.close()
+            try:
+                self._send_all()  # the last good-byes
+            finally:
+                self._link.close()
 
     def _turn(self) -> None:
         self._send_all()

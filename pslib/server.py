@@ -16,6 +16,7 @@ from pslib.config import Timing
 from pslib.endpoint import Endpoint
 from pslib.errors import CheckpointError
 from pslib.member import MemberHandle, join
+from pslib.partition_map import PartitionMap
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Load, Message, Save
 from pslib.protocol.server_session import Job, ServerSession, merge_results, run_on_shard, shard_stats
@@ -158,6 +159,7 @@ class Server:
         self._threads = [_ShardThread(shard, self._done, self._fail) for shard in shards]
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
+        self._member.on_map = self._new_map
         self._member.start_heartbeats(joined)
 
     @property
@@ -223,6 +225,11 @@ class Server:
             thread.put(thread.refresh_stats)
         self._streams_done_below = max(below, self._streams_done_below)
         return merge_results([thread.stats for thread in self._threads])
+
+    def _new_map(self, new_map: PartitionMap) -> None:
+        """A published map says that the moves up to it are complete."""
+        for thread in self._threads:
+            thread.put(lambda shard: shard.forget_images(new_map.version))
 
     def _close(self) -> None:
         self._member.stop_heartbeats()

@@ -106,6 +106,12 @@ class RequestTable:
             for attempt in request.attempts:
                 del self._by_attempt[attempt]
 
+    def cancel_all(self) -> None:
+        """Stop asking anybody anything; what is queued is not sent."""
+        self._open.clear()
+        self._by_attempt.clear()
+        self.outbox.clear()
+
     def tick(self, now_s: float) -> list[Expired]:
         """Send again what is due; return, and forget, what nobody has answered in time."""
         expired = []

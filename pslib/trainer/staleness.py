@@ -2,10 +2,10 @@
 
 Stale gradients do their harm at the start, when all rows are new and every gradient points the same way: the
 model overshoots, and Adagrad's accumulators never forget it. On the generated demo data (DeepFM, 1,500,000
-examples in batches of 1,024, row Adagrad 0.05, best possible AUC 0.832) a sequential simulation that delays every
-push by 4 batches falls from AUC 0.813 to 0.776; when the first 200 batches are exact it reaches 0.805, when the
-first 600 are, 0.809. Two asynchronous trainers with staleness 2 reach 0.794 with the full bound from the first
-batch on and 0.811 when it rises over 500 (2026-11-21).
+examples in batches of 1,024, row Adagrad 0.05, best possible AUC 0.832) a sequential simulation that delays
+every push by 4 batches falls from AUC 0.813 to 0.776; when the first 200 batches are exact it reaches 0.805,
+when the first 600 are, 0.809. Two asynchronous trainers with staleness 2 reach 0.794 with the full bound from
+the first batch on and 0.811 when it rises over 500 (2026-11-21).
 """
 
 from __future__ import annotations
