@@ -205,6 +205,39 @@ def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Pat
     assert any("is lost" in event and "leases go to the others" in event for event in events)
 
 
+def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_path: Path) -> None:
+    """It was only slow: its leases have gone to the other, and what it pushes late must not count again."""
+    path = write_examples(tmp_path / "a.parquet", 400)
+    pushed_late: list[int] = []
+
+    def slow(cluster: Cluster) -> None:
+        steps = 0
+
+        def look(batch, rows) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 7:
+                cluster.client.member.stop_heartbeats()
+                time.sleep(2 * UNHURRIED.silence_s)
+            if steps >= 7:
+                pushed_late.append(steps)
+
+        trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
+
+    def living(cluster: Cluster) -> np.ndarray:
+        model = CountingModel(lambda _batch, _rows: time.sleep(0.002))
+        trainer_on(cluster, model, staleness=3).fit(path)
+        time.sleep(UNHURRIED.silence_s)
+        assert examples_counted(cluster) == 400
+        return counts_of(cluster, np.arange(400))
+
+    with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
+        came_back, counts = running.run(slow, living)
+    assert isinstance(came_back, UnavailableError)
+    assert pushed_late
+    assert (counts == 1).all()
+
+
 def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 300)
 
@@ -232,6 +265,8 @@ def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp
 def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 300)
 
+    trained = threading.Event()
+
     def careless(cluster: Cluster) -> str:
         def look(batch, rows) -> None:
             raise ZeroDivisionError("a bug in the model")
@@ -239,11 +274,14 @@ def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -
         trainer = trainer_on(cluster, CountingModel(look))
         with pytest.raises(ZeroDivisionError):
             trainer.fit(path)
-        return trainer.save(tmp_path / "saved")
+        place = trainer.save(tmp_path / "saved")
+        assert trained.wait(20.0)
+        return place
 
     def careful(cluster: Cluster) -> str:
         trainer = trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.001)))
         trainer.fit(path)
+        trained.set()
         assert (counts_of(cluster, np.arange(300)) == 1).all()
         return trainer.save(tmp_path / "saved")
 
@@ -294,11 +332,18 @@ def test_trainers_with_different_models_end_with_a_line_for_one_of_them() -> Non
 # --- errors
 
 
-def test_an_error_in_the_model_ends_fit_with_it_and_leaves_no_thread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last_step", [1, 20, 40])
+def test_an_error_in_the_model_ends_fit_with_it_and_leaves_no_thread(tmp_path: Path, last_step: int) -> None:
+    """At the first step the reader is ahead; at the last one it waits for leases that never end."""
     path = write_examples(tmp_path / "a.parquet", 200)
+    steps = 0
 
     def look(batch, rows) -> None:
-        raise ZeroDivisionError("a bug in the model")
+        nonlocal steps
+        steps += 1
+        if steps == last_step:
+            time.sleep(0.1)
+            raise ZeroDivisionError("a bug in the model")
 
     with cluster_of() as running:
         trainer = trainer_on(running.join(), CountingModel(look))
