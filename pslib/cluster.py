@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import secrets
@@ -109,7 +110,7 @@ class Embedded:
 
 
 class Cluster:
-    """This process's place in a cluster; a context manager.
+    """This process's place in a cluster; a context manager, which also closes when the process ends.
 
     Attributes
     ----------
@@ -124,6 +125,7 @@ class Cluster:
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._closed = False
+        atexit.register(self.close)
 
     @property
     def rank(self) -> int:
@@ -164,6 +166,7 @@ class Cluster:
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self.close)
         try:
             for before, _after in self._at_close:
                 before()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -627,6 +630,39 @@ def test_an_embedded_cluster_closes_quickly_and_leaves_no_thread(tmp_path: Path)
         started = time.monotonic()
     assert time.monotonic() - started < 2.0
     assert own_threads() == before
+
+
+FORGETFUL = """
+import sys
+import pslib
+from tests.counting import STEP, CountingModel
+
+cluster = pslib.connect(servers=2)
+trainer = pslib.Trainer(CountingModel(), cluster, dense_optimizer=STEP, progress=False, out=sys.argv[2])
+trainer.fit(sys.argv[1])
+if sys.argv[3] == "fails":
+    raise ZeroDivisionError("a bug in the script")
+"""
+
+
+@pytest.mark.parametrize(("ending", "exit_code"), [("ends", 0), ("fails", 1)])
+def test_a_script_that_does_not_close_its_cluster_leaves_it_in_order(
+    tmp_path: Path, ending: str, exit_code: int
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", 60)
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETFUL, path, tmp_path / "out", ending],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == exit_code, done.stderr
+    assert ("a bug in the script" in done.stderr) == (ending == "fails")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["examples"] == 60
+    assert summary["pushes_sent"] == summary["pushes_applied"]
 
 
 def test_a_cluster_closed_while_others_are_missing_closes_quickly() -> None:
