@@ -1,9 +1,9 @@
 """The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
 Three threads and bounded queues: one reads, one pulls, the caller's computes and pushes; acknowledgements
-come in the endpoint's thread. A semaphore with one permit more than the bound keeps a trainer from running too
-far ahead: a batch takes a permit before its pull and gives it back when its push is applied everywhere, so with
-staleness 0 every pull sees every earlier push.
+come in the endpoint's thread. A semaphore with one permit more than the bound keeps a trainer from running
+too far ahead: a batch takes a permit before its pull and gives it back when its push is applied everywhere, so
+with staleness 0 every pull sees every earlier push.
 """
 
 from __future__ import annotations
