@@ -2,8 +2,8 @@
 
 Three threads and bounded queues: one reads, one pulls, the caller's computes and pushes; acknowledgements
 come in the endpoint's thread. A semaphore with one permit more than the bound keeps a trainer from running
-too far ahead: a batch takes a permit before its pull and gives it back when its push is applied everywhere, so
-with staleness 0 every pull sees every earlier push.
+too far ahead: a batch takes a permit before its pull and gives it back when its push is applied everywhere,
+so with staleness 0 every pull sees every earlier push.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ class Pipeline:
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(staleness.bound + 1)
         self._lock = threading.Lock()
         self._in_flight = 0
-        self._ends: list[object] = []
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._threads = [
