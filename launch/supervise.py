@@ -35,6 +35,9 @@ STOP_S = 6.0
 LEAVE_S = 30.0
 """How long servers and coordinator may take to leave when all trainers have finished."""
 
+LOST_S = 5.0
+"""How long a trainer that counts as lost may go on when all others have left: it was silent for long enough."""
+
 EXIT_INTERRUPTED = 130
 """The shell's code for Ctrl-C."""
 
@@ -275,11 +278,21 @@ class _Run:
         if self._voices.address is None:
             late = self._waited("the coordinator to say where it listens", timing.start_s)
             return Verdict(UnavailableError.exit_code) if late else None
-        trainers = [code for task, code in exits.items() if task.role == "trainer"]
-        if not trainers or None in trainers:
+        if all(task.role != "trainer" for task in exits):
             return None
-        names = [task.name for task, code in exits.items() if code is None]
-        return Verdict(EXIT_DONE) if self._waited(f"{', '.join(names)} to leave", LEAVE_S) else None
+        left = [task for task, code in exits.items() if code is None]
+        names = ", ".join(task.name for task in left)
+        if all(task.role != "trainer" for task in left):
+            return Verdict(EXIT_DONE) if self._waited(f"{names} to leave", LEAVE_S) else None
+        if all(task.role == "trainer" and self._counts_as_lost(task) for task in left):
+            late = self._waited(f"{names} to end, whose work others have done", LOST_S)
+            return Verdict(EXIT_DONE) if late else None
+        return None
+
+    def _counts_as_lost(self, trainer: Task) -> bool:
+        """Whether the coordinator has given up a trainer that is there still: stopped, or out of reach."""
+        lost = self._poller.latest.get("trainers_lost", ()) if self._poller is not None else ()
+        return any(where.startswith(f"pid {self._voices.pids.get(trainer)} on ") for where in lost)
 
     def _waited(self, what: str, limit_s: float) -> bool:
         """Whether ``what`` has been waited for too long; says so every few seconds, and at the end."""

@@ -364,6 +364,16 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     assert "Traceback" not in command.output
 
 
+def test_a_trainer_that_never_wakes_up_does_not_keep_the_run_from_ending(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.005"])
+    command.kill("trainer 1", signal.SIGSTOP)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert "for trainer 1 to end, whose work others have done; ended" in command.output
+
+
 def test_the_error_of_a_script_is_the_runs_own(start: Start, examples: Path, tmp_path: Path) -> None:
     command = start(
         "launch", "--servers", "2", "--trainers", "2", "--out", tmp_path / "out", SCRIPT, examples,

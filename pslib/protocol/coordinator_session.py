@@ -350,6 +350,7 @@ class CoordinatorSession:
             "staleness_max": staleness_max,
             "servers": len(self.members.live("server")),
             "trainers": len(self.members.live("trainer")),
+            "trainers_lost": [one.where for one in self.members.trainers if one.state == "lost"],
             "servers_configured": self.config.servers,
             "trainers_configured": self.config.trainers,
             "seconds": now_s - (self._started_s or now_s),
