@@ -36,7 +36,7 @@ LEAVE_S = 30.0
 """How long servers and coordinator may take to leave when all trainers have finished."""
 
 LOST_S = 5.0
-"""How long a trainer that counts as lost may go on when all others have left: it was silent for long enough."""
+"""How long a trainer that counts as lost may go on when all others have left; it was silent long enough."""
 
 EXIT_INTERRUPTED = 130
 """The shell's code for Ctrl-C."""
