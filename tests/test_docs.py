@@ -61,7 +61,7 @@ def test_the_code_tour_names_every_room_of_the_house():
     tour = README.split("## Code tour")[1]
     rooms = [ROOT / "cython_ext", ROOT / "rec_models", ROOT / "launch"]
     rooms += [path for path in (ROOT / "pslib").iterdir() if path.is_dir() and not path.name.startswith("_")]
-    missing = [room.name for room in rooms if f"{room.relative_to(ROOT)}/" not in tour]
+    missing = [room.name for room in rooms if f"]({room.relative_to(ROOT)})" not in tour]
     assert missing == []
 
 

@@ -41,6 +41,8 @@ __all__ = ["CoordinatorSession"]
 FAILURE_CHARS_MAX = 1000
 """An error text must fit a message, whatever it quotes."""
 NO_OWNERS = np.empty(0, np.uint16)
+SCORES_KEPT = 16
+"""Parts of an evaluation that wait to be merged."""
 _PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
 _SUMMED = (
     "examples",
@@ -286,6 +288,8 @@ class CoordinatorSession:
             return Failure("fenced", f"lease {message.stream} has another holder by now")
         if scores and not was_done:
             job.scores.append(scores)
+            if len(job.scores) >= SCORES_KEPT:  # what is equal is counted together: memory follows scores
+                job.scores[:] = [ScoreCounts.merge(job.scores)]
         if job.book.done:
             self._finish(now_s, job)
         return Done()
