@@ -37,6 +37,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest cython_ext --concise --allowlist .ci/stubtest_allowed.txt
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/cython-lint cython_ext
 	$(BIN)/lint-imports
 
