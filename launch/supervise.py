@@ -286,7 +286,7 @@ class _Run:
             return Verdict(EXIT_DONE) if self._waited(f"{names} to leave", LEAVE_S) else None
         if all(task.role == "trainer" and self._counts_as_lost(task) for task in left):
             late = self._waited(f"{names} to end, whose work others have done", LOST_S)
-            return Verdict(EXIT_DONE) if late else None
+            return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
         return None
 
     def _counts_as_lost(self, trainer: Task) -> bool:

@@ -115,8 +115,9 @@ class Membership:
         return [member for member in members if member.state == "live"]
 
     def trainers_over(self) -> bool:
-        """Whether trainers were here and all of them have gone."""
-        return bool(self.trainers) and self._started and not self.live("trainer")
+        """Whether trainers were here, no other is awaited, and all of them have gone."""
+        complete = self._started or len(self.trainers) >= self.config.trainers
+        return bool(self.trainers) and complete and not self.live("trainer")
 
     def servers_over(self) -> bool:
         """Whether no server is live."""

@@ -258,6 +258,24 @@ class TestSilence:
         assert cluster.status["error"] == "all trainers are lost before the work was done"
         assert cluster.beat("server", 0).order == "fail"
 
+    @pytest.mark.parametrize("jobs", [0, 1])
+    def test_a_script_whose_trainers_are_all_lost_between_two_calls_has_failed(self, jobs: int) -> None:
+        cluster = Cluster()
+        for _ in range(jobs):
+            cluster.open(0, leases=1)
+            cluster.lease(0)
+            cluster.end(0, 0)
+        cluster.pass_time(7, *EVERYBODY[:2])
+        assert cluster.status["error"] == "all trainers are lost before the work was done"
+        assert cluster.beat("server", 0).order == "fail"
+
+    def test_a_trainer_that_is_lost_after_the_others_have_finished_is_no_failure(self) -> None:
+        cluster = Cluster()
+        cluster.ask(Leave("trainer", 0, 100, {}))
+        cluster.pass_time(7, *EVERYBODY[:2])
+        assert cluster.status["error"] is None
+        assert cluster.beat("server", 0).order == "leave"
+
 
 class TestLeaving:
     def _leave(self, cluster: Cluster, role: str, rank: int, **progress: Any) -> None:

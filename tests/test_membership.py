@@ -119,6 +119,16 @@ def test_trainers_are_over_when_all_that_were_here_have_gone() -> None:
     )
 
 
+def test_trainers_are_over_when_all_have_come_and_gone_before_they_could_start() -> None:
+    members = Membership(CONFIG)
+    trainers = [_join(members, "trainer", 3)]
+    trainers[0].state = "lost"
+    assert not members.trainers_over()  # another is awaited
+    trainers.append(_join(members, "trainer", 4))
+    trainers[1].state = "lost"
+    assert members.trainers_over()
+
+
 def test_servers_are_over_when_none_is_live() -> None:
     members = Membership(CONFIG)
     _servers_ready(members)

@@ -125,8 +125,15 @@ class CoordinatorSession:
                 self.events.append(
                     f"trainer {member.rank} ({member.where}) is lost; {freed} leases go to the others"
                 )
-                if self.members.trainers_over() and any(not job.book.done for job in self.jobs):
-                    self.fail("all trainers are lost before the work was done")
+        if self._work_is_lost():
+            self.fail("all trainers are lost before the work was done")
+
+    def _work_is_lost(self) -> bool:
+        """Whether nobody is left for work that is not done; only a trainer that leaves knows that all is."""
+        if not self.members.trainers_over():
+            return False
+        nobody_left = all(member.state == "lost" for member in self.members.trainers)
+        return nobody_left or any(not job.book.done for job in self.jobs)
 
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
