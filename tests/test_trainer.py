@@ -241,6 +241,41 @@ def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_pat
     assert (counts == 1).all()
 
 
+def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tmp_path: Path) -> None:
+    path, checkpoint = write_examples(tmp_path / "a.parquet", 40), tmp_path / "checkpoint"
+    written, saved = threading.Event(), threading.Event()
+
+    def sleeper(cluster: Cluster) -> None:
+        trainer, save_files = trainer_on(cluster), cluster.client.save_files
+        trainer.fit(path)
+
+        def save_files_and_sleep(place: str, stem: str) -> list[dict[str, object]]:
+            entries = save_files(place, stem)
+            cluster.client.member.stop_heartbeats()
+            written.set()
+            assert saved.wait(20)
+            return entries
+
+        cluster.client.save_files = save_files_and_sleep
+        trainer.save(checkpoint)
+
+    def heir(cluster: Cluster) -> np.ndarray:
+        trainer = trainer_on(cluster)
+        trainer.fit(path)
+        assert written.wait(20)
+        trainer.save(checkpoint)
+        saved.set()
+        time.sleep(0.5)
+        trainer.load(checkpoint)
+        return counts_of(cluster, np.arange(40))
+
+    with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
+        came_back, counts = running.run(sleeper, heir)
+    assert isinstance(came_back, UnavailableError)
+    assert not isinstance(counts, BaseException), counts
+    assert (counts == 1).all()
+
+
 def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 300)
 

@@ -124,6 +124,16 @@ class Job:
         assert isinstance(answer, Lease)
         return answer
 
+    def confirm(self) -> None:
+        """Make sure that the leases held here are still this trainer's, before what can't be undone.
+
+        Raises
+        ------
+        UnavailableError
+            When the coordinator counts this trainer as lost: others have its leases.
+        """
+        self._next()
+
     def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
         """Say that all batches of a lease are applied everywhere; the pending is done when it is recorded."""
         message = EndLease(

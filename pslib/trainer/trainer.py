@@ -245,10 +245,10 @@ class Trainer:
             When the place can't be written by the servers.
         """
         place = _place(path)
-        self._single("save", place, lambda: self._save(place))
+        self._single("save", place, lambda job: self._save(place, job))
         return place
 
-    def _save(self, place: str) -> None:
+    def _save(self, place: str, job: Job) -> None:
         entries = self._client.save_files(place, secrets.token_hex(4))
         manifest = Manifest(
             tables=[self._table.to_dict()],
@@ -268,6 +268,7 @@ class Trainer:
             },
             saved_utc=utc_now_text(),
         )
+        job.confirm()  # one that slept too long must not put its manifest over that of its heir
         commit(place, manifest)
 
     def load(self, path: str | Path) -> None:
@@ -280,16 +281,16 @@ class Trainer:
         """
         place = _place(path)
         epochs = int(read_manifest(place).about.get("epochs", 0))
-        self._single("load", place, lambda: self._client.load(place))
+        self._single("load", place, lambda _job: self._client.load(place))
         self._epochs = epochs
         self.staleness.skip_warmup()
 
-    def _single(self, what: str, place: str, work: Callable[[], Any]) -> None:
+    def _single(self, what: str, place: str, work: Callable[[Job], Any]) -> None:
         """A job of one lease: done by one trainer, awaited by all."""
         spec = JobSpec(what, text_hash(what, place), {"path": place}, np.zeros(1, np.uint32))
         job = Job(self._client, self._progress, self.cluster.next_job(), spec)
         for lease in job.leases():
-            work()
+            work(job)
             job.end(lease).wait()
 
     def _open(
