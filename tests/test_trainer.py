@@ -719,3 +719,15 @@ def test_a_cluster_may_be_closed_twice_and_with_pulls_on_their_way() -> None:
         for pull in pulls:
             with suppress(UnavailableError):
                 assert pull.wait(1.0).rows["counts"].shape == (1000, 1)
+
+
+def test_more_epochs_than_a_job_lists_are_trained_job_after_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pslib.trainer.trainer.EPOCHS_A_JOB", 2)
+    path = write_examples(tmp_path / "a.parquet", 7)
+    with pslib.connect() as cluster:
+        trainer_on(cluster).fit(path, epochs=5)
+        jobs = [job["epochs"] for job in cluster.status()["results"] if job["kind"] == "fit"]
+        assert jobs == [2, 2, 1]
+        assert counts_of(cluster, np.arange(7)).tolist() == [5.0] * 7

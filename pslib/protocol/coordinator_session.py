@@ -123,7 +123,7 @@ class CoordinatorSession:
                     len(job.book.trainer_lost((member.rank, member.incarnation))) for job in self.jobs
                 )
                 self.events.append(
-                    f"trainer {member.rank} ({member.where}) is lost; {freed} leases go to the others"
+                    f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})"
                 )
         if self._work_is_lost():
             self.fail("all trainers are lost before the work was done")

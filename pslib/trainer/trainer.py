@@ -39,6 +39,8 @@ __all__ = ["Trainer"]
 Paths = str | Path | Sequence[str | Path]
 EVALUATE_AHEAD = 4
 """Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
+EPOCHS_A_JOB = 64
+"""A job lists its leases before the first one is given out: a million epochs must not keep everybody waiting."""
 STALENESS_MAX = 1024
 WARMUP_BATCHES_MAX = 1 << 31
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
@@ -140,7 +142,8 @@ class Trainer:
         train = ParquetData(_strings(data), self.model.schema)
         checked = ParquetData(_strings(valid), self.model.schema) if valid is not None else None
         if checked is None:
-            self._fit(train, epochs)
+            for first in range(0, epochs, EPOCHS_A_JOB):
+                self._fit(train, min(EPOCHS_A_JOB, epochs - first))
             return []
         results = []
         for _ in range(epochs):
