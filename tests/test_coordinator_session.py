@@ -209,7 +209,8 @@ class TestSilence:
         cluster.beat("trainer", 0, streams=[[stream_of(0, 0), 3]])
         cluster.pass_time(7, *EVERYBODY[:2], EVERYBODY[3])
         assert cluster.lease(1) == Lease("held", stream_of(0, 0), 0, 1, 3)
-        assert "trainer 0 (pid 7 on host) is lost; its leases go to the others (1)" in cluster.status["events"]
+        lost = "trainer 0 (pid 7 on host) is lost; its leases go to the others (1)"
+        assert lost in cluster.status["events"]
 
     def test_who_was_silent_too_long_is_told_to_stop_and_gets_nothing_any_more(self) -> None:
         cluster = Cluster()

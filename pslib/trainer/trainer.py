@@ -40,7 +40,7 @@ Paths = str | Path | Sequence[str | Path]
 EVALUATE_AHEAD = 4
 """Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
 EPOCHS_A_JOB = 64
-"""A job lists its leases before the first one is given out: a million epochs must not keep everybody waiting."""
+"""A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 STALENESS_MAX = 1024
 WARMUP_BATCHES_MAX = 1 << 31
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""

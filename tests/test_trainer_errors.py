@@ -1,0 +1,159 @@
+"""How training ends when something fails: with one error, soon, and no thread left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pslib
+from pslib.errors import DataError, ServerLostError, UnavailableError
+from tests.clusters import QUICK, Trainers, cluster_of, own_threads
+from tests.counting import CountingModel, write_examples
+from tests.training import trainer_on, within
+
+# --- errors
+
+
+@pytest.mark.parametrize("last_step", [1, 20, 40])
+def test_an_error_in_the_model_ends_fit_with_it_and_leaves_no_thread(tmp_path: Path, last_step: int) -> None:
+    """At the first step the reader is ahead; at the last one it waits for leases that never end."""
+    path = write_examples(tmp_path / "a.parquet", 200)
+    steps = 0
+
+    def look(batch, rows) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == last_step:
+            time.sleep(0.1)
+            raise ZeroDivisionError("a bug in the model")
+
+    with cluster_of() as running:
+        trainer = trainer_on(running.join(), CountingModel(look))
+        idle = own_threads()
+        error = within(3.0, lambda: trainer.fit(path))
+        assert isinstance(error, ZeroDivisionError)
+        assert own_threads() == idle
+
+
+def test_ctrl_c_in_fit_unwinds_cleanly(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 200)
+    before = own_threads()
+
+    def look(batch, rows) -> None:
+        raise KeyboardInterrupt
+
+    def script() -> None:
+        with pslib.connect(servers=2) as cluster:
+            trainer_on(cluster, CountingModel(look)).fit(path)
+
+    assert isinstance(within(5.0, script), KeyboardInterrupt)
+    assert own_threads() == before
+
+
+def test_a_bad_value_in_the_data_ends_fit_with_its_place(tmp_path: Path) -> None:
+    labels = np.zeros(200, np.int64)
+    labels[150] = 2
+    path = write_examples(tmp_path / "a.parquet", 200, labels=labels)
+    with cluster_of() as running:
+        trainer = trainer_on(running.join())
+        idle = own_threads()
+        error = within(3.0, lambda: trainer.fit(path))
+        assert own_threads() == idle
+    assert isinstance(error, DataError)
+    assert "row 150" in str(error)
+    assert "'label'" in str(error)
+
+
+def test_a_bad_value_in_the_data_ends_evaluate_too(tmp_path: Path) -> None:
+    labels = np.zeros(50, np.int64)
+    labels[3] = 2
+    path = write_examples(tmp_path / "a.parquet", 50, labels=labels)
+    with cluster_of() as running:
+        assert isinstance(within(3.0, lambda: trainer_on(running.join()).evaluate(path)), DataError)
+
+
+def fit_with(running: Trainers, path: Path, spoil: Callable[[], None]) -> BaseException:
+    """The error of a fit during which something is spoilt at the fifth step."""
+    steps = 0
+
+    def look(batch, rows) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            spoil()
+
+    trainer = trainer_on(running.join(), CountingModel(look))
+    idle = own_threads()
+    error = within(8.0, lambda: trainer.fit(path))
+    assert set(own_threads()) <= set(idle)
+    return error
+
+
+def raising(*_arguments: object) -> None:
+    raise ZeroDivisionError("a bug in the server")
+
+
+def test_an_error_in_a_shard_ends_fit_with_it(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 400)
+    with cluster_of(2) as running:
+        error = fit_with(
+            running,
+            path,
+            lambda: setattr(running.embedded.servers[0]._threads[0].shard, "push", raising),
+        )
+    assert isinstance(error, UnavailableError)
+    assert "a bug in the server" in str(error)
+
+
+def test_a_server_thread_that_dies_ends_fit_naming_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", 4000)
+    with cluster_of(2) as running:
+        error = fit_with(
+            running, path, lambda: setattr(running.embedded.servers[1]._session, "receive", raising)
+        )
+    assert isinstance(error, UnavailableError)
+    assert "server 1 at memory:" in str(error) or "server 0 at memory:" in str(error)
+    assert "a bug in the server" in str(error)
+    assert "has died" in caplog.text
+
+
+def test_a_shard_thread_that_dies_ends_fit_naming_its_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", 4000)
+    with cluster_of(2, shard_threads=2) as running:
+        error = fit_with(running, path, lambda: running.embedded.servers[1]._threads[1].put(raising))
+    assert isinstance(error, UnavailableError)
+    assert "a bug in the server" in str(error)
+    assert "has died" in caplog.text
+
+
+def test_a_coordinator_that_dies_ends_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_examples(tmp_path / "a.parquet", 4000)
+    with cluster_of(1, timing=QUICK) as running:
+        session = running.embedded.coordinator.session
+        error = fit_with(running, path, lambda: setattr(session, "tick", raising))
+    assert isinstance(error, UnavailableError)
+    assert "coordinator" in str(error)
+    assert "has died" in caplog.text
+
+
+def test_a_server_that_falls_silent_ends_fit_naming_it_and_what_was_lost(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 4000)
+    with cluster_of(2, timing=QUICK) as running:
+
+        def kill() -> None:
+            running.embedded.servers[0]._member.stop_heartbeats()
+            running.embedded.servers[0]._link.close()
+
+        error = fit_with(running, path, kill)
+        server = running.embedded.servers[0]
+    assert isinstance(error, ServerLostError)
+    assert f"server {server.rank} at {server.address}" in str(error)
+    assert "rows" in str(error)

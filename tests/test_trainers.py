@@ -1,0 +1,267 @@
+"""Several trainers: collective calls, leases that change hands, scripts that disagree."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pslib.cluster import Cluster
+from pslib.errors import ConfigurationError, UnavailableError
+from pslib.metrics import EvalResult, ScoreCounts
+from tests.clusters import cluster_of, vanish
+from tests.counting import CountingModel, write_examples
+from tests.training import UNHURRIED, counts_of, examples_counted, trainer_on
+
+# --- several trainers
+
+
+def test_two_trainers_train_on_every_example_once(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 230)
+    steps = [0, 0]
+
+    def script(rank: int) -> Callable[[Cluster], np.ndarray]:
+        def look(batch, rows) -> None:
+            steps[rank] += 1
+            time.sleep(0.001)
+
+        def run(cluster: Cluster) -> np.ndarray:
+            trainer_on(cluster, CountingModel(look)).fit(path, epochs=2)
+            assert examples_counted(cluster) == 460
+            return counts_of(cluster, np.arange(230))
+
+        return run
+
+    with cluster_of(2, trainers=2) as running:
+        counts = running.run(script(0), script(1))
+        running.close()
+        status = running.embedded.last_status()
+    assert all((one == 2).all() for one in counts)
+    assert min(steps) > 0
+    assert status["examples"] == 460
+    assert status["pushes_sent"] == status["pushes_applied"] == sum(steps)
+
+
+def test_merged_figures_of_two_trainers_are_those_of_all_examples(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 230)
+    table = pq.read_table(path)
+    expected = ScoreCounts.of(table["score"].to_numpy(), table["label"].to_numpy()).result()
+
+    def run(cluster: Cluster) -> EvalResult:
+        return trainer_on(cluster).evaluate(path)
+
+    with cluster_of(trainers=2) as running:
+        assert running.run(run, run) == [expected, expected]
+
+
+def test_a_trainer_that_comes_late_goes_through_what_is_done(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 100)
+
+    def script(cluster: Cluster) -> EvalResult:
+        trainer = trainer_on(cluster)
+        trainer.fit(path)
+        return trainer.evaluate(path)
+
+    with cluster_of() as running:
+        first = running.join()
+        result = script(first)
+        second = running.join()
+        assert script(second) == result
+        assert (counts_of(second, np.arange(100)) == 1).all()
+
+
+def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Path) -> None:
+    """It falls silent in the middle of a lease, with pushes under way: still every example counts once."""
+    path = write_examples(tmp_path / "a.parquet", 400)
+    vanished = threading.Event()
+
+    def dying(cluster: Cluster) -> None:
+        steps = 0
+
+        def look(batch, rows) -> None:
+            nonlocal steps
+            steps += 1
+            time.sleep(0.002)
+            if steps == 7:
+                vanish(cluster)
+                vanished.set()
+
+        trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
+
+    def living(cluster: Cluster) -> np.ndarray:
+        model = CountingModel(lambda _batch, _rows: time.sleep(0.002))
+        trainer_on(cluster, model, staleness=3).fit(path)
+        assert examples_counted(cluster) == 400
+        return counts_of(cluster, np.arange(400))
+
+    with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
+        died, counts = running.run(dying, living)
+        assert vanished.is_set()
+        events = running.embedded.last_status()["events"]
+    assert isinstance(died, UnavailableError)
+    assert (counts == 1).all()
+    assert any("is lost" in event and "leases go to the others" in event for event in events)
+
+
+def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_path: Path) -> None:
+    """It was only slow: its leases have gone to the other, and what it pushes late must not count again."""
+    path = write_examples(tmp_path / "a.parquet", 400)
+    pushed_late: list[int] = []
+
+    def slow(cluster: Cluster) -> None:
+        steps = 0
+
+        def look(batch, rows) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 7:
+                cluster.client.member.stop_heartbeats()
+                time.sleep(2 * UNHURRIED.silence_s)
+            if steps >= 7:
+                pushed_late.append(steps)
+
+        trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
+
+    def living(cluster: Cluster) -> np.ndarray:
+        model = CountingModel(lambda _batch, _rows: time.sleep(0.002))
+        trainer_on(cluster, model, staleness=3).fit(path)
+        time.sleep(UNHURRIED.silence_s)
+        assert examples_counted(cluster) == 400
+        return counts_of(cluster, np.arange(400))
+
+    with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
+        came_back, counts = running.run(slow, living)
+    assert isinstance(came_back, UnavailableError)
+    assert pushed_late
+    assert (counts == 1).all()
+
+
+def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tmp_path: Path) -> None:
+    path, checkpoint = write_examples(tmp_path / "a.parquet", 40), tmp_path / "checkpoint"
+    written, saved = threading.Event(), threading.Event()
+
+    def sleeper(cluster: Cluster) -> None:
+        trainer, save_files = trainer_on(cluster), cluster.client.save_files
+        trainer.fit(path)
+
+        def save_files_and_sleep(place: str, stem: str) -> list[dict[str, object]]:
+            entries = save_files(place, stem)
+            cluster.client.member.stop_heartbeats()
+            written.set()
+            assert saved.wait(20)
+            return entries
+
+        cluster.client.save_files = save_files_and_sleep
+        trainer.save(checkpoint)
+
+    def heir(cluster: Cluster) -> np.ndarray:
+        trainer = trainer_on(cluster)
+        trainer.fit(path)
+        assert written.wait(20)
+        trainer.save(checkpoint)
+        saved.set()
+        time.sleep(0.5)
+        trainer.load(checkpoint)
+        return counts_of(cluster, np.arange(40))
+
+    with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
+        came_back, counts = running.run(sleeper, heir)
+    assert isinstance(came_back, UnavailableError)
+    assert not isinstance(counts, BaseException), counts
+    assert (counts == 1).all()
+
+
+def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 300)
+
+    def failing(cluster: Cluster) -> None:
+        steps = 0
+
+        def look(batch, rows) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 3:
+                raise ZeroDivisionError("a bug in the model")
+
+        trainer_on(cluster, CountingModel(look)).fit(path)
+
+    def living(cluster: Cluster) -> np.ndarray:
+        trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.002))).fit(path)
+        return counts_of(cluster, np.arange(300))
+
+    with cluster_of(trainers=2) as running:
+        failed, counts = running.run(failing, living)
+    assert isinstance(failed, ZeroDivisionError)
+    assert (counts == 1).all()
+
+
+def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", 300)
+
+    trained = threading.Event()
+
+    def careless(cluster: Cluster) -> str:
+        def look(batch, rows) -> None:
+            raise ZeroDivisionError("a bug in the model")
+
+        trainer = trainer_on(cluster, CountingModel(look))
+        with pytest.raises(ZeroDivisionError):
+            trainer.fit(path)
+        place = trainer.save(tmp_path / "saved")
+        assert trained.wait(20.0)
+        return place
+
+    def careful(cluster: Cluster) -> str:
+        trainer = trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.001)))
+        trainer.fit(path)
+        trained.set()
+        assert (counts_of(cluster, np.arange(300)) == 1).all()
+        return trainer.save(tmp_path / "saved")
+
+    with cluster_of(trainers=2) as running:
+        assert running.run(careless, careful) == [str(tmp_path / "saved")] * 2
+
+
+@pytest.mark.parametrize("difference", ["settings", "call", "data"])
+def test_scripts_that_disagree_end_with_a_line_for_one_of_them(tmp_path: Path, difference: str) -> None:
+    path = write_examples(tmp_path / "a.parquet", 60)
+    other = write_examples(tmp_path / "b.parquet", 60, first=60)
+
+    def one(cluster: Cluster) -> str:
+        trainer_on(cluster).fit(path)
+        return "done"
+
+    def another(cluster: Cluster) -> str:
+        trainer = trainer_on(cluster, batch_rows=4 if difference == "settings" else 5)
+        if difference == "call":
+            trainer.evaluate(path)
+        else:
+            trainer.fit(other if difference == "data" else path)
+        return "done"
+
+    with cluster_of(trainers=2) as running:
+        results = running.run(one, another)
+    errors = [result for result in results if result != "done"]
+    assert [type(error) for error in errors] == [ConfigurationError]
+    assert "all trainers must run the same script" in str(errors[0])
+
+
+def test_trainers_with_different_models_end_with_a_line_for_one_of_them() -> None:
+    class Other(CountingModel):
+        def dense_shapes(self):
+            return {"examples": (2,)}
+
+        def initial_dense(self, seed: int):
+            return {"examples": np.zeros(2, np.float32)}
+
+    with cluster_of(trainers=2) as running:
+        results = running.run(lambda c: trainer_on(c) and "made", lambda c: trainer_on(c, Other()) and "made")
+    assert "made" in results
+    (error,) = [result for result in results if result != "made"]
+    assert isinstance(error, ConfigurationError)
+    assert "dense parameters exist as" in str(error)
