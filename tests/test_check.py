@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pslib.data.check import check
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
-from pslib.schema import RaggedField, Schema
+from pslib.schema import DenseField, RaggedField, Schema
 
 SCHEMA = Schema(label="label", dense=["price"], sparse=["user"], ragged=[RaggedField("tags")])
 COLUMNS = {
@@ -244,3 +244,29 @@ def test_counts_and_first_places_equal_those_of_plain_python(tmp_path_factory, r
     assert len(report.problems) == len(expected)
     for problem, (name, row) in zip(report.problems, expected, strict=True):
         assert f"row {row} (from 0), column {name!r}" in problem
+
+
+def test_a_dense_column_that_reaches_far_is_a_note_until_it_is_squeezed(tmp_path):
+    path = write(tmp_path / "a.parquet", price=[0.5, 1.0, None, -900.0])
+    said = check(path, SCHEMA)
+    assert said.ok
+    assert any(
+        "column 'price': values from -900 to 1 " in note and "log1p: true" in note for note in said.notes
+    )
+    squeezed = Schema(label="label", dense=[DenseField("price", log1p=True)])
+    assert check(path, squeezed).notes == ()
+    near = write(tmp_path / "b.parquet", price=[0.5, 1.0, None, -30.0])
+    assert check(near, SCHEMA).notes == ()
+
+
+def test_a_label_that_is_text_has_no_rate(tmp_path):
+    report = check(write(tmp_path / "a.parquet", label=["0", "1", "1", "0"]), SCHEMA)
+    assert report.label_rate is None
+    assert report.notes == ()
+    assert "a label is integer, float or boolean" in report.problems[0]
+
+
+def test_a_text_file_is_pointed_to_the_converter(tmp_path):
+    (tmp_path / "clicks.csv").write_text("label,price\n1,2\n")
+    (problem,) = check(tmp_path / "clicks.csv", SCHEMA).problems
+    assert problem.endswith("; make one with: pslib convert")

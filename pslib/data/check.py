@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.column_scan import DISTINCT_MAX, ColumnReport, ColumnScan
-from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, open_parquet
+from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, not_parquet, open_parquet
 from pslib.errors import DataError
 from pslib.schema import Schema
 
@@ -19,6 +19,10 @@ __all__ = ["CheckReport", "ColumnReport", "FileReport", "check"]
 LABEL_NAMES = ("label", "click", "Label")  # taken for the label when no schema says which it is
 SCAN_ROWS = 65_536  # decoded at a time, so that memory does not follow the size of a row group
 GROUP_ROWS_FEW, GROUP_ROWS_MANY = 1_000, 1_048_576  # outside, reading or shuffling suffers
+NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool")  # beginnings of Arrow's names of them
+# A dense column that reaches further is worth a note. DeepFM on 180,000 generated clicks with a price up to
+# 160, two epochs: log loss 0.574 with the price as it is, 0.517 with log1p.
+DENSE_FAR = 30.0
 GROUPS_MANY = 16  # a file of fewer row groups is small, not badly cut
 
 
@@ -72,8 +76,8 @@ class CheckReport:
 
     @property
     def label_rate(self) -> float | None:
-        """Share of label 1 among all rows; None without a label."""
-        labels = [column for column in self.columns if column.role == "label" and column.rows]
+        """Share of label 1 among all rows; None without a label that is a number."""
+        labels = [column for column in self.columns if _is_label(column)]
         return labels[0].ones / labels[0].rows if labels else None
 
     def lines(self) -> list[str]:
@@ -123,8 +127,7 @@ def check(path: Paths, schema: Schema | None = None) -> CheckReport:
         try:
             opened = open_parquet(file)
         except (OSError, pa.ArrowException) as error:
-            first = str(error).partition("\n")[0]
-            _say(problems, f"{file}: expected a Parquet file; {first}")
+            _say(problems, not_parquet(file, error))
             continue
         with opened:
             files.append(_file_report(file, opened))
@@ -133,7 +136,7 @@ def check(path: Paths, schema: Schema | None = None) -> CheckReport:
         problems += scan.problems()
     columns = tuple(scan.report() for scan in scans.values())
     notes = [note for scan in scans.values() for note in scan.notes()]
-    return CheckReport(tuple(files), columns, tuple(problems), (*notes, *_notes(files, columns)))
+    return CheckReport(tuple(files), columns, tuple(problems), (*notes, *_notes(files, columns, schema)))
 
 
 def _all_files(path: Paths, problems: list[str]) -> list[str]:
@@ -213,7 +216,11 @@ def _readable(kind: pa.DataType) -> bool:
     return pa.types.is_floating(inner) or key_kind(inner) is not None
 
 
-def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...]) -> list[str]:
+def _is_label(column: ColumnReport) -> bool:
+    return column.role == "label" and column.rows > 0 and column.kind.startswith(NUMBERS)
+
+
+def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: Schema | None) -> list[str]:
     said = []
     for file in files:
         rows = file.group_rows
@@ -222,9 +229,22 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...]) -> list[s
         if rows and max(rows) > GROUP_ROWS_MANY:
             said.append(f"{file.file}: a row group of {max(rows):,} rows makes shuffling coarse")
     for column in columns:
-        if column.role == "label" and column.rows and column.ones in (0, column.rows):
+        if _is_label(column) and column.ones in (0, column.rows):
             said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
-    return said
+    raw = {field.name for field in schema.dense if not field.log1p} if schema else set()
+    return said + [note for column in columns if column.name in raw for note in _far_note(column)]
+
+
+def _far_note(column: ColumnReport) -> list[str]:
+    """A line where a dense column goes into the model as it is and reaches far from 0."""
+    if not column.kind.startswith(NUMBERS) or column.smallest is None or column.largest is None:
+        return []
+    if max(abs(column.smallest), abs(column.largest)) <= DENSE_FAR:
+        return []
+    return [
+        f"column {column.name!r}: values from {column.smallest:,.6g} to {column.largest:,.6g} go into the "
+        f"model as they are; log1p: true for it in the schema, or scaled data, learns faster"
+    ]
 
 
 def _file_line(file: FileReport) -> str:

@@ -23,6 +23,9 @@ __all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind"]
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
 
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".libsvm", ".svm")
+"""Names of what `pslib convert` reads."""
+
 PROBLEMS_MAX = 50
 """Problems shown at once: a thousand files with the same fault need not be listed."""
 
@@ -113,13 +116,20 @@ class ParquetData:
                 metadata, arrow_schema = opened.metadata, opened.schema_arrow
                 counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         except (OSError, pa.ArrowException) as error:
-            return [f"{file}: expected a Parquet file; {_first_line(error)}"]
+            return [not_parquet(file, error)]
         first_row = 0
         for i, rows in enumerate(counts):
             groups.append(RowGroup(file, i, rows, first_row))
             first_row += rows
         marks.append(f"{file.rpartition('/')[2]} {_file_bytes(file)} {','.join(map(str, counts))}")
         return column_problems(arrow_schema, self.schema, file) or kinds.conflicts(arrow_schema, file)
+
+
+def not_parquet(file: str, error: Exception) -> str:
+    """A line about a file that can't be opened as Parquet, with the way out where its name says text."""
+    text = f"{file}: expected a Parquet file; {_first_line(error)}"
+    name = file.lower().removesuffix(".gz")
+    return f"{text}; make one with: pslib convert" if name.endswith(TEXT_SUFFIXES) else text
 
 
 def open_parquet(file: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:

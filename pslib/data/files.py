@@ -15,7 +15,11 @@ __all__ = ["atomic_output", "refuse_existing"]
 
 def refuse_existing(*paths: Path, overwrite: bool) -> None:
     """Raise ConfigurationError naming each of ``paths`` that exists, unless ``overwrite``."""
-    problems = [f"{path} exists already: remove it or ask to overwrite it" for path in paths if path.exists()]
+    problems = [
+        f"{path} exists already: remove it, or overwrite it with --overwrite"
+        for path in paths
+        if path.exists()
+    ]
     if problems and not overwrite:
         raise ConfigurationError(*problems)
 
