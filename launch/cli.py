@@ -7,6 +7,7 @@ stands in `launch.commands` and is imported when it runs.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import tempfile
@@ -20,6 +21,9 @@ EXIT_USAGE = 64
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 PORT_MAX = 65535
+
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What an operating system answers where no file can be written."""
 
 EPILOG = """exit codes: 0 done, 64 bad configuration or data, 69 a peer is unavailable or was lost,
 70 our own fault, 75 asked to leave (SIGTERM), 130 Ctrl-C"""
@@ -69,8 +73,17 @@ def _run(options: argparse.Namespace) -> int:
         return error.exit_code
     except (KeyboardInterrupt, BrokenPipeError):
         raise
+    except OSError as error:
+        return _place_refused(error) if error.errno in REFUSALS else _internal(error)
     except Exception as error:
         return _internal(error)
+
+
+def _place_refused(error: OSError) -> int:
+    """A full disk, or one that may not be written to, is no fault of ours."""
+    where = f"{error.filename}: " if error.filename else "can't write: "
+    print(f"pslib: {where}{error.strerror}", file=sys.stderr)
+    return EXIT_USAGE
 
 
 def _internal(error: Exception) -> int:

@@ -1,5 +1,6 @@
 """The command line: one line for every mistake, documented exit codes, nothing changed by bad input."""
 
+import errno
 import json
 import os
 import socket
@@ -143,6 +144,19 @@ def test_our_own_fault_is_one_line_with_a_log_file_and_exit_code_70(capsys, monk
     monkeypatch.setenv("PSLIB_DEBUG", "1")
     assert main(["version"]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_no_fault_of_ours(capsys, monkeypatch):
+    def full(options: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def forbidden(options: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/job.yaml")
+
+    monkeypatch.setattr(commands, "version", full)
+    assert refused(capsys, "version") == ["can't write: No space left on device"]
+    monkeypatch.setattr(commands, "version", forbidden)
+    assert refused(capsys, "version") == ["runs/job.yaml: Permission denied"]
 
 
 def test_ctrl_c_is_exit_code_130_and_an_error_of_ours_its_own(capsys, monkeypatch):
