@@ -168,9 +168,9 @@ def test_a_log_gets_a_line_for_each_phase_then_one_every_ten_seconds():
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[   1.0 s] waiting"
     assert [line[:35] for line in lines[1:4]] == [
-        "[   2.0 s] training epoch 1/2",
-        "[  12.0 s] training epoch 1/2, 1,00",
-        "[  22.0 s] training epoch 1/2, 2,00",
+        "[   2.0 s] training epoch 2/2",
+        "[  12.0 s] training epoch 2/2, 1,00",
+        "[  22.0 s] training epoch 2/2, 2,00",
     ]
     assert "2,000 of 10,000 examples, 100/s, loss 0.5000" in lines[3]
     assert lines[4] == "test after epoch 1: AUC 0.7123, log loss 0.5000, calibration 1.0000 on 1,500 examples"
@@ -183,11 +183,19 @@ def test_a_terminal_gets_a_bar_and_results_above_it():
           progress=True, every_s=1)  # fmt: skip
     text = stream.getvalue()
     assert "waiting" in text
-    assert "training epoch 1/2  25%|" in text
+    assert "training epoch 2/2  25%|" in text
     assert "5,000/10,000" in text
     assert "2,500/s" in text
     assert "test: AUC 0.7000" in text
     assert text.endswith("\n")
+
+
+def test_a_run_that_only_waits_shows_neither_a_speed_nor_a_loss():
+    stream = io.StringIO()
+    looks = [training(1_000), training(2_000), training(2_000, phase="saving")]
+    watch(None, looks, every_s=1, stream=stream, progress=True)
+    last = stream.getvalue().splitlines()[-1]
+    assert "saving, 2,000 of 10,000 examples, AUC" in last
 
 
 def test_without_progress_nothing_is_shown():

@@ -47,8 +47,10 @@ def short(value: float | None) -> str:
 
 
 def _figures_text(status: Status, window: Window) -> str:
+    # While a run waits, evaluates or saves, nothing was trained in the last second: no speed then, no loss.
+    now = f"{window.examples_per_s:,.0f}/s, loss {short(window.loss)}, " if window.examples_per_s else ""
     return (
-        f"loss {short(window.loss)}, AUC {short(window.auc_recent)}, "
+        f"{now}AUC {short(window.auc_recent)}, "
         f"staleness {status.staleness_mean:.1f}, {status.rows:,} rows, "
         f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
     )
@@ -57,7 +59,7 @@ def _figures_text(status: Status, window: Window) -> str:
 def _phase_text(status: Status) -> str:
     text = status.phase
     if status.phase == "training" and status.epochs:
-        text += f" epoch {status.epoch}/{status.epochs}"
+        text += f" epoch {min(status.epoch + 1, status.epochs)}/{status.epochs}"  # people count from 1
     return f"{text}: {status.error}" if status.error else text
 
 
@@ -82,8 +84,7 @@ class _Bar:
         self._bar.total = total
         self._bar.n = status.examples
         self._bar.set_description_str(_phase_text(status), refresh=False)
-        speed = f"{window.examples_per_s:,.0f}/s, " if status.examples else ""
-        self._bar.set_postfix_str(speed + _figures_text(status, window), refresh=False)
+        self._bar.set_postfix_str(_figures_text(status, window), refresh=False)
         self._bar.refresh()
 
     def say(self, text: str) -> None:
@@ -110,7 +111,7 @@ class _PlainLines:
         text = f"[{now_s:6.1f} s] {phase}"
         if status.examples:
             text += f", {status.examples:,} of {max(status.examples_total, status.examples):,} examples, "
-            text += f"{window.examples_per_s:,.0f}/s, {_figures_text(status, window)}"
+            text += _figures_text(status, window)
         self.say(text)
 
     def say(self, text: str) -> None:
