@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,16 +47,13 @@ class Pulled:
 class PendingPull:
     """A pull on its way."""
 
-    def __init__(self, take: Callable[[int], Pulled], number: int, pending: Pending[int]) -> None:
-        self._take, self._number, self._pending = take, number, pending
-        self._pulled: Pulled | None = None
+    def __init__(self, take: Callable[[], Pulled], pending: Pending[int]) -> None:
+        self._take, self._pending = take, pending
 
     def wait(self, timeout_s: float | None = None) -> Pulled:
         """The rows. Errors as for `Pending.wait`."""
         self._pending.wait(timeout_s)
-        if self._pulled is None:
-            self._pulled = self._take(self._number)
-        return self._pulled
+        return self._take()
 
 
 class PendingPush:
@@ -221,13 +219,22 @@ class Client:
             used = session
             return session.pull(now_s, wanted, dense)
 
-        def take(number: int) -> Pulled:
+        taken: list[Pulled] = []
+
+        def take() -> Pulled:
             with self.endpoint.lock:
-                call = used.pulled(number)
-            return Pulled(call.rows, call.dense)
+                if not taken:
+                    call = used.pulled(number)
+                    taken.append(Pulled(call.rows, call.dense))
+            return taken[0]
+
+        def settle() -> None:
+            with suppress(KeyError):  # it has failed, and there are no rows
+                take()
 
         number, pending = self.endpoint.call("a pull", begin)
-        return PendingPull(take, number, pending)
+        pending.on_done(settle)  # the session keeps no rows for somebody who never asks for them
+        return PendingPull(take, pending)
 
     def push(
         self,

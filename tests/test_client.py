@@ -19,6 +19,7 @@ from pslib.initializers import Constant, Uniform
 from pslib.optimizers import SGD, Adagrad, Adam
 from pslib.tables import DenseSpec, PartSpec, TableSpec
 from tests.clusters import QUICK, Trainers, cluster_of
+from tests.command import wait_until
 from tests.definitions import DictTable
 
 SPEC = TableSpec("item", (PartSpec("w", 1, Adagrad(0.1)), PartSpec("v", 3, Adam(0.01), Uniform(0.5))), seed=4)
@@ -324,6 +325,17 @@ def test_a_closed_client_says_so() -> None:
         for call in (lambda: client.pull({"plain": KEYS}), client.stats, lambda: client.setup([PLAIN])):
             with pytest.raises(UnavailableError, match="left the cluster"):
                 call()
+
+
+def test_rows_that_nobody_asks_for_take_no_memory(client: Client) -> None:
+    for _ in range(3):
+        client.pull({"plain": keys_of(1)})
+    client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
+    last = client.pull({"plain": keys_of(1, 2)})
+    first, again = last.wait(), last.wait()
+    assert first is again
+    assert first.rows["plain"].tolist() == [[-1.0, -1.0], [0.0, 0.0]]
+    wait_until(lambda: not client.session._calls, 5, "the pulls that nobody waits for to be forgotten")
 
 
 def test_a_server_that_does_not_answer_is_named_within_the_patience() -> None:
