@@ -215,9 +215,8 @@ def read_job(
     file = Path(path)
     raw = read_yaml(_text_of(file), str(file))
     if not isinstance(raw, dict):
-        raise ConfigurationError(
-            f"{file}: expected a mapping with data, model and out, got {type(raw).__name__}"
-        )
+        came = "nothing" if raw is None else type(raw).__name__
+        raise ConfigurationError(f"{file}: expected a mapping with data, model and out, got {came}")
     settings = _parsed(overrides) | dict(changes or {})
     for key, value in settings.items():
         _put(raw, key, value)

@@ -106,7 +106,8 @@ def summary_lines(
         lines.append(f"AUC           {summary['auc']:.4f}{of}")
         lines.append(f"log loss      {summary['logloss']:.4f}{loss_of}")
     lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({summary['examples']:,} examples)")
-    lines.append(f"rows          {summary['rows']:,} on {summary['servers']} servers")
+    servers = f"{summary['servers']} server{'s'[: summary['servers'] != 1]}"
+    lines.append(f"rows          {summary['rows']:,} on {servers}")
     moved = summary["bytes_sent"] + summary["bytes_received"]
     lines.append(f"bytes         {moved / 1e6:,.1f} MB between trainers and servers")
     for what, name in (("picture", "run.png"), ("checkpoint", "checkpoint"), ("summary", "summary.json")):

@@ -85,8 +85,8 @@ class Pending(Generic[ValueT]):
 
 
 def failure_error(failure: Failure, peer: str) -> PslibError:
-    """The exception for a refusal that came from ``peer``."""
-    text = f"{peer}: {failure.text}"
+    """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
+    text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
     if failure.code in ("configuration", "unknown-table"):
         return ConfigurationError(text)
     if failure.code == "checkpoint":

@@ -238,7 +238,7 @@ def test_missing_sections_are_named(tmp_path):
         ("a: 1\n---\nb: 2\n", "job.yaml:2:1: not YAML: expected a single document"),
         ("a: !!python/object:os.system x\n", "job.yaml:1:4: not YAML: could not determine a constructor"),
         ("- 1\n", "job.yaml: expected a mapping with data, model and out, got list"),
-        ("", "job.yaml: expected a mapping with data, model and out, got NoneType"),
+        ("", "job.yaml: expected a mapping with data, model and out, got nothing"),
     ],
 )
 def test_a_file_that_is_no_job_is_told_by_line_and_column(tmp_path, text, words):

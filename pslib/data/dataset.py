@@ -129,7 +129,7 @@ def not_parquet(file: str, error: Exception) -> str:
     """A line about a file that can't be opened as Parquet, with the way out where its name says text."""
     text = f"{file}: expected a Parquet file; {_first_line(error)}"
     name = file.lower().removesuffix(".gz")
-    return f"{text}; make one with: pslib convert" if name.endswith(TEXT_SUFFIXES) else text
+    return f"{text.rstrip('.')}; make one with: pslib convert" if name.endswith(TEXT_SUFFIXES) else text
 
 
 def open_parquet(file: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
