@@ -81,6 +81,10 @@ class RaggedField:
 
 
 def _fields(kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, ...]:
+    if isinstance(given, str):  # iterable too: it would become a column a letter
+        raise ConfigurationError(
+            f"expected a list of column names or fields, got {given!r}: write [{given!r}]"
+        )
     return tuple(kind(item) if isinstance(item, str) else item for item in given)
 
 
@@ -98,7 +102,8 @@ class Schema:
     Raises
     ------
     ConfigurationError
-        When a column is named twice, there is no feature, or a pooling is unknown; all problems at once.
+        When a column is named twice, there is no feature, or a pooling is unknown; all problems at once. Or
+        when a list of columns is one text.
 
     Examples
     --------

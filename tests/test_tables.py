@@ -81,6 +81,11 @@ def test_a_schema_and_a_cluster_tell_all_their_problems_at_once():
     assert len(caught.value.problems) == 3
 
 
+def test_one_column_name_is_not_taken_for_its_letters():
+    with pytest.raises(ConfigurationError, match=r"got 'user': write \['user'\]"):
+        Schema(label="click", sparse="user")
+
+
 def test_tables_schemas_and_clusters_survive_their_plain_forms():
     table = TableSpec("t", (PartSpec("w", 1, SGD(), Constant()), PartSpec("v", 4, Adam(), Normal())), seed=7)
     assert TableSpec.from_dict(table.to_dict()) == table
