@@ -248,7 +248,8 @@ class Shard:
             known = self.tables.get(spec.name, spec)
             if known != spec:
                 raise ConfigurationError(
-                    f"table {spec.name} exists with another description; expected {known}, got {spec}"
+                    f"table {spec.name} exists with another description; expected {known}, got {spec}; "
+                    "another model needs a cluster of its own"
                 )
         self._setup_dense(message)
         for spec in specs:
