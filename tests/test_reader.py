@@ -4,6 +4,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -374,6 +375,22 @@ def test_a_file_that_vanishes_or_shrinks_is_a_data_error(folder: Path) -> None:
     lease = next(i for i in range(99) if reader._order.lease(0, i).window == 5)
     with pytest.raises(DataError, match=r"b\.parquet: row group 0 can't be read any more"):
         next(reader.batches(0, lease))
+
+
+def test_a_file_that_is_written_anew_while_it_is_read_is_a_data_error(tmp_path: Path) -> None:
+    """A file mapped into memory would end the process with SIGBUS instead."""
+    path, rows = tmp_path / "a.parquet", 20_000
+    table = pa.table(
+        {"click": np.arange(rows) % 2, "user": np.random.default_rng(0).integers(0, 1 << 60, rows)}
+    )
+    pq.write_table(table, path, row_group_size=2000)
+    data = ParquetData(path, Schema(label="click", sparse=["user"]))
+    order = Order(0, [group.rows for group in data.row_groups], 2000, window_rows=2000, shuffle=False)
+    reader = LeaseReader(data, data.schema, order, 500)
+    assert len(list(reader.batches(0, 0))) == 4
+    pq.write_table(table.slice(0, 10), path)
+    with pytest.raises(DataError, match=r"a\.parquet: row group . can't be read any more"):
+        list(chain.from_iterable(reader.batches(0, lease) for lease in range(1, 10)))
 
 
 def test_damaged_pages_are_a_data_error(folder: Path) -> None:

@@ -26,6 +26,9 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".libsvm", ".svm")
 """Names of what `pslib convert` reads."""
 
+READ_BYTES = 1 << 20
+"""Read ahead for each column: bounds memory whatever the size of a row group."""
+
 PROBLEMS_MAX = 50
 """Problems shown at once: a thousand files with the same fault need not be listed."""
 
@@ -133,11 +136,16 @@ def not_parquet(file: str, error: Exception) -> str:
 
 
 def open_parquet(file: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
-    """Open a path or URI, mapped into memory where the file is local; close it with ``with`` or `close`."""
+    """Open a path or URI; close it with ``with`` or `close`.
+
+    Read, not mapped into memory: somebody who writes a mapped file anew ends this process with SIGBUS, where
+    reading gives an error that can be told. It costs no time (880,000 examples/s of CPU on the demo's data
+    either way, 2026-11-21).
+    """
     filesystem, path = _filesystem(file)
     source = filesystem.open_input_file(path)
     try:
-        return pq.ParquetFile(source, read_dictionary=read_dictionary)
+        return pq.ParquetFile(source, read_dictionary=read_dictionary, buffer_size=READ_BYTES)
     except BaseException:
         source.close()
         raise
@@ -269,7 +277,7 @@ def _filesystem(file: str) -> tuple[pafs.FileSystem, str]:
     if "://" in file:
         filesystem, path = pafs.FileSystem.from_uri(file)
         return filesystem, path
-    return pafs.LocalFileSystem(use_mmap=True), file
+    return pafs.LocalFileSystem(), file
 
 
 def _file_bytes(file: str) -> int:
