@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py
 
+# Else the first thing to be said is a resolver's error, from a .venv that the next try would keep.
+CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs Python 3.11 or newer, \
+    $(PYTHON) is %d.%d: try make PYTHON=python3.12" % sys.version_info[:2])
+
 .PHONY: build test lint demo bench soak asan wheel clean
 
 $(VENV)/.made: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    setuptools cython numpy
 	SETUPTOOLS_ENABLE_FEATURES= $(BIN)/python -m pip install -q --disable-pip-version-check \
