@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from pslib.clock import Clock, SystemClock
 from pslib.config import ClusterConfig
-from pslib.errors import RemoteProtocolError
+from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.messages import Failure, Status
+from pslib.protocol.messages import Failure, Message, Status
 from pslib.transport import Transport, ZmqTransport
 
 __all__ = ["Coordinator", "run_coordinator"]
@@ -93,9 +93,16 @@ class Coordinator:
             self._link.send(peer, self._codec.encode(0, Failure("protocol", str(error))))
             return
         answer = self.session.handle(self._clock.now_s(), envelope.message)
-        self._link.send(peer, self._codec.encode(envelope.request_id, answer))
+        self._link.send(peer, self._encode(envelope.request_id, answer))
         if final and isinstance(envelope.message, Status):
             self._last_status_s = self._clock.now_s()
+
+    def _encode(self, request_id: int, answer: Message) -> list[Buffer]:
+        """Frames of an answer; one that breaks a limit (a status with 7,000 results) must end nobody's run."""
+        try:
+            return self._codec.encode(request_id, answer)
+        except LocalProtocolError as error:
+            return self._codec.encode(request_id, Failure("internal", f"can't answer: {error}"))
 
 
 def run_coordinator(

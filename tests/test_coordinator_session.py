@@ -11,7 +11,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.leases import stream_of
 from pslib.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
-from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.coordinator_session import SCORES_KEPT, CoordinatorSession
 from pslib.protocol.messages import (
     Beat,
     Done,
@@ -180,6 +180,18 @@ class TestJobs:
         assert outcome["auc"] == whole.auc()
         assert outcome["examples"] == 40
 
+    def test_scores_of_many_leases_take_the_memory_of_the_distinct_ones(self) -> None:
+        cluster = Cluster()
+        cluster.open(0, leases=100, what="evaluate")
+        counts = ScoreCounts.of(np.float32([0.25, 0.5]), np.array([0, 1])).to_arrays()
+        payload = dict(zip(("scores", "positives", "negatives"), counts, strict=True))
+        for index in range(99):
+            cluster.lease(0, tuple(range(index)))
+            cluster.end(0, index, payload=payload)
+        kept = cluster.session.jobs[0].scores
+        assert sum(part.scores.size for part in kept) <= 2 * SCORES_KEPT
+        assert sum(part.examples for part in kept) == 198
+
     def test_a_lease_with_a_broken_payload_is_not_over_and_its_scores_are_not_lost(self) -> None:
         cluster = Cluster()
         cluster.open(0, leases=1, what="evaluate")
@@ -301,6 +313,12 @@ class TestLeaving:
         self._leave(cluster, "server", 0, pushes_applied=9, rows=4)
         status = cluster.status
         assert (status["pushes_sent"], status["pushes_applied"], status["rows"]) == (9, 9, 4)
+
+    def test_a_heartbeat_that_comes_after_the_goodbye_does_not_take_its_counters_back(self) -> None:
+        cluster = Cluster()
+        self._leave(cluster, "trainer", 0, pushes_sent=9)
+        cluster.beat("trainer", 0, pushes_sent=5)
+        assert cluster.status["pushes_sent"] == 9
 
     def test_who_leaves_gives_its_leases_back(self) -> None:
         cluster = Cluster()

@@ -24,6 +24,16 @@ def test_leases_are_given_in_order_each_to_one_trainer() -> None:
     assert book.next(BOB, [2]) is None
 
 
+def test_a_trainer_is_kept_in_its_window_and_others_get_windows_of_their_own() -> None:
+    """A window that two trainers share is decoded twice."""
+    book = _book(0, 0, 1, 1)
+    assert [book.next(ADA, []), book.next(BOB, [])] == [Grant(0, 0, 0), Grant(2, 0, 0)]
+    assert book.end(BOB, 2, 0)
+    assert book.next(BOB, []) == Grant(3, 0, 0)
+    assert book.end(ADA, 0, 0)
+    assert book.next(ADA, []) == Grant(1, 0, 0)
+
+
 def test_a_lost_answer_gives_the_same_lease_again() -> None:
     """The trainer does not know that it holds lease 0; another one would leave 0 to nobody."""
     book = _book(0, 0)

@@ -197,6 +197,32 @@ class TestDenseBlocks:
 
 
 class TestMoves:
+    def test_an_erase_that_goes_on_after_a_move_erases_nothing_that_came_back(self) -> None:
+        """Its part for unit 4 was refused first; unit 3 has new rows since it was erased there."""
+        first, second = OneServer(), OneServer(1, [])
+        for server in (first, second):
+            server.ask(setup_of(t=1))
+        _move(4, first, second, owner=1, version=2)
+        erase = Erase(7, 1, 0, 1, 0, {"t": keys_in(3, 4)})
+        assert _refusals(first.ask(erase)) == {4: 1}
+        first.ask(_push(2, keys_in(3)))
+        second.ask(_push(0, keys_in(4)))
+        _move(4, second, first, owner=0, version=3)
+        assert _refusals(first.ask(erase)) == {}
+        assert _values(first, keys_in(3)) == [1.0]
+        assert _values(first, keys_in(4)) == [0.0]
+
+    def test_an_image_with_keys_of_another_partition_is_refused_whole(self) -> None:
+        first, second = OneServer(), OneServer(1, [])
+        for server in (first, second):
+            server.ask(setup_of(t=1))
+        first.ask(_push(0, keys_in(3)))
+        image = first.ask(Release(3, 1, 2))
+        answer = second.ask(Adopt(4, 2, image.marks, image.content, image.keys))
+        assert (answer.code, "keys of other partitions" in answer.text) == ("configuration", True)
+        assert second.ask(Stats()).values["rows"] == 0
+        assert _refusals(second.ask(_push(0, keys_in(4)))) == {4: NOBODY}
+
     @SHARDS
     def test_rows_state_and_marks_move_and_the_old_owner_names_the_new_one(self, shards: int) -> None:
         old, new = OneServer(shards), OneServer(shards, [])
