@@ -98,7 +98,7 @@ class Coordinator:
             self._last_status_s = self._clock.now_s()
 
     def _encode(self, request_id: int, answer: Message) -> list[Buffer]:
-        """Frames of an answer; one that breaks a limit (a status with 7,000 results) must end nobody's run."""
+        """Frames of an answer; one beyond a limit (a status of 7,000 results) must not end the run."""
         try:
             return self._codec.encode(request_id, answer)
         except LocalProtocolError as error:
