@@ -1,104 +1,232 @@
-/* arena.h: where the rows of one class in one partition lie.
+/* arena.h: where rows lie.
  *
- * A row is  [key u64][weights float32 ...][state float32 ...]  rounded up to 8 bytes: a row can't be
- * saved, moved or restored without its state. Rows have numbers 0, 1, 2, ... and lie in chunks:
+ * A row is weights and state, float32; its key stands in the index. Rows of one class of a table, whatever
+ * their partition, lie in slabs of about 1 MiB, and a row id says which slab and which place in it: from an
+ * index entry to the row it is one addition, without a list of a partition's memory in between. A slab is
+ * [weights][state] row after row; only where the weights fill whole cache lines (16 floats, 32, ...) it is
+ * [weights of all its rows][state of all its rows]: a row of 68 bytes would always touch two lines, this way
+ * reading one touches one, and stepping it two as before.
  *
- *     the first chunk grows 4, 8, 16, ... up to chunk_rows rows (most partitions of a young table are small)
- *     every later chunk has chunk_rows rows and never moves
- *
- * Erased numbers form a list through their rows (the first 4 bytes of an erased row hold the number + 1 of
- * the next) and are used again before new ones. When most rows have gone, pslib_arena_slide moves those
- * that are left to 0, 1, 2, ... in their order and gives the other chunks back.
+ * Partitions take rows from slabs in units of 8 to 64. An arena is what one partition has of one class: a
+ * list of units, which in their order hold its row numbers 0, 1, 2, ... A row never moves until
+ * pslib_arena_slide. Erased rows form a list through their first 4 bytes and are used again before new ones.
  */
 #ifndef PSLIB_ARENA_H
 #define PSLIB_ARENA_H
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "heap.h"
 #include "index_line.h"
-
-enum {
-    PSLIB_CACHE_LINE = 64,
-    PSLIB_KEY_BYTES = 8,
-    PSLIB_FIRST_ROWS = 4,
-    PSLIB_CHUNK_SHIFT_MAX = 8, /* chunks of 256 rows: half a chunk is lost a partition, on average */
-    PSLIB_CHUNK_SHIFT_MIN = 4
-};
-#define PSLIB_CHUNK_BYTES_AIM ((size_t)1 << 20) /* rows so long that 256 pass this lie in smaller chunks */
 
 typedef enum {
     PSLIB_OK = 0,
     PSLIB_NO_MEMORY = 1,      /* nothing changed */
     PSLIB_PARTITION_FULL = 2, /* PSLIB_ROWS_MAX rows of one class: nothing changed */
-    PSLIB_BROKEN = 3          /* a consistency check failed */
+    PSLIB_TABLE_FULL = 3      /* no row id is left: nothing changed */
 } PslibStatus;
 
-/* The shape of all rows of one class: the first part_count parts of the table. */
+#define PSLIB_ROWS_MAX (UINT32_C(1) << 23) /* of one class in one partition */
+#define PSLIB_UNIT_BYTES_AIM ((size_t)1024)
+#define PSLIB_SLAB_BYTES_AIM ((size_t)1 << 20)
+#define PSLIB_NONE UINT32_MAX
+enum { PSLIB_UNIT_SHIFT_MIN = 3, PSLIB_UNIT_SHIFT_MAX = 6, PSLIB_SLAB_SHIFT_MAX = 20 };
+
 typedef struct {
+    uint32_t live;       /* units that partitions hold */
+    uint32_t next;       /* units below it have been given out */
+    uint32_t free_head;  /* unit inside the slab given back last, + 1; 0 = none */
+    uint32_t after, before; /* in the list of slabs with room, or of those without memory; PSLIB_NONE = ends */
+} PslibSlab;
+
+/* The shape of all rows of one class (the first part_count parts of the table), and their slabs. */
+typedef struct {
+    PslibHeap *heap; /* of the table */
     int part_count;
-    int chunk_shift; /* chunk_rows = 1 << chunk_shift */
+    int unit_shift;  /* a unit is 1 << unit_shift rows */
+    int slab_shift;  /* a slab is 1 << slab_shift rows */
+    int split;       /* weights of a slab first, then state */
     int64_t weight_floats;
     int64_t state_floats;
     size_t row_bytes;
+    size_t weight_step; /* bytes from the weights of a row to those of the next */
+    size_t state_step;
+    size_t state_start; /* bytes from the start of a slab to the state of its first row */
+    uint8_t **bases;    /* where each slab starts; NULL: it has no memory now */
+    PslibSlab *slabs;
+    uint32_t slab_count;
+    uint32_t slab_capacity; /* of the two lists above */
+    uint32_t with_room;     /* first slab of the list; PSLIB_NONE = none */
+    uint32_t without_memory;
 } PslibRowClass;
 
 typedef struct {
-    uint8_t **chunks;    /* NULL while capacity is 0 */
-    uint32_t next;       /* numbers below it have been given out */
-    uint32_t capacity;   /* rows that fit in the chunks there are */
+    uint32_t *units;
+    uint32_t next;       /* row numbers below it have been given out; they fill all units but the last */
+    uint32_t last_unit;  /* the last of `units` */
     uint32_t live;       /* rows that are not erased */
-    uint32_t free_head;  /* the number erased last, + 1; 0 = none */
+    uint32_t free_head;  /* id of the row erased last, + 1; 0 = none */
 } PslibArena;
 
-static inline PslibRowClass pslib_row_class(int part_count, int64_t weight_floats, int64_t state_floats)
+static inline PslibRowClass pslib_row_class(PslibHeap *heap, int part_count, int64_t weight_floats,
+                                            int64_t state_floats)
 {
-    const size_t payload = PSLIB_KEY_BYTES + sizeof(float) * (size_t)(weight_floats + state_floats);
-    PslibRowClass shape = {part_count, PSLIB_CHUNK_SHIFT_MAX, weight_floats, state_floats, (payload + 7) & ~(size_t)7};
-    while (shape.chunk_shift > PSLIB_CHUNK_SHIFT_MIN &&
-           (shape.row_bytes << shape.chunk_shift) > PSLIB_CHUNK_BYTES_AIM)
-        shape.chunk_shift--;
+    const size_t weights = sizeof(float) * (size_t)weight_floats, state = sizeof(float) * (size_t)state_floats;
+    PslibRowClass shape = {.heap = heap, .part_count = part_count, .weight_floats = weight_floats,
+                           .state_floats = state_floats, .row_bytes = weights + state};
+    shape.with_room = shape.without_memory = PSLIB_NONE;
+    shape.unit_shift = PSLIB_UNIT_SHIFT_MAX;
+    while (shape.unit_shift > PSLIB_UNIT_SHIFT_MIN && (shape.row_bytes << shape.unit_shift) > PSLIB_UNIT_BYTES_AIM + 256)
+        shape.unit_shift--;
+    shape.slab_shift = shape.unit_shift;
+#if !defined(__SANITIZE_ADDRESS__) /* which sees the ends of slabs, so there each unit is one */
+    while (shape.slab_shift < PSLIB_SLAB_SHIFT_MAX &&
+           (shape.row_bytes << (shape.slab_shift + 1)) <= PSLIB_SLAB_BYTES_AIM + PSLIB_SLAB_BYTES_AIM / 8)
+        shape.slab_shift++;
+#endif
+    shape.split = weights > 0 && weights % PSLIB_CACHE_LINE == 0;
+    shape.weight_step = shape.split ? weights : weights + state;
+    shape.state_step = shape.split ? state : weights + state;
+    shape.state_start = shape.split ? weights << shape.slab_shift : weights;
     return shape;
 }
 
-/* Memory that starts at a cache line; bytes are rounded up to whole lines. NULL when there is none. */
-static inline void *pslib_aligned_memory(size_t bytes)
+static inline uint32_t pslib_unit_rows(const PslibRowClass *shape)
 {
-    void *memory = NULL;
-    bytes = (bytes + PSLIB_CACHE_LINE - 1) & ~(size_t)(PSLIB_CACHE_LINE - 1);
-    return posix_memalign(&memory, PSLIB_CACHE_LINE, bytes) == 0 ? memory : NULL;
+    return UINT32_C(1) << shape->unit_shift;
 }
 
-static inline uint8_t *pslib_arena_row(const PslibArena *arena, const PslibRowClass *shape, uint32_t number)
+PSLIB_INLINE float *pslib_row_weights(const PslibRowClass *shape, uint32_t row)
 {
-    const uint32_t inside = number & ((UINT32_C(1) << shape->chunk_shift) - 1);
-    return arena->chunks[number >> shape->chunk_shift] + (size_t)inside * shape->row_bytes;
+    const size_t inside = row & ((UINT32_C(1) << shape->slab_shift) - 1);
+    return (float *)(void *)(shape->bases[row >> shape->slab_shift] + inside * shape->weight_step);
 }
 
-static inline uint64_t pslib_row_key(const uint8_t *row)
+PSLIB_INLINE float *pslib_row_state(const PslibRowClass *shape, uint32_t row)
 {
-    uint64_t key;
-    memcpy(&key, row, sizeof key);
-    return key;
+    const size_t inside = row & ((UINT32_C(1) << shape->slab_shift) - 1);
+    return (float *)(void *)(shape->bases[row >> shape->slab_shift] + shape->state_start + inside * shape->state_step);
 }
 
-static inline float *pslib_row_weights(uint8_t *row)
+static inline void pslib_row_move(const PslibRowClass *shape, uint32_t to, uint32_t from)
 {
-    return (float *)(void *)(row + PSLIB_KEY_BYTES);
+    memcpy(pslib_row_weights(shape, to), pslib_row_weights(shape, from), sizeof(float) * (size_t)shape->weight_floats);
+    memcpy(pslib_row_state(shape, to), pslib_row_state(shape, from), sizeof(float) * (size_t)shape->state_floats);
 }
 
-static inline float *pslib_row_state(uint8_t *row, const PslibRowClass *shape)
+/* --- slabs: units of rows, and the order in which a partition holds them */
+
+static inline size_t pslib_slab_bytes(const PslibRowClass *shape)
 {
-    return pslib_row_weights(row) + shape->weight_floats;
+    const size_t rows = (size_t)1 << shape->slab_shift;
+    return rows * shape->row_bytes + sizeof(uint32_t) * (rows >> shape->unit_shift);
 }
 
-static inline uint32_t pslib_arena_chunks(const PslibArena *arena, const PslibRowClass *shape)
+/* Which of its partition's units this one is, counted from 0; it stands behind the rows of the slab. */
+static inline uint32_t *pslib_unit_position(const PslibRowClass *shape, uint32_t unit)
 {
-    return (uint32_t)(((uint64_t)arena->capacity + (UINT32_C(1) << shape->chunk_shift) - 1) >> shape->chunk_shift);
+    const int units_shift = shape->slab_shift - shape->unit_shift;
+    uint8_t *behind = shape->bases[unit >> units_shift] + (shape->row_bytes << shape->slab_shift);
+    return (uint32_t *)(void *)behind + (unit & ((UINT32_C(1) << units_shift) - 1));
 }
 
-/* The length of the list of chunks is not stored: it is the power of two at or above their count. */
+static inline void pslib_slab_list_add(PslibRowClass *shape, uint32_t *list, uint32_t number)
+{
+    PslibSlab *slab = &shape->slabs[number];
+    slab->before = PSLIB_NONE;
+    slab->after = *list;
+    if (*list != PSLIB_NONE) shape->slabs[*list].before = number;
+    *list = number;
+}
+
+static inline void pslib_slab_list_remove(PslibRowClass *shape, uint32_t *list, uint32_t number)
+{
+    const PslibSlab *slab = &shape->slabs[number];
+    if (slab->after != PSLIB_NONE) shape->slabs[slab->after].before = slab->before;
+    if (slab->before != PSLIB_NONE) shape->slabs[slab->before].after = slab->after;
+    else *list = slab->after;
+}
+
+/* A number for one more slab. */
+static inline PslibStatus pslib_slab_number(PslibRowClass *shape, uint32_t *number)
+{
+    *number = shape->without_memory;
+    if (*number != PSLIB_NONE) {
+        pslib_slab_list_remove(shape, &shape->without_memory, *number);
+        return PSLIB_OK;
+    }
+    if (((uint64_t)shape->slab_count + 2) << shape->slab_shift > PSLIB_ROW_IDS) return PSLIB_TABLE_FULL;
+    if (shape->slab_count == shape->slab_capacity) {
+        const uint32_t capacity = shape->slab_capacity ? 2 * shape->slab_capacity : 4;
+        uint8_t **bases = realloc(shape->bases, capacity * sizeof *bases);
+        if (bases != NULL) shape->bases = bases;
+        PslibSlab *slabs = realloc(shape->slabs, capacity * sizeof *slabs);
+        if (slabs != NULL) shape->slabs = slabs;
+        if (bases == NULL || slabs == NULL) return PSLIB_NO_MEMORY;
+        shape->slab_capacity = capacity;
+    }
+    *number = shape->slab_count++;
+    return PSLIB_OK;
+}
+
+static inline PslibStatus pslib_slab_add(PslibRowClass *shape)
+{
+    uint32_t number;
+    const PslibStatus status = pslib_slab_number(shape, &number);
+    if (status != PSLIB_OK) return status;
+    shape->slabs[number] = (PslibSlab){0};
+    shape->bases[number] = pslib_heap_take(shape->heap, pslib_slab_bytes(shape));
+    const int made = shape->bases[number] != NULL;
+    pslib_slab_list_add(shape, made ? &shape->with_room : &shape->without_memory, number);
+    return made ? PSLIB_OK : PSLIB_NO_MEMORY;
+}
+
+static inline PslibStatus pslib_unit_take(PslibRowClass *shape, uint32_t *unit)
+{
+    if (shape->with_room == PSLIB_NONE) {
+        const PslibStatus status = pslib_slab_add(shape);
+        if (status != PSLIB_OK) return status;
+    }
+    const uint32_t number = shape->with_room;
+    const int units_shift = shape->slab_shift - shape->unit_shift;
+    PslibSlab *slab = &shape->slabs[number];
+    if (slab->free_head != 0) {
+        *unit = (number << units_shift) + slab->free_head - 1;
+        memcpy(&slab->free_head, pslib_row_weights(shape, *unit << shape->unit_shift), sizeof slab->free_head);
+    } else {
+        *unit = (number << units_shift) + slab->next++;
+    }
+    slab->live++;
+    if (slab->live == UINT32_C(1) << units_shift) pslib_slab_list_remove(shape, &shape->with_room, number);
+    return PSLIB_OK;
+}
+
+static inline void pslib_unit_give_back(PslibRowClass *shape, uint32_t unit)
+{
+    const int units_shift = shape->slab_shift - shape->unit_shift;
+    const uint32_t number = unit >> units_shift;
+    PslibSlab *slab = &shape->slabs[number];
+    if (slab->live == UINT32_C(1) << units_shift) pslib_slab_list_add(shape, &shape->with_room, number);
+    memcpy(pslib_row_weights(shape, unit << shape->unit_shift), &slab->free_head, sizeof slab->free_head);
+    slab->free_head = (unit & ((UINT32_C(1) << units_shift) - 1)) + 1;
+    if (--slab->live != 0) return;
+    pslib_slab_list_remove(shape, &shape->with_room, number);
+    pslib_heap_give_back(shape->heap, shape->bases[number], pslib_slab_bytes(shape));
+    shape->bases[number] = NULL;
+    pslib_slab_list_add(shape, &shape->without_memory, number);
+}
+
+/* --- arenas */
+
+static inline uint32_t pslib_arena_units(const PslibArena *arena, const PslibRowClass *shape)
+{
+    return (arena->next + pslib_unit_rows(shape) - 1) >> shape->unit_shift;
+}
+
+static inline int64_t pslib_arena_rows_held(const PslibArena *arena, const PslibRowClass *shape)
+{
+    return (int64_t)pslib_arena_units(arena, shape) << shape->unit_shift;
+}
+
+/* The length of the list of units is not stored: it is the power of two at or above their count. */
 static inline uint32_t pslib_power_of_two_from(uint32_t count)
 {
     uint32_t power = 1;
@@ -106,137 +234,116 @@ static inline uint32_t pslib_power_of_two_from(uint32_t count)
     return power;
 }
 
-static inline size_t pslib_arena_bytes(const PslibArena *arena, const PslibRowClass *shape)
+/* Rows, filled or not, with what says where they are. */
+static inline int64_t pslib_arena_bytes(const PslibArena *arena, const PslibRowClass *shape)
 {
-    if (arena->capacity == 0) return 0;
-    return (size_t)arena->capacity * shape->row_bytes +
-           sizeof(uint8_t *) * pslib_power_of_two_from(pslib_arena_chunks(arena, shape));
+    const uint32_t units = pslib_arena_units(arena, shape);
+    if (units == 0) return 0;
+    return pslib_arena_rows_held(arena, shape) * (int64_t)shape->row_bytes +
+           (int64_t)sizeof(uint32_t) * (units + pslib_power_of_two_from(units));
 }
 
-/* Move the first chunk to one of `rows` rows; the rows below `kept` keep their bytes. */
-static inline PslibStatus pslib_arena_move_first(PslibArena *arena, const PslibRowClass *shape, uint32_t rows,
-                                                 uint32_t kept)
+PSLIB_INLINE uint32_t pslib_arena_row(const PslibArena *arena, const PslibRowClass *shape, uint32_t row_number)
 {
-    uint8_t *chunk = pslib_aligned_memory((size_t)rows * shape->row_bytes);
-    if (chunk == NULL) return PSLIB_NO_MEMORY;
-    if (kept > 0) memcpy(chunk, arena->chunks[0], (size_t)kept * shape->row_bytes);
-    free(arena->chunks[0]);
-    arena->chunks[0] = chunk;
-    arena->capacity = rows;
-    return PSLIB_OK;
+    return (arena->units[row_number >> shape->unit_shift] << shape->unit_shift) |
+           (row_number & ((UINT32_C(1) << shape->unit_shift) - 1));
 }
 
-static inline PslibStatus pslib_arena_begin(PslibArena *arena, const PslibRowClass *shape)
+static inline uint32_t pslib_row_number(const PslibRowClass *shape, uint32_t row)
 {
-    uint8_t **chunks = calloc(1, sizeof *chunks);
-    if (chunks == NULL) return PSLIB_NO_MEMORY;
-    arena->chunks = chunks;
-    if (pslib_arena_move_first(arena, shape, PSLIB_FIRST_ROWS, 0) == PSLIB_OK) return PSLIB_OK;
-    free(chunks);
-    arena->chunks = NULL;
-    return PSLIB_NO_MEMORY;
+    return (*pslib_unit_position(shape, row >> shape->unit_shift) << shape->unit_shift) |
+           (row & (pslib_unit_rows(shape) - 1));
 }
 
-static inline PslibStatus pslib_arena_add_chunk(PslibArena *arena, const PslibRowClass *shape)
+PSLIB_APART PslibStatus pslib_arena_grow(PslibArena *arena, PslibRowClass *shape)
 {
-    const uint32_t count = pslib_arena_chunks(arena, shape);
-    if (pslib_power_of_two_from(count) == count) {
-        uint8_t **longer = realloc(arena->chunks, 2 * (size_t)count * sizeof *longer);
+    const uint32_t count = pslib_arena_units(arena, shape);
+    uint32_t unit;
+    if (arena->next >= PSLIB_ROWS_MAX) return PSLIB_PARTITION_FULL;
+    if (count == 0 || pslib_power_of_two_from(count) == count) {
+        uint32_t *longer = realloc(arena->units, (count == 0 ? 1 : 2 * (size_t)count) * sizeof *longer);
         if (longer == NULL) return PSLIB_NO_MEMORY;
-        arena->chunks = longer;
+        arena->units = longer;
     }
-    uint8_t *chunk = pslib_aligned_memory(shape->row_bytes << shape->chunk_shift);
-    if (chunk == NULL) return PSLIB_NO_MEMORY;
-    arena->chunks[count] = chunk;
-    arena->capacity += UINT32_C(1) << shape->chunk_shift;
+    const PslibStatus status = pslib_unit_take(shape, &unit);
+    if (status != PSLIB_OK) return status;
+    *pslib_unit_position(shape, unit) = count;
+    arena->units[count] = unit;
+    arena->last_unit = unit;
     return PSLIB_OK;
 }
 
-static inline PslibStatus pslib_arena_grow(PslibArena *arena, const PslibRowClass *shape)
-{
-    if (arena->capacity >= PSLIB_ROWS_MAX) return PSLIB_PARTITION_FULL;
-    if (arena->capacity == 0) return pslib_arena_begin(arena, shape);
-    if (arena->capacity < (UINT32_C(1) << shape->chunk_shift))
-        return pslib_arena_move_first(arena, shape, 2 * arena->capacity, arena->next);
-    return pslib_arena_add_chunk(arena, shape);
-}
-
-/* A row number for a new row; its bytes are whatever was there. On failure nothing has changed. */
-static inline PslibStatus pslib_arena_take(PslibArena *arena, const PslibRowClass *shape, uint32_t *number)
+/* A new row; its bytes are whatever was there. On failure nothing has changed. */
+PSLIB_INLINE PslibStatus pslib_arena_take(PslibArena *arena, PslibRowClass *shape, uint32_t *row)
 {
     if (arena->free_head != 0) {
-        *number = arena->free_head - 1;
-        memcpy(&arena->free_head, pslib_arena_row(arena, shape, *number), sizeof arena->free_head);
+        *row = arena->free_head - 1;
+        memcpy(&arena->free_head, pslib_row_weights(shape, *row), sizeof arena->free_head);
     } else {
-        if (arena->next == arena->capacity) {
+        const uint32_t inside = arena->next & ((UINT32_C(1) << shape->unit_shift) - 1);
+        if (inside == 0) {
             const PslibStatus status = pslib_arena_grow(arena, shape);
             if (status != PSLIB_OK) return status;
         }
-        *number = arena->next++;
+        *row = (arena->last_unit << shape->unit_shift) | inside;
+        arena->next++;
     }
     arena->live++;
     return PSLIB_OK;
 }
 
-static inline void pslib_arena_give_back(PslibArena *arena, const PslibRowClass *shape, uint32_t number)
+static inline void pslib_arena_give_back(PslibArena *arena, const PslibRowClass *shape, uint32_t row)
 {
-    memcpy(pslib_arena_row(arena, shape, number), &arena->free_head, sizeof arena->free_head);
-    arena->free_head = number + 1;
+    memcpy(pslib_row_weights(shape, row), &arena->free_head, sizeof arena->free_head);
+    arena->free_head = row + 1;
     arena->live--;
 }
 
-static inline void pslib_arena_release(PslibArena *arena, const PslibRowClass *shape)
+/* Keep the first `kept` rows and give back the units behind them. */
+static inline void pslib_arena_cut(PslibArena *arena, PslibRowClass *shape, uint32_t kept)
 {
-    const uint32_t count = pslib_arena_chunks(arena, shape);
-    for (uint32_t i = 0; i < count; i++) free(arena->chunks[i]);
-    free(arena->chunks);
-    memset(arena, 0, sizeof *arena);
-}
-
-/* Which numbers are erased: one byte a number below `next`, 1 = erased. NULL when there is no memory. */
-static inline uint8_t *pslib_arena_erased(const PslibArena *arena, const PslibRowClass *shape)
-{
-    uint8_t *erased = calloc((size_t)arena->next + 1, 1);
-    if (erased == NULL) return NULL;
-    for (uint32_t head = arena->free_head; head != 0;) {
-        erased[head - 1] = 1;
-        memcpy(&head, pslib_arena_row(arena, shape, head - 1), sizeof head);
-    }
-    return erased;
-}
-
-/* Give back the chunks that hold no row, all rows being below `live`. */
-static inline void pslib_arena_trim(PslibArena *arena, const PslibRowClass *shape)
-{
-    const uint32_t chunk_rows = UINT32_C(1) << shape->chunk_shift;
-    if (arena->live == 0) {
-        pslib_arena_release(arena, shape);
+    uint32_t count = pslib_arena_units(arena, shape);
+    arena->next = kept;
+    const uint32_t kept_units = pslib_arena_units(arena, shape);
+    while (count > kept_units) pslib_unit_give_back(shape, arena->units[--count]);
+    if (count == 0) {
+        free(arena->units);
+        memset(arena, 0, sizeof *arena);
         return;
     }
-    uint32_t count = pslib_arena_chunks(arena, shape);
-    while ((uint64_t)(count - 1) * chunk_rows >= arena->live) free(arena->chunks[--count]);
-    if (arena->capacity > chunk_rows) arena->capacity = count * chunk_rows;
-    uint8_t **shorter = realloc(arena->chunks, pslib_power_of_two_from(count) * sizeof *shorter);
-    if (shorter != NULL) arena->chunks = shorter;
-    uint32_t first_rows = PSLIB_FIRST_ROWS;
-    while (first_rows < arena->live) first_rows *= 2;
-    /* without memory for a smaller first chunk the larger one stays */
-    if (count == 1 && first_rows < arena->capacity) pslib_arena_move_first(arena, shape, first_rows, arena->live);
+    uint32_t *shorter = realloc(arena->units, pslib_power_of_two_from(count) * sizeof *shorter);
+    if (shorter != NULL) arena->units = shorter;
+    arena->last_unit = arena->units[count - 1];
 }
 
-/* Move the live rows to 0, 1, 2, ... in their order and give back what is then empty. */
-static inline void pslib_arena_slide(PslibArena *arena, const PslibRowClass *shape, const uint8_t *erased)
+#define PSLIB_ERASED UINT32_MAX
+
+/* What number each row gets when erased ones are left out: one entry a number below `next`, PSLIB_ERASED for
+ * those that are erased. NULL when there is no memory. */
+static inline uint32_t *pslib_arena_new_numbers(const PslibArena *arena, const PslibRowClass *shape)
 {
+    uint32_t *numbers = calloc((size_t)arena->next + 1, sizeof *numbers);
     uint32_t kept = 0;
-    for (uint32_t number = 0; number < arena->next; number++) {
-        if (erased[number]) continue;
-        if (kept != number)
-            memcpy(pslib_arena_row(arena, shape, kept), pslib_arena_row(arena, shape, number), shape->row_bytes);
-        kept++;
+    if (numbers == NULL) return NULL;
+    for (uint32_t head = arena->free_head; head != 0;) {
+        const uint32_t row = head - 1;
+        numbers[pslib_row_number(shape, row)] = PSLIB_ERASED;
+        memcpy(&head, pslib_row_weights(shape, row), sizeof head);
     }
-    arena->next = kept;
+    for (uint32_t number = 0; number < arena->next; number++)
+        if (numbers[number] != PSLIB_ERASED) numbers[number] = kept++;
+    return numbers;
+}
+
+/* Move the live rows to the numbers that pslib_arena_new_numbers gave and give back what is then empty. */
+static inline void pslib_arena_slide(PslibArena *arena, PslibRowClass *shape, const uint32_t *new_numbers)
+{
+    for (uint32_t number = 0; number < arena->next; number++)
+        if (new_numbers[number] < number)
+            pslib_row_move(shape, pslib_arena_row(arena, shape, new_numbers[number]),
+                           pslib_arena_row(arena, shape, number));
     arena->free_head = 0;
-    pslib_arena_trim(arena, shape);
+    pslib_arena_cut(arena, shape, arena->live);
 }
 
 #endif

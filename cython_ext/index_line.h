@@ -1,107 +1,118 @@
 /* index_line.h: one cache line of a partition's index.
  *
- * 16 cells of 32 bits each: an 8-bit tag and a 24-bit place (the row class in the top bit, the row number
- * below it). The tags of a line lie together, so one 16-byte compare finds all candidates:
+ *     byte  0..39   the keys of cells 0..4
+ *     byte 40..59   the places of the rows of these keys, + 1;   0 = the cell is empty
+ *     byte 60..63   passed: how many keys of the index went by this line because it was full
  *
- *     byte  0..15   tag of cell 0..15        0 = the cell is empty
- *     byte 16..47   bits 0..15 of the places
- *     byte 48..63   bits 16..23 of the places
- *
- * A mask has bit i set for cell i. The vector versions give the mask of the plain one, bit for bit.
+ * The whole key stands in the cell, so that a look-up reads one line of the index and then the row, and
+ * nothing else: with a short tag here and the key in the row, a row of 16 floats would lie across two lines.
+ * An entry costs 12.8 bytes instead of 4, and the row 8 to 12 less.
  */
 #ifndef PSLIB_INDEX_LINE_H
 #define PSLIB_INDEX_LINE_H
 
 #include <stdint.h>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#elif defined(__aarch64__) && defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
+#include "vectors.h"
+
+/* Kernels are compiled once for each instruction set (vectors.h); what they are made of must become part of
+ * them, or it would be compiled for the plainest one. */
+#define PSLIB_INLINE static inline __attribute__((always_inline))
+#define PSLIB_APART static __attribute__((noinline, unused)) /* rare and long: kept out of the kernels */
 
 enum {
-    PSLIB_CELLS = 16,        /* of one line */
-    PSLIB_CELLS_FILLED = 13, /* of them on average at most: fuller, and look-ups pass many full lines */
-    PSLIB_ROW_BITS = 23
+    PSLIB_CELLS = 5,            /* of one line */
+    PSLIB_FILLED_PERCENT = 75,  /* of all cells at most: fuller, and look-ups pass many full lines */
+    PSLIB_ROW_BITS = 31
 };
-#define PSLIB_ROWS_MAX (UINT32_C(1) << PSLIB_ROW_BITS) /* of one class in one partition */
+#define PSLIB_ROW_IDS (UINT32_C(1) << PSLIB_ROW_BITS) /* rows of one class in a table, and then some */
 
 typedef struct {
-    uint8_t tag[PSLIB_CELLS];
-    uint16_t low[PSLIB_CELLS];
-    uint8_t high[PSLIB_CELLS];
+    uint64_t key[PSLIB_CELLS];
+    uint32_t place[PSLIB_CELLS];
+    uint32_t passed;
 } PslibLine;
 
-/* Tag: the lowest 8 bits of the mixed key, which neither partition nor line use; 0 means empty, so it
- * shares tag 1. */
-static inline uint8_t pslib_tag(uint64_t mixed)
-{
-    const uint8_t tag = (uint8_t)mixed;
-    return (uint8_t)(tag + (tag == 0));
-}
-
 /* Home line: bits 8..39 of the mixed key scaled to 0..line_count-1, so that line_count need not be a power
- * of two (growth by half wastes less memory than doubling). The partition is bits 44..63. */
-static inline uint32_t pslib_home_line(uint64_t mixed, uint32_t line_count)
+ * of two (growth by a quarter wastes less memory than doubling). The partition is bits 44..63. */
+PSLIB_INLINE uint32_t pslib_home_line(uint64_t mixed, uint32_t line_count)
 {
     return (uint32_t)(((uint64_t)(uint32_t)(mixed >> 8) * line_count) >> 32);
 }
 
-static inline uint32_t pslib_line_mask_plain(const PslibLine *line, uint8_t tag)
+PSLIB_INLINE uint32_t pslib_next_line(uint32_t line, uint32_t line_count)
+{
+    return line + 1 == line_count ? 0 : line + 1;
+}
+
+/* Bit i is set where cell i holds this key. Whether it is there is a coin toss for the processor, so every
+ * cell is looked at and nothing branches. */
+PSLIB_INLINE uint32_t pslib_line_mask(const PslibLine *line, uint64_t key)
 {
     uint32_t mask = 0;
-    for (int cell = 0; cell < PSLIB_CELLS; cell++) mask |= (uint32_t)(line->tag[cell] == tag) << cell;
+    for (int cell = 0; cell < PSLIB_CELLS; cell++)
+        mask |= (uint32_t)((line->key[cell] == key) & (line->place[cell] != 0)) << cell;
     return mask;
 }
 
-/* Cells of the line that hold this tag; tag 0: the empty cells. */
-static inline uint32_t pslib_line_mask(const PslibLine *line, uint8_t tag)
+#if PSLIB_HAS_LEVELS
+/* The same. As 32-bit words the places of a line are words 10 to 14. */
+PSLIB_FOR_AVX512 static inline uint32_t pslib_line_mask_avx512(const PslibLine *line, uint64_t key)
 {
-#if defined(__SSE2__)
-    const __m128i tags = _mm_load_si128((const __m128i *)line->tag);
-    return (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8((char)tag)));
-#elif defined(__aarch64__) && defined(__ARM_NEON)
-    static const uint8_t weights[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    const uint8x16_t equal = vceqq_u8(vld1q_u8(line->tag), vdupq_n_u8(tag));
-    const uint8x16_t bits = vandq_u8(equal, vld1q_u8(weights));
-    return (uint32_t)vaddv_u8(vget_low_u8(bits)) | ((uint32_t)vaddv_u8(vget_high_u8(bits)) << 8);
-#else
-    return pslib_line_mask_plain(line, tag);
-#endif
+    const __m512i words = _mm512_load_si512((const void *)line);
+    const uint32_t same = _mm512_cmpeq_epi64_mask(words, _mm512_set1_epi64((long long)key));
+    return same & (_mm512_test_epi32_mask(words, words) >> 10) & 0x1F;
 }
 
-static inline int pslib_lowest_cell(uint32_t mask)
+PSLIB_FOR_AVX2 static inline uint32_t pslib_line_mask_avx2(const PslibLine *line, uint64_t key)
+{
+    const __m256i keys = _mm256_load_si256((const __m256i *)(const void *)line);
+    const __m256i same = _mm256_cmpeq_epi64(keys, _mm256_set1_epi64x((long long)key));
+    const uint32_t last = (line->key[4] == key) & (line->place[4] != 0);
+    const __m128i empty = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)(const void *)line->place), _mm_setzero_si128());
+    const uint32_t filled = ~(uint32_t)_mm_movemask_ps(_mm_castsi128_ps(empty));
+    return ((uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(same)) & filled) | last << 4;
+}
+#endif
+
+/* By the copy of this level, which the kernel it becomes part of is compiled for. */
+PSLIB_INLINE uint32_t pslib_line_mask_at(int level, const PslibLine *line, uint64_t key)
+{
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX512) return pslib_line_mask_avx512(line, key);
+    if (level == PSLIB_AVX2) return pslib_line_mask_avx2(line, key);
+#endif
+    (void)level;
+    return pslib_line_mask(line, key);
+}
+
+/* Bit i is set where cell i is empty. */
+PSLIB_INLINE uint32_t pslib_line_empty(const PslibLine *line)
+{
+    uint32_t mask = 0;
+    for (int cell = 0; cell < PSLIB_CELLS; cell++) mask |= (uint32_t)(line->place[cell] == 0) << cell;
+    return mask;
+}
+
+PSLIB_INLINE int pslib_lowest_cell(uint32_t mask)
 {
     return __builtin_ctz(mask);
 }
 
-static inline uint32_t pslib_cell_place(const PslibLine *line, int cell)
+/* A place names a row of one class; it is never 0. */
+PSLIB_INLINE uint32_t pslib_place(int row_class, uint32_t row)
 {
-    return (uint32_t)line->low[cell] | ((uint32_t)line->high[cell] << 16);
+    return (((uint32_t)row_class << PSLIB_ROW_BITS) | row) + 1;
 }
 
-static inline void pslib_cell_set(PslibLine *line, int cell, uint8_t tag, uint32_t place)
+PSLIB_INLINE int pslib_place_class(uint32_t place)
 {
-    line->tag[cell] = tag;
-    line->low[cell] = (uint16_t)place;
-    line->high[cell] = (uint8_t)(place >> 16);
+    return (int)((place - 1) >> PSLIB_ROW_BITS);
 }
 
-/* A place names a row of one class. */
-static inline uint32_t pslib_place(int row_class, uint32_t row_number)
+PSLIB_INLINE uint32_t pslib_place_row(uint32_t place)
 {
-    return ((uint32_t)row_class << PSLIB_ROW_BITS) | row_number;
-}
-
-static inline int pslib_place_class(uint32_t place)
-{
-    return (int)(place >> PSLIB_ROW_BITS);
-}
-
-static inline uint32_t pslib_place_row(uint32_t place)
-{
-    return place & (PSLIB_ROWS_MAX - 1);
+    return (place - 1) & (PSLIB_ROW_IDS - 1);
 }
 
 #endif

@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "index_line.h"
 #include "mix.h"
 
 #define PSLIB_GOLDEN UINT64_C(0x9E3779B97F4A7C15)
@@ -29,19 +30,19 @@ typedef struct {
     uint64_t seed;
 } PslibInitializer;
 
-static inline uint64_t pslib_column_word(uint64_t base, int64_t column, uint64_t which)
+PSLIB_INLINE uint64_t pslib_column_word(uint64_t base, int64_t column, uint64_t which)
 {
     return pslib_mix64(base + ((uint64_t)column * 4 + which) * PSLIB_GOLDEN);
 }
 
 /* The sum of the four 16-bit fields of one word. */
-static inline int32_t pslib_field_sum(uint64_t word)
+PSLIB_INLINE int32_t pslib_field_sum(uint64_t word)
 {
     return (int32_t)((word & 0xFFFF) + ((word >> 16) & 0xFFFF) + ((word >> 32) & 0xFFFF) + (word >> 48));
 }
 
 /* u = 24 top bits * 2^-24, exact, in [0, 1);  value = (2 u - 1) * bound  in [-bound, bound) */
-static inline void pslib_uniform_values(uint64_t base, float bound, int64_t dim, float *out)
+PSLIB_INLINE void pslib_uniform_values(uint64_t base, float bound, int64_t dim, float *out)
 {
     for (int64_t j = 0; j < dim; j++) {
         const float u = (float)(int32_t)(pslib_column_word(base, j, 0) >> 40) * 0x1p-24f;
@@ -51,7 +52,7 @@ static inline void pslib_uniform_values(uint64_t base, float bound, int64_t dim,
 
 /* s = sum of twelve 16-bit uniforms, mean 12 * 65535 / 2 = 393210, standard deviation 65536 (to 1e-10);
  * value = ((s - 393210) / 65536) * std,  within 6 std */
-static inline void pslib_normal_values(uint64_t base, float std, int64_t dim, float *out)
+PSLIB_INLINE void pslib_normal_values(uint64_t base, float std, int64_t dim, float *out)
 {
     for (int64_t j = 0; j < dim; j++) {
         const int32_t sum = pslib_field_sum(pslib_column_word(base, j, 0)) +
@@ -61,7 +62,7 @@ static inline void pslib_normal_values(uint64_t base, float std, int64_t dim, fl
     }
 }
 
-static inline void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
+PSLIB_INLINE void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
 {
     const uint64_t base = pslib_mix64(key ^ initializer->seed);
     switch (initializer->kind) {

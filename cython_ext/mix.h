@@ -15,7 +15,7 @@
 
 #define PSLIB_MIX_MULTIPLIER UINT64_C(0xd6e8feb86659fd93)
 
-static inline uint64_t pslib_mix64(uint64_t x)
+static inline __attribute__((always_inline)) uint64_t pslib_mix64(uint64_t x)
 {
     x ^= x >> 32;
     x *= PSLIB_MIX_MULTIPLIER;
@@ -26,7 +26,7 @@ static inline uint64_t pslib_mix64(uint64_t x)
 }
 
 /* The top `bits` bits of a mixed key. A shift by 64 is undefined in C, so 0 bits is a case of its own. */
-static inline uint32_t pslib_partition_of_mixed(uint64_t mixed, int bits)
+static inline __attribute__((always_inline)) uint32_t pslib_partition_of_mixed(uint64_t mixed, int bits)
 {
     return bits == 0 ? 0u : (uint32_t)(mixed >> (64 - bits));
 }

@@ -15,6 +15,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "index_line.h"
+
 enum {
     PSLIB_SGD = 0,
     PSLIB_ADAGRAD = 1,
@@ -45,14 +47,14 @@ static inline int64_t pslib_state_floats(int kind, int64_t dim)
 }
 
 /* w -= lr g */
-static inline void pslib_sgd(const float *numbers, int64_t dim, float *restrict w, const float *restrict g)
+PSLIB_INLINE void pslib_sgd(const float *numbers, int64_t dim, float *restrict w, const float *restrict g)
 {
     const float rate = numbers[0];
     for (int64_t j = 0; j < dim; j++) w[j] -= rate * g[j];
 }
 
 /* a += g g;  w -= (lr g) / (sqrt(a) + eps) */
-static inline void pslib_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
+PSLIB_INLINE void pslib_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
                                  const float *restrict g)
 {
     const float rate = numbers[0], epsilon = numbers[1];
@@ -63,20 +65,21 @@ static inline void pslib_adagrad(const float *numbers, int64_t dim, float *restr
 }
 
 /* sum of g g: lanes[j % 16] += g[j] g[j] for j ascending, then folded 16 -> 8 -> 4 -> 2 -> 1 */
-static inline float pslib_sum_of_squares(int64_t dim, const float *restrict g)
+PSLIB_INLINE float pslib_sum_of_squares(int64_t dim, const float *restrict g)
 {
     float lanes[PSLIB_LANES] = {0};
     const int64_t whole = dim - dim % PSLIB_LANES;
     for (int64_t j = 0; j < whole; j += PSLIB_LANES)
         for (int i = 0; i < PSLIB_LANES; i++) lanes[i] += g[j + i] * g[j + i];
     for (int64_t j = whole; j < dim; j++) lanes[j - whole] += g[j] * g[j];
-    for (int half = PSLIB_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
-    return lanes[0];
+    float eight[8], four[4];
+    for (int i = 0; i < 8; i++) eight[i] = lanes[i] + lanes[i + 8];
+    for (int i = 0; i < 4; i++) four[i] = eight[i] + eight[i + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 /* a += mean(g g);  w -= (lr g) / (sqrt(a) + eps) */
-static inline void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
+PSLIB_INLINE void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
                                          const float *restrict g)
 {
     const float rate = numbers[0], epsilon = numbers[1];
@@ -87,7 +90,7 @@ static inline void pslib_rowwise_adagrad(const float *numbers, int64_t dim, floa
 
 /* The next step count of a row. It comes from memory that a checkpoint may have filled, and it indexes a
  * table: NaN and what is too large end at last_step, what is below the first step ends at 1. */
-static inline int64_t pslib_adam_count(float *t, int64_t last_step)
+PSLIB_INLINE int64_t pslib_adam_count(float *t, int64_t last_step)
 {
     float next = *t + 1.0f;
     if (!(next < (float)last_step)) next = (float)last_step;
@@ -98,7 +101,7 @@ static inline int64_t pslib_adam_count(float *t, int64_t last_step)
 
 /* t = min(t + 1, T);  m = b1 m + (1 - b1) g;  v = b2 v + ((1 - b2) g) g;
  * w -= (lr (m c1[t])) / (sqrt(v c2[t]) + eps)         state: m[dim] v[dim] t[1] */
-static inline void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
+PSLIB_INLINE void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
                               float *restrict state, const float *restrict g)
 {
     const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3];
@@ -116,7 +119,7 @@ static inline void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, floa
 }
 
 /* One step of one part of one row. w, state: IN/OUT. g: IN. None of them overlap. */
-static inline void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
+PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
 {
     switch (optimizer->kind) {
     case PSLIB_ADAGRAD:

@@ -1,16 +1,16 @@
 /* partition.h: one partition = an index over the arenas of its wide and its narrow rows.
  *
- * The index is open addressing over cache lines. A key starts at its home line; a look-up reads lines from
- * there, one after the other and round the end, and stops at the first that has an empty cell. So:
+ * The index is open addressing over cache lines. A key starts at its home line and goes into the first empty
+ * cell from there on, line after line and round the end; each line that it goes by counts it in `passed`. So:
  *
- *     (1) every line from a key's home up to, not including, the line that holds it is full
- *     (2) at most PSLIB_CELLS_FILLED / PSLIB_CELLS of all cells are filled: there is always an empty cell,
- *         and every look-up ends
+ *     (1) a look-up that has not found its key may end at the first line that no key has passed
+ *     (2) at most PSLIB_FILLED_PERCENT of all cells are filled: there is always an empty cell
  *
- * There are no tombstones. Erasing may break (1) for keys further on; one of them is then moved back into
- * the hole, which leaves a hole further on, until no key needs one.
+ * There are no tombstones: erasing empties the cell and takes the key out of the counts on its way; no other
+ * key moves. A look-up also ends after all lines, however they were passed.
  *
- * The struct is one cache line, and all zeros is an empty partition.
+ * What a look-up needs of a partition is 16 bytes, so that those of some thousand partitions stay in the cache;
+ * its arenas stand in an array of their own. All zeros is an empty partition.
  */
 #ifndef PSLIB_PARTITION_H
 #define PSLIB_PARTITION_H
@@ -25,209 +25,140 @@ typedef struct {
     PslibLine *lines; /* NULL while line_count is 0 */
     uint32_t line_count;
     uint32_t rows; /* filled cells = live rows of both classes */
-    PslibArena arenas[PSLIB_CLASSES];
 } PslibPartition;
 
-_Static_assert(sizeof(PslibLine) == PSLIB_CACHE_LINE, "one line of the index is one cache line");
-_Static_assert(sizeof(PslibPartition) == PSLIB_CACHE_LINE, "an empty partition costs one cache line");
+typedef struct {
+    PslibArena of[PSLIB_CLASSES];
+} PslibArenas;
 
-/* Where a look-up ended: the cell that holds the key, or the empty cell where it would go. */
+_Static_assert(sizeof(PslibLine) == PSLIB_CACHE_LINE, "one line of the index is one cache line");
+_Static_assert(sizeof(PslibPartition) == 16 && sizeof(PslibArenas) == 48, "an empty partition costs 64 bytes");
+
+/* Where a look-up ended. */
 typedef struct {
     uint32_t line;
     int cell;
-    uint8_t *row; /* NULL: the key has no row */
-    int row_class;
+    uint32_t place; /* 0: the key has no row, and line and cell say nothing */
 } PslibFound;
 
-static inline uint8_t *pslib_partition_row(const PslibPartition *partition, const PslibRowClass *classes,
-                                           uint32_t place)
+PSLIB_INLINE float *pslib_place_weights(const PslibRowClass *classes, uint32_t place)
 {
-    const int row_class = pslib_place_class(place);
-    return pslib_arena_row(&partition->arenas[row_class], &classes[row_class], pslib_place_row(place));
+    return pslib_row_weights(&classes[pslib_place_class(place)], pslib_place_row(place));
 }
 
-static inline uint32_t pslib_next_line(uint32_t line, uint32_t line_count)
+PSLIB_INLINE float *pslib_place_state(const PslibRowClass *classes, uint32_t place)
 {
-    return line + 1 == line_count ? 0 : line + 1;
+    return pslib_row_state(&classes[pslib_place_class(place)], pslib_place_row(place));
 }
 
-static inline PslibFound pslib_partition_find(const PslibPartition *partition, const PslibRowClass *classes,
-                                              uint64_t key, uint64_t mixed)
+PSLIB_INLINE PslibFound pslib_partition_find(const PslibPartition *partition, uint64_t key, uint64_t mixed)
 {
-    PslibFound found = {0, -1, NULL, PSLIB_WIDE};
-    if (partition->line_count == 0) return found;
-    const uint8_t tag = pslib_tag(mixed);
+    PslibFound found = {0, 0, 0};
     found.line = pslib_home_line(mixed, partition->line_count);
-    for (;;) {
+    for (uint32_t seen = 0; seen < partition->line_count; seen++) {
         const PslibLine *line = &partition->lines[found.line];
-        for (uint32_t mask = pslib_line_mask(line, tag); mask != 0; mask &= mask - 1) {
+        const uint32_t mask = pslib_line_mask(line, key);
+        if (mask != 0) {
             found.cell = pslib_lowest_cell(mask);
-            const uint32_t place = pslib_cell_place(line, found.cell);
-            uint8_t *row = pslib_partition_row(partition, classes, place);
-            if (pslib_row_key(row) == key) {
-                found.row = row;
-                found.row_class = pslib_place_class(place);
-                return found;
-            }
-        }
-        const uint32_t empty = pslib_line_mask(line, 0);
-        if (empty != 0) {
-            found.cell = pslib_lowest_cell(empty);
+            found.place = line->place[found.cell];
             return found;
         }
+        if (line->passed == 0) return found;
         found.line = pslib_next_line(found.line, partition->line_count);
     }
+    return found;
 }
 
 /* Put an entry that is not there yet into the first empty cell from its home line on. */
-static inline void pslib_lines_put(PslibLine *lines, uint32_t line_count, uint64_t mixed, uint32_t place)
+static inline void pslib_lines_put(PslibLine *lines, uint32_t line_count, uint64_t key, uint64_t mixed,
+                                   uint32_t place)
 {
     uint32_t number = pslib_home_line(mixed, line_count);
     uint32_t empty;
-    while ((empty = pslib_line_mask(&lines[number], 0)) == 0) number = pslib_next_line(number, line_count);
-    pslib_cell_set(&lines[number], pslib_lowest_cell(empty), pslib_tag(mixed), place);
+    while ((empty = pslib_line_empty(&lines[number])) == 0) {
+        lines[number].passed++;
+        number = pslib_next_line(number, line_count);
+    }
+    lines[number].key[pslib_lowest_cell(empty)] = key;
+    lines[number].place[pslib_lowest_cell(empty)] = place;
 }
 
-static inline PslibLine *pslib_lines_make(uint32_t line_count)
+/* Move all entries to an index of so many lines. Homes keep their order when the number of lines changes, so
+ * this reads and writes memory from front to back. On failure nothing has changed. */
+PSLIB_APART PslibStatus pslib_index_resize(PslibPartition *partition, PslibHeap *heap, uint32_t line_count)
 {
-    PslibLine *lines = pslib_aligned_memory((size_t)line_count * sizeof *lines);
-    if (lines != NULL) memset(lines, 0, (size_t)line_count * sizeof *lines);
-    return lines;
-}
-
-/* The rows that a line points to are needed soon: their keys are read to place them anew. */
-static inline void pslib_line_prefetch_rows(const PslibPartition *partition, const PslibRowClass *classes,
-                                            uint32_t number)
-{
-    if (number >= partition->line_count) return;
-    const PslibLine *line = &partition->lines[number];
-    for (uint32_t mask = ~pslib_line_mask(line, 0) & 0xFFFF; mask != 0; mask &= mask - 1)
-        __builtin_prefetch(pslib_partition_row(partition, classes, pslib_cell_place(line, pslib_lowest_cell(mask))));
-}
-
-/* Half as many lines again; every entry moves. On failure nothing has changed. */
-static inline PslibStatus pslib_index_grow(PslibPartition *partition, const PslibRowClass *classes)
-{
-    const uint32_t line_count = partition->line_count + partition->line_count / 2 + 1;
-    PslibLine *lines = pslib_lines_make(line_count);
+    PslibLine *lines = pslib_heap_take(heap, (size_t)line_count * sizeof *lines);
     if (lines == NULL) return PSLIB_NO_MEMORY;
-    pslib_line_prefetch_rows(partition, classes, 0);
+    memset(lines, 0, (size_t)line_count * sizeof *lines);
     for (uint32_t number = 0; number < partition->line_count; number++) {
         const PslibLine *line = &partition->lines[number];
-        pslib_line_prefetch_rows(partition, classes, number + 1);
-        for (uint32_t mask = ~pslib_line_mask(line, 0) & 0xFFFF; mask != 0; mask &= mask - 1) {
-            const uint32_t place = pslib_cell_place(line, pslib_lowest_cell(mask));
-            const uint64_t key = pslib_row_key(pslib_partition_row(partition, classes, place));
-            pslib_lines_put(lines, line_count, pslib_mix64(key), place);
-        }
+        for (int cell = 0; cell < PSLIB_CELLS; cell++)
+            if (line->place[cell] != 0)
+                pslib_lines_put(lines, line_count, line->key[cell], pslib_mix64(line->key[cell]), line->place[cell]);
     }
-    free(partition->lines);
+    pslib_heap_give_back(heap, partition->lines, (size_t)partition->line_count * sizeof *lines);
     partition->lines = lines;
     partition->line_count = line_count;
     return PSLIB_OK;
 }
 
-/* A cell of this line whose key may move back into line `hole` without breaking (1): its home is at or
- * before the hole. -1 when there is none. */
-static inline int pslib_cell_that_may_move(const PslibPartition *partition, const PslibRowClass *classes,
-                                           uint32_t number, uint32_t hole)
+PSLIB_INLINE int pslib_index_is_full(const PslibPartition *partition)
 {
-    const PslibLine *line = &partition->lines[number];
-    const uint32_t count = partition->line_count;
-    const uint32_t way = number >= hole ? number - hole : number + count - hole;
-    for (uint32_t mask = ~pslib_line_mask(line, 0) & 0xFFFF; mask != 0; mask &= mask - 1) {
-        const int cell = pslib_lowest_cell(mask);
-        const uint64_t key = pslib_row_key(pslib_partition_row(partition, classes, pslib_cell_place(line, cell)));
-        const uint32_t home = pslib_home_line(pslib_mix64(key), count);
-        const uint32_t travelled = number >= home ? number - home : number + count - home;
-        if (travelled >= way) return cell;
-    }
-    return -1;
+    return 100 * ((uint64_t)partition->rows + 1) >
+           (uint64_t)partition->line_count * (PSLIB_CELLS * PSLIB_FILLED_PERCENT);
 }
 
-/* The nearest line after the hole from which a key may move back, and its cell; 0 when no key needs to. */
-static inline int pslib_find_mover(const PslibPartition *partition, const PslibRowClass *classes, uint32_t hole,
-                                   uint32_t *number, int *cell)
+/* A quarter more lines, and up to an eighth on top by the bits of some key that no look-up uses: partitions
+ * that grow side by side then grow at different times, and neither time nor memory comes in waves. */
+PSLIB_APART PslibStatus pslib_index_grow(PslibPartition *partition, PslibHeap *heap, uint64_t mixed)
 {
-    for (*number = hole;;) {
-        *number = pslib_next_line(*number, partition->line_count);
-        if (*number == hole) return 0;
-        *cell = pslib_cell_that_may_move(partition, classes, *number, hole);
-        if (*cell >= 0) return 1;
-        if (pslib_line_mask(&partition->lines[*number], 0) != 0) return 0; /* nothing has passed this line */
-    }
+    const uint32_t some = (uint32_t)(((uint64_t)(partition->line_count / 8) * (mixed & 0xFF)) >> 8);
+    return pslib_index_resize(partition, heap, partition->line_count + partition->line_count / 4 + some + 1);
 }
 
-/* Empty one cell and restore (1). All rows of the remaining entries must still hold their keys. */
-static inline void pslib_index_remove(PslibPartition *partition, const PslibRowClass *classes, uint32_t hole, int cell)
+/* Empty the cell of a key. */
+static inline void pslib_index_remove(PslibPartition *partition, const PslibFound *found, uint64_t mixed)
 {
-    uint32_t from;
-    int from_cell;
-    partition->lines[hole].tag[cell] = 0;
+    uint32_t number = pslib_home_line(mixed, partition->line_count);
+    for (; number != found->line; number = pslib_next_line(number, partition->line_count))
+        partition->lines[number].passed--;
+    partition->lines[number].key[found->cell] = 0;
+    partition->lines[number].place[found->cell] = 0;
     partition->rows--;
-    /* a line with a second empty cell was not full before: no key has passed it */
-    while (pslib_line_mask(&partition->lines[hole], 0) == (UINT32_C(1) << cell) &&
-           pslib_find_mover(partition, classes, hole, &from, &from_cell)) {
-        PslibLine *source = &partition->lines[from];
-        pslib_cell_set(&partition->lines[hole], cell, source->tag[from_cell], pslib_cell_place(source, from_cell));
-        source->tag[from_cell] = 0;
-        hole = from;
-        cell = from_cell;
-    }
 }
 
-static inline void pslib_partition_release(PslibPartition *partition, const PslibRowClass *classes)
+static inline void pslib_partition_release(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
 {
-    free(partition->lines);
-    for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_release(&partition->arenas[c], &classes[c]);
+    pslib_heap_give_back(classes[PSLIB_WIDE].heap, partition->lines,
+                         (size_t)partition->line_count * sizeof *partition->lines);
     memset(partition, 0, sizeof *partition);
+    for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_cut(&arenas->of[c], &classes[c], 0);
 }
 
-/* Make the row of a key that has none (`found` says where it would go): its key is written, its floats are
- * not. `found` then points to it. On failure the partition holds what it held. */
-static inline PslibStatus pslib_partition_add(PslibPartition *partition, const PslibRowClass *classes, uint64_t key,
-                                              uint64_t mixed, int row_class, PslibFound *found)
+/* Make the row of a key that has none; its floats are whatever was there. On failure the partition holds what
+ * it held. */
+PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
+                                             uint64_t key, uint64_t mixed, int row_class, uint32_t *place)
 {
-    uint32_t number;
-    if ((uint64_t)partition->rows + 1 > (uint64_t)partition->line_count * PSLIB_CELLS_FILLED) {
-        const PslibStatus status = pslib_index_grow(partition, classes);
-        if (status != PSLIB_OK) return status;
-        *found = pslib_partition_find(partition, classes, key, mixed);
-    }
-    const PslibStatus status = pslib_arena_take(&partition->arenas[row_class], &classes[row_class], &number);
+    uint32_t row;
+    PslibStatus status = PSLIB_OK;
+    if (pslib_index_is_full(partition)) status = pslib_index_grow(partition, classes[row_class].heap, mixed);
+    if (status == PSLIB_OK) status = pslib_arena_take(&arenas->of[row_class], &classes[row_class], &row);
     if (status != PSLIB_OK) return status;
-    found->row = pslib_arena_row(&partition->arenas[row_class], &classes[row_class], number);
-    found->row_class = row_class;
-    memcpy(found->row, &key, sizeof key);
-    pslib_cell_set(&partition->lines[found->line], found->cell, pslib_tag(mixed), pslib_place(row_class, number));
+    *place = pslib_place(row_class, row);
+    pslib_lines_put(partition->lines, partition->line_count, key, mixed, *place);
     partition->rows++;
-    return PSLIB_OK;
-}
-
-/* Give a key's row another class: a new row with its key and no floats yet; `old` gets the floats of the row
- * that goes. On failure nothing has changed. Erasing and inserting, without a second look at the index. */
-static inline PslibStatus pslib_partition_reclass(PslibPartition *partition, const PslibRowClass *classes,
-                                                  int row_class, PslibFound *found, uint8_t **old)
-{
-    uint32_t number;
-    const PslibStatus status = pslib_arena_take(&partition->arenas[row_class], &classes[row_class], &number);
-    if (status != PSLIB_OK) return status;
-    PslibLine *line = &partition->lines[found->line];
-    *old = found->row;
-    found->row = pslib_arena_row(&partition->arenas[row_class], &classes[row_class], number);
-    memcpy(found->row, *old, PSLIB_KEY_BYTES);
-    pslib_cell_set(line, found->cell, line->tag[found->cell], pslib_place(row_class, number));
     return PSLIB_OK;
 }
 
 /* Whether giving memory back is due: a class has lost 3 of 4 rows, and so many rows were erased since the
  * last time that moving all that are left costs a constant number of moves for each. */
-static inline int pslib_partition_is_sparse(const PslibPartition *partition)
+static inline int pslib_partition_is_sparse(const PslibPartition *partition, const PslibArenas *arenas)
 {
     uint64_t erased = 0;
     int sparse = 0;
     for (int c = 0; c < PSLIB_CLASSES; c++) {
-        const PslibArena *arena = &partition->arenas[c];
+        const PslibArena *arena = &arenas->of[c];
         const uint64_t gone = arena->next - arena->live;
         erased += gone;
         sparse |= gone >= PSLIB_SHRINK_ROWS + 3 * (uint64_t)arena->live;
@@ -235,44 +166,39 @@ static inline int pslib_partition_is_sparse(const PslibPartition *partition)
     return sparse && 2 * erased >= partition->rows;
 }
 
-/* Index all rows anew, erased numbers being none, in lines for half as many rows again. Without memory for
- * a smaller index the old one is used. */
-static inline void pslib_index_rebuild(PslibPartition *partition, const PslibRowClass *classes)
+/* Give all rows their new numbers, in the index and in the arenas. */
+static inline void pslib_partition_renumber(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
+                                            uint32_t *const *new_numbers)
 {
-    const uint32_t line_count = (uint32_t)(((uint64_t)partition->rows * 3 / 2) / PSLIB_CELLS_FILLED + 1);
-    PslibLine *lines = line_count < partition->line_count ? pslib_lines_make(line_count) : NULL;
-    if (lines != NULL) {
-        free(partition->lines);
-        partition->lines = lines;
-        partition->line_count = line_count;
-    } else {
-        memset(partition->lines, 0, (size_t)partition->line_count * sizeof *partition->lines);
-    }
-    for (int c = 0; c < PSLIB_CLASSES; c++) {
-        const PslibArena *arena = &partition->arenas[c];
-        for (uint32_t number = 0; number < arena->next; number++) {
-            const uint64_t key = pslib_row_key(pslib_arena_row(arena, &classes[c], number));
-            pslib_lines_put(partition->lines, partition->line_count, pslib_mix64(key), pslib_place(c, number));
+    for (uint32_t i = 0; i < partition->line_count; i++) {
+        uint32_t *places = partition->lines[i].place;
+        for (int cell = 0; cell < PSLIB_CELLS; cell++) {
+            if (places[cell] == 0) continue;
+            const int c = pslib_place_class(places[cell]);
+            const uint32_t number = new_numbers[c][pslib_row_number(&classes[c], pslib_place_row(places[cell]))];
+            places[cell] = pslib_place(c, pslib_arena_row(&arenas->of[c], &classes[c], number));
         }
     }
+    for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_slide(&arenas->of[c], &classes[c], new_numbers[c]);
 }
 
 /* Give memory back when most rows have gone. Row numbers change, their order does not. Doing nothing is
  * always right, so a lack of memory is no error here. */
-static inline void pslib_partition_shrink(PslibPartition *partition, const PslibRowClass *classes)
+static inline void pslib_partition_shrink(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
 {
     if (partition->rows == 0) {
-        pslib_partition_release(partition, classes);
+        pslib_partition_release(partition, arenas, classes);
         return;
     }
-    if (!pslib_partition_is_sparse(partition)) return;
-    uint8_t *erased[PSLIB_CLASSES];
-    for (int c = 0; c < PSLIB_CLASSES; c++) erased[c] = pslib_arena_erased(&partition->arenas[c], &classes[c]);
-    if (erased[PSLIB_WIDE] != NULL && erased[PSLIB_NARROW] != NULL) {
-        for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_slide(&partition->arenas[c], &classes[c], erased[c]);
-        pslib_index_rebuild(partition, classes);
+    if (!pslib_partition_is_sparse(partition, arenas)) return;
+    uint32_t *numbers[PSLIB_CLASSES];
+    for (int c = 0; c < PSLIB_CLASSES; c++) numbers[c] = pslib_arena_new_numbers(&arenas->of[c], &classes[c]);
+    if (numbers[PSLIB_WIDE] != NULL && numbers[PSLIB_NARROW] != NULL) {
+        pslib_partition_renumber(partition, arenas, classes, numbers);
+        const uint32_t line_count = (uint32_t)(((uint64_t)partition->rows * 2) / PSLIB_CELLS + 1);
+        if (line_count < partition->line_count) pslib_index_resize(partition, classes[PSLIB_WIDE].heap, line_count);
     }
-    for (int c = 0; c < PSLIB_CLASSES; c++) free(erased[c]);
+    for (int c = 0; c < PSLIB_CLASSES; c++) free(numbers[c]);
 }
 
 #endif

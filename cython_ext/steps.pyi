@@ -1,4 +1,4 @@
-from numpy import float32, uint8, uint64
+from numpy import float32, uint64
 from numpy.typing import NDArray
 
 def apply_dense(
@@ -12,4 +12,3 @@ def apply_dense(
 def initial_rows(
     keys: NDArray[uint64], dim: int, initializer_kind: int, numbers: NDArray[float32], part_seed: int
 ) -> NDArray[float32]: ...
-def line_masks(tags: NDArray[uint8], tag: int) -> tuple[int, int]: ...

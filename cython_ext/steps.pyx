@@ -1,8 +1,7 @@
 """The store's optimizer steps and first values without a table: for dense blocks, and for tests."""
 
 cimport numpy as cnp
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int64_t, uint64_t
 
 from cython_ext.checks cimport (
     checked_array,
@@ -14,15 +13,11 @@ from cython_ext.checks cimport (
     whole_number,
 )
 from cython_ext.table cimport (
-    PSLIB_CELLS,
     PSLIB_DIM_MAX,
     PSLIB_ROWWISE_ADAGRAD,
     PslibInitializer,
-    PslibLine,
     PslibOptimizer,
     pslib_first_values,
-    pslib_line_mask,
-    pslib_line_mask_plain,
     pslib_state_floats,
     pslib_step,
 )
@@ -33,7 +28,6 @@ cnp.import_array()
 
 _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
-_U8 = np.dtype(np.uint8)
 
 
 def apply_dense(optimizer_kind, hyperparameters, corrections, weights, state, gradient):
@@ -102,27 +96,3 @@ def initial_rows(keys, dim, initializer_kind, numbers, part_seed):
         for i in range(n):
             pslib_first_values(&initializer, key_data[i], columns, out_data + i * columns)
     return out
-
-
-def line_masks(tags, tag):
-    """Which of the 16 tags of an index line equal one tag, by this machine's vector code and by plain C.
-
-    The two must agree on every machine; nothing but tests needs this.
-
-    Parameters
-    ----------
-    tags : (16,) uint8
-    tag : int
-        0..255.
-
-    Returns
-    -------
-    vector, plain : int
-        Bit i is set where ``tags[i] == tag``.
-    """
-    cdef PslibLine line
-    cdef uint8_t wanted = whole_number("line_masks: tag", tag, 0, 255)
-    tags = checked_array("line_masks: tags", tags, _U8, (PSLIB_CELLS,))
-    memset(&line, 0, sizeof(PslibLine))
-    memcpy(line.tag, cnp.PyArray_DATA(<cnp.ndarray>tags), PSLIB_CELLS)
-    return pslib_line_mask(&line, wanted), pslib_line_mask_plain(&line, wanted)

@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 from cython_ext.steps import apply_dense as apply_dense
 from cython_ext.steps import initial_rows as initial_rows
 
-__all__ = ["Store", "apply_dense", "initial_rows"]
+__all__ = ["Store", "apply_dense", "initial_rows", "vector_levels"]
 
 _Floats: TypeAlias = NDArray[float32]
 _Part: TypeAlias = tuple[int, int, _Floats, _Floats, int, _Floats, int, _Floats]
+
+def vector_levels() -> tuple[str, ...]: ...
 
 class Store:
     def __init__(self, partition_bits: int, parts: Sequence[_Part], narrow_parts: int = 0) -> None: ...

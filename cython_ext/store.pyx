@@ -1,8 +1,9 @@
 """The partitions of one table that one shard thread owns: key index, rows, first values, optimizer steps.
 
-The work is in C headers, each with its formulas and invariants above its loops: ``index_line.h`` (one cache
-line of the index), ``arena.h`` (where rows lie), ``partition.h`` (index over arenas), ``table.h`` and
-``table_rows.h`` (batches), ``optimizer_steps.h`` and ``initializers.h``. This file checks what comes in,
+The work is in C headers, each with its formulas and invariants above its loops: ``heap.h`` (memory in huge
+pages), ``index_line.h`` (one cache line of the index), ``arena.h`` (where rows lie), ``partition.h`` (index
+over arenas), ``table.h``, ``table_loops.h`` and ``table_rows.h`` (batches), ``vectors.h`` (which instruction
+set), ``optimizer_steps.h`` and ``initializers.h``. This file checks what comes in,
 takes memory for what goes out, and runs the loops without the interpreter lock.
 """
 
@@ -20,19 +21,25 @@ from cython_ext.checks cimport (
     whole_number,
 )
 from cython_ext.table cimport (
+    PSLIB_AVX2,
+    PSLIB_AVX512,
     PSLIB_DIM_MAX,
     PSLIB_NARROW,
     PSLIB_OK,
     PSLIB_PARTITION_BITS_MAX,
     PSLIB_PARTITION_FULL,
     PSLIB_PARTS_MAX,
+    PSLIB_PLAIN,
+    PSLIB_ROW_IDS,
     PSLIB_ROWS_MAX,
+    PSLIB_TABLE_FULL,
     PSLIB_WIDE,
     PslibPart,
     PslibRowClass,
     PslibStats,
     PslibStatus,
     PslibTable,
+    pslib_best_level,
     pslib_first_stranger,
     pslib_state_floats,
     pslib_table_assign,
@@ -49,16 +56,45 @@ from cython_ext.table cimport (
     pslib_table_stats,
 )
 
+import os
+
 import numpy as np
 
 from cython_ext.steps import apply_dense, initial_rows
 
-__all__ = ["Store", "apply_dense", "initial_rows"]
+__all__ = ["Store", "apply_dense", "initial_rows", "vector_levels"]
 
 cnp.import_array()
 
 _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
+
+
+_LEVELS = {"plain": PSLIB_PLAIN, "avx2": PSLIB_AVX2, "avx512": PSLIB_AVX512}
+
+
+def vector_levels():
+    """Instruction sets for which this machine can run the loops of a Store, plainest first.
+
+    ``plain`` is what every processor of the kind has: SSE2 on x86-64, NEON on ARM. A Store takes the last
+    one, or the one that the environment variable ``PSLIB_VECTORS`` names when the Store is made. All give the
+    same bits.
+
+    Returns
+    -------
+    tuple of str
+        Some of ``plain``, ``avx2``, ``avx512``.
+    """
+    best = pslib_best_level()
+    return tuple(name for name, level in _LEVELS.items() if level <= best)
+
+
+cdef int _level() except -1:
+    levels = vector_levels()
+    name = os.environ.get("PSLIB_VECTORS") or levels[len(levels) - 1]
+    if name not in levels:
+        raise ValueError(f"PSLIB_VECTORS: expected one of {', '.join(levels)} on this machine, got {name}")
+    return _LEVELS[name]
 
 
 cdef int _raise_unless_done(str method, PslibStatus status, int64_t done, int64_t n) except -1:
@@ -68,6 +104,10 @@ cdef int _raise_unless_done(str method, PslibStatus status, int64_t done, int64_
     if status == PSLIB_PARTITION_FULL:
         raise OverflowError(
             f"{method}: a partition holds its limit of {PSLIB_ROWS_MAX} rows; {rest}; use more partition_bits"
+        )
+    if status == PSLIB_TABLE_FULL:
+        raise OverflowError(
+            f"{method}: a table holds its limit of {PSLIB_ROW_IDS} rows; {rest}; use more shard threads"
         )
     raise MemoryError(f"{method}: no memory for one more row; {rest}")
 
@@ -103,9 +143,9 @@ cdef class Store:
 
     Notes
     -----
-    Methods that make rows raise MemoryError or OverflowError (2^23 rows of one class in a partition); the
-    message says how many of the keys, in their order, were done. Those are complete, the others have changed
-    nothing, and the Store goes on working.
+    Methods that make rows raise MemoryError or OverflowError (2^23 rows of one class in a partition, 2^31 in
+    the Store); the message says how many of the keys, in their order, were done. Those are complete, the
+    others have changed nothing, and the Store goes on working.
     """
 
     cdef PslibTable table
@@ -123,6 +163,7 @@ cdef class Store:
         count = whole_number("Store: number of parts", len(parts), 1, PSLIB_PARTS_MAX)
         self.narrow_parts = whole_number("Store: narrow_parts", narrow_parts, 0, count - 1)
         self.partition_bits = bits
+        self.table.level = _level()
         self.borrowed = []
         for place, part in enumerate(parts):
             self._set_part(place, part)
@@ -299,7 +340,7 @@ cdef class Store:
         cdef uint32_t number = self._partition("export_partition", partition)
         cdef int row_class = PSLIB_NARROW if narrow else PSLIB_WIDE
         cdef const PslibRowClass *shape = &self.table.classes[row_class]
-        rows = self.table.partitions[number].arenas[row_class].live
+        rows = self.table.arenas[number].of[row_class].live
         keys = np.empty(rows, _U64)
         weights = np.empty((rows, shape.weight_floats), _F32)
         state = np.empty((rows, shape.state_floats), _F32)
@@ -399,7 +440,8 @@ cdef class Store:
         dict of str to int
             ``rows`` and, of these, ``narrow_rows``; ``index_bytes`` of key indexes; ``row_bytes`` of row
             chunks and, of these, ``free_bytes`` that no row fills; ``directory_bytes``, of which partitions
-            that were never touched take no memory.
+            that were never touched take no memory; ``spare_bytes``, address space that the table holds for
+            growth beside all these and that takes memory only where it was used before.
         """
         cdef PslibStats numbers
         with nogil:
@@ -411,6 +453,7 @@ cdef class Store:
             "row_bytes": numbers.row_bytes,
             "free_bytes": numbers.free_bytes,
             "directory_bytes": numbers.directory_bytes,
+            "spare_bytes": numbers.spare_bytes,
         }
 
     def check_consistency(self):

@@ -1,13 +1,12 @@
 """What the C headers of the store offer to Cython."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 
 cdef extern from "table_rows.h" nogil:
     enum:
         PSLIB_WIDE
         PSLIB_NARROW
-        PSLIB_CELLS
         PSLIB_DIM_MAX
         PSLIB_HYPERPARAMETERS
         PSLIB_INITIALIZER_KINDS
@@ -16,15 +15,17 @@ cdef extern from "table_rows.h" nogil:
         PSLIB_OPTIMIZER_KINDS
         PSLIB_PARTITION_BITS_MAX
         PSLIB_PARTS_MAX
+        PSLIB_ROW_IDS
         PSLIB_ROWS_MAX
+        PSLIB_PLAIN
+        PSLIB_AVX2
+        PSLIB_AVX512
 
     ctypedef enum PslibStatus:
         PSLIB_OK
         PSLIB_NO_MEMORY
         PSLIB_PARTITION_FULL
-
-    ctypedef struct PslibLine:
-        uint8_t *tag
+        PSLIB_TABLE_FULL
 
     ctypedef struct PslibOptimizer:
         int kind
@@ -55,13 +56,17 @@ cdef extern from "table_rows.h" nogil:
 
     ctypedef struct PslibPartition:
         uint32_t rows
-        PslibArena *arenas
+
+    ctypedef struct PslibArenas:
+        PslibArena *of
 
     ctypedef struct PslibTable:
         PslibPartition *partitions
+        PslibArenas *arenas
         PslibPart *parts
         PslibRowClass *classes
         int64_t *rows
+        int level
 
     ctypedef struct PslibStats:
         int64_t rows
@@ -70,13 +75,13 @@ cdef extern from "table_rows.h" nogil:
         int64_t row_bytes
         int64_t free_bytes
         int64_t directory_bytes
+        int64_t spare_bytes
 
     int64_t pslib_state_floats(int kind, int64_t dim)
     void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
                     const float *gradient)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
-    uint32_t pslib_line_mask(const PslibLine *line, uint8_t tag)
-    uint32_t pslib_line_mask_plain(const PslibLine *line, uint8_t tag)
+    int pslib_best_level()
     PslibStatus pslib_table_open(PslibTable *table, int partition_bits)
     void pslib_table_shape(PslibTable *table, int part_count, int narrow_parts)
     void pslib_table_close(PslibTable *table)

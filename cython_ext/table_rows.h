@@ -3,26 +3,26 @@
 #ifndef PSLIB_TABLE_ROWS_H
 #define PSLIB_TABLE_ROWS_H
 
-#include "table.h"
+#include "table_loops.h"
 
-/* Change the class of a found row. Its old row goes back to its arena; `found` points to the new one, which
- * holds the key and the weights and state of the parts that both classes have. */
-static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition *partition, int row_class,
-                                              PslibFound *found)
+/* Give a found row another class: a new row with the weights and state of the parts that both classes have.
+ * Erasing and inserting, without a second look at the index. found: INOUT. On failure nothing has changed. */
+static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition *partition, PslibArenas *arenas,
+                                              int row_class, PslibFound *found)
 {
-    const int old_class = found->row_class;
-    const PslibRowClass *from = &table->classes[old_class];
-    const PslibRowClass *to = &table->classes[row_class];
+    const int old_class = pslib_place_class(found->place);
+    PslibRowClass *from = &table->classes[old_class], *to = &table->classes[row_class];
     const int64_t weights = from->weight_floats < to->weight_floats ? from->weight_floats : to->weight_floats;
     const int64_t state = from->state_floats < to->state_floats ? from->state_floats : to->state_floats;
-    const uint32_t old_place = pslib_cell_place(&partition->lines[found->line], found->cell);
-    uint8_t *old;
-    const PslibStatus status = pslib_partition_reclass(partition, table->classes, row_class, found, &old);
+    const uint32_t old_row = pslib_place_row(found->place);
+    uint32_t row;
+    const PslibStatus status = pslib_arena_take(&arenas->of[row_class], to, &row);
     if (status != PSLIB_OK) return status;
-    found->row_class = row_class;
-    memcpy(pslib_row_weights(found->row), pslib_row_weights(old), sizeof(float) * (size_t)weights);
-    memcpy(pslib_row_state(found->row, to), pslib_row_state(old, from), sizeof(float) * (size_t)state);
-    pslib_arena_give_back(&partition->arenas[old_class], from, pslib_place_row(old_place));
+    memcpy(pslib_row_weights(to, row), pslib_row_weights(from, old_row), sizeof(float) * (size_t)weights);
+    memcpy(pslib_row_state(to, row), pslib_row_state(from, old_row), sizeof(float) * (size_t)state);
+    found->place = pslib_place(row_class, row);
+    partition->lines[found->line].place[found->cell] = found->place;
+    pslib_arena_give_back(&arenas->of[old_class], from, old_row);
     table->rows[old_class]--;
     table->rows[row_class]++;
     return PSLIB_OK;
@@ -34,18 +34,21 @@ static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint6
 {
     const PslibRowClass *shape = &table->classes[row_class];
     PslibPartition *partition = pslib_table_partition(table, mixed);
-    PslibFound found = pslib_partition_find(partition, table->classes, key, mixed);
-    const int made = found.row == NULL;
-    const int changed = !made && found.row_class != row_class;
+    PslibArenas *arenas = pslib_table_arenas(table, mixed);
+    PslibFound found = pslib_partition_find(partition, key, mixed);
+    const int made = found.place == 0;
+    const int changed = !made && pslib_place_class(found.place) != row_class;
     PslibStatus status = PSLIB_OK;
-    if (made) status = pslib_partition_add(partition, table->classes, key, mixed, row_class, &found);
-    if (changed) status = pslib_table_reclass(table, partition, row_class, &found);
+    if (made) status = pslib_partition_add(partition, arenas, table->classes, key, mixed, row_class, &found.place);
+    if (changed) status = pslib_table_reclass(table, partition, arenas, row_class, &found);
     if (status != PSLIB_OK) return status;
     table->rows[row_class] += made;
-    memcpy(pslib_row_weights(found.row), weights, sizeof(float) * (size_t)shape->weight_floats);
+    memcpy(pslib_place_weights(table->classes, found.place), weights,
+           sizeof(float) * (size_t)shape->weight_floats);
     if (shape->state_floats > 0)
-        memcpy(pslib_row_state(found.row, shape), state, sizeof(float) * (size_t)shape->state_floats);
-    if (changed) pslib_partition_shrink(partition, table->classes);
+        memcpy(pslib_place_state(table->classes, found.place), state,
+               sizeof(float) * (size_t)shape->state_floats);
+    if (changed) pslib_partition_shrink(partition, arenas, table->classes);
     return PSLIB_OK;
 }
 
@@ -84,13 +87,16 @@ static inline PslibStatus pslib_table_promote(PslibTable *table, const uint64_t 
         pslib_block_prefetch(table, keys + start, count, mixed);
         for (int64_t i = 0; i < count; i++, ++*done) {
             PslibPartition *partition = pslib_table_partition(table, mixed[i]);
-            PslibFound found = pslib_partition_find(partition, table->classes, keys[start + i], mixed[i]);
-            if (found.row == NULL || found.row_class == PSLIB_WIDE) continue;
-            const PslibStatus status = pslib_table_reclass(table, partition, PSLIB_WIDE, &found);
+            PslibArenas *arenas = pslib_table_arenas(table, mixed[i]);
+            PslibFound found = pslib_partition_find(partition, keys[start + i], mixed[i]);
+            if (found.place == 0 || pslib_place_class(found.place) == PSLIB_WIDE) continue;
+            const PslibStatus status = pslib_table_reclass(table, partition, arenas, PSLIB_WIDE, &found);
             if (status != PSLIB_OK) return status;
-            pslib_row_begin(table, &table->classes[PSLIB_WIDE], narrow_parts, found.row);
+            pslib_row_begin(table, &table->classes[PSLIB_WIDE], narrow_parts, keys[start + i],
+                            pslib_place_weights(table->classes, found.place),
+                            pslib_place_state(table->classes, found.place));
             ++*promoted;
-            pslib_partition_shrink(partition, table->classes);
+            pslib_partition_shrink(partition, arenas, table->classes);
         }
     }
     return PSLIB_OK;
@@ -110,19 +116,25 @@ static inline PslibStatus pslib_table_export(const PslibTable *table, uint32_t n
                                              float *weights, float *state)
 {
     const PslibRowClass *shape = &table->classes[row_class];
-    const PslibArena *arena = &table->partitions[number].arenas[row_class];
-    uint8_t *erased = pslib_arena_erased(arena, shape);
-    if (erased == NULL) return PSLIB_NO_MEMORY;
+    const PslibPartition *partition = &table->partitions[number];
+    const PslibArena *arena = &table->arenas[number].of[row_class];
+    uint32_t *ranks = pslib_arena_new_numbers(arena, shape);
+    if (ranks == NULL) return PSLIB_NO_MEMORY;
+    for (uint32_t i = 0; i < partition->line_count; i++) {
+        const PslibLine *line = &partition->lines[i];
+        for (int cell = 0; cell < PSLIB_CELLS; cell++)
+            if (line->place[cell] != 0 && pslib_place_class(line->place[cell]) == row_class)
+                keys[ranks[pslib_row_number(shape, pslib_place_row(line->place[cell]))]] = line->key[cell];
+    }
     for (uint32_t row_number = 0; row_number < arena->next; row_number++) {
-        if (erased[row_number]) continue;
-        uint8_t *row = pslib_arena_row(arena, shape, row_number);
-        *keys++ = pslib_row_key(row);
-        memcpy(weights, pslib_row_weights(row), sizeof(float) * (size_t)shape->weight_floats);
-        memcpy(state, pslib_row_state(row, shape), sizeof(float) * (size_t)shape->state_floats);
+        if (ranks[row_number] == PSLIB_ERASED) continue;
+        const uint32_t row = pslib_arena_row(arena, shape, row_number);
+        memcpy(weights, pslib_row_weights(shape, row), sizeof(float) * (size_t)shape->weight_floats);
+        memcpy(state, pslib_row_state(shape, row), sizeof(float) * (size_t)shape->state_floats);
         weights += shape->weight_floats;
         state += shape->state_floats;
     }
-    free(erased);
+    free(ranks);
     return PSLIB_OK;
 }
 
@@ -130,9 +142,10 @@ typedef struct {
     int64_t rows;            /* of both classes */
     int64_t narrow_rows;
     int64_t index_bytes;     /* cache lines of all indexes */
-    int64_t row_bytes;       /* chunks of all arenas and the lists of them, filled or not */
+    int64_t row_bytes;       /* units of all arenas and the lists of them, filled or not */
     int64_t free_bytes;      /* of row_bytes, what no row fills now */
     int64_t directory_bytes; /* as if every partition had been touched */
+    int64_t spare_bytes;     /* of the heap's regions, what no block fills now, used before or not */
 } PslibStats;
 
 /* Reads numbers of the directory only, never through a pointer: safe beside a thread that works. */
@@ -140,53 +153,90 @@ static inline PslibStats pslib_table_stats(const PslibTable *table)
 {
     const size_t count = (size_t)1 << table->partition_bits;
     PslibStats stats = {table->rows[PSLIB_WIDE] + table->rows[PSLIB_NARROW], table->rows[PSLIB_NARROW], 0, 0, 0,
-                        (int64_t)((count + 1) * sizeof(PslibPartition))};
+                        (int64_t)((count + 1) * (sizeof(PslibPartition) + sizeof(PslibArenas))),
+                        table->heap.region_bytes - table->heap.used_bytes};
     for (size_t i = 0; i < count; i++) {
         const PslibPartition *partition = &table->partitions[i];
         stats.index_bytes += (int64_t)partition->line_count * (int64_t)sizeof(PslibLine);
         for (int c = 0; c < PSLIB_CLASSES; c++) {
-            const PslibArena *arena = &partition->arenas[c];
-            stats.row_bytes += (int64_t)pslib_arena_bytes(arena, &table->classes[c]);
-            stats.free_bytes += ((int64_t)arena->capacity - arena->live) * (int64_t)table->classes[c].row_bytes;
+            const PslibArena *arena = &table->arenas[i].of[c];
+            const int64_t free_rows = pslib_arena_rows_held(arena, &table->classes[c]) - arena->live;
+            stats.row_bytes += pslib_arena_bytes(arena, &table->classes[c]);
+            stats.free_bytes += free_rows * (int64_t)table->classes[c].row_bytes;
         }
     }
     return stats;
 }
 
-/* Erased and live numbers of an arena are all that were given out, and its list of erased ones ends. */
+/* Erased and live rows of an arena are all that were given out, its list of erased ones ends, and its units
+ * know their positions. */
 static inline int pslib_arena_in_order(const PslibArena *arena, const PslibRowClass *shape)
 {
     uint64_t erased = 0;
+    for (uint32_t i = 0; i < pslib_arena_units(arena, shape); i++)
+        if (*pslib_unit_position(shape, arena->units[i]) != i) return 0;
     for (uint32_t head = arena->free_head; head != 0; erased++) {
-        if (head > arena->next || erased > arena->next) return 0;
-        memcpy(&head, pslib_arena_row(arena, shape, head - 1), sizeof head);
+        const uint32_t row = head - 1;
+        if (pslib_row_number(shape, row) >= arena->next || erased > arena->next) return 0;
+        memcpy(&head, pslib_row_weights(shape, row), sizeof head);
     }
-    return arena->next <= arena->capacity && erased + arena->live == arena->next;
+    return erased + arena->live == arena->next;
 }
 
-/* Every filled cell leads to a row whose key leads back to this cell; there is always an empty cell. */
+/* Every filled cell is the one that a look-up of its key finds, and holds a row that is not erased and that no
+ * cell before it holds. seen: for each class new numbers of its rows; rows that are met become erased. passed:
+ * (line_count,) zeros; keys that went by each line are counted. */
+static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number, uint32_t *const *seen, uint32_t *passed)
+{
+    const PslibPartition *partition = &table->partitions[number];
+    for (uint32_t i = 0; i < partition->line_count; i++) {
+        const PslibLine *line = &partition->lines[i];
+        for (int cell = 0; cell < PSLIB_CELLS; cell++) {
+            const uint32_t place = line->place[cell];
+            if (place == 0) continue;
+            const int c = pslib_place_class(place);
+            const uint64_t mixed = pslib_mix64(line->key[cell]);
+            const PslibFound found = pslib_partition_find(partition, line->key[cell], mixed);
+            if (pslib_partition_of_mixed(mixed, table->partition_bits) != number) return 0;
+            if (found.place != place || found.line != i || found.cell != cell) return 0;
+            const PslibArena *arena = &table->arenas[number].of[c];
+            const uint32_t row_number = pslib_row_number(&table->classes[c], pslib_place_row(place));
+            if (row_number >= arena->next) return 0;
+            if (pslib_arena_row(arena, &table->classes[c], row_number) != pslib_place_row(place)) return 0;
+            if (seen[c][row_number] == PSLIB_ERASED) return 0;
+            seen[c][row_number] = PSLIB_ERASED;
+            for (uint32_t way = pslib_home_line(mixed, partition->line_count); way != i;
+                 way = pslib_next_line(way, partition->line_count))
+                passed[way]++;
+        }
+    }
+    return 1;
+}
+
+/* The cells are in order and are as many as the rows, each line has counted who passed it, and there is always
+ * an empty cell. Without memory to look, 0. */
 static inline int pslib_partition_in_order(const PslibTable *table, uint32_t number)
 {
     const PslibPartition *partition = &table->partitions[number];
     uint64_t filled = 0, live = 0;
     for (int c = 0; c < PSLIB_CLASSES; c++) {
-        if (!pslib_arena_in_order(&partition->arenas[c], &table->classes[c])) return 0;
-        live += partition->arenas[c].live;
+        if (!pslib_arena_in_order(&table->arenas[number].of[c], &table->classes[c])) return 0;
+        live += table->arenas[number].of[c].live;
     }
-    for (uint32_t i = 0; i < partition->line_count; i++) {
-        const PslibLine *line = &partition->lines[i];
-        for (uint32_t mask = ~pslib_line_mask(line, 0) & 0xFFFF; mask != 0; mask &= mask - 1, filled++) {
-            const int cell = pslib_lowest_cell(mask);
-            const uint64_t key =
-                pslib_row_key(pslib_partition_row(partition, table->classes, pslib_cell_place(line, cell)));
-            const uint64_t mixed = pslib_mix64(key);
-            const PslibFound found = pslib_partition_find(partition, table->classes, key, mixed);
-            if (pslib_partition_of_mixed(mixed, table->partition_bits) != number) return 0;
-            if (found.row == NULL || found.line != i || found.cell != cell) return 0;
-        }
+    uint32_t *seen[PSLIB_CLASSES];
+    for (int c = 0; c < PSLIB_CLASSES; c++) 
+        seen[c] = pslib_arena_new_numbers(&table->arenas[number].of[c], &table->classes[c]);
+    uint32_t *passed = calloc((size_t)partition->line_count + 1, sizeof *passed);
+    int sound = seen[PSLIB_WIDE] != NULL && seen[PSLIB_NARROW] != NULL && passed != NULL;
+    sound = sound && pslib_cells_in_order(table, number, seen, passed);
+    for (uint32_t i = 0; sound && i < partition->line_count; i++) {
+        filled += (uint64_t)(PSLIB_CELLS - __builtin_popcount(pslib_line_empty(&partition->lines[i])));
+        sound = partition->lines[i].passed == passed[i];
     }
-    if (filled > (uint64_t)partition->line_count * PSLIB_CELLS_FILLED) return 0;
-    return filled == partition->rows && filled == live;
+    for (int c = 0; c < PSLIB_CLASSES; c++) free(seen[c]);
+    free(passed);
+    if (100 * filled > (uint64_t)partition->line_count * (PSLIB_CELLS * PSLIB_FILLED_PERCENT)) return 0;
+    return sound && filled == partition->rows && filled == live;
 }
 
 /* The first partition whose memory is not in order; -1 when all are, -2 when the row counts are not. */

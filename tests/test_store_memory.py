@@ -36,12 +36,12 @@ def used_bytes(store: Store) -> int:
 
 
 def twins(count: int, line_bits: int = 0, tag: int = 5) -> np.ndarray:
-    """Keys that differ in bits 40..43, which neither line nor tag look at, and in the lowest line bits."""
+    """Keys that differ in bits 40..43, which the home line does not look at, and in its lowest bits."""
     mixed = [((at % 16) << 40) | (line_bits << 8) | ((at // 16) << 8) | tag for at in range(count)]
     return np.asarray([unmix64(value) for value in mixed], np.uint64)
 
 
-def test_keys_of_one_line_and_one_tag_are_told_apart() -> None:
+def test_keys_of_one_line_are_told_apart() -> None:
     keys = twins(1000)
     assert len({mix64(key) & 0xFF for key in keys.tolist()}) == 1
     store = new_store(0, SMALL)
@@ -152,13 +152,13 @@ def test_a_row_costs_little_more_than_its_bytes() -> None:
     payload = 8 + 4 * 16 + 4
     assert stats["rows"] == 200_000
     assert (stats["index_bytes"] + stats["row_bytes"]) / 200_000 < 1.25 * payload
-    assert stats["free_bytes"] == stats["row_bytes"] - 200_000 * 80 - pointer_bytes(store)
+    assert stats["free_bytes"] == stats["row_bytes"] - 200_000 * (payload - 8) - unit_bytes(store)
 
 
-def pointer_bytes(store: Store) -> int:
-    """Lists of chunks: 8 bytes for each chunk of 256 rows, the lists rounded up to a power of two."""
-    chunks = [-(-store.partition_rows(partition) // 256) for partition in range(1 << store.partition_bits)]
-    return sum(8 * (1 << (count - 1).bit_length()) for count in chunks)
+def unit_bytes(store: Store) -> int:
+    """Units of 16 rows: 4 bytes for the position of each, and 4 for each in a list of a power of two."""
+    units = [-(-store.partition_rows(partition) // 16) for partition in range(1 << store.partition_bits)]
+    return sum(4 * (count + (1 << (count - 1).bit_length())) for count in units)
 
 
 def test_the_longest_rows_work() -> None:

@@ -25,7 +25,7 @@ SPEC = TableSpec(
     seed=11,
 )
 
-# Mixed values that differ in few bits share partition, line and tag: the worst that an index can meet. Homes
+# Mixed values that differ in few bits share partition and home line: the worst that an index can meet. Homes
 # are the first lines, one in the middle, and the last, from where entries go on round the end.
 HOMES = (0, 1 << 34, 3 << 37, 7 << 37)
 CROWDED = [unmix64(home | (high << 60) | low) for home in HOMES for high in (0, 15) for low in range(30)]

@@ -1,0 +1,240 @@
+/* heap.h: where one table takes its memory from.
+ *
+ * A random look-up in a large table misses the address cache (TLB) of the processor as well as its data
+ * caches; with pages of 2 MiB instead of 4 KiB it does not. malloc gives no huge pages, so blocks of 1 KiB
+ * and more come from here:
+ *
+ *     region   memory from the system, the first of 256 KiB, later ones of a quarter of what there is; from
+ *              2 MiB on aligned to huge pages, which the system is asked for. Small tables stay small.
+ *     block    a run of cache lines in a region; its first line says how long it is and whether it is free.
+ *              Free neighbours are joined at once, and a region that is one free block goes back.
+ *
+ * Free blocks stand in lists by length, eight lengths to a power of two, so that taking a block looks at few
+ * of them. The index of a partition grows to ever new lengths while rows come in chunks of one length: what
+ * an index leaves behind is filled by chunks, and little is lost between blocks.
+ *
+ * Smaller blocks, and all of them under AddressSanitizer (which sees the ends of malloc's blocks but not of
+ * ours), come from malloc. Not thread safe: a heap belongs to one table.
+ */
+#ifndef PSLIB_HEAP_H
+#define PSLIB_HEAP_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    PSLIB_CACHE_LINE = 64,
+    PSLIB_HEAP_LISTS = 256,
+    PSLIB_HEAP_TRIES = 8,   /* blocks of nearly the right length to look at before a longer one is cut */
+    PSLIB_HEAP_REST = 16    /* lines; a shorter rest of a block is not worth a block of its own */
+};
+#define PSLIB_HUGE_PAGE ((size_t)2 << 20)
+#define PSLIB_REGION_MIN ((size_t)256 << 10)
+#define PSLIB_REGION_MAX ((size_t)1 << 30)
+#if defined(__SANITIZE_ADDRESS__)
+#define PSLIB_HEAP_BLOCK_MIN SIZE_MAX
+#else
+#define PSLIB_HEAP_BLOCK_MIN ((size_t)1024)
+#endif
+
+/* The first line of a block. */
+typedef struct PslibBlock {
+    uint32_t lines;        /* with this one */
+    uint32_t lines_before; /* of the block before it; 0 = the first of its region */
+    uint32_t is_free;
+    uint32_t is_last;      /* of its region */
+    struct PslibBlock *next, *previous; /* in the list of its length, while it is free */
+} PslibBlock;
+
+/* The first line of a region. */
+typedef struct PslibRegion {
+    struct PslibRegion *next, *previous;
+    size_t bytes;
+} PslibRegion;
+
+typedef struct {
+    PslibRegion *regions;
+    int64_t region_bytes; /* of all regions */
+    int64_t used_bytes;   /* of blocks that are not free, with their first lines */
+    uint64_t filled[PSLIB_HEAP_LISTS / 64]; /* bit i: list i is not empty */
+    PslibBlock *lists[PSLIB_HEAP_LISTS];
+} PslibHeap;
+
+_Static_assert(sizeof(PslibBlock) <= PSLIB_CACHE_LINE, "a block begins with one line");
+_Static_assert(sizeof(PslibRegion) <= PSLIB_CACHE_LINE, "a region begins with one line");
+
+/* The list of blocks of this length: lengths below 16 each have their own, then eight to a power of two. */
+static inline uint32_t pslib_heap_list(uint32_t lines)
+{
+    if (lines < 16) return lines;
+    const uint32_t power = 31 - (uint32_t)__builtin_clz(lines);
+    return 16 + (power - 4) * 8 + ((lines >> (power - 3)) & 7);
+}
+
+static inline void pslib_heap_list_add(PslibHeap *heap, PslibBlock *block)
+{
+    const uint32_t list = pslib_heap_list(block->lines);
+    block->is_free = 1;
+    block->previous = NULL;
+    block->next = heap->lists[list];
+    if (block->next != NULL) block->next->previous = block;
+    heap->lists[list] = block;
+    heap->filled[list / 64] |= UINT64_C(1) << (list % 64);
+}
+
+static inline void pslib_heap_list_remove(PslibHeap *heap, PslibBlock *block)
+{
+    const uint32_t list = pslib_heap_list(block->lines);
+    block->is_free = 0;
+    if (block->next != NULL) block->next->previous = block->previous;
+    if (block->previous != NULL) block->previous->next = block->next;
+    else heap->lists[list] = block->next;
+    if (heap->lists[list] == NULL) heap->filled[list / 64] &= ~(UINT64_C(1) << (list % 64));
+}
+
+static inline PslibBlock *pslib_block_after(PslibBlock *block)
+{
+    return (PslibBlock *)(void *)((uint8_t *)block + (size_t)block->lines * PSLIB_CACHE_LINE);
+}
+
+static inline PslibBlock *pslib_block_before(PslibBlock *block)
+{
+    return (PslibBlock *)(void *)((uint8_t *)block - (size_t)block->lines_before * PSLIB_CACHE_LINE);
+}
+
+/* Memory from the system that starts at a multiple of `align`; NULL when there is none. */
+static inline void *pslib_map(size_t bytes, size_t align)
+{
+    uint8_t *mapped = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return NULL;
+    uint8_t *start = (uint8_t *)(((uintptr_t)mapped + align - 1) & ~(uintptr_t)(align - 1));
+    if (start > mapped) munmap(mapped, (size_t)(start - mapped));
+    munmap(start + bytes, (size_t)(mapped + align - start));
+    return start;
+}
+
+/* One more region, in which a block of `lines` fits, as a free block in its list. Returns 0 without memory. */
+static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
+{
+    const size_t least = ((size_t)lines + 1) * PSLIB_CACHE_LINE;
+    size_t bytes = (size_t)heap->region_bytes / 4;
+    if (bytes > PSLIB_REGION_MAX) bytes = PSLIB_REGION_MAX;
+    if (bytes < PSLIB_REGION_MIN) bytes = PSLIB_REGION_MIN;
+    if (bytes < least) bytes = least;
+    const size_t smallest = (least + PSLIB_REGION_MIN - 1) & ~(PSLIB_REGION_MIN - 1);
+    for (;;) { /* where the system refuses much, less may do */
+        const size_t align = bytes >= PSLIB_HUGE_PAGE ? PSLIB_HUGE_PAGE : PSLIB_REGION_MIN;
+        if (bytes != smallest) bytes = (bytes + align - 1) & ~(align - 1);
+        PslibRegion *region = pslib_map(bytes, align);
+        if (region == NULL) {
+            if (bytes == smallest) return 0;
+            bytes = bytes / 2 > smallest ? bytes / 2 : smallest;
+            continue;
+        }
+#ifdef MADV_HUGEPAGE
+        if (align == PSLIB_HUGE_PAGE) madvise(region, bytes, MADV_HUGEPAGE); /* a wish: refused, all works */
+#endif
+        *region = (PslibRegion){heap->regions, NULL, bytes};
+        if (heap->regions != NULL) heap->regions->previous = region;
+        heap->regions = region;
+        heap->region_bytes += (int64_t)bytes;
+        PslibBlock *block = (PslibBlock *)(void *)((uint8_t *)region + PSLIB_CACHE_LINE);
+        *block = (PslibBlock){(uint32_t)(bytes / PSLIB_CACHE_LINE - 1), 0, 1, 1, NULL, NULL};
+        pslib_heap_list_add(heap, block);
+        return 1;
+    }
+}
+
+/* A free block of at least so many lines; NULL when there is none. */
+static inline PslibBlock *pslib_heap_find(const PslibHeap *heap, uint32_t lines)
+{
+    uint32_t list = pslib_heap_list(lines);
+    int tries = 0;
+    for (PslibBlock *block = heap->lists[list]; block != NULL && tries < PSLIB_HEAP_TRIES; block = block->next, tries++)
+        if (block->lines >= lines) return block;
+    for (list++; list < PSLIB_HEAP_LISTS; list = (list | 63) + 1) {
+        const uint64_t longer = heap->filled[list / 64] >> (list % 64);
+        if (longer != 0) return heap->lists[list + (uint32_t)__builtin_ctzll(longer)];
+    }
+    return NULL;
+}
+
+/* Cut a block that was taken to so many lines; what is left is free. */
+static inline void pslib_heap_cut(PslibHeap *heap, PslibBlock *block, uint32_t lines)
+{
+    const uint32_t rest_lines = block->lines - lines;
+    if (rest_lines < PSLIB_HEAP_REST) return;
+    block->lines = lines;
+    PslibBlock *rest = pslib_block_after(block);
+    *rest = (PslibBlock){rest_lines, lines, 1, block->is_last, NULL, NULL};
+    block->is_last = 0;
+    if (!rest->is_last) pslib_block_after(rest)->lines_before = rest_lines;
+    pslib_heap_list_add(heap, rest);
+}
+
+/* Memory that starts at a cache line; bytes are rounded up to whole lines. NULL when there is none. */
+static inline void *pslib_heap_take(PslibHeap *heap, size_t bytes)
+{
+    if (bytes < PSLIB_HEAP_BLOCK_MIN) {
+        void *memory = NULL;
+        bytes = (bytes + PSLIB_CACHE_LINE - 1) & ~(size_t)(PSLIB_CACHE_LINE - 1);
+        return posix_memalign(&memory, PSLIB_CACHE_LINE, bytes) == 0 ? memory : NULL;
+    }
+    if (bytes / PSLIB_CACHE_LINE >= UINT32_MAX / 2) return NULL;
+    const uint32_t lines = (uint32_t)((bytes + PSLIB_CACHE_LINE - 1) / PSLIB_CACHE_LINE) + 1;
+    PslibBlock *block = pslib_heap_find(heap, lines);
+    if (block == NULL) {
+        if (!pslib_heap_add_region(heap, lines)) return NULL;
+        block = pslib_heap_find(heap, lines);
+    }
+    pslib_heap_list_remove(heap, block);
+    pslib_heap_cut(heap, block, lines);
+    heap->used_bytes += (int64_t)block->lines * PSLIB_CACHE_LINE;
+    return (uint8_t *)block + PSLIB_CACHE_LINE;
+}
+
+/* Make a block and the one after it, neither of them in a list, one. */
+static inline void pslib_block_join(PslibBlock *block)
+{
+    const PslibBlock *after = pslib_block_after(block);
+    block->lines += after->lines;
+    block->is_last = after->is_last;
+    if (!block->is_last) pslib_block_after(block)->lines_before = block->lines;
+}
+
+static inline void pslib_heap_remove_region(PslibHeap *heap, PslibRegion *region)
+{
+    if (region->next != NULL) region->next->previous = region->previous;
+    if (region->previous != NULL) region->previous->next = region->next;
+    else heap->regions = region->next;
+    heap->region_bytes -= (int64_t)region->bytes;
+    munmap(region, region->bytes);
+}
+
+/* Give back memory of as many bytes as were taken; NULL is an ordinary case. */
+static inline void pslib_heap_give_back(PslibHeap *heap, void *memory, size_t bytes)
+{
+    if (memory == NULL || bytes < PSLIB_HEAP_BLOCK_MIN) {
+        free(memory);
+        return;
+    }
+    PslibBlock *block = (PslibBlock *)(void *)((uint8_t *)memory - PSLIB_CACHE_LINE);
+    heap->used_bytes -= (int64_t)block->lines * PSLIB_CACHE_LINE;
+    if (!block->is_last && pslib_block_after(block)->is_free) {
+        pslib_heap_list_remove(heap, pslib_block_after(block));
+        pslib_block_join(block);
+    }
+    if (block->lines_before != 0 && pslib_block_before(block)->is_free) {
+        block = pslib_block_before(block);
+        pslib_heap_list_remove(heap, block);
+        pslib_block_join(block);
+    }
+    if (block->lines_before == 0 && block->is_last)
+        pslib_heap_remove_region(heap, (PslibRegion *)(void *)((uint8_t *)block - PSLIB_CACHE_LINE));
+    else
+        pslib_heap_list_add(heap, block);
+}
+
+#endif

@@ -1,0 +1,275 @@
+/* table_loops.h: reading and stepping the rows of a batch.
+ *
+ * A look-up follows three addresses, each read from the memory that the one before leads to, and each usually
+ * a cache miss: the directory, a line of the index, the row. So that the misses of many keys overlap, the loop
+ * works on five keys at once, PSLIB_AHEAD keys apart:
+ *
+ *     key i              mix it                             prefetch the directory entry
+ *     key i - 1 AHEAD    home line                          prefetch that line
+ *     key i - 2 AHEAD    is it in its home line?            yes: prefetch the row; no: prefetch the next line
+ *     key i - 3 AHEAD    look up those that were not;       prefetch their rows
+ *                        a push makes rows here
+ *     key i - 4 AHEAD    work on the row
+ *
+ * The fourth stage is what makes a full index fast: one key in ten lies in a later line, and waiting for that
+ * line on the spot would cost as much as all the other keys of its block.
+ *
+ * Rings hold what is known of the keys under way. Keys are looked up for good, and rows made and stepped, in
+ * their order: a key that repeats finds the row made for it before.
+ */
+#ifndef PSLIB_TABLE_LOOPS_H
+#define PSLIB_TABLE_LOOPS_H
+
+#include "table.h"
+#include "vectors.h"
+
+enum {
+    PSLIB_AHEAD = 16,
+    PSLIB_RING = 128 /* a power of two above 4 PSLIB_AHEAD */
+};
+
+typedef struct {
+    uint64_t mixed[PSLIB_RING];
+    uint32_t place[PSLIB_RING]; /* 0: no row */
+    uint8_t again[PSLIB_RING];  /* not in its home line, but keys have gone by that */
+    uint8_t made[PSLIB_RING];   /* its row is new and has no floats yet */
+} PslibUnderWay;
+
+/* Most tables have one part of 16 floats: the compiler gets to know it (one16), and loops over parts, row
+ * classes and cache lines disappear. */
+PSLIB_INLINE int pslib_is_one16(const PslibTable *table)
+{
+    return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0;
+}
+
+PSLIB_INLINE const PslibRowClass *pslib_class_by(const PslibTable *table, uint32_t place, int one16)
+{
+    return &table->classes[one16 ? PSLIB_WIDE : pslib_place_class(place)];
+}
+
+PSLIB_INLINE float *pslib_weights_by(const PslibTable *table, uint32_t place, int one16)
+{
+    if (!one16) return pslib_place_weights(table->classes, place);
+    const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
+    const size_t inside = (place - 1) & ((UINT32_C(1) << shape->slab_shift) - 1);
+    return (float *)(void *)(shape->bases[(place - 1) >> shape->slab_shift] + inside * (16 * sizeof(float)));
+}
+
+PSLIB_INLINE void pslib_prefetch_by(const PslibTable *table, uint32_t place, int with_state, int one16)
+{
+    if (!one16) {
+        pslib_prefetch_row(table->classes, place, with_state);
+        return;
+    }
+    const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
+    __builtin_prefetch(pslib_weights_by(table, place, 1));
+    if (with_state && shape->state_step > 0) pslib_prefetch_bytes(pslib_row_state(shape, place - 1), shape->state_step);
+}
+
+/* The first three stages for key i and those behind it. */
+PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *keys, int64_t n, int64_t i,
+                                     int for_push, int level, int one16, PslibUnderWay *ring)
+{
+    if (i < n) {
+        const uint64_t mixed = pslib_mix64(keys[i]);
+        ring->mixed[i % PSLIB_RING] = mixed;
+        __builtin_prefetch(pslib_table_partition(table, mixed));
+    }
+    i -= PSLIB_AHEAD;
+    if ((uint64_t)i < (uint64_t)n) {
+        const uint64_t mixed = ring->mixed[i % PSLIB_RING];
+        pslib_prefetch_home(pslib_table_partition(table, mixed), mixed);
+    }
+    i -= PSLIB_AHEAD;
+    if ((uint64_t)i >= (uint64_t)n) return;
+    const uint64_t mixed = ring->mixed[i % PSLIB_RING];
+    const PslibPartition *partition = pslib_table_partition(table, mixed);
+    ring->place[i % PSLIB_RING] = 0;
+    ring->again[i % PSLIB_RING] = 0;
+    if (partition->line_count == 0) return;
+    const uint32_t home = pslib_home_line(mixed, partition->line_count);
+    const PslibLine *line = &partition->lines[home];
+    const uint32_t mask = pslib_line_mask_at(level, line, keys[i]);
+    if (mask != 0) {
+        const uint32_t place = line->place[pslib_lowest_cell(mask)];
+        ring->place[i % PSLIB_RING] = place;
+        pslib_prefetch_by(table, place, for_push, one16);
+        return;
+    }
+    ring->again[i % PSLIB_RING] = line->passed != 0;
+    if (line->passed != 0 || (for_push && pslib_line_empty(line) == 0))
+        __builtin_prefetch(&partition->lines[pslib_next_line(home, partition->line_count)]);
+    if (for_push) __builtin_prefetch(pslib_table_arenas(table, mixed));
+}
+
+/* Floats of one row; common lengths are known to the compiler. */
+PSLIB_INLINE void pslib_copy_floats(float *restrict to, const float *restrict from, int64_t count)
+{
+    switch (count) {
+    case 8: memcpy(to, from, 8 * sizeof(float)); break;
+    case 16: memcpy(to, from, 16 * sizeof(float)); break;
+    case 32: memcpy(to, from, 32 * sizeof(float)); break;
+    default:
+        for (int64_t j = 0; j < count; j++) to[j] = from[j];
+    }
+}
+
+/* Weights of all parts of one key. place 0: the key has no row. */
+PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t place, int one16, float *out)
+{
+    if (place == 0) {
+        pslib_first_parts(table, 0, key, out);
+        return;
+    }
+    const PslibRowClass *shape = pslib_class_by(table, place, one16);
+    pslib_copy_floats(out, pslib_weights_by(table, place, one16), one16 ? 16 : shape->weight_floats);
+    if (!one16 && shape->part_count < table->part_count)
+        pslib_first_parts(table, shape->part_count, key, out + shape->weight_floats);
+}
+
+PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+                                     int level, int one16)
+{
+    const int64_t dim = one16 ? 16 : table->classes[PSLIB_WIDE].weight_floats;
+    PslibUnderWay ring;
+    int64_t absent = 0;
+    for (int64_t step = 0; step < n + 4 * PSLIB_AHEAD; step++) {
+        pslib_first_stages(table, keys, n, step, 0, level, one16, &ring);
+        int64_t i = step - 3 * PSLIB_AHEAD;
+        if ((uint64_t)i < (uint64_t)n && ring.again[i % PSLIB_RING]) {
+            const uint64_t mixed = ring.mixed[i % PSLIB_RING];
+            const uint32_t place = pslib_partition_find(pslib_table_partition(table, mixed), keys[i], mixed).place;
+            ring.place[i % PSLIB_RING] = place;
+            if (place != 0) pslib_prefetch_by(table, place, 0, one16);
+        }
+        i -= PSLIB_AHEAD;
+        if (i < 0) continue;
+        absent += ring.place[i % PSLIB_RING] == 0;
+        pslib_pull_one(table, keys[i], ring.place[i % PSLIB_RING], one16, out + i * dim);
+    }
+    return absent;
+}
+
+/* The fourth stage of a push. */
+PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *keys, int64_t i, int row_class,
+                                            int one16, PslibUnderWay *ring)
+{
+    ring->made[i % PSLIB_RING] = 0;
+    if (ring->place[i % PSLIB_RING] != 0) return PSLIB_OK;
+    const uint64_t mixed = ring->mixed[i % PSLIB_RING];
+    PslibPartition *partition = pslib_table_partition(table, mixed);
+    uint32_t place = pslib_partition_find(partition, keys[i], mixed).place;
+    if (place == 0) {
+        const PslibStatus status = pslib_partition_add(partition, pslib_table_arenas(table, mixed), table->classes,
+                                                       keys[i], mixed, row_class, &place);
+        if (status != PSLIB_OK) return status;
+        ring->made[i % PSLIB_RING] = 1;
+        table->rows[row_class]++;
+    }
+    ring->place[i % PSLIB_RING] = place;
+    pslib_prefetch_by(table, place, 1, one16);
+    return PSLIB_OK;
+}
+
+/* The last stage of a push. */
+PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t place, int made, int one16,
+                                 const float *gradient)
+{
+    const PslibRowClass *shape = pslib_class_by(table, place, one16);
+    float *weights = pslib_weights_by(table, place, one16);
+    float *state = one16 ? pslib_row_state(shape, place - 1) : pslib_place_state(table->classes, place);
+    if (made) pslib_row_begin(table, shape, 0, key, weights, state);
+    if (one16) pslib_step(&table->parts[0].optimizer, 16, weights, state, gradient);
+    else pslib_row_step(table, shape, weights, state, gradient);
+}
+
+PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                         int row_class, int64_t *done, int level, int one16)
+{
+    const int64_t dim = one16 ? 16 : table->classes[PSLIB_WIDE].weight_floats;
+    PslibUnderWay ring;
+    PslibStatus status = PSLIB_OK;
+    for (int64_t step = 0; step < n + 4 * PSLIB_AHEAD; step++) {
+        pslib_first_stages(table, keys, n, step, 1, level, one16, &ring);
+        int64_t i = step - 3 * PSLIB_AHEAD;
+        if ((uint64_t)i < (uint64_t)n) {
+            const PslibStatus now = pslib_find_or_make(table, keys, i, row_class, one16, &ring);
+            if (now != PSLIB_OK) { /* the keys before it are done, then it ends */
+                status = now;
+                n = i;
+            }
+        }
+        i -= PSLIB_AHEAD;
+        if ((uint64_t)i < (uint64_t)n)
+            pslib_push_one(table, keys[i], ring.place[i % PSLIB_RING], ring.made[i % PSLIB_RING], one16,
+                           gradients + i * dim);
+    }
+    *done = n;
+    return status;
+}
+
+static int64_t pslib_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+{
+    return pslib_is_one16(table) ? pslib_pull_body(table, keys, n, out, PSLIB_PLAIN, 1)
+                                 : pslib_pull_body(table, keys, n, out, PSLIB_PLAIN, 0);
+}
+
+static PslibStatus pslib_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                    int row_class, int64_t *done)
+{
+    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_PLAIN, 1)
+                                 : pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_PLAIN, 0);
+}
+
+#if PSLIB_HAS_LEVELS
+PSLIB_FOR_AVX2 static int64_t pslib_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+{
+    return pslib_is_one16(table) ? pslib_pull_body(table, keys, n, out, PSLIB_AVX2, 1)
+                                 : pslib_pull_body(table, keys, n, out, PSLIB_AVX2, 0);
+}
+
+PSLIB_FOR_AVX2 static PslibStatus pslib_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                  const float *gradients, int row_class, int64_t *done)
+{
+    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX2, 1)
+                                 : pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX2, 0);
+}
+
+PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+{
+    return pslib_is_one16(table) ? pslib_pull_body(table, keys, n, out, PSLIB_AVX512, 1)
+                                 : pslib_pull_body(table, keys, n, out, PSLIB_AVX512, 0);
+}
+
+PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                      const float *gradients, int row_class, int64_t *done)
+{
+    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX512, 1)
+                                 : pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX512, 0);
+}
+#endif
+
+/* Weights of all parts of n keys; what a key has no row or no wide row for is its first value.
+ * out: (n, dim) OUT. Changes nothing in the table. Returns how many keys have no row. */
+static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+{
+#if PSLIB_HAS_LEVELS
+    if (table->level == PSLIB_AVX512) return pslib_pull_avx512(table, keys, n, out);
+    if (table->level == PSLIB_AVX2) return pslib_pull_avx2(table, keys, n, out);
+#endif
+    return pslib_pull_plain(table, keys, n, out);
+}
+
+/* One optimizer step for each key in order; a key without a row gets one of row_class first.
+ * gradients: (n, dim). done: OUT, keys that were stepped; on failure the rest has changed nothing. */
+static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                           int row_class, int64_t *done)
+{
+#if PSLIB_HAS_LEVELS
+    if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, done);
+    if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, done);
+#endif
+    return pslib_push_plain(table, keys, n, gradients, row_class, done);
+}
+
+#endif
