@@ -235,17 +235,16 @@ def measure(rows: int, rounds: int, peers: bool) -> dict[str, float]:
     gradients = np.random.default_rng(3).standard_normal((BATCH, DIM)).astype(np.float32)
     out = np.empty((BATCH, DIM), np.float32)
     turn = Turn(keys, store.stats()["index_bytes"] // LINE, BATCH)
-    work: dict[str, Callable[[], object]] = {"turn": turn.next}
-    work |= gathers(limits_library(), turn, len(keys), out)
-    # new keys for each contender: what the one before has read is in the cache
-    contenders = {
+    contenders = gathers(limits_library(), turn, len(keys), out)
+    contenders |= {
         "look_up": lambda: store.pull(turn.keys, out),
         "update": lambda: store.push(turn.keys, gradients),
     }
     if peers:
         contenders |= absl_peer(turn, keys, gradients, out) | torch_peer(turn, len(keys))
+    work: dict[str, Callable[[], object]] = {}
     for place, (name, call) in enumerate(contenders.items()):
-        work[f"turn{place}"] = turn.next
+        work[f"turn{place}"] = turn.next  # new keys for each: what the one before has read is in the cache
         work[name] = call
     speeds = {
         name: speed for name, speed in medians(work, rounds, BATCH).items() if not name.startswith("turn")
