@@ -7,6 +7,7 @@ what else it prints is for people. Errors are one line on standard error and an 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import runpy
 import sys
@@ -27,6 +28,13 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
+_ALLOCATOR = (
+    (-3, 32 << 20),  # M_MMAP_THRESHOLD: the largest value that it takes
+    (-1, 256 << 20),  # M_TRIM_THRESHOLD: what a trainer may hold unused at the top of its heap
+    (-2, 64 << 20),  # M_TOP_PAD: grow in steps of so much
+)
+"""``(parameter, bytes)`` of glibc's mallopt; the numbers of the parameters are those of its malloc.h."""
+
 EXIT_SCRIPT_FAILED = 1
 """Python's own code for a script that ended with an exception."""
 
@@ -39,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
     _tell("started", str(os.getpid()))
     _set_threads(options.role)
+    if options.role == "trainer":
+        _keep_memory()
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
         "coordinator": _coordinator,
         "server": _server,
@@ -82,6 +92,20 @@ def _set_threads(role: str) -> None:
     threads = max(1, (cores - 1) // sharing) if role == "trainer" else 1
     for variable in _THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads))
+
+
+def _keep_memory() -> None:
+    """Let glibc's allocator keep the memory of a step for the next one instead of giving it back.
+
+    Every step allocates the same activations anew. Above 128 KiB to 32 MiB glibc maps them, or trims the heap
+    when they are freed, and the kernel clears the pages again: 7,400 page faults a step of DeepFM 400-400-400
+    with batches of 4,096, 131 ms where it takes 116 without them (2 cores, 2026-11-21). Other C libraries are
+    left as they are.
+    """
+    allocator = ctypes.CDLL(None)
+    if hasattr(allocator, "gnu_get_libc_version"):
+        for option, value in _ALLOCATOR:
+            allocator.mallopt(option, value)
 
 
 def _run_reporting(role: Callable[[], int]) -> int:
