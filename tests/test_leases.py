@@ -34,6 +34,14 @@ def test_a_trainer_is_kept_in_its_window_and_others_get_windows_of_their_own() -
     assert book.next(ADA, []) == Grant(1, 0, 0)
 
 
+def test_a_trainer_stays_in_its_window_also_when_an_earlier_lease_comes_free() -> None:
+    book = _book(0, 1, 0)
+    assert [book.next(ADA, []), book.next(BOB, [])] == [Grant(0, 0, 0), Grant(1, 0, 0)]
+    book.trainer_lost(BOB)
+    assert book.next(ADA, [0]) == Grant(2, 0, 0)
+    assert book.next(ADA, [0, 2]) == Grant(1, 1, 0)
+
+
 def test_a_lost_answer_gives_the_same_lease_again() -> None:
     """The trainer does not know that it holds lease 0; another one would leave 0 to nobody."""
     book = _book(0, 0)
