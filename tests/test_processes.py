@@ -359,8 +359,11 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     command.kill("trainer 0", signal.SIGCONT)
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
-    (line,) = command.lines("silent too long")
-    assert "trainer 0" in line
+    # What it hears first, in its heartbeat, when it asks for a lease or when it pushes, is a matter of timing.
+    said = ("silent too long", "counts as lost", "is held under epoch")
+    told = {line for words in said for line in command.lines(words)}
+    assert told
+    assert all("trainer 0" in line for line in told)
     assert "Traceback" not in command.output
 
 

@@ -102,10 +102,11 @@ def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Pat
     with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
         died, counts = running.run(dying, living)
         assert vanished.is_set()
-        events = running.embedded.last_status()["events"]
+        status = running.embedded.last_status()
     assert isinstance(died, UnavailableError)
     assert (counts == 1).all()
-    assert any("is lost" in event and "leases go to the others" in event for event in events)
+    assert status["examples"] == status["examples_total"] == 400
+    assert any("is lost" in event and "leases go to the others" in event for event in status["events"])
 
 
 def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_path: Path) -> None:

@@ -348,6 +348,7 @@ class CoordinatorSession:
                 values[key] += member.progress.get(key, 0)
         fits = [job for job in self.jobs if job.what == "fit"]
         running = fits[-1] if fits else None
+        values["examples"] = self._examples(fits, values["examples"])
         return values | {
             "phase": self._phase(),
             "job": max(len(self.jobs) - 1, 0),
@@ -370,6 +371,16 @@ class CoordinatorSession:
             "events": self.events[-100:],
             "saved": self.saved,
         }
+
+    @staticmethod
+    def _examples(fits: list[_Job], reported: int) -> int:
+        """Examples trained on: exact for jobs that are done, what trainers report for the one that runs.
+
+        A dead trainer's last report may lack batches that are applied, and an heir may report some again.
+        """
+        done = sum(int(job.details.get("examples", 0)) for job in fits if job.book.done)
+        planned = sum(int(job.details.get("examples", 0)) for job in fits)
+        return min(max(reported, done), planned)
 
     def _epochs_done(self, fits: list[_Job]) -> int:
         done = 0

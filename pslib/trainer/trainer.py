@@ -42,8 +42,9 @@ EVALUATE_AHEAD = 4
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 STALENESS_MAX = 1024
-WARMUP_BATCHES_MAX = 1 << 31
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
+WARMUP_BATCHES_MAX = 1 << 31
+"""More batches than anybody trains: the bound on staleness then never reaches its end."""
 BATCH_ROWS_MAX = 1 << 24
 """Far above any published batch; the rows that one touches would not fit a message any more."""
 LEASE_ROWS_MAX = 1 << 32
