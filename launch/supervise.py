@@ -35,6 +35,9 @@ STOP_S = 6.0
 LEAVE_S = 30.0
 """How long servers and coordinator may take to leave when all trainers have finished."""
 
+NEWS_S = 2.0
+"""How long to wait for the coordinator's status when a server has died; a few `launch.status.POLL_S`."""
+
 LOST_S = 5.0
 """How long a trainer that counts as lost may go on when all others have left; it was silent long enough."""
 
@@ -310,7 +313,17 @@ class _Run:
         self._say(f"got {signal.Signals(self._signal).name}: ending {len(self._running)} processes")
         return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)
 
+    def _await_news(self) -> None:
+        """Wait a moment for a status of after the event: it may know of a checkpoint that was just saved."""
+        if self._poller is None:
+            return
+        before, end_s = self._poller.latest, self._clock.now_s() + NEWS_S
+        while self._poller.latest is before and self._clock.now_s() < end_s:
+            self._clock.sleep_s(LOOK_S / 4)
+
     def _outcome(self, verdict: Verdict) -> Outcome:
+        if verdict.culprit is not None and verdict.culprit.role == "server":
+            self._await_news()
         status = self._poller.latest if self._poller is not None else {}
         reason = status.get("error") or None
         for running in self._running.values():

@@ -65,7 +65,7 @@ class FixedStatus:
         self._status = status
 
     def status(self) -> dict[str, Any]:
-        return self._status
+        return dict(self._status)
 
     def close(self) -> None:
         pass

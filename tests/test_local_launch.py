@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,10 +16,19 @@ import pytest
 from launch.cli import main
 from launch.demo import demo_job
 from launch.process import Task, describe_exit
-from launch.supervise import Verdict, judge
+from launch.supervise import Plan, Verdict, judge, run_cluster
 from launch.yaml_text import write_yaml
+from pslib.config import ClusterConfig
 from pslib.data.generator import GeneratorConfig, generate
-from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher, wait_until
+from tests.standin_launch import (
+    ROOT,
+    FixedStatus,
+    StandIns,
+    processes_of,
+    run_standins,
+    start_launcher,
+    wait_until,
+)
 
 COORDINATOR = Task("coordinator", 0)
 SERVERS = (Task("server", 0), Task("server", 1))
@@ -136,6 +146,33 @@ def test_a_killed_server_ends_the_run_at_once_with_its_name_and_what_was_lost(tm
     assert "lost with it: about 1/2 of 12,345 rows and 678 updates; there is no checkpoint" in said[0]
     assert str(tmp_path / "logs" / "server-1.log") in said[0]
     wait_until(lambda: not processes_of(tmp_path))
+
+
+def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tmp_path, monkeypatch):
+    """A checkpoint may be complete a moment before a server dies, after the last look but one."""
+    dead = threading.Event()
+
+    class SavedAtTheEnd(FixedStatus):
+        def status(self):
+            return STATUS | {"saved": "runs/a" if dead.is_set() else ""}
+
+    def judge_and_tell(codes):
+        verdict = judge(codes)
+        if verdict is not None:
+            dead.set()
+        return verdict
+
+    monkeypatch.setattr("launch.supervise.judge", judge_and_tell)
+    (tmp_path / "logs").mkdir()
+    said: list[str] = []
+    outcome = run_cluster(
+        StandIns(tmp_path, {"server": "wait;exit 137", "trainer": "over;sleep"}),
+        Plan(ClusterConfig(), "test", ("script.py",), tmp_path / "logs", False),
+        say=said.append,
+        watch=lambda address, cluster_id: SavedAtTheEnd({}),
+    )
+    assert outcome.exit_code == 69
+    assert any("the checkpoint runs/a is the last state" in line for line in said)
 
 
 def test_a_coordinator_that_cannot_start_ends_the_run_with_its_own_line_and_code(tmp_path):
