@@ -359,7 +359,7 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     command.kill("trainer 0", signal.SIGCONT)
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
-    # What it hears first, in its heartbeat, when it asks for a lease or when it pushes, is a matter of timing.
+    # Whether its heartbeat, its question for a lease or its push hears first is a matter of timing.
     said = ("silent too long", "counts as lost", "is held under epoch")
     told = {line for words in said for line in command.lines(words)}
     assert told
