@@ -360,12 +360,12 @@ def main() -> None:
         "vector_levels": vector_levels(),
         "python": platform.python_version(),
         "unit": "million keys a second; medians of processor time",
-        "helpers": helpers(rounds),
     }
-    print(json.dumps(figures["helpers"]), flush=True)
     for rows in [1_000_000] if chosen.quick else chosen.rows:
         figures[f"rows_{rows}"] = measure(rows, rounds, peers=True)
         print(rows, json.dumps(figures[f"rows_{rows}"]), flush=True)
+    figures["helpers"] = helpers(rounds)  # after growth, whose peak of memory is the process's
+    print(json.dumps(figures["helpers"]), flush=True)
     if chosen.chart is not None:
         figures["widths"] = widths(200_000 if chosen.quick else 5_000_000, rounds)
         draw(figures["widths"], chosen.chart)
