@@ -34,6 +34,7 @@ demo: build
 	$(BIN)/pslib demo
 
 bench: build
+	$(BIN)/python benchmarks/table.py --quick
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/train.py
 
