@@ -37,6 +37,7 @@ def test_an_initializer_survives_its_plain_form(initializer):
         (lambda: Adagrad(0.1, epsilon=0), "epsilon"),
         (lambda: Adagrad(0.1, initial_accumulator=-1), "initial_accumulator"),
         (lambda: RowwiseAdagrad(0.1, epsilon=-1), "epsilon"),
+        (lambda: RowwiseAdagrad(0.1, initial_accumulator=-1), "initial_accumulator"),
         (lambda: Adam(beta1=1.0), "beta1"),
         (lambda: Adam(beta2=0.99999), "beta2"),
         (lambda: Uniform(float("inf")), "bound"),

@@ -252,7 +252,7 @@ class ClientSession:
     # --- answers ------------------------------------------------------------------------------------------
 
     def receive(self, now_s: float, ticket: int, message: Message) -> bool:
-        """Take the answer to one part; False when the ticket is not one of this session's."""
+        """Take the answer to one part; False when the ticket belongs to another."""
         part = self._parts.pop(ticket, None)
         if part is None:
             return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import zmq
 
@@ -95,6 +95,21 @@ def _send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
             raise
 
 
+def _come(
+    poller: zmq.Poller, waker: _Waker, timeout_s: float
+) -> Iterator[tuple[zmq.Socket[bytes], list[Buffer]]]:
+    """Messages that have come, and the socket of each; waits for one, for the waker, or for the timeout."""
+    for source, _event in poller.poll(max(0, int(timeout_s * 1000))):
+        if not isinstance(source, zmq.Socket):
+            waker.drain()
+            continue
+        for _ in range(POLL_BATCH_MAX):
+            frames = _receive(source)
+            if frames is None:
+                break
+            yield source, frames
+
+
 class ZmqClientLink:
     """One DEALER an address, made when first needed."""
 
@@ -128,17 +143,8 @@ class ZmqClientLink:
 
     def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
         """Messages that have come from any peer."""
-        messages: list[tuple[str, list[Buffer]]] = []
-        for source, _event in self._poller.poll(max(0, int(timeout_s * 1000))):
-            if not isinstance(source, zmq.Socket):
-                self._waker.drain()
-                continue
-            for _ in range(POLL_BATCH_MAX):
-                frames = _receive(source)
-                if frames is None:
-                    break
-                messages.append((self._peers[source], frames))
-        return messages
+        came = _come(self._poller, self._waker, timeout_s)
+        return [(self._peers[socket], frames) for socket, frames in came]
 
     def wake(self) -> None:
         """End a poll in another thread."""
@@ -177,17 +183,8 @@ class ZmqServerLink:
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that have come."""
-        messages: list[tuple[bytes, list[Buffer]]] = []
-        for source, _event in self._poller.poll(max(0, int(timeout_s * 1000))):
-            if not isinstance(source, zmq.Socket):
-                self._waker.drain()
-                continue
-            for _ in range(POLL_BATCH_MAX):
-                frames = _receive(source)
-                if frames is None:
-                    break
-                messages.append((bytes(frames[0]), frames[1:]))
-        return messages
+        came = _come(self._poller, self._waker, timeout_s)
+        return [(bytes(frames[0]), frames[1:]) for _socket, frames in came]
 
     def wake(self) -> None:
         """End a poll in another thread."""
