@@ -9,6 +9,8 @@ from cython_ext.table cimport PslibInitializer, PslibOptimizer
 cdef object checked_array(str where, object array, object dtype, tuple shape)
 cdef object checked_target(str where, object array, object dtype, tuple shape)
 cdef object whole_number(str where, object number, object low, object high)
+cdef object finite_number(str where, object number)
+cdef object checked_counts(str where, object counts, object n, object zero)
 cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object hyperparameters,
                        object corrections) except -1
 cdef int set_initializer(PslibInitializer *initializer, str where, object kind, object numbers,

@@ -21,6 +21,7 @@ cnp.import_array()
 CORRECTIONS_MAX = 1 << 24  # a float32 counts exactly so far
 
 _F32 = np.dtype(np.float32)
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 cdef object checked_array(str where, object array, object dtype, tuple shape):
@@ -57,6 +58,25 @@ cdef object whole_number(str where, object number, object low, object high):
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not low <= number <= high:
         raise ValueError(f"{where}: expected a whole number in {low}..{high}, got {number!r}")
     return int(number)
+
+
+cdef object finite_number(str where, object number):
+    """A number that is finite as float32."""
+    real = isinstance(number, (int, float, np.integer, np.floating)) and not isinstance(number, bool)
+    if not real or not abs(number) <= _F32_MAX:
+        raise ValueError(f"{where}: expected a number that is finite as float32, got {number!r}")
+    return float(number)
+
+
+cdef object checked_counts(str where, object counts, object n, object zero):
+    """Float32 counts of n keys: finite, and above 0 or, with `zero`, not below it."""
+    counts = checked_array(where, counts, _F32, (n,))
+    wrong = ~((counts >= 0 if zero else counts > 0) & (counts <= _F32_MAX))
+    if wrong.any():
+        place = int(np.flatnonzero(wrong)[0])
+        least = "not below" if zero else "above"
+        raise ValueError(f"{where}: expected finite counts {least} 0, got {counts[place]} at place {place}")
+    return counts
 
 
 cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object hyperparameters,

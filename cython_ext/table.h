@@ -25,6 +25,29 @@ typedef struct {
     PslibInitializer initializer;
 } PslibPart;
 
+/* How weights lie in memory; what a row counts (bits); which keys get rows; when narrow rows become wide. */
+enum { PSLIB_FLOAT32 = 0, PSLIB_BFLOAT16 = 1, PSLIB_FLOAT16 = 2, PSLIB_INT8 = 3, PSLIB_STORAGE_KINDS = 4 };
+enum { PSLIB_COUNT_LAST_SEEN = 1, PSLIB_COUNT_SHOWS = 2, PSLIB_COUNTER_KINDS = 4 };
+enum { PSLIB_ADMIT_ALL = 0, PSLIB_ADMIT_COUNT = 1, PSLIB_ADMIT_BLOOM = 2, PSLIB_ADMIT_CHANCE = 3, PSLIB_ADMISSION_KINDS = 4 };
+enum { PSLIB_PROMOTE_NEVER = 0, PSLIB_PROMOTE_SHOWS = 1, PSLIB_PROMOTE_SCORE = 2, PSLIB_PROMOTION_KINDS = 3 };
+
+typedef struct {
+    int admission;
+    float admission_number;   /* count or probability */
+    uint32_t filter_counters; /* of the Bloom filter of a partition */
+    int promotion;
+    float promotion_number;   /* shows or score */
+    float nonclick, click;    /* score = (shows - clicks) * nonclick + clicks * click */
+} PslibPolicies;
+
+/* What a push says beside keys and gradients. */
+typedef struct {
+    uint64_t salt;       /* random bits are a function of key, part, column and salt */
+    float now;           /* in the table's own unit of time */
+    const float *shows;  /* (n,), finite and above 0; NULL = 1 each */
+    const float *clicks; /* (n,), finite and not below 0; NULL = 0 each */
+} PslibRecord;
+
 typedef struct {
     PslibPartition *partitions; /* the directory, 1 << partition_bits entries */
     PslibArenas *arenas;        /* as many */
@@ -35,6 +58,9 @@ typedef struct {
     PslibRowClass classes[PSLIB_CLASSES];
     int64_t rows[PSLIB_CLASSES];
     int level; /* of vectors.h: which copy of the loops works on this table */
+    int storage;
+    int counters;
+    PslibPolicies policies;
     PslibHeap heap;
 } PslibTable;
 

@@ -20,6 +20,10 @@ cdef extern from "table_rows.h" nogil:
         PSLIB_PLAIN
         PSLIB_AVX2
         PSLIB_AVX512
+        PSLIB_STORAGE_KINDS
+        PSLIB_COUNTER_KINDS
+        PSLIB_ADMISSION_KINDS
+        PSLIB_PROMOTION_KINDS
 
     ctypedef enum PslibStatus:
         PSLIB_OK
@@ -60,6 +64,21 @@ cdef extern from "table_rows.h" nogil:
     ctypedef struct PslibArenas:
         PslibArena *of
 
+    ctypedef struct PslibPolicies:
+        int admission
+        float admission_number
+        uint32_t filter_counters
+        int promotion
+        float promotion_number
+        float nonclick
+        float click
+
+    ctypedef struct PslibRecord:
+        uint64_t salt
+        float now
+        const float *shows
+        const float *clicks
+
     ctypedef struct PslibTable:
         PslibPartition *partitions
         PslibArenas *arenas
@@ -67,6 +86,9 @@ cdef extern from "table_rows.h" nogil:
         PslibRowClass *classes
         int64_t *rows
         int level
+        int storage
+        int counters
+        PslibPolicies policies
 
     ctypedef struct PslibStats:
         int64_t rows
@@ -86,9 +108,9 @@ cdef extern from "table_rows.h" nogil:
     void pslib_table_shape(PslibTable *table, int part_count, int narrow_parts)
     void pslib_table_close(PslibTable *table)
     int64_t pslib_table_drop(PslibTable *table, uint32_t partition)
-    int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+    int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
     PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                 int row_class, int64_t *done)
+                                 int row_class, const PslibRecord *record, int64_t *done)
     int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
     PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                    const float *state, int row_class, int64_t *done)

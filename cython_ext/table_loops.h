@@ -249,10 +249,11 @@ PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const u
 }
 #endif
 
-/* Weights of all parts of n keys; what a key has no row or no wide row for is its first value.
+/* Weights of all parts of n keys at the time `now`; what a key has no row or no wide row for is its first value.
  * out: (n, dim) OUT. Changes nothing in the table. Returns how many keys have no row. */
-static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
+    (void)now;
 #if PSLIB_HAS_LEVELS
     if (table->level == PSLIB_AVX512) return pslib_pull_avx512(table, keys, n, out);
     if (table->level == PSLIB_AVX2) return pslib_pull_avx2(table, keys, n, out);
@@ -263,8 +264,9 @@ static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *
 /* One optimizer step for each key in order; a key without a row gets one of row_class first.
  * gradients: (n, dim). done: OUT, keys that were stepped; on failure the rest has changed nothing. */
 static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                           int row_class, int64_t *done)
+                                           int row_class, const PslibRecord *record, int64_t *done)
 {
+    (void)record;
 #if PSLIB_HAS_LEVELS
     if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, done);
     if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, done);

@@ -271,6 +271,33 @@ def test_two_threads_work_on_two_stores_at_once() -> None:
             lambda s: s.pull(KEYS, np.frombuffer(bytes(64), np.float32).reshape(4, 4)),
             "pull: out: .*writeable",
         ),
+        (
+            lambda s: s.pull(KEYS, ONES.copy(), np.nan),
+            "pull: now: expected a number that is finite as float32",
+        ),
+        (lambda s: s.push(KEYS, ONES, now=1e39), "push: now: expected .* finite as float32, got 1e.39"),
+        (lambda s: s.push(KEYS, ONES, now="1"), "push: now: expected a number.*got '1'"),
+        (
+            lambda s: s.push(KEYS, ONES, salt=-1),
+            "push: salt: expected a whole number in 0..18446744073709551615",
+        ),
+        (
+            lambda s: s.push(KEYS, ONES, shows=ONES[:3, 0].copy()),
+            r"push: shows: expected.*\(4,\), got.*\(3,\)",
+        ),
+        (lambda s: s.push(KEYS, ONES, shows=np.ones(4)), "push: shows: expected.*float32.*float64"),
+        (
+            lambda s: s.push(KEYS, ONES, shows=np.asarray([1, 2, 0, 1], np.float32)),
+            "push: shows: expected finite counts above 0, got 0.0 at place 2",
+        ),
+        (
+            lambda s: s.push(KEYS, ONES, clicks=np.asarray([0, np.nan, 0, -1], np.float32)),
+            "push: clicks: expected finite counts not below 0, got nan at place 1",
+        ),
+        (
+            lambda s: s.push(KEYS, ONES, shows=np.full(4, np.inf, np.float32)),
+            "push: shows: .*got inf at place 0",
+        ),
         (lambda s: s.erase(KEYS.reshape(2, 2)), r"erase: keys: expected.*\(n,\), got.*\(2, 2\)"),
         (lambda s: s.promote(ONES), "promote: keys: expected"),
         (lambda s: s.assign(KEYS, ONES, ONES), r"assign: state: expected.*\(4, 3\), got.*\(4, 4\)"),
@@ -325,6 +352,24 @@ def test_a_wrong_description_of_a_table_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Store(bits, parts, narrow_parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"storage": 4}, "storage: expected a whole number in 0..3, got 4"),
+        ({"counters": -1}, "counters: expected a whole number in 0..3, got -1"),
+        ({"admission": (4, 0.0, 0)}, "admission: kind: expected a whole number in 0..3, got 4"),
+        ({"admission": (0, 0.0)}, r"admission: expected a tuple of 3, got \(0, 0.0\)"),
+        ({"promotion": (3, 0.0)}, "promotion: kind: expected a whole number in 0..2, got 3"),
+        ({"promotion": (1, float("inf"))}, "promotion: number: expected a number that is finite"),
+        ({"score": (0.1, "click")}, "score: click coefficient: expected a number"),
+        ({"score": 0.1}, "score: expected a tuple of 2, got 0.1"),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_name(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Store(0, store_parts(SPEC), 1, **options)
 
 
 def test_a_store_is_initialised_once() -> None:
