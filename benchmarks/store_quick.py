@@ -30,6 +30,7 @@ def make_store() -> Store:
         DIM,
         optimizer.kind,
         optimizer.hyperparameters(),
+        optimizer.modifiers(),
         optimizer.corrections(),
         1,
         uniform,

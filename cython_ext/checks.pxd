@@ -12,7 +12,7 @@ cdef object whole_number(str where, object number, object low, object high)
 cdef object finite_number(str where, object number)
 cdef object checked_counts(str where, object counts, object n, object zero)
 cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object hyperparameters,
-                       object corrections) except -1
+                       object modifiers, object corrections) except -1
 cdef int set_initializer(PslibInitializer *initializer, str where, object kind, object numbers,
                          object seed) except -1
 

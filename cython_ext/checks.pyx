@@ -9,6 +9,7 @@ from cython_ext.table cimport (
     PSLIB_ADAM,
     PSLIB_HYPERPARAMETERS,
     PSLIB_INITIALIZER_KINDS,
+    PSLIB_MODIFIERS,
     PSLIB_OPTIMIZER_KINDS,
     PslibInitializer,
     PslibOptimizer,
@@ -80,11 +81,13 @@ cdef object checked_counts(str where, object counts, object n, object zero):
 
 
 cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object hyperparameters,
-                       object corrections) except -1:
+                       object modifiers, object corrections) except -1:
     """Fill `optimizer`; it borrows `corrections`, which must outlive it."""
     optimizer.kind = whole_number(f"{where}: optimizer_kind", kind, 0, PSLIB_OPTIMIZER_KINDS - 1)
     numbers = checked_array(f"{where}: hyperparameters", hyperparameters, _F32, (PSLIB_HYPERPARAMETERS,))
     memcpy(optimizer.numbers, floats_of(numbers), PSLIB_HYPERPARAMETERS * sizeof(float))
+    numbers = checked_array(f"{where}: modifiers", modifiers, _F32, (PSLIB_MODIFIERS,))
+    optimizer.weight_decay, optimizer.clip_norm, optimizer.cowclip_ratio, optimizer.cowclip_floor = numbers
     steps = len(corrections)
     if optimizer.kind == PSLIB_ADAM and not 2 <= steps <= CORRECTIONS_MAX:
         raise ValueError(f"{where}: corrections: expected 2..{CORRECTIONS_MAX} rows for Adam, got {steps}")

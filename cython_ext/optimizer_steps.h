@@ -25,13 +25,14 @@ enum {
     PSLIB_OPTIMIZER_KINDS = 4
 };
 
-enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_LANES = 16 };
+enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16 };
 
 typedef struct {
     int32_t kind;
     float numbers[PSLIB_HYPERPARAMETERS]; /* the fields of the dataclass in pslib/optimizers.py, in order */
     const float *corrections;             /* Adam: (last_step + 1, 2) pairs c1, c2; borrowed */
     int64_t last_step;                    /* Adam: counts stop here, where both corrections are 1 */
+    float weight_decay, clip_norm, cowclip_ratio, cowclip_floor; /* 0: off */
 } PslibOptimizer;
 
 /* Floats of state beside dim weights; -1 for an unknown kind. */

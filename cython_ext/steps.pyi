@@ -4,6 +4,7 @@ from numpy.typing import NDArray
 def apply_dense(
     optimizer_kind: int,
     hyperparameters: NDArray[float32],
+    modifiers: NDArray[float32],
     corrections: NDArray[float32],
     weights: NDArray[float32],
     state: NDArray[float32],

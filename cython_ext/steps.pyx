@@ -30,7 +30,7 @@ _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
 
 
-def apply_dense(optimizer_kind, hyperparameters, corrections, weights, state, gradient):
+def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient):
     """One optimizer step on a dense vector, in place.
 
     Parameters
@@ -38,6 +38,8 @@ def apply_dense(optimizer_kind, hyperparameters, corrections, weights, state, gr
     optimizer_kind : int
         An elementwise optimizer: 0 SGD, 1 Adagrad, 3 Adam.
     hyperparameters : (8,) float32
+    modifiers : (4,) float32
+        Weight decay, clip norm, CowClip ratio and floor; 0 is off.
     corrections : (steps, 2) float32
     weights : (n,) float32, changed
     state : (state floats,) float32, changed
@@ -51,7 +53,7 @@ def apply_dense(optimizer_kind, hyperparameters, corrections, weights, state, gr
     """
     cdef PslibOptimizer optimizer
     corrections = checked_array("apply_dense: corrections", corrections, _F32, (None, 2))
-    set_optimizer(&optimizer, "apply_dense", optimizer_kind, hyperparameters, corrections)
+    set_optimizer(&optimizer, "apply_dense", optimizer_kind, hyperparameters, modifiers, corrections)
     if optimizer.kind == PSLIB_ROWWISE_ADAGRAD:
         raise ValueError("apply_dense: expected an elementwise optimizer (0, 1 or 3), got 2 (RowwiseAdagrad)")
     weights = checked_target("apply_dense: weights", weights, _F32, (None,))

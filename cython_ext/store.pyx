@@ -40,9 +40,10 @@ cdef class Store(StoreRows):
         0..20; an empty partition costs 64 bytes of address space, and no memory until it is touched.
     parts : sequence of tuples, 1..8
         One a part, in the order in which their floats stand in a row: ``(dim, optimizer_kind,
-        hyperparameters (8,) float32, corrections (steps, 2) float32, initializer_kind, initializer numbers
-        (2,) float32, part_seed 0..2^64-1, initial_state (state_floats,) float32)``; dim is 1..4096. What the
-        numbers mean stands in ``optimizer_steps.h`` and ``initializers.h``.
+        hyperparameters (8,) float32, modifiers (4,) float32, corrections (steps, 2) float32,
+        initializer_kind, initializer numbers (2,) float32, part_seed 0..2^64-1, initial_state (state_floats,)
+        float32)``; dim is 1..4096. What the numbers mean stands in ``optimizer_steps.h`` and
+        ``initializers.h``.
     narrow_parts : int
         Narrow rows hold the first ``narrow_parts`` parts, fewer than all; 0 means that there are none.
     storage : int

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 __all__ = ["StoreMemory", "vector_levels"]
 
 _Floats: TypeAlias = NDArray[float32]
-_Part: TypeAlias = tuple[int, int, _Floats, _Floats, int, _Floats, int, _Floats]
+_Part: TypeAlias = tuple[int, int, _Floats, _Floats, _Floats, int, _Floats, int, _Floats]
 
 def vector_levels() -> tuple[str, ...]: ...
 

@@ -131,13 +131,14 @@ cdef class StoreMemory:
 
     cdef int _set_part(self, int place, object numbers) except -1:
         where = f"Store: part {place}"
-        if len(numbers) != 8:
-            raise ValueError(f"{where}: expected a tuple of 8, got {len(numbers)}")
-        dim, kind, hyperparameters, corrections, initializer_kind, initializer, seed, state = numbers
+        if len(numbers) != 9:
+            raise ValueError(f"{where}: expected a tuple of 9, got {len(numbers)}")
+        dim, kind, hyperparameters, modifiers, corrections = numbers[:5]
+        initializer_kind, initializer, seed, state = numbers[5:]
         cdef PslibPart *part = &self.table.parts[place]
         part.dim = whole_number(f"{where}: dim", dim, 1, PSLIB_DIM_MAX)
         corrections = checked_array(f"{where}: corrections", corrections, _F32, (None, 2)).copy()
-        set_optimizer(&part.optimizer, where, kind, hyperparameters, corrections)
+        set_optimizer(&part.optimizer, where, kind, hyperparameters, modifiers, corrections)
         set_initializer(&part.initializer, where, initializer_kind, initializer, seed)
         part.state_floats = pslib_state_floats(part.optimizer.kind, part.dim)
         state = checked_array(f"{where}: initial_state", state, _F32, (part.state_floats,)).copy()

@@ -9,6 +9,7 @@ cdef extern from "table_rows.h" nogil:
         PSLIB_NARROW
         PSLIB_DIM_MAX
         PSLIB_HYPERPARAMETERS
+        PSLIB_MODIFIERS
         PSLIB_INITIALIZER_KINDS
         PSLIB_ADAM
         PSLIB_ROWWISE_ADAGRAD
@@ -36,6 +37,10 @@ cdef extern from "table_rows.h" nogil:
         float *numbers
         const float *corrections
         int64_t last_step
+        float weight_decay
+        float clip_norm
+        float cowclip_ratio
+        float cowclip_floor
 
     ctypedef struct PslibInitializer:
         int kind

@@ -20,6 +20,9 @@ __all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowwiseAdagrad", "optimizer_f
 HYPERPARAMETERS_MAX = 8
 """Length of the float32 array that carries an optimizer's numbers to its kernel."""
 
+MODIFIERS = ("weight_decay", "clip_norm", "cowclip_ratio", "cowclip_floor")
+"""What any optimizer takes beside its own numbers: done to weights and gradient before its step."""
+
 
 def _require(condition: bool, text: str) -> None:
     if not condition:
@@ -60,6 +63,10 @@ class Optimizer:
         for place, field in enumerate(fields(self)):
             numbers[place] = getattr(self, field.name)
         return numbers
+
+    def modifiers(self) -> NDArray[np.float32]:
+        """The kernel's `MODIFIERS`, (4,) float32; 0 is off."""
+        return np.zeros(len(MODIFIERS), np.float32)
 
     def corrections(self) -> NDArray[np.float32]:
         """Tables over the step count, (steps, 2) float32; empty where the step does not count."""

@@ -24,6 +24,7 @@ def make_store(spec: TableSpec, partition_bits: int) -> Store:
                 part.dim,
                 part.optimizer.kind,
                 part.optimizer.hyperparameters(),
+                part.optimizer.modifiers(),
                 part.optimizer.corrections(),
                 part.initializer.kind,
                 part.initializer.numbers(),
@@ -47,6 +48,7 @@ class DenseBlocks:
         self.weights: dict[int, FloatRows] = {}
         self.state: dict[int, FloatRows] = {}
         self._hyperparameters = spec.optimizer.hyperparameters()
+        self._modifiers = spec.optimizer.modifiers()
         self._corrections = spec.optimizer.corrections()
 
     def bounds(self, block: int) -> tuple[int, int]:
@@ -64,6 +66,7 @@ class DenseBlocks:
         apply_dense(
             self.spec.optimizer.kind,
             self._hyperparameters,
+            self._modifiers,
             self._corrections,
             self.weights[block],
             self.state[block],

@@ -147,7 +147,7 @@ def step(optimizer: Optimizer, weights: Floats, state: Floats, gradient: Floats)
 # --- a table
 
 
-PartNumbers = tuple[int, int, Floats, Floats, int, Floats, int, Floats]
+PartNumbers = tuple[int, int, Floats, Floats, Floats, int, Floats, int, Floats]
 
 
 def store_parts(spec: TableSpec) -> list[PartNumbers]:
@@ -157,6 +157,7 @@ def store_parts(spec: TableSpec) -> list[PartNumbers]:
             part.dim,
             part.optimizer.kind,
             part.optimizer.hyperparameters(),
+            part.optimizer.modifiers(),
             part.optimizer.corrections(),
             part.initializer.kind,
             part.initializer.numbers(),

@@ -53,6 +53,18 @@ def some_gradients(dim: int, count: int, seed: int = 0, scale: float = 1.0) -> l
     return [(rng.standard_normal((len(KEYS), dim)) * scale).astype(np.float32) for _ in range(count)]
 
 
+def dense_step(optimizer: Optimizer, weights: np.ndarray, state: np.ndarray, gradient: np.ndarray) -> None:
+    apply_dense(
+        optimizer.kind,
+        optimizer.hyperparameters(),
+        optimizer.modifiers(),
+        optimizer.corrections(),
+        weights,
+        state,
+        gradient,
+    )
+
+
 @pytest.mark.parametrize("optimizer", ALL, ids=repr)
 @pytest.mark.parametrize("dim", DIMS)
 def test_rows_have_the_bits_of_the_definition(optimizer: Optimizer, dim: int) -> None:
@@ -86,9 +98,7 @@ def test_a_dense_step_has_the_bits_of_the_definition(optimizer: Optimizer, lengt
     for _ in range(4):
         gradient = rng.standard_normal(length).astype(np.float32)
         definitions.step(optimizer, want_weights, want_state, gradient)
-        apply_dense(
-            optimizer.kind, optimizer.hyperparameters(), optimizer.corrections(), weights, state, gradient
-        )
+        dense_step(optimizer, weights, state, gradient)
     assert weights.tobytes() == want_weights.tobytes()
     assert state.tobytes() == want_state.tobytes()
 
@@ -118,21 +128,14 @@ def test_every_hyperparameter_changes_the_result(optimizer: Optimizer, field: st
 
 def test_sgd_moves_by_the_rate_times_the_gradient() -> None:
     weights, gradient = np.asarray([1.0, -2.0], np.float32), np.asarray([0.5, 4.0], np.float32)
-    apply_dense(
-        0,
-        SGD(0.25).hyperparameters(),
-        np.zeros((0, 2), np.float32),
-        weights,
-        np.zeros(0, np.float32),
-        gradient,
-    )
+    dense_step(SGD(0.25), weights, np.zeros(0, np.float32), gradient)
     assert weights.tolist() == [0.875, -3.0]
 
 
 def test_the_first_adagrad_step_has_the_length_of_the_rate() -> None:
     weights, state = np.zeros(2, np.float32), np.zeros(2, np.float32)
     gradient = np.asarray([3.0, -0.5], np.float32)
-    apply_dense(1, Adagrad(0.25).hyperparameters(), np.zeros((0, 2), np.float32), weights, state, gradient)
+    dense_step(Adagrad(0.25), weights, state, gradient)
     assert state.tolist() == [9.0, 0.25]
     assert weights == pytest.approx([-0.25, 0.25])
 
@@ -171,7 +174,7 @@ def test_an_adam_count_from_a_damaged_file_stays_inside_its_table(count: float) 
     state[-1] = count
     want_weights, want_state = weights.copy(), state.copy()
     definitions.step(optimizer, want_weights, want_state, gradient)
-    apply_dense(3, optimizer.hyperparameters(), optimizer.corrections(), weights, state, gradient)
+    dense_step(optimizer, weights, state, gradient)
     assert 1 <= state[-1] <= last
     assert weights.tobytes() == want_weights.tobytes()
     assert state.tobytes() == want_state.tobytes()
@@ -203,6 +206,7 @@ def dense_arguments() -> dict[str, object]:
     return {
         "optimizer_kind": 1,
         "hyperparameters": np.zeros(8, np.float32),
+        "modifiers": np.zeros(4, np.float32),
         "corrections": np.zeros((0, 2), np.float32),
         "weights": np.zeros(4, np.float32),
         "state": np.zeros(4, np.float32),
@@ -218,6 +222,7 @@ def dense_arguments() -> dict[str, object]:
         ("optimizer_kind", 2, "elementwise"),
         ("optimizer_kind", 3, "corrections: expected 2.. rows for Adam, got 0"),
         ("hyperparameters", np.zeros(7, np.float32), r"hyperparameters: expected.*\(8,\), got.*\(7,\)"),
+        ("modifiers", np.zeros(4), r"modifiers: expected.*float32.*\(4,\), got.*float64"),
         ("corrections", np.zeros(4, np.float32), r"corrections: expected.*\(n, 2\), got.*\(4,\)"),
         ("weights", np.zeros((4, 1), np.float32), r"weights: expected.*\(n,\), got.*\(4, 1\)"),
         ("weights", np.zeros(8, np.float32)[::2], "weights: expected C-contiguous.*got strided"),
