@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rec_models.layers
+from cython_ext.fused_layers import relu_gradient
 from pslib.batch import Batch
 from rec_models.layers import (
     add,
@@ -16,8 +17,10 @@ from rec_models.layers import (
     first_order,
     fm,
     linear,
+    linear_relu,
     log_loss,
     mlp_shapes,
+    relu,
     sigmoid,
     split,
 )
@@ -248,6 +251,36 @@ def test_linear_is_x_times_w_plus_b():
         predicting(), Var(np.array([[1.0, 2.0]])), Var(np.eye(2) * 3), Var(np.array([1.0, -1.0]))
     ).value
     np.testing.assert_array_equal(value, [[4.0, 5.0]])
+
+
+@given(st.integers(0, 9), st.integers(2, 40), st.sampled_from([np.float32, np.float64]), st.integers(0, 99))
+def test_linear_relu_gives_the_bits_of_linear_and_relu(n, m, dtype, seed):
+    draw = np.random.default_rng(seed).standard_normal
+    x, w, b = (draw(shape).astype(dtype) for shape in ((n, 3), (3, m), (m,)))
+    outcomes = []
+    for layer in (linear_relu, lambda tape, *xs: relu(tape, linear(tape, *xs))):
+        tape, variables = Tape(training=True), [Var(x), Var(w), Var(b)]
+        y = layer(tape, *variables)
+        tape.backward(y)
+        outcomes.append([y.value, *(v.gradient for v in variables)])
+    for mine, separate in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(mine, separate)
+
+
+def test_linear_relu_does_not_hide_that_a_run_has_diverged():
+    value = linear_relu(predicting(), Var(np.full((1, 2), np.nan)), Var(np.ones((2, 2))), Var(np.ones(2))).value
+    assert np.isnan(value).all()
+    assert np.isnan(relu_gradient(value, value)[1]).all()
+
+
+def test_linear_relu_refuses_a_bias_of_another_width():
+    with pytest.raises(ValueError, match="bias: expected 2 values, one a column, got 3"):
+        linear_relu(predicting(), Var(np.ones((1, 2))), Var(np.ones((2, 2))), Var(np.ones(3)))
+
+
+def test_relu_gradient_refuses_a_gradient_of_another_shape():
+    with pytest.raises(ValueError, match=r"gradient: expected \(1, 2\), got \(2, 2\)"):
+        relu_gradient(np.ones((2, 2)), np.ones((1, 2)))
 
 
 def test_mlp_shapes_name_every_matrix_in_order():

@@ -9,6 +9,7 @@ from rec_models.layers.embedding import embedding
 from rec_models.layers.first_order import first_order
 from rec_models.layers.fm import fm
 from rec_models.layers.linear import linear
+from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
 from rec_models.layers.split import split
@@ -22,6 +23,7 @@ __all__ = [
     "first_order",
     "fm",
     "linear",
+    "linear_relu",
     "log_loss",
     "mlp",
     "mlp_shapes",

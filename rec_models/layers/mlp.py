@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rec_models.layers.activation import relu
 from rec_models.layers.dropout import dropout
 from rec_models.layers.linear import linear
+from rec_models.layers.linear_relu import linear_relu
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["mlp", "mlp_shapes"]
@@ -48,8 +48,8 @@ def mlp(tape: Tape, x: Var, dense: Mapping[str, Var], hidden_layers: int, rate: 
         ``a_0 = x; a_{l+1} = dropout(relu(a_l W_l + b_l)); y = a_H w + b``.
     """
     for layer in range(hidden_layers):
-        x = linear(tape, x, dense[f"mlp.{layer}.w"], dense[f"mlp.{layer}.b"])
-        x = dropout(tape, relu(tape, x), rate)
+        x = linear_relu(tape, x, dense[f"mlp.{layer}.w"], dense[f"mlp.{layer}.b"])
+        x = dropout(tape, x, rate)
     output = linear(tape, x, dense["mlp.out.w"], dense["mlp.out.b"])
 
     def backward(gradient: Array) -> None:
