@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from pslib.optimizers import Adagrad as Adagrad
     from pslib.optimizers import Adam as Adam
     from pslib.optimizers import RowwiseAdagrad as RowwiseAdagrad
+    from pslib.policies import ByAge as ByAge
+    from pslib.policies import ByBloom as ByBloom
+    from pslib.policies import ByChance as ByChance
+    from pslib.policies import ByCount as ByCount
+    from pslib.policies import ByNorm as ByNorm
+    from pslib.policies import ByScore as ByScore
+    from pslib.policies import Compact as Compact
+    from pslib.policies import Score as Score
     from pslib.schema import DenseField as DenseField
     from pslib.schema import RaggedField as RaggedField
     from pslib.schema import Schema as Schema
@@ -43,6 +51,14 @@ _HOMES = {
     "Adagrad": "pslib.optimizers",
     "Adam": "pslib.optimizers",
     "RowwiseAdagrad": "pslib.optimizers",
+    "ByAge": "pslib.policies",
+    "ByBloom": "pslib.policies",
+    "ByChance": "pslib.policies",
+    "ByCount": "pslib.policies",
+    "ByNorm": "pslib.policies",
+    "ByScore": "pslib.policies",
+    "Compact": "pslib.policies",
+    "Score": "pslib.policies",
     "DenseField": "pslib.schema",
     "RaggedField": "pslib.schema",
     "Schema": "pslib.schema",

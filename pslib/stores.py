@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from cython_ext.store import Store, apply_dense
 from pslib.errors import ConfigurationError
+from pslib.policies import STORAGES
 from pslib.protocol.messages import Adopt
 from pslib.tables import DenseSpec, TableSpec
 
@@ -17,6 +18,7 @@ FloatRows = NDArray[np.float32]
 
 def make_store(spec: TableSpec, partition_bits: int) -> Store:
     """An empty store for one table."""
+    score = spec.score
     return Store(
         partition_bits,
         [
@@ -33,6 +35,12 @@ def make_store(spec: TableSpec, partition_bits: int) -> Store:
             )
             for part in spec.parts
         ],
+        spec.narrow_parts,
+        storage=STORAGES.index(spec.storage),
+        counters=spec.needs_seen | spec.needs_counts << 1,
+        admission=(0, 0.0, 0) if spec.admission is None else spec.admission.numbers(),
+        promotion=(0, 0.0) if spec.compact is None else spec.compact.promotion(),
+        score=(0.0, 0.0) if score is None else (score.nonclick, score.click),
     )
 
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from pslib.errors import ConfigurationError
 from pslib.initializers import Initializer, Uniform, initializer_from_dict
 from pslib.optimizers import Adagrad, Optimizer, optimizer_from_dict
+from pslib.policies import (
+    ADMISSIONS,
+    CLOCKS,
+    EVICTIONS,
+    STORAGES,
+    WHEN_FULL,
+    Admission,
+    ByAge,
+    ByBloom,
+    ByCount,
+    ByScore,
+    Compact,
+    Eviction,
+    Policy,
+    Score,
+    policy_from_dict,
+)
 
-__all__ = ["DIM_MAX", "PARTS_MAX", "DenseSpec", "PartSpec", "TableSpec", "text_hash"]
+__all__ = ["DIM_MAX", "PARTS_MAX", "DenseSpec", "PartSpec", "TableSpec", "policies_from_dict", "text_hash"]
 
 DIM_MAX = 4096
 """Floats of one part: one row stays far below a message and far above any published embedding (2,048)."""
@@ -82,26 +100,99 @@ class TableSpec:
         In the order in which their floats stand in a row.
     seed : int
         Seed of first values, 0..2^63-1.
+    storage : {"float32", "bfloat16", "float16", "int8"}
+        How weights lie in memory; what is stored is rounded stochastically, and users see float32.
+    admission : ByCount, ByBloom, ByChance or None
+        Which keys earn rows; None: every key that is pushed.
+    eviction : sequence of ByAge, ByNorm, ByScore
+        Which rows leave at a maintenance.
+    score : Score or None
+        What a row is worth.
+    compact : Compact or None
+        When a row gets its later parts; None: at once.
+    clock : {"steps", "seconds"}
+        Unit in which rows age; weight decay counts steps.
+    when_full : {"refuse", "oldest", "smallest_norm", "lowest_score"}
+        What happens to new rows at the memory limit of a server.
 
     Raises
     ------
     ConfigurationError
-        When names repeat, or there are no parts or more than PARTS_MAX.
+        When names repeat, there are no parts or more than PARTS_MAX, or policies do not fit together; all
+        problems at once.
     """
 
     name: str
     parts: tuple[PartSpec, ...]
     seed: int = 0
+    storage: str = "float32"
+    admission: Admission | None = None
+    eviction: tuple[Eviction, ...] = ()
+    score: Score | None = None
+    compact: Compact | None = None
+    clock: str = "steps"
+    when_full: str = "refuse"
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
+        object.__setattr__(self, "eviction", tuple(self.eviction))
+        problems = [*self._part_problems(), *self._choice_problems(), *self._policy_problems()]
+        if problems:
+            raise ConfigurationError(*(f"table {self.name}: {problem}" for problem in problems))
+
+    def _part_problems(self) -> Iterator[str]:
         if not 1 <= len(self.parts) <= PARTS_MAX:
-            raise ConfigurationError(
-                f"table {self.name}: expected 1..{PARTS_MAX} parts, got {len(self.parts)}"
-            )
+            yield f"expected 1..{PARTS_MAX} parts, got {len(self.parts)}"
         if len({part.name for part in self.parts}) != len(self.parts):
-            raise ConfigurationError(f"table {self.name}: part names must differ")
+            yield "part names must differ"
+        decayed = [part.name for part in self.parts if part.optimizer.modifiers()[0] > 0]
+        if decayed and self.clock != "steps":
+            yield f"part {decayed[0]}: weight decay counts steps; set clock to 'steps' or weight_decay to 0"
+
+    def _choice_problems(self) -> Iterator[str]:
+        for name, value, known in (
+            ("storage", self.storage, STORAGES),
+            ("clock", self.clock, CLOCKS),
+            ("when_full", self.when_full, WHEN_FULL),
+        ):
+            if value not in known:
+                yield f"{name}: expected one of {', '.join(known)}, got {value!r}"
+
+    def _policy_problems(self) -> Iterator[str]:
+        for name, value, kinds in (
+            ("admission", self.admission, (*ADMISSIONS, type(None))),
+            ("score", self.score, (Score, type(None))),
+            ("compact", self.compact, (Compact, type(None))),
+            *(("eviction", rule, EVICTIONS) for rule in self.eviction),
+        ):
+            if not isinstance(value, kinds):
+                names = ", ".join(kind.__name__ for kind in kinds)
+                yield f"{name}: expected one of {names}, got {value!r}"
+        if len({type(rule) for rule in self.eviction}) != len(self.eviction):
+            yield "eviction: each rule can stand once; remove the second of its kind"
+        yield from self._score_problems()
+        later = [part.name for part in self.parts[1:]]
+        if self.compact and self.compact.wide_from not in later:
+            known = f"one of the parts after the first, {later}" if later else "a table of two parts or more"
+            yield f"compact.wide_from: expected {known}, got {self.compact.wide_from!r}"
+
+    def _score_problems(self) -> Iterator[str]:
+        """What needs a score must have one, and counts fade together."""
+        users = [
+            ("eviction by score", any(isinstance(rule, ByScore) for rule in self.eviction)),
+            ("compact by score", self.compact is not None and self.compact.score is not None),
+            ("when_full 'lowest_score'", self.when_full == "lowest_score"),
+        ]
+        for what, needed in users:
+            if needed and self.score is None:
+                yield f"{what} needs a score; set score to Score()"
+        keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
+        if keep is not None and self.score is not None and keep != self.score.decay:
+            yield (
+                f"admission.keep is {keep:g}, score.decay {self.score.decay:g}: all counts of a table "
+                "fade together; leave keep away"
+            )
 
     @property
     def dim(self) -> int:
@@ -110,8 +201,52 @@ class TableSpec:
 
     @property
     def state_floats(self) -> int:
-        """Floats of state of all parts."""
-        return sum(part.state_floats for part in self.parts)
+        """Numbers of state of a wide row: counters, scales, and the optimizers' own."""
+        scales = len(self.parts) if self.storage == "int8" else 0
+        own = sum(part.state_floats for part in self.parts)
+        return self.needs_seen + 2 * self.needs_counts + scales + own
+
+    @property
+    def needs_seen(self) -> bool:
+        """Whether a row must know when it was pushed last."""
+        by_age = any(isinstance(rule, ByAge) for rule in self.eviction)
+        decays = any(part.optimizer.modifiers()[0] > 0 for part in self.parts)
+        return by_age or decays or self.when_full == "oldest"
+
+    @property
+    def needs_counts(self) -> bool:
+        """Whether a row must count its shows and clicks."""
+        return self.score is not None or self.compact is not None
+
+    @property
+    def takes_counts(self) -> bool:
+        """Whether pushes must say how often each key was shown and clicked."""
+        by_count = isinstance(self.admission, ByCount | ByBloom)
+        clips = any(part.optimizer.modifiers()[2:].any() for part in self.parts)
+        return self.needs_counts or by_count or clips
+
+    @property
+    def narrow_parts(self) -> int:
+        """Parts that a narrow row has; 0: there are no narrow rows."""
+        names = [part.name for part in self.parts]
+        return names.index(self.compact.wide_from) if self.compact else 0
+
+    @property
+    def decay_factor(self) -> float:
+        """By what a maintenance multiplies all counts of the table; 1: nothing fades."""
+        if self.score is not None:
+            return self.score.decay
+        keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
+        return 1.0 if keep is None else keep
+
+    @property
+    def maintained(self) -> bool:
+        """Whether a maintenance does anything."""
+        return bool(self.eviction) or self.decay_factor < 1
+
+    def now(self, step: int, time_s: float) -> float:
+        """The time of a record in the unit of this table's clock."""
+        return float(step) if self.clock == "steps" else time_s
 
     def part_seed(self, part: PartSpec) -> int:
         """Seed of one part's first values: a hash of (seed, table, part)."""
@@ -135,29 +270,85 @@ class TableSpec:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Plain form for the wire and for manifests."""
-        return {"name": self.name, "seed": self.seed, "parts": [part.to_dict() for part in self.parts]}
+        """Plain form for the wire and for manifests; what is as it always was is left out."""
+        plain: dict[str, object] = {
+            "name": self.name,
+            "seed": self.seed,
+            "parts": [part.to_dict() for part in self.parts],
+        }
+        for field in fields(self)[3:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                plain[field.name] = _plain(value)
+        return plain
 
     @staticmethod
-    def from_dict(plain: dict[str, object]) -> TableSpec:
+    def from_dict(plain: Mapping[str, Any]) -> TableSpec:
         """Read back what `to_dict` wrote; ConfigurationError when something does not fit."""
+        known = {field.name for field in fields(TableSpec)}
+        if unknown := sorted(set(plain) - known):
+            raise ConfigurationError(
+                f"table {plain.get('name')}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+            )
         try:
-            parts: Sequence[dict[str, object]] = plain["parts"]  # type: ignore[assignment]
             return TableSpec(
                 name=str(plain["name"]),
-                seed=int(plain["seed"]),  # type: ignore[call-overload]
-                parts=tuple(
-                    PartSpec(
-                        name=str(part["name"]),
-                        dim=int(part["dim"]),  # type: ignore[call-overload]
-                        optimizer=optimizer_from_dict(part["optimizer"]),  # type: ignore[arg-type]
-                        initializer=initializer_from_dict(part["initializer"]),  # type: ignore[arg-type]
-                    )
-                    for part in parts
-                ),
+                parts=tuple(_part_from_dict(part) for part in plain["parts"]),
+                seed=int(plain["seed"]),
+                **policies_from_dict(plain, f"table {plain['name']}: "),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"table description: {type(error).__name__}: {error}") from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Policy):
+        return value.to_dict()
+    return [rule.to_dict() for rule in value] if isinstance(value, tuple) else value
+
+
+def _part_from_dict(part: Mapping[str, Any]) -> PartSpec:
+    return PartSpec(
+        name=str(part["name"]),
+        dim=int(part["dim"]),
+        optimizer=optimizer_from_dict(part["optimizer"]),
+        initializer=initializer_from_dict(part["initializer"]),
+    )
+
+
+_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
+    "admission": ADMISSIONS,
+    "eviction": EVICTIONS,
+    "score": (Score,),
+    "compact": (Compact,),
+}
+
+
+def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Arguments of `TableSpec` from the plain form of its policies; ``prefix`` begins every problem.
+
+    Raises
+    ------
+    ConfigurationError
+        When a policy is none, or a number of it is out of range; all problems at once.
+    """
+    values = {key: str(plain[key]) for key in ("storage", "clock", "when_full") if key in plain}
+    found: dict[str, Any] = dict(values)
+    problems: list[str] = []
+    for key, kinds in _KINDS.items():
+        given = plain.get(key)
+        rules = [] if given is None else given if key == "eviction" else [given]
+        policies = []
+        for rule in rules:
+            try:
+                policies.append(policy_from_dict(rule, kinds))
+            except ConfigurationError as error:
+                problems += [f"{prefix}{key}: {line}" for line in error.problems]
+        if policies:
+            found[key] = tuple(policies) if key == "eviction" else policies[0]
+    if problems:
+        raise ConfigurationError(*problems)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
