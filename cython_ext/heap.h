@@ -7,7 +7,9 @@
  *     region   memory from the system, the first of 256 KiB, later ones of a quarter of what there is; from
  *              2 MiB on aligned to huge pages, which the system is asked for. Small tables stay small.
  *     block    a run of cache lines in a region; its first line says how long it is and whether it is free.
- *              Free neighbours are joined at once, and a region that is one free block goes back.
+ *              Free neighbours are joined at once, and a region that is one free block goes back. Of other
+ *              free blocks pslib_heap_trim gives back the memory but not the addresses, by whole huge pages:
+ *              such a block is blank, as is all of a new region.
  *
  * Free blocks stand in lists by length, eight lengths to a power of two, so that taking a block looks at few
  * of them. The index of a partition grows to ever new lengths while rows come in chunks of one length: what
@@ -45,6 +47,7 @@ typedef struct PslibBlock {
     uint32_t lines_before; /* of the block before it; 0 = the first of its region */
     uint32_t is_free;
     uint32_t is_last;      /* of its region */
+    uint32_t is_blank;     /* no whole huge page in it has memory; only while it is free */
     struct PslibBlock *next, *previous; /* in the list of its length, while it is free */
 } PslibBlock;
 
@@ -58,6 +61,7 @@ typedef struct {
     PslibRegion *regions;
     int64_t region_bytes; /* of all regions */
     int64_t used_bytes;   /* of blocks that are not free, with their first lines */
+    int64_t blank_bytes;  /* of all regions, what has no memory */
     uint64_t filled[PSLIB_HEAP_LISTS / 64]; /* bit i: list i is not empty */
     PslibBlock *lists[PSLIB_HEAP_LISTS];
 } PslibHeap;
@@ -73,9 +77,27 @@ static inline uint32_t pslib_heap_list(uint32_t lines)
     return 16 + (power - 4) * 8 + ((lines >> (power - 3)) & 7);
 }
 
+/* Bytes of the whole huge pages behind the first line of a block. start: OUT, of the first of them. */
+static inline size_t pslib_block_huge_bytes(const PslibBlock *block, uint8_t **start)
+{
+    const uintptr_t begin = (uintptr_t)block + PSLIB_CACHE_LINE + PSLIB_HUGE_PAGE - 1;
+    const uintptr_t first = begin & ~(uintptr_t)(PSLIB_HUGE_PAGE - 1);
+    const uintptr_t end = (uintptr_t)block + (size_t)block->lines * PSLIB_CACHE_LINE;
+    const uintptr_t last = end & ~(uintptr_t)(PSLIB_HUGE_PAGE - 1);
+    *start = (uint8_t *)first;
+    return last > first ? last - first : 0;
+}
+
+static inline int64_t pslib_block_blank_bytes(const PslibBlock *block)
+{
+    uint8_t *start;
+    return block->is_blank ? (int64_t)pslib_block_huge_bytes(block, &start) : 0;
+}
+
 static inline void pslib_heap_list_add(PslibHeap *heap, PslibBlock *block)
 {
     const uint32_t list = pslib_heap_list(block->lines);
+    heap->blank_bytes += pslib_block_blank_bytes(block);
     block->is_free = 1;
     block->previous = NULL;
     block->next = heap->lists[list];
@@ -87,6 +109,7 @@ static inline void pslib_heap_list_add(PslibHeap *heap, PslibBlock *block)
 static inline void pslib_heap_list_remove(PslibHeap *heap, PslibBlock *block)
 {
     const uint32_t list = pslib_heap_list(block->lines);
+    heap->blank_bytes -= pslib_block_blank_bytes(block);
     block->is_free = 0;
     if (block->next != NULL) block->next->previous = block->previous;
     if (block->previous != NULL) block->previous->next = block->next;
@@ -141,7 +164,7 @@ static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
         heap->regions = region;
         heap->region_bytes += (int64_t)bytes;
         PslibBlock *block = (PslibBlock *)(void *)((uint8_t *)region + PSLIB_CACHE_LINE);
-        *block = (PslibBlock){(uint32_t)(bytes / PSLIB_CACHE_LINE - 1), 0, 1, 1, NULL, NULL};
+        *block = (PslibBlock){(uint32_t)(bytes / PSLIB_CACHE_LINE - 1), 0, 1, 1, 1, NULL, NULL};
         pslib_heap_list_add(heap, block);
         return 1;
     }
@@ -168,7 +191,7 @@ static inline void pslib_heap_cut(PslibHeap *heap, PslibBlock *block, uint32_t l
     if (rest_lines < PSLIB_HEAP_REST) return;
     block->lines = lines;
     PslibBlock *rest = pslib_block_after(block);
-    *rest = (PslibBlock){rest_lines, lines, 1, block->is_last, NULL, NULL};
+    *rest = (PslibBlock){rest_lines, lines, 1, block->is_last, block->is_blank, NULL, NULL};
     block->is_last = 0;
     if (!rest->is_last) pslib_block_after(rest)->lines_before = rest_lines;
     pslib_heap_list_add(heap, rest);
@@ -191,6 +214,7 @@ static inline void *pslib_heap_take(PslibHeap *heap, size_t bytes)
     }
     pslib_heap_list_remove(heap, block);
     pslib_heap_cut(heap, block, lines);
+    block->is_blank = 0;
     heap->used_bytes += (int64_t)block->lines * PSLIB_CACHE_LINE;
     return (uint8_t *)block + PSLIB_CACHE_LINE;
 }
@@ -201,6 +225,7 @@ static inline void pslib_block_join(PslibBlock *block)
     const PslibBlock *after = pslib_block_after(block);
     block->lines += after->lines;
     block->is_last = after->is_last;
+    block->is_blank = 0;
     if (!block->is_last) pslib_block_after(block)->lines_before = block->lines;
 }
 
@@ -235,6 +260,28 @@ static inline void pslib_heap_give_back(PslibHeap *heap, void *memory, size_t by
         pslib_heap_remove_region(heap, (PslibRegion *)(void *)((uint8_t *)block - PSLIB_CACHE_LINE));
     else
         pslib_heap_list_add(heap, block);
+}
+
+/* Give the memory of free blocks back to the system, by whole huge pages: a piece of one would cost the blocks
+ * around it their huge page. For after many blocks were given back; taking them again costs page faults. */
+static inline void pslib_heap_trim(PslibHeap *heap)
+{
+#ifdef MADV_DONTNEED
+    for (PslibRegion *region = heap->regions; region != NULL; region = region->next) {
+        PslibBlock *block = (PslibBlock *)(void *)((uint8_t *)region + PSLIB_CACHE_LINE);
+        for (;; block = pslib_block_after(block)) {
+            uint8_t *start;
+            const size_t bytes = block->is_free && !block->is_blank ? pslib_block_huge_bytes(block, &start) : 0;
+            if (bytes > 0 && madvise(start, bytes, MADV_DONTNEED) == 0) {
+                block->is_blank = 1;
+                heap->blank_bytes += (int64_t)bytes;
+            }
+            if (block->is_last) break;
+        }
+    }
+#else
+    (void)heap;
+#endif
 }
 
 #endif
