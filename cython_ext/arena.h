@@ -153,7 +153,9 @@ static inline PslibStatus pslib_slab_number(PslibRowClass *shape, uint32_t *numb
         pslib_slab_list_remove(shape, &shape->without_memory, *number);
         return PSLIB_OK;
     }
-    if (((uint64_t)shape->slab_count + 2) << shape->slab_shift > PSLIB_ROW_IDS) return PSLIB_TABLE_FULL;
+    /* ids of rows stay so low that the places of narrow rows end before PSLIB_COUNTED */
+    if (((uint64_t)shape->slab_count + 1) << shape->slab_shift >= PSLIB_ROW_IDS - 2 * PSLIB_COUNT_MAX)
+        return PSLIB_TABLE_FULL;
     if (shape->slab_count == shape->slab_capacity) {
         const uint32_t capacity = shape->slab_capacity ? 2 * shape->slab_capacity : 4;
         uint8_t **bases = realloc(shape->bases, capacity * sizeof *bases);
@@ -234,13 +236,20 @@ static inline uint32_t pslib_power_of_two_from(uint32_t count)
     return power;
 }
 
+/* The list of units. */
+static inline int64_t pslib_arena_list_bytes(const PslibArena *arena, const PslibRowClass *shape)
+{
+    const uint32_t units = pslib_arena_units(arena, shape);
+    return units == 0 ? 0 : (int64_t)sizeof(uint32_t) * pslib_power_of_two_from(units);
+}
+
 /* Rows, filled or not, with what says where they are. */
 static inline int64_t pslib_arena_bytes(const PslibArena *arena, const PslibRowClass *shape)
 {
     const uint32_t units = pslib_arena_units(arena, shape);
     if (units == 0) return 0;
     return pslib_arena_rows_held(arena, shape) * (int64_t)shape->row_bytes +
-           (int64_t)sizeof(uint32_t) * (units + pslib_power_of_two_from(units));
+           (int64_t)sizeof(uint32_t) * units + pslib_arena_list_bytes(arena, shape);
 }
 
 PSLIB_INLINE uint32_t pslib_arena_row(const PslibArena *arena, const PslibRowClass *shape, uint32_t row_number)

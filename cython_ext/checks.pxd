@@ -3,7 +3,7 @@
 cimport numpy as cnp
 from libc.stdint cimport uint64_t
 
-from cython_ext.table cimport PslibInitializer, PslibOptimizer
+from cython_ext.table cimport PslibAdmission, PslibInitializer, PslibOptimizer, PslibPromotion
 
 
 cdef object checked_array(str where, object array, object dtype, tuple shape)
@@ -15,6 +15,8 @@ cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object
                        object modifiers, object corrections) except -1
 cdef int set_initializer(PslibInitializer *initializer, str where, object kind, object numbers,
                          object seed) except -1
+cdef int set_admission(PslibAdmission *admission, str where, tuple numbers) except -1
+cdef int set_promotion(PslibPromotion *promotion, str where, tuple numbers) except -1
 
 
 cdef inline uint64_t *keys_of(object array):

@@ -7,12 +7,23 @@ from libc.string cimport memcpy
 
 from cython_ext.table cimport (
     PSLIB_ADAM,
+    PSLIB_ADMISSION_KINDS,
+    PSLIB_ADMIT_BLOOM,
+    PSLIB_ADMIT_CHANCE,
+    PSLIB_ADMIT_COUNT,
+    PSLIB_COUNT_MAX,
+    PSLIB_FILTER_COUNT_MAX,
+    PSLIB_FILTER_MAX,
+    PSLIB_FILTER_MIN,
     PSLIB_HYPERPARAMETERS,
     PSLIB_INITIALIZER_KINDS,
     PSLIB_MODIFIERS,
     PSLIB_OPTIMIZER_KINDS,
+    PSLIB_PROMOTION_KINDS,
+    PslibAdmission,
     PslibInitializer,
     PslibOptimizer,
+    PslibPromotion,
 )
 
 import numpy as np
@@ -102,4 +113,37 @@ cdef int set_initializer(PslibInitializer *initializer, str where, object kind, 
     numbers = checked_array(f"{where}: initializer numbers", numbers, _F32, (2,))
     memcpy(initializer.numbers, floats_of(numbers), 2 * sizeof(float))
     initializer.seed = whole_number(f"{where}: part_seed", seed, 0, 0xFFFFFFFFFFFFFFFF)
+    return 0
+
+
+cdef int set_admission(PslibAdmission *admission, str where, tuple numbers) except -1:
+    """Fill `admission` from (kind, count or probability, filter counters)."""
+    kind, number, filter_counters = numbers
+    admission.kind = whole_number(f"{where}: kind", kind, 0, PSLIB_ADMISSION_KINDS - 1)
+    number = finite_number(f"{where}: number", number)
+    filter_counters = whole_number(f"{where}: filter counters", filter_counters, 0, PSLIB_FILTER_MAX)
+    if admission.kind == PSLIB_ADMIT_CHANCE:
+        if not 0 < number <= 1 or np.float32(number) == 0:
+            raise ValueError(f"{where}: expected a probability above 0 and at most 1, got {number}")
+        admission.chance = number
+    if admission.kind in (PSLIB_ADMIT_COUNT, PSLIB_ADMIT_BLOOM):
+        most = PSLIB_COUNT_MAX if admission.kind == PSLIB_ADMIT_COUNT else PSLIB_FILTER_COUNT_MAX
+        if not number.is_integer():
+            raise ValueError(f"{where}: count: expected a whole number in 1..{most}, got {number}")
+        admission.count = whole_number(f"{where}: count", int(number), 1, most)
+    if admission.kind == PSLIB_ADMIT_BLOOM:
+        if filter_counters < PSLIB_FILTER_MIN or filter_counters & (filter_counters - 1):
+            raise ValueError(
+                f"{where}: filter counters: expected a power of two in"
+                f" {PSLIB_FILTER_MIN}..{PSLIB_FILTER_MAX}, got {filter_counters}"
+            )
+        admission.filter_counters = filter_counters
+    return 0
+
+
+cdef int set_promotion(PslibPromotion *promotion, str where, tuple numbers) except -1:
+    """Fill `promotion` from (kind, number)."""
+    kind, number = numbers
+    promotion.kind = whole_number(f"{where}: kind", kind, 0, PSLIB_PROMOTION_KINDS - 1)
+    promotion.number = finite_number(f"{where}: number", number)
     return 0

@@ -1,7 +1,8 @@
 /* index_line.h: one cache line of a partition's index.
  *
  *     byte  0..39   the keys of cells 0..4
- *     byte 40..59   the places of the rows of these keys, + 1;   0 = the cell is empty
+ *     byte 40..59   the places of the rows of these keys, + 1;   0 = the cell is empty;
+ *                   0xFFFF0000 + c = the key has no row yet, it is a counted key (admission.h)
  *     byte 60..63   passed: how many keys of the index went by this line because it was full
  *
  * The whole key stands in the cell, so that a look-up reads one line of the index and then the row, and
@@ -26,6 +27,8 @@ enum {
     PSLIB_ROW_BITS = 31
 };
 #define PSLIB_ROW_IDS (UINT32_C(1) << PSLIB_ROW_BITS) /* rows of one class in a table, and then some */
+#define PSLIB_COUNTED UINT32_C(0xFFFF0000) /* no row id reaches a place from here on */
+#define PSLIB_COUNT_MAX UINT32_C(0xFFFF)   /* what a cell can count to */
 
 typedef struct {
     uint64_t key[PSLIB_CELLS];
@@ -103,6 +106,12 @@ PSLIB_INLINE int pslib_lowest_cell(uint32_t mask)
 PSLIB_INLINE uint32_t pslib_place(int row_class, uint32_t row)
 {
     return (((uint32_t)row_class << PSLIB_ROW_BITS) | row) + 1;
+}
+
+/* Whether a cell with this place holds a row: it is neither empty nor a counted key. */
+PSLIB_INLINE int pslib_place_is_row(uint32_t place)
+{
+    return place - 1 < PSLIB_COUNTED - 1;
 }
 
 PSLIB_INLINE int pslib_place_class(uint32_t place)

@@ -6,6 +6,7 @@
  *     (1) a look-up that has not found its key may end at the first line that no key has passed
  *     (2) at most PSLIB_FILLED_PERCENT of all cells are filled: there is always an empty cell
  *
+ * A cell holds a row or, in tables that count keys before they give them a row (admission.h), a counted key.
  * There are no tombstones: erasing empties the cell and takes the key out of the counts on its way; no other
  * key moves. A look-up also ends after all lines, however they were passed.
  *
@@ -19,12 +20,15 @@
 #include "mix.h"
 
 enum { PSLIB_WIDE = 0, PSLIB_NARROW = 1, PSLIB_CLASSES = 2 };
-enum { PSLIB_SHRINK_ROWS = 16 }; /* fewer erased rows than this are not worth giving back */
+enum {
+    PSLIB_SHRINK_ROWS = 16, /* fewer erased rows than this are not worth giving back */
+    PSLIB_SHRINK_LINES = 4  /* nor is an index of so few lines worth another one */
+};
 
 typedef struct {
     PslibLine *lines; /* NULL while line_count is 0 */
     uint32_t line_count;
-    uint32_t rows; /* filled cells = live rows of both classes */
+    uint32_t filled; /* cells = live rows of both classes + counted keys */
 } PslibPartition;
 
 typedef struct {
@@ -38,7 +42,8 @@ _Static_assert(sizeof(PslibPartition) == 16 && sizeof(PslibArenas) == 48, "an em
 typedef struct {
     uint32_t line;
     int cell;
-    uint32_t place; /* 0: the key has no row, and line and cell say nothing */
+    uint32_t place; /* 0: the key has no row */
+    uint32_t count; /* of a counted key; when both are 0, line and cell say nothing */
 } PslibFound;
 
 PSLIB_INLINE float *pslib_place_weights(const PslibRowClass *classes, uint32_t place)
@@ -53,14 +58,17 @@ PSLIB_INLINE float *pslib_place_state(const PslibRowClass *classes, uint32_t pla
 
 PSLIB_INLINE PslibFound pslib_partition_find(const PslibPartition *partition, uint64_t key, uint64_t mixed)
 {
-    PslibFound found = {0, 0, 0};
+    PslibFound found = {0, 0, 0, 0};
     found.line = pslib_home_line(mixed, partition->line_count);
     for (uint32_t seen = 0; seen < partition->line_count; seen++) {
         const PslibLine *line = &partition->lines[found.line];
         const uint32_t mask = pslib_line_mask(line, key);
         if (mask != 0) {
             found.cell = pslib_lowest_cell(mask);
-            found.place = line->place[found.cell];
+            const uint32_t place = line->place[found.cell];
+            const int counted = place >= PSLIB_COUNTED;
+            found.place = counted ? 0 : place;
+            found.count = counted ? place - PSLIB_COUNTED : 0;
             return found;
         }
         if (line->passed == 0) return found;
@@ -104,7 +112,7 @@ PSLIB_APART PslibStatus pslib_index_resize(PslibPartition *partition, PslibHeap 
 
 PSLIB_INLINE int pslib_index_is_full(const PslibPartition *partition)
 {
-    return 100 * ((uint64_t)partition->rows + 1) >
+    return 100 * ((uint64_t)partition->filled + 1) >
            (uint64_t)partition->line_count * (PSLIB_CELLS * PSLIB_FILLED_PERCENT);
 }
 
@@ -124,7 +132,7 @@ static inline void pslib_index_remove(PslibPartition *partition, const PslibFoun
         partition->lines[number].passed--;
     partition->lines[number].key[found->cell] = 0;
     partition->lines[number].place[found->cell] = 0;
-    partition->rows--;
+    partition->filled--;
 }
 
 static inline void pslib_partition_release(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
@@ -135,8 +143,27 @@ static inline void pslib_partition_release(PslibPartition *partition, PslibArena
     for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_cut(&arenas->of[c], &classes[c], 0);
 }
 
-/* Make the row of a key that has none; its floats are whatever was there. On failure the partition holds what
- * it held. */
+/* Live rows of both classes. */
+PSLIB_INLINE uint32_t pslib_partition_rows(const PslibArenas *arenas)
+{
+    return arenas->of[PSLIB_WIDE].live + arenas->of[PSLIB_NARROW].live;
+}
+
+/* Count a key that the index does not hold. On failure nothing has changed. */
+static inline PslibStatus pslib_partition_count(PslibPartition *partition, PslibHeap *heap, uint64_t key,
+                                                uint64_t mixed, uint32_t count)
+{
+    if (pslib_index_is_full(partition)) {
+        const PslibStatus status = pslib_index_grow(partition, heap, mixed);
+        if (status != PSLIB_OK) return status;
+    }
+    pslib_lines_put(partition->lines, partition->line_count, key, mixed, PSLIB_COUNTED | count);
+    partition->filled++;
+    return PSLIB_OK;
+}
+
+/* Make the row of a key that the index does not hold; its floats are whatever was there. On failure the
+ * partition holds what it held. */
 PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
                                              uint64_t key, uint64_t mixed, int row_class, uint32_t *place)
 {
@@ -147,23 +174,53 @@ PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibAre
     if (status != PSLIB_OK) return status;
     *place = pslib_place(row_class, row);
     pslib_lines_put(partition->lines, partition->line_count, key, mixed, *place);
-    partition->rows++;
+    partition->filled++;
     return PSLIB_OK;
 }
 
-/* Whether giving memory back is due: a class has lost 3 of 4 rows, and so many rows were erased since the
- * last time that moving all that are left costs a constant number of moves for each. */
+/* Make the row of a key that has none, in the cell that counted it or in a new one. found: INOUT, what a
+ * look-up of the key said. On failure nothing has changed. */
+PSLIB_INLINE PslibStatus pslib_partition_make(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
+                                              uint64_t key, uint64_t mixed, int row_class, PslibFound *found)
+{
+    uint32_t row;
+    if (found->count == 0)
+        return pslib_partition_add(partition, arenas, classes, key, mixed, row_class, &found->place);
+    const PslibStatus status = pslib_arena_take(&arenas->of[row_class], &classes[row_class], &row);
+    if (status != PSLIB_OK) return status;
+    found->place = pslib_place(row_class, row);
+    found->count = 0;
+    partition->lines[found->line].place[found->cell] = found->place;
+    return PSLIB_OK;
+}
+
+/* A class has lost 3 of 4 rows. */
+static inline int pslib_arena_is_sparse(const PslibArena *arena)
+{
+    const uint64_t gone = arena->next - arena->live;
+    return arena->live == 0 ? gone > 0 : gone >= PSLIB_SHRINK_ROWS + 3 * (uint64_t)arena->live;
+}
+
+/* An eighth of all cells is left; growth fills more than half of them. */
+static inline int pslib_index_is_sparse(const PslibPartition *partition)
+{
+    return 8 * (uint64_t)partition->filled < (uint64_t)partition->line_count * PSLIB_CELLS &&
+           partition->line_count > PSLIB_SHRINK_LINES;
+}
+
 static inline int pslib_partition_is_sparse(const PslibPartition *partition, const PslibArenas *arenas)
 {
+    return pslib_arena_is_sparse(&arenas->of[PSLIB_WIDE]) || pslib_arena_is_sparse(&arenas->of[PSLIB_NARROW]) ||
+           pslib_index_is_sparse(partition);
+}
+
+/* So many rows were erased since the last time that going through all that is left costs a constant number
+ * of moves for each; an index is sparse only after as many. */
+static inline int pslib_shrinking_pays(const PslibPartition *partition, const PslibArenas *arenas)
+{
     uint64_t erased = 0;
-    int sparse = 0;
-    for (int c = 0; c < PSLIB_CLASSES; c++) {
-        const PslibArena *arena = &arenas->of[c];
-        const uint64_t gone = arena->next - arena->live;
-        erased += gone;
-        sparse |= gone >= PSLIB_SHRINK_ROWS + 3 * (uint64_t)arena->live;
-    }
-    return sparse && 2 * erased >= partition->rows;
+    for (int c = 0; c < PSLIB_CLASSES; c++) erased += arenas->of[c].next - arenas->of[c].live;
+    return 2 * erased >= partition->filled || pslib_index_is_sparse(partition);
 }
 
 /* Give all rows their new numbers, in the index and in the arenas. */
@@ -173,7 +230,7 @@ static inline void pslib_partition_renumber(PslibPartition *partition, PslibAren
     for (uint32_t i = 0; i < partition->line_count; i++) {
         uint32_t *places = partition->lines[i].place;
         for (int cell = 0; cell < PSLIB_CELLS; cell++) {
-            if (places[cell] == 0) continue;
+            if (!pslib_place_is_row(places[cell])) continue;
             const int c = pslib_place_class(places[cell]);
             const uint32_t number = new_numbers[c][pslib_row_number(&classes[c], pslib_place_row(places[cell]))];
             places[cell] = pslib_place(c, pslib_arena_row(&arenas->of[c], &classes[c], number));
@@ -182,11 +239,11 @@ static inline void pslib_partition_renumber(PslibPartition *partition, PslibAren
     for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_slide(&arenas->of[c], &classes[c], new_numbers[c]);
 }
 
-/* Give memory back when most rows have gone. Row numbers change, their order does not. Doing nothing is
- * always right, so a lack of memory is no error here. */
-static inline void pslib_partition_shrink(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
+/* Give memory back when most rows or counted keys have gone; the caller took out many at once. Row numbers
+ * change, their order does not. Doing nothing is always right, so a lack of memory is no error here. */
+static inline void pslib_partition_settle(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
 {
-    if (partition->rows == 0) {
+    if (partition->filled == 0) {
         pslib_partition_release(partition, arenas, classes);
         return;
     }
@@ -195,10 +252,17 @@ static inline void pslib_partition_shrink(PslibPartition *partition, PslibArenas
     for (int c = 0; c < PSLIB_CLASSES; c++) numbers[c] = pslib_arena_new_numbers(&arenas->of[c], &classes[c]);
     if (numbers[PSLIB_WIDE] != NULL && numbers[PSLIB_NARROW] != NULL) {
         pslib_partition_renumber(partition, arenas, classes, numbers);
-        const uint32_t line_count = (uint32_t)(((uint64_t)partition->rows * 2) / PSLIB_CELLS + 1);
+        const uint32_t line_count = (uint32_t)(((uint64_t)partition->filled * 2) / PSLIB_CELLS + 1);
         if (line_count < partition->line_count) pslib_index_resize(partition, classes[PSLIB_WIDE].heap, line_count);
     }
     for (int c = 0; c < PSLIB_CLASSES; c++) free(numbers[c]);
+}
+
+/* The same after each of many erased rows: only where it pays. */
+static inline void pslib_partition_shrink(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
+{
+    if (partition->filled == 0 || pslib_shrinking_pays(partition, arenas))
+        pslib_partition_settle(partition, arenas, classes);
 }
 
 #endif

@@ -5,14 +5,24 @@ pages), ``index_line.h`` (one cache line of the index), ``arena.h`` (where rows 
 over arenas), ``table.h``, ``table_loops.h`` and ``table_rows.h`` (batches), ``vectors.h`` (which instruction
 set), ``optimizer_steps.h`` and ``initializers.h``. The Cython files check what comes in, take memory for what
 goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store holds,
-``store_rows.pyx`` its rows, this one what is true of a Store as a whole.
+``store_rows.pyx`` its rows, ``store_policies.pyx`` which keys get rows and which rows leave (``policies.h``,
+``admission.h``, ``promotion.h``, ``eviction.h``), this one what is true of a Store as a whole.
 """
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from cython_ext.store_rows cimport StoreRows
-from cython_ext.table cimport PslibStats, pslib_table_first_broken, pslib_table_stats
+from cython_ext.store_policies cimport StorePolicies
+from cython_ext.table cimport (
+    PSLIB_EVICT_AGE,
+    PSLIB_EVICT_NORM,
+    PSLIB_EVICT_SCORE,
+    PslibPolicies,
+    PslibStats,
+    pslib_partition_rows,
+    pslib_table_first_broken,
+    pslib_table_stats,
+)
 
 import numpy as np
 
@@ -24,7 +34,7 @@ __all__ = ["Store", "apply_dense", "initial_rows", "vector_levels"]
 cnp.import_array()
 
 
-cdef class Store(StoreRows):
+cdef class Store(StorePolicies):
     """The partitions of one table that one shard thread owns.
 
     A key's partition is the top ``partition_bits`` bits of its mixed value; a Store has a place for every
@@ -52,12 +62,15 @@ cdef class Store(StoreRows):
     counters : int
         What a row counts, at the head of its state: bit 0 ``last_seen``, bit 1 ``shows`` and ``clicks``.
     admission : (int, float, int)
-        Which keys get rows: 0 all, 1 by exact count, 2 by counting Bloom filter, 3 by chance; the count or
-        the chance; filter counters a partition.
+        Which keys get rows: 0 all, 1 by exact count (1..65535), 2 by counting Bloom filter (count 1..255), 3
+        with a probability (above 0, at most 1) at each push; the count or the probability; for 2 the
+        counters of one partition's filter, a power of two in 2^6..2^27. Under 2, and only there, it depends
+        on ``partition_bits`` which keys get rows early: never later than under 1.
     promotion : (int, float)
-        When a row of the narrow class becomes wide: 0 never by itself, 1 at so many shows, 2 at this score.
+        When a narrow row becomes wide: 0 never by itself, 1 at so many shows, 2 at this score. Under 1 and 2
+        new rows are narrow, and become wide at the end of a push. They need ``narrow_parts`` and shows.
     score : (float, float)
-        Coefficients of shows without a click, and of clicks.
+        ``nonclick`` and ``click``: score = (shows - clicks) * nonclick + clicks * click, in float32.
 
     Raises
     ------
@@ -76,16 +89,19 @@ cdef class Store(StoreRows):
     def partition_rows(self, partition):
         """Rows of both classes in one partition."""
         cdef uint32_t number = self.partition_number("partition_rows", partition)
-        return self.table.partitions[number].rows
+        return pslib_partition_rows(&self.table.arenas[number])
 
     def partitions(self):
-        """Numbers of the partitions that hold rows, ascending, (k,) uint32."""
+        """Numbers of the partitions that hold rows, counted keys or a filter, ascending, (k,) uint32."""
         cdef Py_ssize_t count = 1 << self.partition_bits, number
         held = np.zeros(count, bool)
         cdef uint8_t *held_data = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>held)
+        cdef uint8_t **filters = self.table.policies.admission.filters
         with nogil:
             for number in range(count):
-                held_data[number] = self.table.partitions[number].rows != 0
+                held_data[number] = self.table.partitions[number].filled != 0
+                if filters != NULL:
+                    held_data[number] |= filters[number] != NULL
         return np.flatnonzero(held).astype(np.uint32)
 
     def stats(self):
@@ -97,9 +113,14 @@ cdef class Store(StoreRows):
             ``rows`` and, of these, ``narrow_rows``; ``index_bytes`` of key indexes; ``row_bytes`` of row
             chunks and, of these, ``free_bytes`` that no row fills; ``directory_bytes``, of which partitions
             that were never touched take no memory; ``spare_bytes``, address space that the table holds for
-            growth beside all these and that takes memory only where it was used before.
+            growth beside all these and that takes memory only where it was used before; ``filter_bytes`` of
+            Bloom filters; ``resident_bytes``, what of all these has memory, at most. ``counted_keys`` have no
+            row yet. Since the Store was made: ``turned_away`` keys of pushes that got no row, each time;
+            rows ``admitted`` for keys that had to earn them, ``promoted`` to wide ones, and evicted:
+            ``evicted_age``, ``evicted_norm``, ``evicted_score``, ``evicted_share``.
         """
         cdef PslibStats numbers
+        cdef const PslibPolicies *policies = &self.table.policies
         with nogil:
             numbers = pslib_table_stats(&self.table)
         return {
@@ -110,6 +131,16 @@ cdef class Store(StoreRows):
             "free_bytes": numbers.free_bytes,
             "directory_bytes": numbers.directory_bytes,
             "spare_bytes": numbers.spare_bytes,
+            "filter_bytes": numbers.filter_bytes,
+            "resident_bytes": numbers.resident_bytes,
+            "counted_keys": numbers.counted_keys,
+            "turned_away": policies.admission.turned_away,
+            "admitted": policies.admission.admitted,
+            "promoted": policies.promotion.promoted,
+            "evicted_age": policies.evicted[PSLIB_EVICT_AGE],
+            "evicted_norm": policies.evicted[PSLIB_EVICT_NORM],
+            "evicted_score": policies.evicted[PSLIB_EVICT_SCORE],
+            "evicted_share": policies.evicted_share,
         }
 
     def check_consistency(self):

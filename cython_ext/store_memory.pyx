@@ -11,14 +11,16 @@ from cython_ext.checks cimport (
     checked_array,
     finite_number,
     floats_of,
+    set_admission,
     set_initializer,
     set_optimizer,
+    set_promotion,
     whole_number,
 )
 from cython_ext.table cimport (
-    PSLIB_ADMISSION_KINDS,
     PSLIB_AVX2,
     PSLIB_AVX512,
+    PSLIB_COUNT_SHOWS,
     PSLIB_COUNTER_KINDS,
     PSLIB_DIM_MAX,
     PSLIB_NARROW,
@@ -27,7 +29,6 @@ from cython_ext.table cimport (
     PSLIB_PARTITION_FULL,
     PSLIB_PARTS_MAX,
     PSLIB_PLAIN,
-    PSLIB_PROMOTION_KINDS,
     PSLIB_ROW_IDS,
     PSLIB_ROWS_MAX,
     PSLIB_STORAGE_KINDS,
@@ -154,25 +155,17 @@ cdef class StoreMemory:
                 raise ValueError(f"Store: {name}: expected a tuple of {length}, got {numbers!r}")
         self.table.storage = whole_number("Store: storage", storage, 0, PSLIB_STORAGE_KINDS - 1)
         self.table.counters = whole_number("Store: counters", counters, 0, PSLIB_COUNTER_KINDS - 1)
-        kind, number, filter_counters = admission
-        self.table.policies.admission = whole_number(
-            "Store: admission: kind", kind, 0, PSLIB_ADMISSION_KINDS - 1
-        )
-        self.table.policies.admission_number = finite_number("Store: admission: number", number)
-        self.table.policies.filter_counters = whole_number(
-            "Store: admission: filter counters", filter_counters, 0, 1 << 31
-        )
-        kind, number = promotion
-        self.table.policies.promotion = whole_number(
-            "Store: promotion: kind", kind, 0, PSLIB_PROMOTION_KINDS - 1
-        )
-        self.table.policies.promotion_number = finite_number("Store: promotion: number", number)
+        set_admission(&self.table.policies.admission, "Store: admission", admission)
+        set_promotion(&self.table.policies.promotion, "Store: promotion", promotion)
+        if self.table.policies.promotion.kind and not (self.narrow_parts and counters & PSLIB_COUNT_SHOWS):
+            raise ValueError(
+                f"Store: promotion: expected narrow_parts above 0 and counters with shows (bit 1),"
+                f" got {self.narrow_parts} and {counters}"
+            )
         self.table.policies.nonclick = finite_number("Store: score: nonclick coefficient", score[0])
         self.table.policies.click = finite_number("Store: score: click coefficient", score[1])
         if self.table.storage or self.table.counters:
             raise ValueError("Store: expected storage=0 and counters=0, the others are not built yet")
-        if self.table.policies.admission or self.table.policies.promotion:
-            raise ValueError("Store: expected admission and promotion 0, the others are not built yet")
         return 0
 
     cdef int class_of(self, str method, object narrow) except -1:

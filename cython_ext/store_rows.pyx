@@ -46,7 +46,8 @@ cdef class StoreRows(StoreMemory):
     def pull(self, keys, out, now=0.0):
         """Read the weights of all parts of each key; nothing is made.
 
-        A key without a row gives its first values, and so do the wide parts of a key with a narrow row.
+        A key without a row, as one that was turned away so far, gives its first values, and so do the wide
+        parts of a key with a narrow row.
 
         Parameters
         ----------
@@ -72,12 +73,16 @@ cdef class StoreRows(StoreMemory):
         return absent
 
     def push(self, keys, gradients, narrow=False, *, salt=0, now=0.0, shows=None, clicks=None):
-        """Make absent rows, then take one optimizer step a part for each key.
+        """Make absent rows, as admission lets them in, then take one optimizer step a part for each key.
 
         A key that occurs more than once takes one step for each occurrence, in their order: sum the gradients
         of a key first where one step is meant. A narrow row takes steps for the parts that it has and ignores
         the gradients of the others; a wide row stays wide, whatever ``narrow`` says. A gradient that is NaN
         or infinite is applied as it is: that row (no other) holds NaN from then on.
+
+        Of a key that is turned away the gradient is dropped; each time that it occurs counts. A count takes
+        its shows, rounded down but at least 1, and the push that reaches the table's count makes the row and
+        is its first step. Narrow rows that prove themselves here are wide afterwards.
 
         Parameters
         ----------
@@ -85,7 +90,7 @@ cdef class StoreRows(StoreMemory):
         gradients : (n, dim) float32
             Of all parts side by side, also for narrow rows.
         narrow : bool
-            Which class rows get that are made here.
+            Which class rows get that are made here; always the narrow one where rows prove themselves.
         salt : int
             0..2^64-1; random bits of this push are a function of key, part, column and salt alone.
         now : float
@@ -116,10 +121,10 @@ cdef class StoreRows(StoreMemory):
         raise_unless_done("push", status, done, n)
 
     def erase(self, keys):
-        """Forget the rows of these keys; a key without a row is an ordinary case.
+        """Forget the rows of these keys, and the counts of counted ones; others are an ordinary case.
 
-        A partition that has lost most of its rows gives memory back; the rows that it keeps then get new row
-        numbers in their old order.
+        A Bloom filter cannot forget: the key shares its counters with others. A partition that has lost most
+        of its rows gives memory back; the rows that it keeps then get new row numbers in their old order.
 
         Parameters
         ----------
@@ -208,22 +213,26 @@ cdef class StoreRows(StoreMemory):
         """
         cdef uint32_t number = self.partition_number("import_partition", partition)
         keys = checked_array("import_partition: keys", keys, _U64, (None,))
-        cdef int64_t n = len(keys), stranger
-        cdef const uint64_t *key_data = keys_of(keys)
-        with nogil:
-            stranger = pslib_first_stranger(&self.table, number, key_data, n)
-        if stranger >= 0:
-            raise ValueError(
-                f"import_partition: expected keys of partition {partition},"
-                f" got {keys[stranger]} of another one at place {stranger}"
-            )
+        self.refuse_strangers("import_partition", number, keys)
         cdef int row_class = PSLIB_NARROW if narrow else PSLIB_WIDE
-        if n:
+        if len(keys):
             row_class = self.class_of("import_partition", narrow)
         self._assign("import_partition", keys, weights, state, row_class)
 
+    cdef int refuse_strangers(self, str method, uint32_t partition, object keys) except -1:
+        cdef int64_t n = len(keys), stranger
+        cdef const uint64_t *key_data = keys_of(keys)
+        with nogil:
+            stranger = pslib_first_stranger(&self.table, partition, key_data, n)
+        if stranger >= 0:
+            raise ValueError(
+                f"{method}: expected keys of partition {partition},"
+                f" got {keys[stranger]} of another one at place {stranger}"
+            )
+        return 0
+
     def drop_partition(self, partition):
-        """Forget all rows of a partition and give back its memory.
+        """Forget all rows, counts and the filter of a partition and give back its memory.
 
         Returns
         -------

@@ -13,6 +13,7 @@
 #include "mix.h"
 #include "optimizer_steps.h"
 #include "partition.h"
+#include "policies.h"
 
 enum { PSLIB_BLOCK = 64, PSLIB_DIM_MAX = 4096, PSLIB_PARTS_MAX = 8, PSLIB_PARTITION_BITS_MAX = 20 };
 enum { PSLIB_PREFETCH_BYTES = 512 }; /* of one row; the hardware follows longer ones by itself */
@@ -25,20 +26,9 @@ typedef struct {
     PslibInitializer initializer;
 } PslibPart;
 
-/* How weights lie in memory; what a row counts (bits); which keys get rows; when narrow rows become wide. */
+/* How weights lie in memory; what a row counts (bits). */
 enum { PSLIB_FLOAT32 = 0, PSLIB_BFLOAT16 = 1, PSLIB_FLOAT16 = 2, PSLIB_INT8 = 3, PSLIB_STORAGE_KINDS = 4 };
 enum { PSLIB_COUNT_LAST_SEEN = 1, PSLIB_COUNT_SHOWS = 2, PSLIB_COUNTER_KINDS = 4 };
-enum { PSLIB_ADMIT_ALL = 0, PSLIB_ADMIT_COUNT = 1, PSLIB_ADMIT_BLOOM = 2, PSLIB_ADMIT_CHANCE = 3, PSLIB_ADMISSION_KINDS = 4 };
-enum { PSLIB_PROMOTE_NEVER = 0, PSLIB_PROMOTE_SHOWS = 1, PSLIB_PROMOTE_SCORE = 2, PSLIB_PROMOTION_KINDS = 3 };
-
-typedef struct {
-    int admission;
-    float admission_number;   /* count or probability */
-    uint32_t filter_counters; /* of the Bloom filter of a partition */
-    int promotion;
-    float promotion_number;   /* shows or score */
-    float nonclick, click;    /* score = (shows - clicks) * nonclick + clicks * click */
-} PslibPolicies;
 
 /* What a push says beside keys and gradients. */
 typedef struct {
@@ -74,7 +64,9 @@ static inline PslibStatus pslib_table_open(PslibTable *table, int partition_bits
     table->partitions = (PslibPartition *)start;
     table->arenas = (PslibArenas *)(void *)(table->partitions + count);
     table->partition_bits = partition_bits;
-    return PSLIB_OK;
+    if (table->policies.admission.kind != PSLIB_ADMIT_BLOOM) return PSLIB_OK;
+    table->policies.admission.filters = calloc(count, sizeof *table->policies.admission.filters);
+    return table->policies.admission.filters == NULL ? PSLIB_NO_MEMORY : PSLIB_OK;
 }
 
 /* Row classes, once the parts are known: wide rows hold all parts, narrow rows the first narrow_parts. */
@@ -102,10 +94,20 @@ PSLIB_INLINE PslibArenas *pslib_table_arenas(const PslibTable *table, uint64_t m
     return &table->arenas[pslib_partition_of_mixed(mixed, table->partition_bits)];
 }
 
+/* Give back the Bloom filter of a partition, if there is one: none is the same as one of zeros. */
+static inline void pslib_filter_release(PslibAdmission *admission, size_t number)
+{
+    if (admission->filters == NULL || admission->filters[number] == NULL) return;
+    free(admission->filters[number]);
+    admission->filters[number] = NULL;
+    admission->filter_bytes -= admission->filter_counters;
+}
+
 static inline int64_t pslib_table_drop(PslibTable *table, uint32_t number)
 {
-    const int64_t rows = table->partitions[number].rows;
+    const int64_t rows = pslib_partition_rows(&table->arenas[number]);
     for (int c = 0; c < PSLIB_CLASSES; c++) table->rows[c] -= table->arenas[number].of[c].live;
+    pslib_filter_release(&table->policies.admission, number);
     pslib_partition_release(&table->partitions[number], &table->arenas[number], table->classes);
     return rows;
 }
@@ -113,9 +115,12 @@ static inline int64_t pslib_table_drop(PslibTable *table, uint32_t number)
 static inline void pslib_table_close(PslibTable *table)
 {
     if (table->directory != NULL)
-        for (size_t i = 0; i < (size_t)1 << table->partition_bits; i++)
+        for (size_t i = 0; i < (size_t)1 << table->partition_bits; i++) {
+            pslib_filter_release(&table->policies.admission, i);
             if (table->partitions[i].line_count != 0)
                 pslib_partition_release(&table->partitions[i], &table->arenas[i], table->classes);
+        }
+    free(table->policies.admission.filters);
     for (int c = 0; c < PSLIB_CLASSES; c++) {
         free(table->classes[c].bases);
         free(table->classes[c].slabs);
@@ -202,7 +207,26 @@ PSLIB_INLINE void pslib_row_step(const PslibTable *table, const PslibRowClass *s
     }
 }
 
-/* Forget rows; absent keys are an ordinary case. Returns how many rows there were. */
+/* How many of n keys have no row; counted keys have none. */
+static inline int64_t pslib_table_missing(const PslibTable *table, const uint64_t *keys, int64_t n)
+{
+    uint64_t mixed[PSLIB_BLOCK];
+    int64_t missing = 0;
+    for (int64_t start = 0; start < n; start += PSLIB_BLOCK) {
+        const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
+        for (int64_t i = 0; i < count; i++) {
+            mixed[i] = pslib_mix64(keys[start + i]);
+            __builtin_prefetch(pslib_table_partition(table, mixed[i]));
+        }
+        for (int64_t i = 0; i < count; i++) pslib_prefetch_home(pslib_table_partition(table, mixed[i]), mixed[i]);
+        for (int64_t i = 0; i < count; i++)
+            missing +=
+                pslib_partition_find(pslib_table_partition(table, mixed[i]), keys[start + i], mixed[i]).place == 0;
+    }
+    return missing;
+}
+
+/* Forget rows and the counts of counted keys; absent keys are an ordinary case. Returns how many rows there were. */
 static inline int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
 {
     uint64_t mixed[PSLIB_BLOCK];
@@ -213,13 +237,15 @@ static inline int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys,
         for (int64_t i = 0; i < count; i++) {
             PslibPartition *partition = pslib_table_partition(table, mixed[i]);
             const PslibFound found = pslib_partition_find(partition, keys[start + i], mixed[i]);
-            if (found.place == 0) continue;
-            const int c = pslib_place_class(found.place);
+            if (found.place == 0 && found.count == 0) continue;
             PslibArenas *arenas = pslib_table_arenas(table, mixed[i]);
             pslib_index_remove(partition, &found, mixed[i]);
-            pslib_arena_give_back(&arenas->of[c], &table->classes[c], pslib_place_row(found.place));
-            table->rows[c]--;
-            erased++;
+            if (found.place != 0) {
+                const int c = pslib_place_class(found.place);
+                pslib_arena_give_back(&arenas->of[c], &table->classes[c], pslib_place_row(found.place));
+                table->rows[c]--;
+                erased++;
+            }
             pslib_partition_shrink(partition, arenas, table->classes);
         }
     }

@@ -1,9 +1,9 @@
 """What the C headers of the store offer to Cython."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
-cdef extern from "table_rows.h" nogil:
+cdef extern from "eviction.h" nogil:
     enum:
         PSLIB_WIDE
         PSLIB_NARROW
@@ -22,9 +22,23 @@ cdef extern from "table_rows.h" nogil:
         PSLIB_AVX2
         PSLIB_AVX512
         PSLIB_STORAGE_KINDS
+        PSLIB_COUNT_LAST_SEEN
+        PSLIB_COUNT_SHOWS
         PSLIB_COUNTER_KINDS
         PSLIB_ADMISSION_KINDS
         PSLIB_PROMOTION_KINDS
+        PSLIB_ADMIT_ALL
+        PSLIB_ADMIT_COUNT
+        PSLIB_ADMIT_BLOOM
+        PSLIB_ADMIT_CHANCE
+        PSLIB_COUNT_MAX
+        PSLIB_FILTER_COUNT_MAX
+        PSLIB_FILTER_MIN
+        PSLIB_FILTER_MAX
+        PSLIB_EVICT_AGE
+        PSLIB_EVICT_NORM
+        PSLIB_EVICT_SCORE
+        PSLIB_EVICT_RULES
 
     ctypedef enum PslibStatus:
         PSLIB_OK
@@ -64,19 +78,32 @@ cdef extern from "table_rows.h" nogil:
         uint32_t live
 
     ctypedef struct PslibPartition:
-        uint32_t rows
+        uint32_t filled
 
     ctypedef struct PslibArenas:
         PslibArena *of
 
-    ctypedef struct PslibPolicies:
-        int admission
-        float admission_number
+    ctypedef struct PslibAdmission:
+        int kind
+        uint32_t count
+        float chance
         uint32_t filter_counters
-        int promotion
-        float promotion_number
+        uint8_t **filters
+        int64_t turned_away
+        int64_t admitted
+
+    ctypedef struct PslibPromotion:
+        int kind
+        float number
+        int64_t promoted
+
+    ctypedef struct PslibPolicies:
+        PslibAdmission admission
+        PslibPromotion promotion
         float nonclick
         float click
+        int64_t *evicted
+        int64_t evicted_share
 
     ctypedef struct PslibRecord:
         uint64_t salt
@@ -103,6 +130,9 @@ cdef extern from "table_rows.h" nogil:
         int64_t free_bytes
         int64_t directory_bytes
         int64_t spare_bytes
+        int64_t filter_bytes
+        int64_t resident_bytes
+        int64_t counted_keys
 
     int64_t pslib_state_floats(int kind, int64_t dim)
     void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
@@ -126,3 +156,14 @@ cdef extern from "table_rows.h" nogil:
                                    float *weights, float *state)
     PslibStats pslib_table_stats(const PslibTable *table)
     int64_t pslib_table_first_broken(const PslibTable *table)
+    int64_t pslib_table_missing(const PslibTable *table, const uint64_t *keys, int64_t n)
+    uint32_t pslib_partition_rows(const PslibArenas *arenas)
+    uint32_t pslib_partition_counted(const PslibTable *table, uint32_t partition)
+    void pslib_counts_export(const PslibTable *table, uint32_t partition, uint64_t *keys, uint32_t *counts)
+    PslibStatus pslib_counts_import(PslibTable *table, uint32_t partition, const uint64_t *keys,
+                                    const uint32_t *counts, int64_t n, int64_t *done)
+    PslibStatus pslib_filter_import(PslibTable *table, uint32_t partition, const uint8_t *other)
+    PslibStatus pslib_table_evict(PslibTable *table, const uint32_t *partitions, int64_t count, int rule,
+                                  float number, float now, int64_t *gone)
+    PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, int64_t *gone)
+    void pslib_table_decay(PslibTable *table, const uint32_t *partitions, int64_t count, float factor)

@@ -15,12 +15,14 @@
  * line on the spot would cost as much as all the other keys of its block.
  *
  * Rings hold what is known of the keys under way. Keys are looked up for good, and rows made and stepped, in
- * their order: a key that repeats finds the row made for it before.
+ * their order: a key that repeats finds the row made for it before. A key that is turned away (admission.h)
+ * keeps place 0, and there is no work on its row.
  */
 #ifndef PSLIB_TABLE_LOOPS_H
 #define PSLIB_TABLE_LOOPS_H
 
-#include "table.h"
+#include "admission.h"
+#include "promotion.h"
 #include "vectors.h"
 
 enum {
@@ -36,10 +38,11 @@ typedef struct {
 } PslibUnderWay;
 
 /* Most tables have one part of 16 floats: the compiler gets to know it (one16), and loops over parts, row
- * classes and cache lines disappear. */
+ * classes, cache lines and policies disappear. */
 PSLIB_INLINE int pslib_is_one16(const PslibTable *table)
 {
-    return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0;
+    return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0 &&
+           table->policies.admission.kind == PSLIB_ADMIT_ALL;
 }
 
 PSLIB_INLINE const PslibRowClass *pslib_class_by(const PslibTable *table, uint32_t place, int one16)
@@ -92,6 +95,7 @@ PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *ke
     const uint32_t mask = pslib_line_mask_at(level, line, keys[i]);
     if (mask != 0) {
         const uint32_t place = line->place[pslib_lowest_cell(mask)];
+        if (!one16 && place >= PSLIB_COUNTED) return; /* a counted key has no row */
         ring->place[i % PSLIB_RING] = place;
         pslib_prefetch_by(table, place, for_push, one16);
         return;
@@ -152,22 +156,26 @@ PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *ke
 
 /* The fourth stage of a push. */
 PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *keys, int64_t i, int row_class,
-                                            int one16, PslibUnderWay *ring)
+                                            const PslibRecord *record, int one16, PslibUnderWay *ring)
 {
     ring->made[i % PSLIB_RING] = 0;
     if (ring->place[i % PSLIB_RING] != 0) return PSLIB_OK;
     const uint64_t mixed = ring->mixed[i % PSLIB_RING];
     PslibPartition *partition = pslib_table_partition(table, mixed);
-    uint32_t place = pslib_partition_find(partition, keys[i], mixed).place;
-    if (place == 0) {
-        const PslibStatus status = pslib_partition_add(partition, pslib_table_arenas(table, mixed), table->classes,
-                                                       keys[i], mixed, row_class, &place);
-        if (status != PSLIB_OK) return status;
+    PslibFound found = pslib_partition_find(partition, keys[i], mixed);
+    if (found.place == 0) {
+        const PslibStatus status =
+            one16 || table->policies.admission.kind == PSLIB_ADMIT_ALL
+                ? pslib_partition_add(partition, pslib_table_arenas(table, mixed), table->classes, keys[i], mixed,
+                                      row_class, &found.place)
+                : pslib_admit(table, keys[i], mixed, record->shows == NULL ? 1.0f : record->shows[i], record->salt,
+                              row_class, &found);
+        if (status != PSLIB_OK || found.place == 0) return status;
         ring->made[i % PSLIB_RING] = 1;
         table->rows[row_class]++;
     }
-    ring->place[i % PSLIB_RING] = place;
-    pslib_prefetch_by(table, place, 1, one16);
+    ring->place[i % PSLIB_RING] = found.place;
+    pslib_prefetch_by(table, found.place, 1, one16);
     return PSLIB_OK;
 }
 
@@ -184,7 +192,7 @@ PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t
 }
 
 PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                         int row_class, int64_t *done, int level, int one16)
+                                         int row_class, const PslibRecord *record, int64_t *done, int level, int one16)
 {
     const int64_t dim = one16 ? 16 : table->classes[PSLIB_WIDE].weight_floats;
     PslibUnderWay ring;
@@ -193,16 +201,18 @@ PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys
         pslib_first_stages(table, keys, n, step, 1, level, one16, &ring);
         int64_t i = step - 3 * PSLIB_AHEAD;
         if ((uint64_t)i < (uint64_t)n) {
-            const PslibStatus now = pslib_find_or_make(table, keys, i, row_class, one16, &ring);
+            const PslibStatus now = pslib_find_or_make(table, keys, i, row_class, record, one16, &ring);
             if (now != PSLIB_OK) { /* the keys before it are done, then it ends */
                 status = now;
                 n = i;
             }
         }
         i -= PSLIB_AHEAD;
-        if ((uint64_t)i < (uint64_t)n)
-            pslib_push_one(table, keys[i], ring.place[i % PSLIB_RING], ring.made[i % PSLIB_RING], one16,
-                           gradients + i * dim);
+        if ((uint64_t)i >= (uint64_t)n) continue;
+        const uint32_t place = ring.place[i % PSLIB_RING];
+        if (!one16 && place == 0) continue; /* turned away */
+        pslib_push_one(table, keys[i], place, ring.made[i % PSLIB_RING], one16, gradients + i * dim);
+        if (!one16 && table->policies.promotion.kind != PSLIB_PROMOTE_NEVER) pslib_note_proof(table, keys[i], place);
     }
     *done = n;
     return status;
@@ -215,10 +225,10 @@ static int64_t pslib_pull_plain(const PslibTable *table, const uint64_t *keys, i
 }
 
 static PslibStatus pslib_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                    int row_class, int64_t *done)
+                                    int row_class, const PslibRecord *record, int64_t *done)
 {
-    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_PLAIN, 1)
-                                 : pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_PLAIN, 0);
+    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN, 1)
+                                 : pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN, 0);
 }
 
 #if PSLIB_HAS_LEVELS
@@ -229,10 +239,11 @@ PSLIB_FOR_AVX2 static int64_t pslib_pull_avx2(const PslibTable *table, const uin
 }
 
 PSLIB_FOR_AVX2 static PslibStatus pslib_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                  const float *gradients, int row_class, int64_t *done)
+                                                  const float *gradients, int row_class, const PslibRecord *record,
+                                                  int64_t *done)
 {
-    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX2, 1)
-                                 : pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX2, 0);
+    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2, 1)
+                                 : pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2, 0);
 }
 
 PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
@@ -242,10 +253,11 @@ PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const
 }
 
 PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                      const float *gradients, int row_class, int64_t *done)
+                                                      const float *gradients, int row_class, const PslibRecord *record,
+                                                  int64_t *done)
 {
-    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX512, 1)
-                                 : pslib_push_body(table, keys, n, gradients, row_class, done, PSLIB_AVX512, 0);
+    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512, 1)
+                                 : pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512, 0);
 }
 #endif
 
@@ -261,17 +273,17 @@ static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *
     return pslib_pull_plain(table, keys, n, out);
 }
 
-/* One optimizer step for each key in order; a key without a row gets one of row_class first.
- * gradients: (n, dim). done: OUT, keys that were stepped; on failure the rest has changed nothing. */
-static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+/* One optimizer step for each key in order; a key without a row gets one of row_class first or is turned away.
+ * gradients: (n, dim). done: OUT, keys that were stepped; on failure the rest has changed nothing. Rows that have
+ * proved themselves become wide only in pslib_table_push. */
+static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                            int row_class, const PslibRecord *record, int64_t *done)
 {
-    (void)record;
 #if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, done);
-    if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, done);
+    if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, record, done);
+    if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, record, done);
 #endif
-    return pslib_push_plain(table, keys, n, gradients, row_class, done);
+    return pslib_push_plain(table, keys, n, gradients, row_class, record, done);
 }
 
 #endif

@@ -39,7 +39,7 @@ static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint6
     const int made = found.place == 0;
     const int changed = !made && pslib_place_class(found.place) != row_class;
     PslibStatus status = PSLIB_OK;
-    if (made) status = pslib_partition_add(partition, arenas, table->classes, key, mixed, row_class, &found.place);
+    if (made) status = pslib_partition_make(partition, arenas, table->classes, key, mixed, row_class, &found);
     if (changed) status = pslib_table_reclass(table, partition, arenas, row_class, &found);
     if (status != PSLIB_OK) return status;
     table->rows[row_class] += made;
@@ -96,10 +96,33 @@ static inline PslibStatus pslib_table_promote(PslibTable *table, const uint64_t 
                             pslib_place_weights(table->classes, found.place),
                             pslib_place_state(table->classes, found.place));
             ++*promoted;
+            table->policies.promotion.promoted++;
             pslib_partition_shrink(partition, arenas, table->classes);
         }
     }
     return PSLIB_OK;
+}
+
+/* pslib_push_loops, and then promotion: new rows are narrow where rows can prove themselves, and those that
+ * have become wide. done: OUT, keys that were stepped; on failure the rest has changed nothing, or all are done
+ * and some narrow rows that have proved themselves wait for their next push. */
+static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                           int row_class, const PslibRecord *record, int64_t *done)
+{
+    PslibPromotion *promotion = &table->policies.promotion;
+    int64_t promoted = 0, looked_at = 0;
+    if (promotion->kind == PSLIB_PROMOTE_NEVER)
+        return pslib_push_loops(table, keys, n, gradients, row_class, record, done);
+    *done = 0;
+    promotion->due_count = 0;
+    promotion->due = malloc(((size_t)n + 1) * sizeof *promotion->due);
+    if (promotion->due == NULL) return PSLIB_NO_MEMORY;
+    const PslibStatus pushed = pslib_push_loops(table, keys, n, gradients, PSLIB_NARROW, record, done);
+    const PslibStatus grown =
+        pslib_table_promote(table, promotion->due, promotion->due_count, &promoted, &looked_at);
+    free(promotion->due);
+    promotion->due = NULL;
+    return pushed != PSLIB_OK ? pushed : grown;
 }
 
 /* The place in `keys` of the first key that does not belong to the partition; -1 when all do. */
@@ -123,7 +146,7 @@ static inline PslibStatus pslib_table_export(const PslibTable *table, uint32_t n
     for (uint32_t i = 0; i < partition->line_count; i++) {
         const PslibLine *line = &partition->lines[i];
         for (int cell = 0; cell < PSLIB_CELLS; cell++)
-            if (line->place[cell] != 0 && pslib_place_class(line->place[cell]) == row_class)
+            if (pslib_place_is_row(line->place[cell]) && pslib_place_class(line->place[cell]) == row_class)
                 keys[ranks[pslib_row_number(shape, pslib_place_row(line->place[cell]))]] = line->key[cell];
     }
     for (uint32_t row_number = 0; row_number < arena->next; row_number++) {
@@ -146,25 +169,47 @@ typedef struct {
     int64_t free_bytes;      /* of row_bytes, what no row fills now */
     int64_t directory_bytes; /* as if every partition had been touched */
     int64_t spare_bytes;     /* of the heap's regions, what no block fills now, used before or not */
+    int64_t filter_bytes;    /* Bloom filters of all partitions */
+    int64_t resident_bytes;  /* of all these, what has memory, at most */
+    int64_t counted_keys;
 } PslibStats;
+
+enum { PSLIB_TOUCHED_BYTES = 2 * 4096 }; /* pages of the directory that the first key of a partition touches */
 
 /* Reads numbers of the directory only, never through a pointer: safe beside a thread that works. */
 static inline PslibStats pslib_table_stats(const PslibTable *table)
 {
     const size_t count = (size_t)1 << table->partition_bits;
-    PslibStats stats = {table->rows[PSLIB_WIDE] + table->rows[PSLIB_NARROW], table->rows[PSLIB_NARROW], 0, 0, 0,
-                        (int64_t)((count + 1) * (sizeof(PslibPartition) + sizeof(PslibArenas))),
-                        table->heap.region_bytes - table->heap.used_bytes};
+    PslibStats stats = {.rows = table->rows[PSLIB_WIDE] + table->rows[PSLIB_NARROW],
+                        .narrow_rows = table->rows[PSLIB_NARROW],
+                        .directory_bytes = (int64_t)((count + 1) * (sizeof(PslibPartition) + sizeof(PslibArenas))),
+                        .spare_bytes = table->heap.region_bytes - table->heap.used_bytes,
+                        .filter_bytes = table->policies.admission.filter_bytes};
+    int64_t filled = 0, touched = 0, outside = 0; /* of the heap's regions */
     for (size_t i = 0; i < count; i++) {
         const PslibPartition *partition = &table->partitions[i];
-        stats.index_bytes += (int64_t)partition->line_count * (int64_t)sizeof(PslibLine);
+        const int64_t index_bytes = (int64_t)partition->line_count * (int64_t)sizeof(PslibLine);
+        stats.index_bytes += index_bytes;
+        filled += partition->filled;
+        touched += partition->line_count != 0;
+        if ((uint64_t)index_bytes < PSLIB_HEAP_BLOCK_MIN) outside += index_bytes;
         for (int c = 0; c < PSLIB_CLASSES; c++) {
             const PslibArena *arena = &table->arenas[i].of[c];
             const int64_t free_rows = pslib_arena_rows_held(arena, &table->classes[c]) - arena->live;
-            stats.row_bytes += pslib_arena_bytes(arena, &table->classes[c]);
+            const int64_t arena_bytes = pslib_arena_bytes(arena, &table->classes[c]);
+            stats.row_bytes += arena_bytes;
             stats.free_bytes += free_rows * (int64_t)table->classes[c].row_bytes;
+            outside += pslib_slab_bytes(&table->classes[c]) < PSLIB_HEAP_BLOCK_MIN
+                           ? arena_bytes
+                           : pslib_arena_list_bytes(arena, &table->classes[c]);
         }
     }
+    for (int c = 0; c < PSLIB_CLASSES; c++)
+        outside += (int64_t)table->classes[c].slab_capacity * (int64_t)(sizeof(uint8_t *) + sizeof(PslibSlab));
+    if (touched > stats.directory_bytes / PSLIB_TOUCHED_BYTES) touched = stats.directory_bytes / PSLIB_TOUCHED_BYTES;
+    stats.counted_keys = filled > stats.rows ? filled - stats.rows : 0; /* a thread may be at work */
+    stats.resident_bytes = table->heap.region_bytes - table->heap.blank_bytes + outside +
+                           touched * PSLIB_TOUCHED_BYTES + stats.filter_bytes;
     return stats;
 }
 
@@ -183,8 +228,21 @@ static inline int pslib_arena_in_order(const PslibArena *arena, const PslibRowCl
     return erased + arena->live == arena->next;
 }
 
-/* Every filled cell is the one that a look-up of its key finds, and holds a row that is not erased and that no
- * cell before it holds. seen: for each class new numbers of its rows; rows that are met become erased. passed:
+/* A place leads to a row that is not erased and that no place before it led to. seen: as below. */
+static inline int pslib_place_in_order(const PslibTable *table, uint32_t number, uint32_t place, uint32_t *const *seen)
+{
+    const int c = pslib_place_class(place);
+    const PslibArena *arena = &table->arenas[number].of[c];
+    const uint32_t row_number = pslib_row_number(&table->classes[c], pslib_place_row(place));
+    if (row_number >= arena->next) return 0;
+    if (pslib_arena_row(arena, &table->classes[c], row_number) != pslib_place_row(place)) return 0;
+    if (seen[c][row_number] == PSLIB_ERASED) return 0;
+    seen[c][row_number] = PSLIB_ERASED;
+    return 1;
+}
+
+/* Every filled cell is the one that a look-up of its key finds, and holds a row, or a count in a table that
+ * counts keys. seen: for each class new numbers of its rows; rows that are met become erased. passed:
  * (line_count,) zeros; keys that went by each line are counted. */
 static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number, uint32_t *const *seen, uint32_t *passed)
 {
@@ -194,17 +252,16 @@ static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number,
         for (int cell = 0; cell < PSLIB_CELLS; cell++) {
             const uint32_t place = line->place[cell];
             if (place == 0) continue;
-            const int c = pslib_place_class(place);
             const uint64_t mixed = pslib_mix64(line->key[cell]);
             const PslibFound found = pslib_partition_find(partition, line->key[cell], mixed);
             if (pslib_partition_of_mixed(mixed, table->partition_bits) != number) return 0;
-            if (found.place != place || found.line != i || found.cell != cell) return 0;
-            const PslibArena *arena = &table->arenas[number].of[c];
-            const uint32_t row_number = pslib_row_number(&table->classes[c], pslib_place_row(place));
-            if (row_number >= arena->next) return 0;
-            if (pslib_arena_row(arena, &table->classes[c], row_number) != pslib_place_row(place)) return 0;
-            if (seen[c][row_number] == PSLIB_ERASED) return 0;
-            seen[c][row_number] = PSLIB_ERASED;
+            if (found.line != i || found.cell != cell) return 0;
+            if (pslib_place_is_row(place)) {
+                if (found.place != place || !pslib_place_in_order(table, number, place, seen)) return 0;
+            } else if (table->policies.admission.kind != PSLIB_ADMIT_COUNT || found.count == 0 ||
+                       found.count != (place & PSLIB_COUNT_MAX)) {
+                return 0;
+            }
             for (uint32_t way = pslib_home_line(mixed, partition->line_count); way != i;
                  way = pslib_next_line(way, partition->line_count))
                 passed[way]++;
@@ -213,30 +270,29 @@ static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number,
     return 1;
 }
 
-/* The cells are in order and are as many as the rows, each line has counted who passed it, and there is always
- * an empty cell. Without memory to look, 0. */
+/* The cells are in order, those with rows are as many as the rows, each line has counted who passed it, and
+ * there is always an empty cell. Without memory to look, 0. */
 static inline int pslib_partition_in_order(const PslibTable *table, uint32_t number)
 {
     const PslibPartition *partition = &table->partitions[number];
-    uint64_t filled = 0, live = 0;
-    for (int c = 0; c < PSLIB_CLASSES; c++) {
+    uint64_t filled = 0, counted = 0;
+    for (int c = 0; c < PSLIB_CLASSES; c++)
         if (!pslib_arena_in_order(&table->arenas[number].of[c], &table->classes[c])) return 0;
-        live += table->arenas[number].of[c].live;
-    }
     uint32_t *seen[PSLIB_CLASSES];
-    for (int c = 0; c < PSLIB_CLASSES; c++) 
+    for (int c = 0; c < PSLIB_CLASSES; c++)
         seen[c] = pslib_arena_new_numbers(&table->arenas[number].of[c], &table->classes[c]);
     uint32_t *passed = calloc((size_t)partition->line_count + 1, sizeof *passed);
     int sound = seen[PSLIB_WIDE] != NULL && seen[PSLIB_NARROW] != NULL && passed != NULL;
     sound = sound && pslib_cells_in_order(table, number, seen, passed);
     for (uint32_t i = 0; sound && i < partition->line_count; i++) {
         filled += (uint64_t)(PSLIB_CELLS - __builtin_popcount(pslib_line_empty(&partition->lines[i])));
+        for (int cell = 0; cell < PSLIB_CELLS; cell++) counted += partition->lines[i].place[cell] >= PSLIB_COUNTED;
         sound = partition->lines[i].passed == passed[i];
     }
     for (int c = 0; c < PSLIB_CLASSES; c++) free(seen[c]);
     free(passed);
     if (100 * filled > (uint64_t)partition->line_count * (PSLIB_CELLS * PSLIB_FILLED_PERCENT)) return 0;
-    return sound && filled == partition->rows && filled == live;
+    return sound && filled == partition->filled && filled == counted + pslib_partition_rows(&table->arenas[number]);
 }
 
 /* The first partition whose memory is not in order; -1 when all are, -2 when the row counts are not. */
@@ -245,7 +301,7 @@ static inline int64_t pslib_table_first_broken(const PslibTable *table)
     int64_t rows = 0;
     for (size_t i = 0; i < (size_t)1 << table->partition_bits; i++) {
         if (!pslib_partition_in_order(table, (uint32_t)i)) return (int64_t)i;
-        rows += table->partitions[i].rows;
+        rows += pslib_partition_rows(&table->arenas[i]);
     }
     return rows == table->rows[PSLIB_WIDE] + table->rows[PSLIB_NARROW] ? -1 : -2;
 }

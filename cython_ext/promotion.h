@@ -1,0 +1,40 @@
+/* promotion.h: narrow rows that have proved themselves become wide.
+ *
+ * In a table with promotion new rows are narrow: they hold the first parts only (PaddlePaddle's accessor gives
+ * `embedx` the same way). A row has proved itself when, after a step,
+ *
+ *     shows >= number      or      score = (shows - clicks) * nonclick + clicks * click >= number
+ *
+ * It becomes wide at the end of that push, not at once: the loop of a push knows the places of keys that it is
+ * about to step, and no row may move under it.
+ */
+#ifndef PSLIB_PROMOTION_H
+#define PSLIB_PROMOTION_H
+
+#include "table.h"
+
+/* Where shows stand in the state of a row; clicks stand behind them. */
+PSLIB_INLINE int pslib_shows_at(const PslibTable *table)
+{
+    return table->counters & PSLIB_COUNT_LAST_SEEN ? 1 : 0;
+}
+
+/* (shows - clicks) * nonclick + clicks * click */
+PSLIB_INLINE float pslib_score(const PslibTable *table, const float *state)
+{
+    const float shows = state[pslib_shows_at(table)], clicks = state[pslib_shows_at(table) + 1];
+    return (shows - clicks) * table->policies.nonclick + clicks * table->policies.click;
+}
+
+/* Remember the key of a narrow row that has proved itself. */
+PSLIB_INLINE void pslib_note_proof(PslibTable *table, uint64_t key, uint32_t place)
+{
+    PslibPromotion *promotion = &table->policies.promotion;
+    if (pslib_place_class(place) != PSLIB_NARROW) return;
+    const float *state = pslib_place_state(table->classes, place);
+    const float proof =
+        promotion->kind == PSLIB_PROMOTE_SHOWS ? state[pslib_shows_at(table)] : pslib_score(table, state);
+    if (proof >= promotion->number) promotion->due[promotion->due_count++] = key;
+}
+
+#endif
