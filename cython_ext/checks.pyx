@@ -98,6 +98,8 @@ cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object
     numbers = checked_array(f"{where}: hyperparameters", hyperparameters, _F32, (PSLIB_HYPERPARAMETERS,))
     memcpy(optimizer.numbers, floats_of(numbers), PSLIB_HYPERPARAMETERS * sizeof(float))
     numbers = checked_array(f"{where}: modifiers", modifiers, _F32, (PSLIB_MODIFIERS,))
+    if not (np.isfinite(numbers) & (numbers >= 0)).all():
+        raise ValueError(f"{where}: modifiers: expected finite numbers >= 0, got {numbers.tolist()}")
     optimizer.weight_decay, optimizer.clip_norm, optimizer.cowclip_ratio, optimizer.cowclip_floor = numbers
     steps = len(corrections)
     if optimizer.kind == PSLIB_ADAM and not 2 <= steps <= CORRECTIONS_MAX:

@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "index_line.h"
 
@@ -22,10 +23,12 @@ enum {
     PSLIB_ADAGRAD = 1,
     PSLIB_ROWWISE_ADAGRAD = 2,
     PSLIB_ADAM = 3,
-    PSLIB_OPTIMIZER_KINDS = 4
+    PSLIB_MOMENTUM = 4,
+    PSLIB_FTRL = 5,
+    PSLIB_OPTIMIZER_KINDS = 6
 };
 
-enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16 };
+enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16, PSLIB_DIM_MAX = 4096 };
 
 typedef struct {
     int32_t kind;
@@ -35,6 +38,23 @@ typedef struct {
     float weight_decay, clip_norm, cowclip_ratio, cowclip_floor; /* 0: off */
 } PslibOptimizer;
 
+PSLIB_INLINE int pslib_optimizer_cowclips(const PslibOptimizer *optimizer)
+{
+    return optimizer->cowclip_ratio != 0.0f || optimizer->cowclip_floor != 0.0f;
+}
+
+/* Whether norms of a row and its gradient count, so that no element's step depends on it alone. */
+PSLIB_INLINE int pslib_optimizer_clips(const PslibOptimizer *optimizer)
+{
+    return optimizer->clip_norm != 0.0f || pslib_optimizer_cowclips(optimizer);
+}
+
+/* Whether a step is pslib_step and nothing else. */
+PSLIB_INLINE int pslib_optimizer_is_plain(const PslibOptimizer *optimizer)
+{
+    return optimizer->weight_decay == 0.0f && !pslib_optimizer_clips(optimizer);
+}
+
 /* Floats of state beside dim weights; -1 for an unknown kind. */
 static inline int64_t pslib_state_floats(int kind, int64_t dim)
 {
@@ -43,6 +63,8 @@ static inline int64_t pslib_state_floats(int kind, int64_t dim)
     case PSLIB_ADAGRAD: return dim;
     case PSLIB_ROWWISE_ADAGRAD: return 1;
     case PSLIB_ADAM: return 2 * dim + 1;
+    case PSLIB_MOMENTUM: return dim;
+    case PSLIB_FTRL: return 2 * dim;
     default: return -1;
     }
 }
@@ -119,6 +141,41 @@ PSLIB_INLINE void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float
     }
 }
 
+/* b = m b + g;  w -= lr b, or with nesterov  w -= lr (g + m b) */
+PSLIB_INLINE void pslib_momentum(const float *numbers, int64_t dim, float *restrict w, float *restrict b,
+                                 const float *restrict g)
+{
+    const float rate = numbers[0], momentum = numbers[1];
+    const int nesterov = numbers[2] != 0.0f;
+    for (int64_t j = 0; j < dim; j++) {
+        b[j] = momentum * b[j] + g[j];
+        w[j] -= rate * (nesterov ? g[j] + momentum * b[j] : b[j]);
+    }
+}
+
+/* z = (n == 0 ? -(beta / alpha) w : z) + g - ((sqrt(n + g g) - sqrt(n)) / alpha) w;  n += g g;
+ * w = |z| <= l1 ? 0 : (sign(z) l1 - z) / ((beta + sqrt(n)) / alpha + l2),  left as it is while n == 0
+ *                                                                          state: z[dim] n[dim] */
+PSLIB_INLINE void pslib_ftrl(const float *numbers, int64_t dim, float *restrict w, float *restrict state,
+                             const float *restrict g)
+{
+    const float alpha = numbers[0], beta = numbers[1], l1 = numbers[2], l2 = numbers[3];
+    const float pull = beta / alpha;
+    float *restrict z = state;
+    float *restrict n = state + dim;
+    for (int64_t j = 0; j < dim; j++) {
+        const float sum = n[j] + g[j] * g[j], root = sqrtf(sum);
+        const float sigma = (root - sqrtf(n[j])) / alpha;
+        const float begun = n[j] == 0.0f ? -(pull * w[j]) : z[j];
+        const float next = (begun + g[j]) - sigma * w[j];
+        const float moved = (copysignf(l1, next) - next) / ((beta + root) / alpha + l2);
+        const float kept = fabsf(next) <= l1 ? 0.0f : moved;
+        w[j] = sum == 0.0f ? w[j] : kept;
+        z[j] = next;
+        n[j] = sum;
+    }
+}
+
 /* One step of one part of one row. w, state: IN/OUT. g: IN. None of them overlap. */
 PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
 {
@@ -132,9 +189,70 @@ PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float
     case PSLIB_ADAM:
         pslib_adam(optimizer, dim, w, state, g);
         break;
+    case PSLIB_MOMENTUM:
+        pslib_momentum(optimizer->numbers, dim, w, state, g);
+        break;
+    case PSLIB_FTRL:
+        pslib_ftrl(optimizer->numbers, dim, w, state, g);
+        break;
     default:
         pslib_sgd(optimizer->numbers, dim, w, g);
     }
+}
+
+/* What `missed` steps of decay leave of a weight: (1 - lr decay)^missed, 1 where decay is off.
+ *
+ * A part of a step does not count; NaN and what is below 0 count as no step; above 2^62 nothing is left
+ * anyway. At most 63 squarings, whatever comes. In double, rounded once at the end: 1 - lr decay would lose
+ * most of a small decay in float32 (of 1e-6 one percent, of 1e-7 a fifth), and a power makes that larger. */
+PSLIB_INLINE float pslib_decay_factor(const PslibOptimizer *optimizer, float missed)
+{
+    if (optimizer->weight_decay == 0.0f || !(missed >= 1.0f)) return 1.0f;
+    double base = 1.0 - (double)optimizer->numbers[0] * (double)optimizer->weight_decay, power = 1.0;
+    uint64_t steps = missed < 0x1p62f ? (uint64_t)missed : UINT64_C(1) << 62;
+    for (; steps > 0; steps >>= 1) {
+        if (steps & 1) power *= base;
+        base *= base;
+    }
+    return (float)power;
+}
+
+/* g *= bound / |g| where |g| > bound. A norm that overflows makes finite elements 0; NaN clips nothing. */
+PSLIB_INLINE void pslib_clip(int64_t dim, float *g, float bound)
+{
+    const float norm = sqrtf(pslib_sum_of_squares(dim, g));
+    if (!(norm > bound)) return;
+    const float scale = bound / norm;
+    for (int64_t j = 0; j < dim; j++) g[j] *= scale;
+}
+
+/* clip to clip_norm, then to shows max(ratio |w|, floor);  out: (dim,) OUT */
+PSLIB_INLINE void pslib_clipped(const PslibOptimizer *optimizer, int64_t dim, const float *w, const float *g,
+                                float shows, float *out)
+{
+    memcpy(out, g, sizeof(float) * (size_t)dim);
+    if (optimizer->clip_norm != 0.0f) pslib_clip(dim, out, optimizer->clip_norm);
+    if (!pslib_optimizer_cowclips(optimizer)) return;
+    const float bound = optimizer->cowclip_ratio * sqrtf(pslib_sum_of_squares(dim, w));
+    pslib_clip(dim, out, shows * (bound > optimizer->cowclip_floor ? bound : optimizer->cowclip_floor));
+}
+
+/* One step with all that an optimizer may do around it: w decays for the steps that the row has missed, the
+ * gradient is clipped, then pslib_step. shows: how many examples of the batch held the key. Where it clips,
+ * dim is PSLIB_DIM_MAX at most. w, state: IN/OUT. g: IN. None of them overlap. */
+PSLIB_INLINE void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                                  float shows, float missed)
+{
+    const float factor = pslib_decay_factor(optimizer, missed);
+    if (factor != 1.0f)
+        for (int64_t j = 0; j < dim; j++) w[j] *= factor;
+    if (!pslib_optimizer_clips(optimizer)) {
+        pslib_step(optimizer, dim, w, state, g);
+        return;
+    }
+    float clipped[PSLIB_DIM_MAX];
+    pslib_clipped(optimizer, dim, w, g, shows, clipped);
+    pslib_step(optimizer, dim, w, state, clipped);
 }
 
 #endif

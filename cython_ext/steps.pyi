@@ -10,6 +10,17 @@ def apply_dense(
     state: NDArray[float32],
     gradient: NDArray[float32],
 ) -> None: ...
+def apply_row(
+    optimizer_kind: int,
+    hyperparameters: NDArray[float32],
+    modifiers: NDArray[float32],
+    corrections: NDArray[float32],
+    weights: NDArray[float32],
+    state: NDArray[float32],
+    gradient: NDArray[float32],
+    shows: float,
+    missed: float,
+) -> None: ...
 def initial_rows(
     keys: NDArray[uint64], dim: int, initializer_kind: int, numbers: NDArray[float32], part_seed: int
 ) -> NDArray[float32]: ...

@@ -18,8 +18,9 @@ from cython_ext.table cimport (
     PslibInitializer,
     PslibOptimizer,
     pslib_first_values,
+    pslib_full_step,
+    pslib_optimizer_clips,
     pslib_state_floats,
-    pslib_step,
 )
 
 import numpy as np
@@ -31,31 +32,34 @@ _F32 = np.dtype(np.float32)
 
 
 def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient):
-    """One optimizer step on a dense vector, in place.
+    """One optimizer step on a dense vector, in place; where weights decay, they do so by one step first.
 
     Parameters
     ----------
     optimizer_kind : int
-        An elementwise optimizer: 0 SGD, 1 Adagrad, 3 Adam.
+        An elementwise optimizer: any but 2 (RowwiseAdagrad), whose sum would be over a whole block.
     hyperparameters : (8,) float32
     modifiers : (4,) float32
-        Weight decay, clip norm, CowClip ratio and floor; 0 is off.
+        Weight decay, clip norm, CowClip ratio and floor; 0 is off, and only weight decay may be on: norms are
+        of rows, and a dense vector is cut into blocks anywhere.
     corrections : (steps, 2) float32
     weights : (n,) float32, changed
     state : (state floats,) float32, changed
-        Nothing, n accumulators, or n first moments, n second moments and the step count.
+        As for a row of n weights.
     gradient : (n,) float32
 
     Raises
     ------
     ValueError
-        When a shape or dtype is another, or the optimizer mixes elements (RowwiseAdagrad).
+        When a shape or dtype is another, or the optimizer mixes elements.
     """
     cdef PslibOptimizer optimizer
     corrections = checked_array("apply_dense: corrections", corrections, _F32, (None, 2))
     set_optimizer(&optimizer, "apply_dense", optimizer_kind, hyperparameters, modifiers, corrections)
     if optimizer.kind == PSLIB_ROWWISE_ADAGRAD:
-        raise ValueError("apply_dense: expected an elementwise optimizer (0, 1 or 3), got 2 (RowwiseAdagrad)")
+        raise ValueError("apply_dense: expected an elementwise optimizer, got 2 (RowwiseAdagrad)")
+    if pslib_optimizer_clips(&optimizer):
+        raise ValueError("apply_dense: modifiers: expected no clipping of a dense vector: norms are of rows")
     weights = checked_target("apply_dense: weights", weights, _F32, (None,))
     cdef int64_t n = len(weights)
     state = checked_target("apply_dense: state", state, _F32, (pslib_state_floats(optimizer.kind, n),))
@@ -64,7 +68,43 @@ def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights
     cdef float *state_data = floats_of(state)
     cdef const float *gradient_data = floats_of(gradient)
     with nogil:
-        pslib_step(&optimizer, n, weight_data, state_data, gradient_data)
+        pslib_full_step(&optimizer, n, weight_data, state_data, gradient_data, 1.0, 1.0)
+
+
+def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient, shows,
+              missed):
+    """All that a push does to one part of one row, in place: decay, clipping, step.
+
+    Parameters
+    ----------
+    optimizer_kind : int
+    hyperparameters : (8,) float32
+    modifiers : (4,) float32
+        Weight decay, clip norm, CowClip ratio and floor; 0 is off.
+    corrections : (steps, 2) float32
+    weights : (dim,) float32, changed
+        dim is 1..4096.
+    state : (state floats,) float32, changed
+    gradient : (dim,) float32
+    shows : float
+        Examples of the batch that held the key; CowClip's bound is for one.
+    missed : float
+        Steps since the row's last push: for so many its weights decay. A part of a step does not count; NaN
+        and what is below 0 are no step.
+
+    Raises
+    ------
+    ValueError
+        When a shape or dtype is another.
+    """
+    cdef PslibOptimizer optimizer
+    corrections = checked_array("apply_row: corrections", corrections, _F32, (None, 2))
+    set_optimizer(&optimizer, "apply_row", optimizer_kind, hyperparameters, modifiers, corrections)
+    weights = checked_target("apply_row: weights", weights, _F32, (None,))
+    cdef int64_t dim = whole_number("apply_row: dim", len(weights), 1, PSLIB_DIM_MAX)
+    state = checked_target("apply_row: state", state, _F32, (pslib_state_floats(optimizer.kind, dim),))
+    gradient = checked_array("apply_row: gradient", gradient, _F32, (dim,))
+    pslib_full_step(&optimizer, dim, floats_of(weights), floats_of(state), floats_of(gradient), shows, missed)
 
 
 def initial_rows(keys, dim, initializer_kind, numbers, part_seed):

@@ -15,7 +15,7 @@
 #include "partition.h"
 #include "policies.h"
 
-enum { PSLIB_BLOCK = 64, PSLIB_DIM_MAX = 4096, PSLIB_PARTS_MAX = 8, PSLIB_PARTITION_BITS_MAX = 20 };
+enum { PSLIB_BLOCK = 64, PSLIB_PARTS_MAX = 8, PSLIB_PARTITION_BITS_MAX = 20 };
 enum { PSLIB_PREFETCH_BYTES = 512 }; /* of one row; the hardware follows longer ones by itself */
 
 typedef struct {
@@ -200,7 +200,9 @@ PSLIB_INLINE void pslib_row_step(const PslibTable *table, const PslibRowClass *s
 {
     for (int p = 0; p < shape->part_count; p++) {
         const PslibPart *part = &table->parts[p];
-        pslib_step(&part->optimizer, part->dim, weights, state, gradient);
+        if (pslib_optimizer_is_plain(&part->optimizer))
+            pslib_step(&part->optimizer, part->dim, weights, state, gradient);
+        else pslib_full_step(&part->optimizer, part->dim, weights, state, gradient, 1.0f, 0.0f);
         weights += part->dim;
         state += part->state_floats;
         gradient += part->dim;

@@ -135,8 +135,9 @@ cdef extern from "eviction.h" nogil:
         int64_t counted_keys
 
     int64_t pslib_state_floats(int kind, int64_t dim)
-    void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
-                    const float *gradient)
+    int pslib_optimizer_clips(const PslibOptimizer *optimizer)
+    void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
+                         const float *gradient, float shows, float missed)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
     int pslib_best_level()
     PslibStatus pslib_table_open(PslibTable *table, int partition_bits)

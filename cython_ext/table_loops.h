@@ -42,7 +42,7 @@ typedef struct {
 PSLIB_INLINE int pslib_is_one16(const PslibTable *table)
 {
     return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0 &&
-           table->policies.admission.kind == PSLIB_ADMIT_ALL;
+           table->policies.admission.kind == PSLIB_ADMIT_ALL && pslib_optimizer_is_plain(&table->parts[0].optimizer);
 }
 
 PSLIB_INLINE const PslibRowClass *pslib_class_by(const PslibTable *table, uint32_t place, int one16)

@@ -7,11 +7,9 @@ from typing import Any
 
 from launch.problems import dotted, unknown_key, unknown_value
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, optimizer_from_dict
+from pslib.optimizers import OPTIMIZERS, Optimizer, dense_problem, optimizer_from_dict
 
 __all__ = ["optimizer_problems", "row_optimizers"]
-
-_KINDS: dict[str, type[Optimizer]] = {kind.__name__: kind for kind in (SGD, Adagrad, RowwiseAdagrad, Adam)}
 
 ALL_PARTS = "*"
 """Stands for every part of a row that has no optimizer of its own."""
@@ -43,11 +41,17 @@ def optimizer_problems(section: object) -> list[str]:
         for part, plain in _by_part(section["rows"]).items():
             problems += _one(dotted("optimizers", "rows", part), plain)
     if isinstance(section.get("dense"), dict):
-        problems += _one("optimizers.dense", section["dense"])
-        name = section["dense"].get("name")
-        if isinstance(name, str) and name in _KINDS and not _KINDS[name].elementwise:
-            problems.append(f"optimizers.dense: {name} is for rows only; use SGD, Adagrad or Adam")
+        found = _one("optimizers.dense", section["dense"])
+        problems += found + _dense_problems(section["dense"], readable=not found)
     return problems
+
+
+def _dense_problems(plain: dict[str, Any], readable: bool) -> list[str]:
+    name = plain.get("name")
+    if not isinstance(name, str) or name not in OPTIMIZERS:
+        return []
+    problem = dense_problem(optimizer_from_dict(plain) if readable else OPTIMIZERS[name]())
+    return [f"optimizers.dense: {problem}"] if problem else []
 
 
 def _one(path: str, plain: object) -> list[str]:
@@ -55,18 +59,24 @@ def _one(path: str, plain: object) -> list[str]:
         return [f"{path}: expected a mapping with a name, for example {{name: Adagrad, learning_rate: 0.05}}"]
     name = plain.get("name")
     if name is None:
-        return [f"{path}.name: is missing; one of {', '.join(_KINDS)}"]
-    if not isinstance(name, str) or name not in _KINDS:
-        return [unknown_value(f"{path}.name", name, _KINDS)]
-    known = [field.name for field in fields(_KINDS[name])]
-    numbers = {key: value for key, value in plain.items() if key != "name"}
-    problems = [unknown_key(f"{path}.{key}", known) for key in numbers if key not in known]
-    problems += [
-        f"{path}.{key}: expected a number, got {value!r}"
-        for key, value in numbers.items()
-        if key in known and (isinstance(value, bool) or not isinstance(value, int | float))
-    ]
+        return [f"{path}.name: is missing; one of {', '.join(OPTIMIZERS)}"]
+    if not isinstance(name, str) or name not in OPTIMIZERS:
+        return [unknown_value(f"{path}.name", name, OPTIMIZERS)]
+    known = {field.name: field.default for field in fields(OPTIMIZERS[name])}
+    given = {key: value for key, value in plain.items() if key != "name"}
+    problems = [unknown_key(f"{path}.{key}", known) for key in given if key not in known]
+    for key, value in given.items():
+        if key in known and not _is_like(value, known[key]):
+            expected = "true or false" if isinstance(known[key], bool) else "a number"
+            problems.append(f"{path}.{key}: expected {expected}, got {value!r}")
     return problems or _range_problems(path, plain)
+
+
+def _is_like(value: object, default: object) -> bool:
+    """Whether a value is a number where the default is one, and true or false where that is."""
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    return isinstance(value, int | float)
 
 
 def _range_problems(path: str, plain: dict[str, object]) -> list[str]:

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from pslib.initializers import Constant as Constant
     from pslib.initializers import Normal as Normal
     from pslib.initializers import Uniform as Uniform
+    from pslib.optimizers import FTRL as FTRL
     from pslib.optimizers import SGD as SGD
     from pslib.optimizers import Adagrad as Adagrad
     from pslib.optimizers import Adam as Adam
+    from pslib.optimizers import AdamW as AdamW
+    from pslib.optimizers import Momentum as Momentum
     from pslib.optimizers import RowwiseAdagrad as RowwiseAdagrad
     from pslib.policies import ByAge as ByAge
     from pslib.policies import ByBloom as ByBloom
@@ -47,9 +50,12 @@ _HOMES = {
     "Constant": "pslib.initializers",
     "Normal": "pslib.initializers",
     "Uniform": "pslib.initializers",
+    "FTRL": "pslib.optimizers",
     "SGD": "pslib.optimizers",
     "Adagrad": "pslib.optimizers",
     "Adam": "pslib.optimizers",
+    "AdamW": "pslib.optimizers",
+    "Momentum": "pslib.optimizers",
     "RowwiseAdagrad": "pslib.optimizers",
     "ByAge": "pslib.policies",
     "ByBloom": "pslib.policies",

@@ -1,13 +1,13 @@
 """Optimizers: what a server does to a row when a gradient arrives.
 
-A new optimizer touches three places: its dataclass here, its step in ``cython_ext/optimizer_steps.h``,
-and its five-line NumPy definition in ``tests/definitions.py``. All arithmetic is float32, one rounding an
-operation, so that kernel and definition give the same bits.
+A new optimizer touches three places: its dataclass here (and its place in `OPTIMIZERS`), its step in
+``cython_ext/optimizer_steps.h``, and its five-line NumPy definition in ``tests/definitions_optimizers.py``.
+All arithmetic is float32, one rounding an operation, so that kernel and definition give the same bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +15,19 @@ from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["SGD", "Adagrad", "Adam", "Optimizer", "RowwiseAdagrad", "optimizer_from_dict"]
+__all__ = [
+    "FTRL",
+    "OPTIMIZERS",
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Momentum",
+    "Optimizer",
+    "RowwiseAdagrad",
+    "dense_problem",
+    "optimizer_from_dict",
+]
 
 HYPERPARAMETERS_MAX = 8
 """Length of the float32 array that carries an optimizer's numbers to its kernel."""
@@ -37,17 +49,56 @@ class Optimizer:
     ----------
     kind : int
         The number by which ``cython_ext/optimizer_steps.h`` knows the step.
+    learning_rate : float
+    weight_decay : float
+        Decoupled from the gradient: before a row takes a step, its weights are multiplied by
+        ``(1 - learning_rate * weight_decay) ** missed``, where ``missed`` counts the steps of the training
+        since the row's last push, so that a rare row decays as a frequent one does. Source: Loshchilov and
+        Hutter, arXiv:1711.05101, algorithm 2. 0 is off.
+    clip_norm : float
+        A part's gradient ``g`` of a row is scaled to this L2 norm where its own is larger: ``g *= c / |g|``.
+        Source: Pascanu et al., arXiv:1211.5063, algorithm 1, for each row. 0 is off.
+    cowclip_ratio, cowclip_floor : float
+        The same, after ``clip_norm``, with a bound of the row's own: ``shows * max(ratio * |w|, floor)``;
+        ``shows`` is how many examples of the batch held the key. Source: CowClip, Zheng et al.,
+        arXiv:2204.06240, algorithm 1 (``r`` and zeta there). Both 0 is off; a floor alone is a constant bound
+        a show.
     """
 
     kind: ClassVar[int]
-    elementwise: ClassVar[bool] = True
-    """Whether each element's step depends on that element alone (needed for dense blocks)."""
+    mixes_elements: ClassVar[bool] = False
+    """Whether an element's step depends on other elements of its row, clipping aside."""
 
     learning_rate: float = 0.05
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    cowclip_ratio: float = 0.0
+    cowclip_floor: float = 0.0
 
     def __post_init__(self) -> None:
         rate = self.learning_rate
-        _require(rate > 0 and np.isfinite(rate), f"learning_rate must be > 0 and finite, got {rate}")
+        _require(_is_number(rate, above=0), f"learning_rate must be > 0 and finite in float32, got {rate}")
+        for name in MODIFIERS:
+            number = getattr(self, name)
+            _require(_is_number(number), f"{name} must be >= 0 and finite in float32, got {number}")
+        _require(
+            self.cowclip_ratio == 0 or self.cowclip_floor > 0,
+            "cowclip_ratio needs cowclip_floor > 0, for example 1e-5: a row at zero would never move",
+        )
+        if self.weight_decay > 0:
+            left = 1 - rate * self.weight_decay
+            _require(left > 0, f"weight_decay must be < 1 / learning_rate = {1 / rate}: {self.weight_decay}")
+            _require(
+                float(np.float32(left)) < 1,
+                f"weight_decay {self.weight_decay} at learning_rate {rate} changes no float32 weight in a "
+                f"step; use 0, or at least {2**-24 / rate:.1e}",
+            )
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element's step depends on that element alone (needed for dense blocks)."""
+        return not (self.mixes_elements or any(self.modifiers()[1:]))
 
     def state_floats(self, dim: int) -> int:
         """Floats of state beside ``dim`` weights."""
@@ -58,28 +109,53 @@ class Optimizer:
         return np.zeros(self.state_floats(dim), np.float32)
 
     def hyperparameters(self) -> NDArray[np.float32]:
-        """The kernel's numbers, (HYPERPARAMETERS_MAX,) float32: the fields in the order they stand here."""
+        """The kernel's numbers, (HYPERPARAMETERS_MAX,) float32: the rate, then the fields of the subclass."""
+        own = [getattr(self, one.name) for one in fields(self) if one.name not in MODIFIERS]
         numbers = np.zeros(HYPERPARAMETERS_MAX, np.float32)
-        for place, field in enumerate(fields(self)):
-            numbers[place] = getattr(self, field.name)
+        numbers[: len(own)] = own
         return numbers
 
     def modifiers(self) -> NDArray[np.float32]:
         """The kernel's `MODIFIERS`, (4,) float32; 0 is off."""
-        return np.zeros(len(MODIFIERS), np.float32)
+        return np.asarray([getattr(self, name) for name in MODIFIERS], np.float32)
 
     def corrections(self) -> NDArray[np.float32]:
         """Tables over the step count, (steps, 2) float32; empty where the step does not count."""
         return np.zeros((0, 2), np.float32)
 
     def to_dict(self) -> dict[str, float | str]:
-        """Plain form for the wire and for manifests; `optimizer_from_dict` reads it back."""
-        return {"name": type(self).__name__} | {f.name: getattr(self, f.name) for f in fields(self)}
+        """Plain form for the wire and for manifests; `optimizer_from_dict` reads it back.
+
+        Modifiers that are off, and are so by default, are left out.
+        """
+        told = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if not (one.name in MODIFIERS and getattr(self, one.name) == one.default == 0)
+        }
+        return {"name": type(self).__name__} | told
+
+
+def _is_number(value: float, above: float | None = None) -> bool:
+    """Whether it is finite in float32, and >= 0, or > ``above``; what float32 would take for 0 must be 0."""
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    if above is not None:
+        return above < rounded < np.inf
+    return value == 0 or 0 < rounded < np.inf
+
+
+def _require_epsilon(epsilon: float) -> None:
+    _require(_is_number(epsilon, above=0), f"epsilon must be > 0 in float32, got {epsilon}")
+
+
+def _require_accumulator(accumulator: float) -> None:
+    _require(_is_number(accumulator), f"initial_accumulator must be >= 0: {accumulator}")
 
 
 @dataclass(frozen=True, slots=True)
 class SGD(Optimizer):
-    """``w -= learning_rate * g``."""
+    """``w -= learning_rate * g``. Source: Robbins and Monro, Ann. Math. Statist. 22 (1951)."""
 
     kind: ClassVar[int] = 0
 
@@ -101,10 +177,8 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(float(np.float32(self.epsilon)) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
-        _require(
-            self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
-        )
+        _require_epsilon(self.epsilon)
+        _require_accumulator(self.initial_accumulator)
 
     def state_floats(self, dim: int) -> int:
         """One accumulator a weight."""
@@ -124,16 +198,14 @@ class RowwiseAdagrad(Optimizer):
     """
 
     kind: ClassVar[int] = 2
-    elementwise: ClassVar[bool] = False
+    mixes_elements: ClassVar[bool] = True
     epsilon: float = 1e-10
     initial_accumulator: float = 0.0
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(float(np.float32(self.epsilon)) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
-        _require(
-            self.initial_accumulator >= 0, f"initial_accumulator must be >= 0: {self.initial_accumulator}"
-        )
+        _require_epsilon(self.epsilon)
+        _require_accumulator(self.initial_accumulator)
 
     def state_floats(self, dim: int) -> int:
         """One accumulator."""
@@ -164,7 +236,7 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(float(np.float32(self.epsilon)) > 0, f"epsilon must be > 0 in float32, got {self.epsilon}")
+        _require_epsilon(self.epsilon)
         for name in ("beta1", "beta2"):
             beta = getattr(self, name)
             _require(0 <= beta <= self.BETA_MAX, f"{name} must be in 0..{self.BETA_MAX}, got {beta}")
@@ -189,7 +261,94 @@ class Adam(Optimizer):
                 return np.asarray(rows, np.float64).astype(np.float32)
 
 
-_BY_NAME: dict[str, type[Optimizer]] = {kind.__name__: kind for kind in (SGD, Adagrad, RowwiseAdagrad, Adam)}
+@dataclass(frozen=True, slots=True)
+class AdamW(Adam):
+    """`Adam` with weight decay on: see ``weight_decay`` of `Optimizer`.
+
+    Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2, with a schedule multiplier of 1 and, as in
+    most implementations, the decay times the learning rate.
+    """
+
+    weight_decay: float = field(default=0.01, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Momentum(Optimizer):
+    """``b = momentum*b + g; w -= learning_rate * b``, or ``* (g + momentum*b)`` with ``nesterov``.
+
+    Lazy, as Adam is: the velocity of a row moves only when the row is touched. Sources: Polyak, USSR Comput.
+    Math. Math. Phys. 4 (1964); nesterov: Sutskever et al., ICML 2013, equations 3 and 4, written for the
+    point at which the gradient is taken.
+    """
+
+    kind: ClassVar[int] = 4
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        _require(0 <= self.momentum < 1, f"momentum must be in 0..1, below 1, got {self.momentum}")
+        _require(float(np.float32(self.momentum)) < 1, f"momentum {self.momentum} is 1 in float32")
+        _require(isinstance(self.nesterov, bool), f"nesterov must be true or false, got {self.nesterov!r}")
+
+    def state_floats(self, dim: int) -> int:
+        """One velocity a weight."""
+        return dim
+
+
+@dataclass(frozen=True, slots=True)
+class FTRL(Optimizer):
+    """FTRL-proximal with learning rates by coordinate: L1 gives weights that are exactly zero.
+
+    ``s = (sqrt(n + g*g) - sqrt(n)) / alpha; z += g - s*w; n += g*g;
+    w = 0 if |z| <= l1 else (sign(z)*l1 - z) / ((beta + sqrt(n)) / alpha + l2)`` with ``alpha`` the learning
+    rate. Source: McMahan et al., KDD 2013, "Ad click prediction: a view from the trenches", algorithm 1.
+
+    There every weight begins at 0. Here it may begin elsewhere (an embedding has to), and the proximal term
+    of strength ``beta / alpha`` that the paper centres at 0 is centred at the first value: ``z`` begins at
+    ``-w * beta / alpha``. Without L1 and L2 a step then is one of Adagrad with ``epsilon = beta``, from any
+    first value; at 0 it is the paper's. A weight whose gradient was always 0 keeps its first value.
+
+    ``weight_decay`` is refused: the next step makes the weight anew from ``z`` and would undo it.
+    """
+
+    kind: ClassVar[int] = 5
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        for name in ("beta", "l1", "l2"):
+            number = getattr(self, name)
+            _require(_is_number(number), f"{name} must be >= 0 and finite in float32, got {number}")
+        _require(
+            self.weight_decay == 0,
+            f"weight_decay must be 0 for FTRL, got {self.weight_decay}: weights are made anew from sums of "
+            "gradients at each step, which would undo it; use l2",
+        )
+
+    def state_floats(self, dim: int) -> int:
+        """``z`` of each weight, then sums of squared gradients ``n``."""
+        return 2 * dim
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    kind.__name__: kind for kind in (SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, FTRL)
+}
+"""All optimizers by name."""
+
+
+def dense_problem(optimizer: Optimizer) -> str | None:
+    """Why an optimizer is not one for dense parameters, one line; None where it is."""
+    if optimizer.elementwise:
+        return None
+    name = type(optimizer).__name__
+    if optimizer.mixes_elements:
+        others = ", ".join(other for other, kind in OPTIMIZERS.items() if not kind.mixes_elements)
+        return f"{name} mixes elements, and dense blocks are cut anywhere; use one of {others}"
+    on = ", ".join(word for word in MODIFIERS[1:] if getattr(optimizer, word) > 0)
+    return f"{name} with {on} takes norms of rows, and dense blocks are cut anywhere; set it to 0"
 
 
 def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
@@ -202,14 +361,16 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
     """
     numbers = dict(plain)
     name = str(numbers.pop("name", None))
-    if name not in _BY_NAME:
-        raise ConfigurationError(f"optimizer: expected one of {', '.join(_BY_NAME)}, got {name!r}")
-    known = {field.name for field in fields(_BY_NAME[name])}
-    if unknown := sorted(set(numbers) - known):
+    if name not in OPTIMIZERS:
+        raise ConfigurationError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
+    known = {one.name: one for one in fields(OPTIMIZERS[name])}
+    if unknown := sorted(set(numbers) - set(known)):
         raise ConfigurationError(
             f"optimizer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
         )
-    return _BY_NAME[name](**numbers_of(name, numbers))
+    switches = {key: value for key, value in numbers.items() if isinstance(known[key].default, bool)}
+    amounts = {key: value for key, value in numbers.items() if key not in switches}
+    return OPTIMIZERS[name](**numbers_of(name, amounts), **switches)  # type: ignore[arg-type]
 
 
 def numbers_of(name: str, plain: dict[str, object]) -> dict[str, float]:

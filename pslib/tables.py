@@ -8,7 +8,7 @@ from typing import Any
 
 from pslib.errors import ConfigurationError
 from pslib.initializers import Initializer, Uniform, initializer_from_dict
-from pslib.optimizers import Adagrad, Optimizer, optimizer_from_dict
+from pslib.optimizers import Adagrad, Optimizer, dense_problem, optimizer_from_dict
 from pslib.policies import (
     ADMISSIONS,
     CLOCKS,
@@ -365,7 +365,7 @@ class DenseSpec:
     Raises
     ------
     ConfigurationError
-        When the optimizer mixes elements (RowwiseAdagrad) or the length is negative.
+        When the optimizer mixes elements (RowwiseAdagrad, or clipping) or the length is negative.
     """
 
     length: int
@@ -374,7 +374,5 @@ class DenseSpec:
     def __post_init__(self) -> None:
         if self.length < 0:
             raise ConfigurationError(f"dense parameters: length must be >= 0, got {self.length}")
-        if not self.optimizer.elementwise:
-            raise ConfigurationError(
-                f"dense parameters: {type(self.optimizer).__name__} mixes elements; use SGD, Adagrad or Adam"
-            )
+        if problem := dense_problem(self.optimizer):
+            raise ConfigurationError(f"dense parameters: {problem}")

@@ -1,8 +1,9 @@
 """The plain definitions that every kernel is held against: NumPy, dicts, no cleverness.
 
-Optimizer steps and first values are written as their formulas, float32 with one rounding an operation, so
-that a kernel must give the same bits. `DictTable` is what a table *is*: a dict from key to row. It has the
-methods of ``cython_ext.store.Store`` and does each of them in the most obvious way.
+First values (here) and optimizer steps (`tests.definitions_optimizers`) are written as their formulas,
+float32 with one rounding an operation, so that a kernel must give the same bits. `DictTable` is what a table
+*is*: a dict from key to row. It has the methods of ``cython_ext.store.Store`` and does each of them in the
+most obvious way.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.initializers import Constant, Initializer, Normal, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
 from pslib.tables import TableSpec
+from tests.definitions_optimizers import full_step
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
@@ -23,7 +24,6 @@ Keys = NDArray[np.uint64]
 MIX_MULTIPLIER = 0xD6E8FEB86659FD93
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MASK64 = (1 << 64) - 1
-LANES = 16
 
 
 def mix64(key: int) -> int:
@@ -85,63 +85,6 @@ def first_values(initializer: Initializer, keys: Keys, dim: int, part_seed: int)
         for field in range(4):
             total += ((words >> np.uint64(16 * field)) & np.uint64(0xFFFF)).astype(np.int64)
     return ((total - 393210).astype(np.float32) * np.float32(1 / 65536)) * np.float32(initializer.std)
-
-
-# --- optimizer steps: weights (dim,) and state are changed in place
-
-
-def sgd_step(optimizer: SGD, w: Floats, state: Floats, g: Floats) -> None:
-    rate = np.float32(optimizer.learning_rate)
-    w -= rate * g
-
-
-def adagrad_step(optimizer: Adagrad, w: Floats, a: Floats, g: Floats) -> None:
-    rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
-    a += g * g
-    w -= (rate * g) / (np.sqrt(a) + epsilon)
-
-
-def rowwise_adagrad_step(optimizer: RowwiseAdagrad, w: Floats, a: Floats, g: Floats) -> None:
-    rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
-    lanes = np.zeros(LANES, np.float32)
-    for j in range(len(g)):
-        lanes[j % LANES] += g[j] * g[j]
-    for half in (8, 4, 2, 1):
-        lanes[:half] += lanes[half : 2 * half]
-    a += lanes[0] / np.float32(len(g))
-    w -= (rate * g) / (np.sqrt(a[0]) + epsilon)
-
-
-@lru_cache
-def corrections_of(optimizer: Adam) -> Floats:
-    return optimizer.corrections()
-
-
-def adam_step(optimizer: Adam, w: Floats, state: Floats, g: Floats) -> None:
-    rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
-    b1, b2 = np.float32(optimizer.beta1), np.float32(optimizer.beta2)
-    m, v, t = state[: len(w)], state[len(w) : 2 * len(w)], state[2 * len(w) :]
-    corrections = corrections_of(optimizer)
-    count = t[0] + np.float32(1)
-    t[0] = max(count, 1) if count < len(corrections) - 1 else len(corrections) - 1
-    c1, c2 = corrections[int(t[0])]
-    m[:] = b1 * m + (np.float32(1) - b1) * g
-    v[:] = b2 * v + ((np.float32(1) - b2) * g) * g
-    w -= (rate * (m * c1)) / (np.sqrt(v * c2) + epsilon)
-
-
-def step(optimizer: Optimizer, weights: Floats, state: Floats, gradient: Floats) -> None:
-    """One step of any optimizer on one part of one row, in place."""
-    with np.errstate(all="ignore"):  # NaN and infinity go through the formulas as they are
-        if isinstance(optimizer, Adam):
-            adam_step(optimizer, weights, state, gradient)
-        elif isinstance(optimizer, RowwiseAdagrad):
-            rowwise_adagrad_step(optimizer, weights, state, gradient)
-        elif isinstance(optimizer, Adagrad):
-            adagrad_step(optimizer, weights, state, gradient)
-        else:
-            assert isinstance(optimizer, SGD)
-            sgd_step(optimizer, weights, state, gradient)
 
 
 # --- a table
@@ -220,7 +163,7 @@ class DictTable:
             row = self.table[key]
             start = 0
             for part, weights, state in zip(self.spec.parts, row.weights, row.state, strict=False):
-                step(part.optimizer, weights, state, gradient[start : start + part.dim])
+                full_step(part.optimizer, weights, state, gradient[start : start + part.dim])
                 start += part.dim
 
     def erase(self, keys: Keys) -> int:

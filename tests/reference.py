@@ -18,7 +18,8 @@ from pslib.metrics import EvalResult, ScoreCounts
 from pslib.optimizers import Optimizer
 from pslib.tables import text_hash
 from rec_models.model import Model
-from tests.definitions import DictTable, step
+from tests.definitions import DictTable
+from tests.definitions_optimizers import full_step
 
 
 class SequentialTrainer:
@@ -59,7 +60,8 @@ class SequentialTrainer:
         self.table.push(batch.keys, result.rows_gradient.astype(np.float32))
         for name, gradient in result.dense_gradients.items():
             flat = np.ascontiguousarray(gradient, np.float32).reshape(-1)
-            step(self.dense_optimizer, self.dense[name].reshape(-1), self.dense_state[name], flat)
+            weights, state = self.dense[name].reshape(-1), self.dense_state[name]
+            full_step(self.dense_optimizer, weights, state, flat, missed=1)
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
         """Rows, or first values of keys that were never trained on."""

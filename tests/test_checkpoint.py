@@ -24,14 +24,15 @@ from pslib.config import Timing
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
 from pslib.initializers import Constant, Normal, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from pslib.optimizers import SGD, Adagrad, Adam, Momentum, RowwiseAdagrad
 from pslib.protocol.messages import Load, Save, Setup
 from pslib.shard import Shard
 from pslib.tables import DenseSpec, PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import Content, content_of
 from tests.clusters import Trainers, cluster_of
-from tests.definitions import DictTable, step
+from tests.definitions import DictTable
+from tests.definitions_optimizers import full_step
 
 README = Path(checkpoint.__file__).parent / "README.md"
 GOLDEN = Path(__file__).parent / "golden" / "checkpoint_v1"
@@ -45,9 +46,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return generate(tmp_path_factory.mktemp("checkpoint"), CONFIG)
 
 
-def trainer_on(running: Trainers, dim: int = 5, dense_optimizer=Adam(0.005)) -> pslib.Trainer:  # noqa: B008
+def trainer_on(
+    running: Trainers,
+    dim: int = 5,
+    dense_optimizer=Adam(0.005),  # noqa: B008
+    v_optimizer=Adagrad(),  # noqa: B008
+) -> pslib.Trainer:
     model = DeepFM(
-        generated_schema(CONFIG), dim=dim, hidden=(6,), dropout=0.2, w_optimizer=Adam(), v_optimizer=Adagrad()
+        generated_schema(CONFIG),
+        dim=dim,
+        hidden=(6,),
+        dropout=0.2,
+        w_optimizer=Adam(),
+        v_optimizer=v_optimizer,
     )
     return pslib.Trainer(
         model,
@@ -234,7 +245,7 @@ def test_the_first_checkpoint_ever_still_loads(tmp_path: Path) -> None:
     state = GOLDEN_DENSE.optimizer.initial_state(5)
     for keys, gradients, dense_gradient in golden_pushes():
         table.push(keys, gradients)
-        step(GOLDEN_DENSE.optimizer, dense, state, dense_gradient)
+        full_step(GOLDEN_DENSE.optimizer, dense, state, dense_gradient)
     expected = {key: np.concatenate([*row.weights, *row.state]).tobytes() for key, row in table.table.items()}
     with cluster_of(3, partition_bits=7, dense_blocks=2) as running:
         client = running.client()
@@ -388,6 +399,10 @@ OTHERS: dict[str, tuple[Callable[[Trainers], object], str]] = {
     "another dim": (
         lambda running: trainer_on(running, dim=4),
         "part v has dim 5 and Adagrad; expected v, dim 4",
+    ),
+    "another optimizer with state of the same length": (
+        lambda running: trainer_on(running, v_optimizer=Momentum()),
+        "part v has dim 5 and Adagrad; expected v, dim 5 and Momentum",
     ),
     "another dense optimizer": (
         lambda running: trainer_on(running, dense_optimizer=Adagrad()),

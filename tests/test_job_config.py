@@ -1,5 +1,6 @@
 """The job file: what is accepted, what is refused and in which words."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from launch.demo import demo_job
 from launch.job import Job, read_job
 from launch.yaml_text import flow_text, read_yaml, write_yaml
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD, Adagrad, Adam
+from pslib.optimizers import SGD, Adagrad, Adam, AdamW
 from pslib.schema import DenseField, RaggedField, SparseField
+from tests.test_optimizers import ALL, name_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -101,6 +103,17 @@ def test_one_optimizer_is_for_all_parts_and_one_a_part_for_that_part(tmp_path):
     default = read(tmp_path, GOOD).build_model().table().parts[1].optimizer
     parts = read(tmp_path, GOOD + rows).build_model().table().parts
     assert [part.optimizer for part in parts] == [SGD(1.0), default]
+    rows = 'optimizers: {rows: {"*": {name: SGD, learning_rate: 1}, v: {name: AdamW, weight_decay: 0.1}}}\n'
+    parts = read(tmp_path, GOOD + rows).build_model().table().parts
+    assert [part.optimizer for part in parts] == [SGD(1.0), AdamW(weight_decay=0.1)]
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
+def test_every_optimizer_stands_in_the_effective_settings_as_it_is(tmp_path, optimizer):
+    rows = write_yaml({"optimizers": {"rows": {"v": replace(optimizer, clip_norm=0.5).to_dict()}}})
+    job = read(tmp_path, GOOD + rows)
+    again = read(tmp_path, job.to_yaml())
+    assert again.build_model().table().parts[1].optimizer == replace(optimizer, clip_norm=0.5)
 
 
 def test_the_effective_settings_read_back_to_the_same_job_from_anywhere(tmp_path):
@@ -163,12 +176,13 @@ out: 5
         "cluster.shard_threads: expected <= 64, got 100",
         "out: expected a text, got 5",
         "clutser: unknown key, did you mean 'cluster'?",
-        "optimizers.rows.w.name: expected one of SGD, Adagrad, RowwiseAdagrad, Adam, got 'adam', "
-        "did you mean 'Adam'?",
+        "optimizers.rows.w.name: expected one of SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, FTRL, "
+        "got 'adam', did you mean 'Adam'?",
         "optimizers.rows.v.learning_rte: unknown key, did you mean 'learning_rate'?",
         "optimizers.rows.u: expected a mapping with a name, for example {name: Adagrad, learning_rate: 0.05}",
         "optimizers.dense.learning_rate: expected a number, got 'x'",
-        "optimizers.dense: RowwiseAdagrad is for rows only; use SGD, Adagrad or Adam",
+        "optimizers.dense: RowwiseAdagrad mixes elements, and dense blocks are cut anywhere; "
+        "use one of SGD, Momentum, Adagrad, Adam, AdamW, FTRL",
         "model.dimm: unknown key, did you mean 'dim'?",
         "model.dim: expected an integer in 1..4096, got -1",
         "model.dropout: expected a number, 0 <= dropout < 1, got 1.5",
@@ -193,6 +207,11 @@ out: 5
         ("optimizers.dense={learning_rate: 1}", "optimizers.dense.name: is missing; one of SGD"),
         ("optimizers.dense={name: Adam, beta1: 2}", "optimizers.dense: beta1 must be in 0..0.9999, got 2"),
         ("optimizers.dense={name: Adam, learning_rate: -1}", "optimizers.dense: learning_rate must be > 0"),
+        ("optimizers.dense={name: Adam, clip_norm: 1}", "optimizers.dense: Adam with clip_norm takes norms"),
+        ("optimizers.rows={name: FTRL, weight_decay: 1}", "optimizers.rows: weight_decay must be 0 for FTRL"),
+        ("optimizers.rows={name: FTRL, l1: true}", "optimizers.rows.l1: expected a number, got True"),
+        ("optimizers.rows={name: FTRL, bata: 1}", "optimizers.rows.bata: unknown key, did you mean 'beta'?"),
+        ("optimizers.rows.v={name: Momentum, nesterov: 1}", "optimizers.rows.v.nesterov: expected true"),
         ("no.such.section=1", "no: unknown key, known here: data, model"),
     ],
 )  # fmt: skip

@@ -1,25 +1,56 @@
 """Optimizer steps: the kernel gives the bits of the definition, and every hyperparameter counts."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.store import Store, apply_dense
+from cython_ext.steps import apply_dense, apply_row
+from cython_ext.store import Store, vector_levels
+from pslib.errors import ConfigurationError
 from pslib.initializers import Uniform
-from pslib.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad
+from pslib.optimizers import (
+    FTRL,
+    MODIFIERS,
+    OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Momentum,
+    Optimizer,
+    RowwiseAdagrad,
+    optimizer_from_dict,
+)
 from pslib.tables import PartSpec, TableSpec
 from tests import definitions
+from tests.definitions_optimizers import STEPS, full_step
 
 ALL: list[Optimizer] = [
     SGD(0.1),
+    Momentum(0.1, 0.8),
+    Momentum(0.1, 0.8, nesterov=True),
     Adagrad(0.1, 1e-6, 0.25),
     RowwiseAdagrad(0.1, 1e-6, 0.25),
     Adam(0.01, 0.8, 0.9, 1e-6),
     Adam(0.01, 0.0, 0.0, 1e-6),
+    AdamW(0.01, 0.8, 0.9, 1e-6, weight_decay=0.1),
+    FTRL(0.1, 0.5, 0.01, 0.02),
+    FTRL(0.1, 0.0),
 ]
+
+
+def name_of(optimizer: Optimizer) -> str:
+    own = [field.name for field in fields(optimizer) if getattr(optimizer, field.name)]
+    return "-".join([type(optimizer).__name__, *own])
+
+
 DIMS = [1, 2, 15, 16, 17, 31, 32, 33, 48, 100]
 KEYS = np.asarray([0, 7, 2**64 - 1], np.uint64)
 
@@ -29,8 +60,19 @@ def table_of(optimizer: Optimizer, dim: int) -> TableSpec:
 
 
 def rows_after(optimizer: Optimizer, dim: int, gradients: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and state of KEYS after these pushes, by ascending row number."""
-    store = Store(0, definitions.store_parts(table_of(optimizer, dim)))
+    """Weights and state of KEYS after these pushes, by ascending row number; the same on all levels."""
+    found = [rows_at(level, optimizer, dim, gradients) for level in vector_levels()]
+    for weights, state in found[1:]:
+        assert weights.tobytes() == found[0][0].tobytes()
+        assert state.tobytes() == found[0][1].tobytes()
+    return found[0]
+
+
+def rows_at(
+    level: str, optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    with mock.patch.dict(os.environ, PSLIB_VECTORS=level):
+        store = Store(0, definitions.store_parts(table_of(optimizer, dim)))
     for gradient in gradients:
         store.push(KEYS, gradient)
     keys, weights, state = store.export_partition(0)
@@ -65,7 +107,19 @@ def dense_step(optimizer: Optimizer, weights: np.ndarray, state: np.ndarray, gra
     )
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+def row_step(
+    optimizer: Optimizer,
+    weights: np.ndarray,
+    state: np.ndarray,
+    gradient: np.ndarray,
+    shows: float = 1,
+    missed: float = 0,
+) -> None:
+    numbers = (optimizer.kind, optimizer.hyperparameters(), optimizer.modifiers(), optimizer.corrections())
+    apply_row(*numbers, weights, state, gradient, shows, missed)
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
 @pytest.mark.parametrize("dim", DIMS)
 def test_rows_have_the_bits_of_the_definition(optimizer: Optimizer, dim: int) -> None:
     gradients = some_gradients(dim, 5)
@@ -74,7 +128,7 @@ def test_rows_have_the_bits_of_the_definition(optimizer: Optimizer, dim: int) ->
     assert have[1].tobytes() == want[1].tobytes()
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data(), dim=st.integers(1, 40))
 def test_any_finite_gradient_has_the_bits_of_the_definition(
@@ -88,7 +142,7 @@ def test_any_finite_gradient_has_the_bits_of_the_definition(
     assert np.array_equal(have[1], want[1], equal_nan=True)
 
 
-@pytest.mark.parametrize("optimizer", [o for o in ALL if o.elementwise], ids=repr)
+@pytest.mark.parametrize("optimizer", [o for o in ALL if o.elementwise], ids=name_of)
 @pytest.mark.parametrize("length", [0, 1, 3, 16, 1000])
 def test_a_dense_step_has_the_bits_of_the_definition(optimizer: Optimizer, length: int) -> None:
     rng = np.random.default_rng(length)
@@ -97,33 +151,56 @@ def test_a_dense_step_has_the_bits_of_the_definition(optimizer: Optimizer, lengt
     want_weights, want_state = weights.copy(), state.copy()
     for _ in range(4):
         gradient = rng.standard_normal(length).astype(np.float32)
-        definitions.step(optimizer, want_weights, want_state, gradient)
+        full_step(optimizer, want_weights, want_state, gradient, missed=1)
         dense_step(optimizer, weights, state, gradient)
     assert weights.tobytes() == want_weights.tobytes()
     assert state.tobytes() == want_state.tobytes()
 
 
+EXAMPLES: dict[type[Optimizer], Optimizer] = {type(optimizer): optimizer for optimizer in ALL} | {
+    Adam: Adam(0.01, 0.8, 0.9, 1e-3),
+    FTRL: FTRL(0.1, 0.5, 0.1, 0.2),
+}
+ON = {
+    "weight_decay": {"weight_decay": 0.2},
+    "clip_norm": {"clip_norm": 0.5},
+    "cowclip_ratio": {"cowclip_ratio": 0.5, "cowclip_floor": 1e-6},
+    "cowclip_floor": {"cowclip_floor": 0.1},
+}
+
+
+def test_every_optimizer_has_a_definition_and_is_held_against_it() -> None:
+    kinds = set(OPTIMIZERS.values())
+    assert set(STEPS) == kinds == {type(optimizer) for optimizer in ALL} == set(EXAMPLES)
+
+
+def row_after(optimizer: Optimizer) -> bytes:
+    """Weights of a row that was pushed to three times, and had missed steps between."""
+    weights = np.linspace(-1, 1, 8, dtype=np.float32)
+    state = optimizer.initial_state(8)
+    for gradient in some_gradients(8, 3):
+        row_step(optimizer, weights, state, gradient[0], missed=2)
+    return weights.tobytes()
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "field", "value"),
-    [
-        (SGD(0.1), "learning_rate", 0.2),
-        (Adagrad(0.1, 1e-3, 0.0), "learning_rate", 0.2),
-        (Adagrad(0.1, 1e-3, 0.0), "epsilon", 1e-2),
-        (Adagrad(0.1, 1e-3, 0.0), "initial_accumulator", 0.5),
-        (RowwiseAdagrad(0.1, 1e-3, 0.0), "learning_rate", 0.2),
-        (RowwiseAdagrad(0.1, 1e-3, 0.0), "epsilon", 1e-2),
-        (RowwiseAdagrad(0.1, 1e-3, 0.0), "initial_accumulator", 0.5),
-        (Adam(0.1, 0.9, 0.99, 1e-3), "learning_rate", 0.2),
-        (Adam(0.1, 0.9, 0.99, 1e-3), "beta1", 0.8),
-        (Adam(0.1, 0.9, 0.99, 1e-3), "beta2", 0.9),
-        (Adam(0.1, 0.9, 0.99, 1e-3), "epsilon", 1e-2),
-    ],
+    ("kind", "field"),
+    [(kind, field.name) for kind in OPTIMIZERS.values() for field in fields(kind)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_every_hyperparameter_changes_the_result(optimizer: Optimizer, field: str, value: float) -> None:
-    gradients = some_gradients(8, 3)
-    before, _ = rows_after(optimizer, 8, gradients)
-    after, _ = rows_after(replace(optimizer, **{field: value}), 8, gradients)
-    assert (before != after).any()
+def test_every_hyperparameter_changes_the_result(kind: type[Optimizer], field: str) -> None:
+    if (kind, field) == (FTRL, "weight_decay"):
+        with pytest.raises(ConfigurationError, match="use l2"):
+            FTRL(weight_decay=0.1)
+        return
+    one = replace(EXAMPLES[kind], **ON.get(field, {}))
+    value = getattr(one, field)
+    assert value > 0, "the example must set it"
+    other = replace(one, **{field: not value if isinstance(value, bool) else value / 2})
+    assert row_after(one) != row_after(other)
+    if field in MODIFIERS:
+        off = {name: 0.0 for name in ON[field]}
+        assert row_after(one) != row_after(replace(one, **off))
 
 
 def test_sgd_moves_by_the_rate_times_the_gradient() -> None:
@@ -173,7 +250,7 @@ def test_an_adam_count_from_a_damaged_file_stays_inside_its_table(count: float) 
     state = optimizer.initial_state(3)
     state[-1] = count
     want_weights, want_state = weights.copy(), state.copy()
-    definitions.step(optimizer, want_weights, want_state, gradient)
+    full_step(optimizer, want_weights, want_state, gradient)
     dense_step(optimizer, weights, state, gradient)
     assert 1 <= state[-1] <= last
     assert weights.tobytes() == want_weights.tobytes()
@@ -187,7 +264,7 @@ def test_adam_stops_counting_where_both_corrections_are_one() -> None:
     assert state[:, -1].tolist() == [float(last)] * 3
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=repr)
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_not_finite_spoils_its_own_row_only(optimizer: Optimizer, bad: float) -> None:
     gradients = some_gradients(17, 2)
@@ -200,6 +277,119 @@ def test_a_gradient_that_is_not_finite_spoils_its_own_row_only(optimizer: Optimi
     assert weights[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
     assert np.array_equal(weights, want_weights, equal_nan=True)
     assert np.array_equal(state, want_state, equal_nan=True)
+
+
+# --- momentum and FTRL
+
+small = st.floats(0, 2, width=32)
+positive = st.floats(0.0625, 2)
+
+
+def test_momentum_gathers_speed_and_nesterov_looks_ahead() -> None:
+    for nesterov, want in ((False, [-1.0, -2.5]), (True, [-1.5, -3.25])):
+        optimizer, weights = Momentum(1.0, 0.5, nesterov), np.zeros(1, np.float32)
+        state, seen = optimizer.initial_state(1), []
+        for _ in range(2):
+            row_step(optimizer, weights, state, np.ones(1, np.float32))
+            seen.append(float(weights[0]))
+        assert seen == want
+
+
+def ftrl_of_the_paper(optimizer: FTRL, gradients: list[np.ndarray]) -> np.ndarray:
+    """McMahan et al., algorithm 1, coordinate by coordinate, in float64."""
+    weights = []
+    for coordinate in np.asarray(gradients, np.float64).T:
+        z = n = w = 0.0
+        for g in coordinate:
+            sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / optimizer.learning_rate
+            z, n = z + g - sigma * w, n + g * g
+            rate = 1 / ((optimizer.beta + np.sqrt(n)) / optimizer.learning_rate + optimizer.l2)
+            w = 0.0 if abs(z) <= optimizer.l1 else -rate * (z - np.sign(z) * optimizer.l1)
+        weights.append(w)
+    return np.asarray(weights)
+
+
+def after_steps(optimizer: Optimizer, first: float, gradients: list[np.ndarray]) -> np.ndarray:
+    weights = np.full(len(gradients[0]), first, np.float32)
+    state = optimizer.initial_state(len(weights))
+    for gradient in gradients:
+        row_step(optimizer, weights, state, gradient)
+    return weights
+
+
+@given(seed=st.integers(0, 999), l1=small, l2=small, beta=positive)
+def test_ftrl_from_zero_is_the_algorithm_of_the_paper(seed: int, l1: float, l2: float, beta: float) -> None:
+    gradients = [gradient[0] for gradient in some_gradients(6, 8, seed)]
+    optimizer = FTRL(0.1, beta, l1, l2)
+    want = ftrl_of_the_paper(optimizer, gradients)
+    assert after_steps(optimizer, 0.0, gradients) == pytest.approx(want, rel=1e-4, abs=1e-6)
+
+
+@given(seed=st.integers(0, 999), first=st.floats(-1, 1), beta=positive)
+def test_ftrl_without_l1_and_l2_is_adagrad_from_any_first_value(seed: int, first: float, beta: float) -> None:
+    gradients = [gradient[0] for gradient in some_gradients(6, 8, seed)]
+    want = after_steps(Adagrad(0.1, epsilon=beta), first, gradients)
+    assert after_steps(FTRL(0.1, beta), first, gradients) == pytest.approx(want, abs=1e-5)
+
+
+def test_l1_makes_weights_exactly_zero_until_their_gradients_agree() -> None:
+    rng = np.random.default_rng(4)
+    noise = [rng.normal(0, 0.1, 50).astype(np.float32) for _ in range(30)]
+    agreed = [gradient + np.float32(0.2) for gradient in noise]
+    assert np.count_nonzero(after_steps(FTRL(0.1, l1=1.8), 0.0, noise)) == 0
+    assert np.count_nonzero(after_steps(FTRL(0.1, l1=0.0), 0.0, noise)) == 50
+    assert np.count_nonzero(after_steps(FTRL(0.1, l1=1.8), 0.0, agreed)) == 50
+
+
+def test_a_weight_of_ftrl_without_a_gradient_keeps_its_first_value() -> None:
+    gradients = [np.asarray([0.0, 1.0], np.float32)] * 3
+    weights = after_steps(FTRL(0.1, l1=0.001, l2=0.5), 0.25, gradients)
+    assert weights[0] == 0.25 > weights[1]
+
+
+# --- values and plain forms
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=name_of)
+def test_an_optimizer_survives_its_plain_form(optimizer: Optimizer) -> None:
+    for one in (optimizer, replace(optimizer, clip_norm=0.5)):
+        assert optimizer_from_dict(one.to_dict()) == one
+    assert "clip_norm" not in optimizer.to_dict()
+
+
+def test_decay_that_adamw_has_by_default_is_told_also_when_it_is_off() -> None:
+    assert AdamW().to_dict()["weight_decay"] == 0.01
+    assert optimizer_from_dict(AdamW(weight_decay=0.0).to_dict()) == AdamW(weight_decay=0.0)
+    assert optimizer_from_dict({"name": "Adam"}) == Adam()
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "message"),
+    [
+        (SGD, {"weight_decay": -0.1}, "weight_decay must be >= 0 and finite in float32, got -0.1"),
+        (SGD, {"weight_decay": 1e-60}, "weight_decay must be >= 0 and finite in float32, got 1e-60"),
+        (SGD, {"learning_rate": 0.5, "weight_decay": 2.0}, "weight_decay must be < 1 / learning_rate = 2.0"),
+        (SGD, {"learning_rate": 1e-3, "weight_decay": 1e-5}, "changes no float32 weight.*at least 6.0e-05"),
+        (SGD, {"clip_norm": np.inf}, "clip_norm must be >= 0 and finite in float32, got inf"),
+        (SGD, {"clip_norm": np.nan}, "clip_norm must be"),
+        (SGD, {"cowclip_ratio": 1.0}, "cowclip_ratio needs cowclip_floor > 0"),
+        (SGD, {"learning_rate": 1e39}, "learning_rate must be > 0 and finite"),
+        (Momentum, {"momentum": 1.0}, "momentum must be in 0..1, below 1, got 1.0"),
+        (Momentum, {"momentum": 1 - 1e-12}, "is 1 in float32"),
+        (Momentum, {"nesterov": 1.0}, "nesterov must be true or false, got 1.0"),
+        (FTRL, {"beta": -1.0}, "beta must be >= 0"),
+        (FTRL, {"l1": np.nan}, "l1 must be >= 0"),
+        (FTRL, {"l2": np.inf}, "l2 must be >= 0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(
+    kind: type[Optimizer], numbers: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        kind(**numbers)
+
+
+# --- what the kernel refuses
 
 
 def dense_arguments() -> dict[str, object]:
@@ -217,12 +407,17 @@ def dense_arguments() -> dict[str, object]:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("optimizer_kind", 4, "optimizer_kind: expected a whole number in 0..3, got 4"),
+        ("optimizer_kind", 6, "optimizer_kind: expected a whole number in 0..5, got 6"),
         ("optimizer_kind", -1, "optimizer_kind: expected"),
         ("optimizer_kind", 2, "elementwise"),
         ("optimizer_kind", 3, "corrections: expected 2.. rows for Adam, got 0"),
         ("hyperparameters", np.zeros(7, np.float32), r"hyperparameters: expected.*\(8,\), got.*\(7,\)"),
         ("modifiers", np.zeros(4), r"modifiers: expected.*float32.*\(4,\), got.*float64"),
+        ("modifiers", np.full(4, -1, np.float32), "modifiers: expected finite numbers >= 0, got"),
+        ("modifiers", np.full(4, np.nan, np.float32), "modifiers: expected finite numbers >= 0, got"),
+        ("modifiers", np.eye(4, dtype=np.float32)[1], "modifiers: expected no clipping of a dense vector"),
+        ("modifiers", np.eye(4, dtype=np.float32)[2], "modifiers: expected no clipping of a dense vector"),
+        ("modifiers", np.eye(4, dtype=np.float32)[3], "modifiers: expected no clipping of a dense vector"),
         ("corrections", np.zeros(4, np.float32), r"corrections: expected.*\(n, 2\), got.*\(4,\)"),
         ("weights", np.zeros((4, 1), np.float32), r"weights: expected.*\(n,\), got.*\(4, 1\)"),
         ("weights", np.zeros(8, np.float32)[::2], "weights: expected C-contiguous.*got strided"),

@@ -331,7 +331,7 @@ def part_with(place: int, value: object) -> list[object]:
         (0, store_parts(SPEC), 2, "narrow_parts: expected a whole number in 0..1, got 2"),
         (0, [part_with(0, 0)], 0, "part 0: dim: expected a whole number in 1..4096, got 0"),
         (0, [part_with(0, 4097)], 0, "part 0: dim"),
-        (0, [part_with(1, 9)], 0, "part 0: optimizer_kind: expected a whole number in 0..3, got 9"),
+        (0, [part_with(1, 9)], 0, "part 0: optimizer_kind: expected a whole number in 0..5, got 9"),
         (0, [part_with(1, 3)], 0, "part 0: corrections: expected .* for Adam, got 0"),
         (0, [part_with(2, np.zeros(3, np.float32))], 0, "part 0: hyperparameters"),
         (0, [part_with(3, np.zeros(3, np.float32))], 0, "part 0: modifiers"),

@@ -18,7 +18,7 @@ from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointInco
 from pslib.optimizers import Adam, optimizer_from_dict
 from pslib.partition_map import units_of_mask
 from pslib.shard import Shard
-from pslib.tables import TableSpec
+from pslib.tables import PartSpec, TableSpec
 
 __all__ = ["load_shard", "save_shard", "table_schema"]
 
@@ -193,11 +193,7 @@ def _check_tables(shard: Shard, manifest: Manifest, path: str) -> None:
         if saved is None:
             raise CheckpointIncompatibleError(f"{path}: no table {name!r} in it; it has {sorted(specs)}")
         for part, saved_part in zip(mine.parts, saved.parts, strict=False):
-            if (part.name, part.dim, part.state_floats) != (
-                saved_part.name,
-                saved_part.dim,
-                saved_part.state_floats,
-            ):
+            if _layout(part) != _layout(saved_part):
                 raise CheckpointIncompatibleError(
                     f"{path}: table {name} part {saved_part.name} has dim {saved_part.dim} and "
                     f"{type(saved_part.optimizer).__name__}; expected {part.name}, dim {part.dim} and "
@@ -213,6 +209,11 @@ def _check_tables(shard: Shard, manifest: Manifest, path: str) -> None:
         raise CheckpointIncompatibleError(
             f"{path}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another model"
         )
+
+
+def _layout(part: PartSpec) -> tuple[str, int, int, int]:
+    """What a part's floats mean: state of one optimizer is no state of another, even of equal length."""
+    return part.name, part.dim, part.state_floats, part.optimizer.kind if part.state_floats else -1
 
 
 def _verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:

@@ -68,7 +68,7 @@ class Trainer:
         The bound on staleness rises evenly from 0 over so many batches; see `pslib.trainer.staleness` for
         what the full bound from the first batch on costs.
     dense_optimizer : Optimizer
-        For the dense parameters: SGD, Adagrad or Adam.
+        For the dense parameters: any but RowwiseAdagrad, without clipping.
     seed : int
         Of the data's order, dropout, and first values of dense parameters.
     lease_rows : int or None
