@@ -50,14 +50,14 @@ lint: build
 # is. Python itself is not instrumented: libasan is preloaded, and leaks (the interpreter's) are not looked for.
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
-    $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_initializers.py
+    $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_initializers.py
 
 asan: $(VENV)/.made
 	mkdir -p $(ASAN)/tests $(ASAN)/cython_ext
 	cp -u setup.py pyproject.toml README.md $(ASAN)/
 	cp -ru pslib $(ASAN)/
 	cp -u $(wildcard cython_ext/*.py cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) $(ASAN)/cython_ext/
-	cp -u tests/__init__.py tests/definitions.py $(wildcard $(KERNEL_TESTS)) $(ASAN)/tests/
+	cp -u tests/__init__.py $(wildcard tests/definitions*.py) $(wildcard $(KERNEL_TESTS)) $(ASAN)/tests/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 	    $(abspath $(BIN))/python -m pytest -p no:cacheprovider $(wildcard $(KERNEL_TESTS))

@@ -3,10 +3,13 @@
 import ast
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
+
+from pslib.optimizers import MODIFIERS, OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -112,3 +115,18 @@ def test_make_has_the_targets_that_the_pages_name():
 
 def test_no_page_holds_a_placeholder():
     assert [page.name for page in PAGES if "@@" in page.read_text(encoding="utf-8")] == []
+
+
+def test_the_table_of_optimizers_has_all_of_them_with_their_defaults():
+    section = (
+        (ROOT / "launch" / "README.md").read_text(encoding="utf-8").split("### Optimizers")[1].split("## ")[0]
+    )
+    rows = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \| (.*?) ?\|", section, re.MULTILINE)}
+    assert list(rows) == list(OPTIMIZERS)
+    shared = {"learning_rate", *MODIFIERS}
+    assert all(f"`{name}`" in section for name in shared)
+    for name, kind in OPTIMIZERS.items():
+        own = {field.name: field.default for field in fields(kind) if field.name not in shared}
+        told = {key: yaml.safe_load(value) for key, value in re.findall(r"`(\w+)` ([\w.-]+)", rows[name])}
+        assert {key: float(value) for key, value in (told or own).items()} == own
+        assert told or not own or name == "AdamW"

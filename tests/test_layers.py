@@ -268,7 +268,9 @@ def test_linear_relu_gives_the_bits_of_linear_and_relu(n, m, dtype, seed):
 
 
 def test_linear_relu_does_not_hide_that_a_run_has_diverged():
-    value = linear_relu(predicting(), Var(np.full((1, 2), np.nan)), Var(np.ones((2, 2))), Var(np.ones(2))).value
+    value = linear_relu(
+        predicting(), Var(np.full((1, 2), np.nan)), Var(np.ones((2, 2))), Var(np.ones(2))
+    ).value
     assert np.isnan(value).all()
     assert np.isnan(relu_gradient(value, value)[1]).all()
 
