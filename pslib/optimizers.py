@@ -7,6 +7,7 @@ All arithmetic is float32, one rounding an operation, so that kernel and definit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import ClassVar
 
@@ -34,11 +35,6 @@ HYPERPARAMETERS_MAX = 8
 
 MODIFIERS = ("weight_decay", "clip_norm", "cowclip_ratio", "cowclip_floor")
 """What any optimizer takes beside its own numbers: done to weights and gradient before its step."""
-
-
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ConfigurationError(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +73,24 @@ class Optimizer:
     cowclip_floor: float = 0.0
 
     def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ConfigurationError(*problems)
+
+    def _problems(self) -> Iterator[str]:
+        """What is out of its range, one line each; subclasses add what they find in their own numbers."""
         rate = self.learning_rate
-        _require(_is_number(rate, above=0), f"learning_rate must be > 0 and finite in float32, got {rate}")
-        for name in MODIFIERS:
-            number = getattr(self, name)
-            _require(_is_number(number), f"{name} must be >= 0 and finite in float32, got {number}")
-        _require(
-            self.cowclip_ratio == 0 or self.cowclip_floor > 0,
-            "cowclip_ratio needs cowclip_floor > 0, for example 1e-5: a row at zero would never move",
-        )
-        if self.weight_decay > 0:
-            left = 1 - rate * self.weight_decay
-            _require(left > 0, f"weight_decay must be < 1 / learning_rate = {1 / rate}: {self.weight_decay}")
-            _require(
-                float(np.float32(left)) < 1,
+        if not _is_number(rate, above=0):
+            yield f"learning_rate must be > 0 and finite in float32, got {rate}"
+        yield from _not_numbers(self, *MODIFIERS)
+        if self.cowclip_ratio > 0 and not self.cowclip_floor > 0:
+            yield "cowclip_ratio needs cowclip_floor > 0, for example 1e-5: a row at zero would never move"
+        left = 1 - rate * self.weight_decay
+        if self.weight_decay > 0 and left <= 0:
+            yield f"weight_decay must be < 1 / learning_rate = {1 / rate}, got {self.weight_decay}"
+        if 0 < left < 1 and np.float32(left) == 1:
+            yield (
                 f"weight_decay {self.weight_decay} at learning_rate {rate} changes no float32 weight in a "
-                f"step; use 0, or at least {2**-24 / rate:.1e}",
+                f"step; use 0, or at least {2**-24 / rate:.1e}"
             )
 
     @property
@@ -145,12 +143,20 @@ def _is_number(value: float, above: float | None = None) -> bool:
     return value == 0 or 0 < rounded < np.inf
 
 
-def _require_epsilon(epsilon: float) -> None:
-    _require(_is_number(epsilon, above=0), f"epsilon must be > 0 in float32, got {epsilon}")
+def _not_numbers(optimizer: Optimizer, *names: str) -> Iterator[str]:
+    for name in names:
+        if not _is_number(number := getattr(optimizer, name)):
+            yield f"{name} must be >= 0 and finite in float32, got {number}"
 
 
-def _require_accumulator(accumulator: float) -> None:
-    _require(_is_number(accumulator), f"initial_accumulator must be >= 0: {accumulator}")
+def _adagrad_problems(optimizer: Adagrad | RowwiseAdagrad) -> Iterator[str]:
+    yield from _epsilon_problems(optimizer.epsilon)
+    yield from _not_numbers(optimizer, "initial_accumulator")
+
+
+def _epsilon_problems(epsilon: float) -> Iterator[str]:
+    if not _is_number(epsilon, above=0):
+        yield f"epsilon must be > 0 and finite in float32, got {epsilon}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +181,9 @@ class Adagrad(Optimizer):
     epsilon: float = 1e-10
     initial_accumulator: float = 0.0
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_epsilon(self.epsilon)
-        _require_accumulator(self.initial_accumulator)
+    def _problems(self) -> Iterator[str]:
+        yield from Optimizer._problems(self)
+        yield from _adagrad_problems(self)
 
     def state_floats(self, dim: int) -> int:
         """One accumulator a weight."""
@@ -202,10 +207,9 @@ class RowwiseAdagrad(Optimizer):
     epsilon: float = 1e-10
     initial_accumulator: float = 0.0
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_epsilon(self.epsilon)
-        _require_accumulator(self.initial_accumulator)
+    def _problems(self) -> Iterator[str]:
+        yield from Optimizer._problems(self)
+        yield from _adagrad_problems(self)
 
     def state_floats(self, dim: int) -> int:
         """One accumulator."""
@@ -234,12 +238,12 @@ class Adam(Optimizer):
     BETA_MAX: ClassVar[float] = 0.9999
     """Above it the correction tables would pass 2 MB; nobody is known to train rows with more."""
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_epsilon(self.epsilon)
+    def _problems(self) -> Iterator[str]:
+        yield from Optimizer._problems(self)
+        yield from _epsilon_problems(self.epsilon)
         for name in ("beta1", "beta2"):
-            beta = getattr(self, name)
-            _require(0 <= beta <= self.BETA_MAX, f"{name} must be in 0..{self.BETA_MAX}, got {beta}")
+            if not 0 <= (beta := getattr(self, name)) <= self.BETA_MAX:
+                yield f"{name} must be in 0..{self.BETA_MAX}, got {beta}"
 
     def state_floats(self, dim: int) -> int:
         """First moments, second moments, step count."""
@@ -285,11 +289,14 @@ class Momentum(Optimizer):
     momentum: float = 0.9
     nesterov: bool = False
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require(0 <= self.momentum < 1, f"momentum must be in 0..1, below 1, got {self.momentum}")
-        _require(float(np.float32(self.momentum)) < 1, f"momentum {self.momentum} is 1 in float32")
-        _require(isinstance(self.nesterov, bool), f"nesterov must be true or false, got {self.nesterov!r}")
+    def _problems(self) -> Iterator[str]:
+        yield from Optimizer._problems(self)
+        if not 0 <= self.momentum < 1:
+            yield f"momentum must be in 0..1, below 1, got {self.momentum}"
+        elif np.float32(self.momentum) == 1:
+            yield f"momentum {self.momentum} is 1 in float32"
+        if not isinstance(self.nesterov, bool):
+            yield f"nesterov must be true or false, got {self.nesterov!r}"
 
     def state_floats(self, dim: int) -> int:
         """One velocity a weight."""
@@ -317,16 +324,14 @@ class FTRL(Optimizer):
     l1: float = 0.0
     l2: float = 0.0
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        for name in ("beta", "l1", "l2"):
-            number = getattr(self, name)
-            _require(_is_number(number), f"{name} must be >= 0 and finite in float32, got {number}")
-        _require(
-            self.weight_decay == 0,
-            f"weight_decay must be 0 for FTRL, got {self.weight_decay}: weights are made anew from sums of "
-            "gradients at each step, which would undo it; use l2",
-        )
+    def _problems(self) -> Iterator[str]:
+        yield from Optimizer._problems(self)
+        yield from _not_numbers(self, "beta", "l1", "l2")
+        if self.weight_decay > 0:
+            yield (
+                f"weight_decay must be 0 for FTRL, got {self.weight_decay}: a step makes weights anew "
+                "from sums of gradients, which would undo it; use l2"
+            )
 
     def state_floats(self, dim: int) -> int:
         """``z`` of each weight, then sums of squared gradients ``n``."""

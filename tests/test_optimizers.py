@@ -389,6 +389,13 @@ def test_a_number_out_of_range_is_refused_by_name(
         kind(**numbers)
 
 
+def test_all_numbers_out_of_range_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        FTRL(-1.0, -1.0, np.inf, np.nan, weight_decay=0.5, clip_norm=-1.0, cowclip_ratio=1.0)
+    names = [problem.split()[0] for problem in caught.value.problems]
+    assert names == ["learning_rate", "clip_norm", "cowclip_ratio", "beta", "l1", "l2", "weight_decay"]
+
+
 # --- what the kernel refuses
 
 
