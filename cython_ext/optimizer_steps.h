@@ -87,17 +87,31 @@ PSLIB_INLINE void pslib_adagrad(const float *numbers, int64_t dim, float *restri
     }
 }
 
-/* sum of g g: lanes[j % 16] += g[j] g[j] for j ascending, then folded 16 -> 8 -> 4 -> 2 -> 1 */
+typedef float PslibFour __attribute__((vector_size(16)));
+
+/* lanes[j % 16] += g[j] g[j] for the 16 floats at g */
+PSLIB_INLINE void pslib_add_squares(PslibFour *restrict lanes, const float *restrict g)
+{
+    for (int i = 0; i < PSLIB_LANES / 4; i++) {
+        PslibFour some;
+        memcpy(&some, g + 4 * i, sizeof some);
+        lanes[i] += some * some;
+    }
+}
+
+/* sum of g g: lanes[j % 16] += g[j] g[j] for j ascending, then folded 16 -> 8 -> 4 -> 2 -> 1. In vectors of four,
+ * which every machine has: left to itself the compiler takes the fold apart into single floats. */
 PSLIB_INLINE float pslib_sum_of_squares(int64_t dim, const float *restrict g)
 {
-    float lanes[PSLIB_LANES] = {0};
+    PslibFour lanes[PSLIB_LANES / 4] = {{0}};
     const int64_t whole = dim - dim % PSLIB_LANES;
-    for (int64_t j = 0; j < whole; j += PSLIB_LANES)
-        for (int i = 0; i < PSLIB_LANES; i++) lanes[i] += g[j + i] * g[j + i];
-    for (int64_t j = whole; j < dim; j++) lanes[j - whole] += g[j] * g[j];
-    float eight[8], four[4];
-    for (int i = 0; i < 8; i++) eight[i] = lanes[i] + lanes[i + 8];
-    for (int i = 0; i < 4; i++) four[i] = eight[i] + eight[i + 4];
+    for (int64_t j = 0; j < whole; j += PSLIB_LANES) pslib_add_squares(lanes, g + j);
+    if (whole < dim) { /* squares of zeros change no sum */
+        float rest[PSLIB_LANES] = {0};
+        for (int64_t j = whole; j < dim; j++) rest[j - whole] = g[j];
+        pslib_add_squares(lanes, rest);
+    }
+    const PslibFour four = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
