@@ -1,6 +1,6 @@
 /* index_line.h: one cache line of a partition's index.
  *
- *     byte  0..39   the keys of cells 0..4
+ *     byte  0..39   the keys of cells 0..4; 0 in an empty cell
  *     byte 40..59   the places of the rows of these keys, + 1;   0 = the cell is empty;
  *                   0xFFFF0000 + c = the key has no row yet, it is a counted key (admission.h)
  *     byte 60..63   passed: how many keys of the index went by this line because it was full
@@ -87,6 +87,40 @@ PSLIB_INLINE uint32_t pslib_line_mask_at(int level, const PslibLine *line, uint6
 #endif
     (void)level;
     return pslib_line_mask(line, key);
+}
+
+/* Bit i is set where the key in cell i is this one: also where the cell is empty and the key is 0, because empty
+ * cells hold key 0. */
+PSLIB_INLINE uint32_t pslib_line_same(const PslibLine *line, uint64_t key)
+{
+    uint32_t mask = 0;
+    for (int cell = 0; cell < PSLIB_CELLS; cell++) mask |= (uint32_t)(line->key[cell] == key) << cell;
+    return mask;
+}
+
+#if PSLIB_HAS_LEVELS
+PSLIB_FOR_AVX512 static inline uint32_t pslib_line_same_avx512(const PslibLine *line, uint64_t key)
+{
+    const __m512i keys = _mm512_load_si512((const void *)line);
+    return _mm512_cmpeq_epi64_mask(keys, _mm512_set1_epi64((long long)key)) & 0x1F;
+}
+
+PSLIB_FOR_AVX2 static inline uint32_t pslib_line_same_avx2(const PslibLine *line, uint64_t key)
+{
+    const __m256i keys = _mm256_load_si256((const __m256i *)(const void *)line);
+    const __m256i same = _mm256_cmpeq_epi64(keys, _mm256_set1_epi64x((long long)key));
+    return (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(same)) | (uint32_t)(line->key[4] == key) << 4;
+}
+#endif
+
+PSLIB_INLINE uint32_t pslib_line_same_at(int level, const PslibLine *line, uint64_t key)
+{
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX512) return pslib_line_same_avx512(line, key);
+    if (level == PSLIB_AVX2) return pslib_line_same_avx2(line, key);
+#endif
+    (void)level;
+    return pslib_line_same(line, key);
 }
 
 /* Bit i is set where cell i is empty. */

@@ -56,13 +56,14 @@ PSLIB_INLINE float *pslib_place_state(const PslibRowClass *classes, uint32_t pla
     return pslib_row_state(&classes[pslib_place_class(place)], pslib_place_row(place));
 }
 
-PSLIB_INLINE PslibFound pslib_partition_find(const PslibPartition *partition, uint64_t key, uint64_t mixed)
+PSLIB_INLINE PslibFound pslib_partition_find_at(int level, const PslibPartition *partition, uint64_t key,
+                                                uint64_t mixed)
 {
     PslibFound found = {0, 0, 0, 0};
     found.line = pslib_home_line(mixed, partition->line_count);
     for (uint32_t seen = 0; seen < partition->line_count; seen++) {
         const PslibLine *line = &partition->lines[found.line];
-        const uint32_t mask = pslib_line_mask(line, key);
+        const uint32_t mask = pslib_line_mask_at(level, line, key);
         if (mask != 0) {
             found.cell = pslib_lowest_cell(mask);
             const uint32_t place = line->place[found.cell];
@@ -75,6 +76,11 @@ PSLIB_INLINE PslibFound pslib_partition_find(const PslibPartition *partition, ui
         found.line = pslib_next_line(found.line, partition->line_count);
     }
     return found;
+}
+
+PSLIB_INLINE PslibFound pslib_partition_find(const PslibPartition *partition, uint64_t key, uint64_t mixed)
+{
+    return pslib_partition_find_at(PSLIB_PLAIN, partition, key, mixed);
 }
 
 /* Put an entry that is not there yet into the first empty cell from its home line on. */

@@ -2,8 +2,8 @@
 
 The work is in C headers, each with its formulas and invariants above its loops: ``heap.h`` (memory in huge
 pages), ``index_line.h`` (one cache line of the index), ``arena.h`` (where rows lie), ``partition.h`` (index
-over arenas), ``table.h``, ``table_loops.h`` and ``table_rows.h`` (batches), ``vectors.h`` (which instruction
-set), ``optimizer_steps.h`` and ``initializers.h``. The Cython files check what comes in, take memory for what
+over arenas), ``table.h``, ``strips.h``, ``one16.h``, ``table_loops.h`` and ``table_rows.h`` (batches),
+``vectors.h`` (which instruction set), ``optimizer_steps.h`` and ``initializers.h``. The Cython files check what comes in, take memory for what
 goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store holds,
 ``store_rows.pyx`` its rows, ``store_policies.pyx`` which keys get rows and which rows leave (``policies.h``,
 ``admission.h``, ``promotion.h``, ``eviction.h``), this one what is true of a Store as a whole.

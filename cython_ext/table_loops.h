@@ -23,6 +23,7 @@
 
 #include "admission.h"
 #include "promotion.h"
+#include "one16.h"
 #include "vectors.h"
 
 enum {
@@ -36,14 +37,6 @@ typedef struct {
     uint8_t again[PSLIB_RING];  /* not in its home line, but keys have gone by that */
     uint8_t made[PSLIB_RING];   /* its row is new and has no floats yet */
 } PslibUnderWay;
-
-/* Most tables have one part of 16 floats: the compiler gets to know it (one16), and loops over parts, row
- * classes, cache lines and policies disappear. */
-PSLIB_INLINE int pslib_is_one16(const PslibTable *table)
-{
-    return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0 &&
-           table->policies.admission.kind == PSLIB_ADMIT_ALL && pslib_optimizer_is_plain(&table->parts[0].optimizer);
-}
 
 PSLIB_INLINE const PslibRowClass *pslib_class_by(const PslibTable *table, uint32_t place, int one16)
 {
@@ -266,6 +259,7 @@ PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const u
 static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
     (void)now;
+    if (pslib_is_one16(table)) return pslib_one16_pull(table, keys, n, out);
 #if PSLIB_HAS_LEVELS
     if (table->level == PSLIB_AVX512) return pslib_pull_avx512(table, keys, n, out);
     if (table->level == PSLIB_AVX2) return pslib_pull_avx2(table, keys, n, out);
@@ -279,6 +273,7 @@ static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *
 static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                            int row_class, const PslibRecord *record, int64_t *done)
 {
+    if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, done);
 #if PSLIB_HAS_LEVELS
     if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, record, done);
     if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, record, done);

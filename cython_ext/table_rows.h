@@ -251,6 +251,7 @@ static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number,
         const PslibLine *line = &partition->lines[i];
         for (int cell = 0; cell < PSLIB_CELLS; cell++) {
             const uint32_t place = line->place[cell];
+            if (place == 0 && line->key[cell] != 0) return 0; /* strips.h counts on it */
             if (place == 0) continue;
             const uint64_t mixed = pslib_mix64(line->key[cell]);
             const PslibFound found = pslib_partition_find(partition, line->key[cell], mixed);

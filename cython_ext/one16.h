@@ -1,0 +1,184 @@
+/* one16.h: the loops over the strips of a batch (strips.h), and which tables they are for. */
+#ifndef PSLIB_ONE16_H
+#define PSLIB_ONE16_H
+
+#include "strips.h"
+
+PSLIB_INLINE uint32_t pslib_strip_at(int64_t strip)
+{
+    return (uint32_t)(strip * PSLIB_STRIP) % PSLIB_STRIP_RING;
+}
+
+/* How many of strip `strip`'s keys are among the first n. */
+PSLIB_INLINE uint32_t pslib_strip_keys_of(int64_t strip, int64_t n)
+{
+    const int64_t left = n - strip * PSLIB_STRIP;
+    return strip < 0 || left <= 0 ? 0 : left < PSLIB_STRIP ? (uint32_t)left : PSLIB_STRIP;
+}
+
+/* Read the rows of one strip and find those of another, key by key in turn, so that the processor has both to
+ * do. absent: INOUT. Returns how many keys are noted then. */
+PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowMap *map, int level,
+                                        PslibStrips *strips, int64_t n, int64_t find, uint32_t noted, float *out,
+                                        int64_t *absent)
+{
+    const int64_t work = find - PSLIB_STRIPS_BEHIND;
+    const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
+    const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
+    float *to = out + work * PSLIB_STRIP * 16;
+    if (finds == PSLIB_STRIP && works == PSLIB_STRIP) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
+            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
+            *absent += pslib_strip_pull(table, strips, work_at + j, to + 16 * j);
+        }
+        return noted;
+    }
+    for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
+    for (uint32_t j = 0; j < works; j++) *absent += pslib_strip_pull(table, strips, work_at + j, to + 16 * j);
+    return noted;
+}
+
+PSLIB_INLINE int64_t pslib_one16_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+                                           int level)
+{
+    const int64_t count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
+    const PslibRowMap map = pslib_row_map(table);
+    PslibStrips strips;
+    uint32_t noted = 0;
+    int64_t absent = 0;
+    pslib_strips_open(&strips);
+    for (int64_t strip = 0; strip < count + PSLIB_STRIPS_TO_FIND + PSLIB_STRIPS_BEHIND; strip++) {
+        const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
+        const int64_t start = strip * PSLIB_STRIP;
+        if (strip < count) pslib_strip_begin(table, keys + start, n - start, level, &strips, pslib_strip_at(strip));
+        if (find < 0) continue;
+        noted = pslib_strips_pull(table, &map, level, &strips, n, find, noted, out, &absent);
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
+            pslib_strips_lay_by(&strips, noted);
+            noted = 0;
+        }
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1)
+            pslib_strips_later_pull(table, &map, level, &strips);
+    }
+    return absent;
+}
+
+/* As pslib_strips_pull, for a push. */
+PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowMap *map, int level,
+                                        PslibStrips *strips, int64_t n, int64_t find, uint32_t noted,
+                                        const float *gradients)
+{
+    const int64_t work = find - PSLIB_STRIPS_BEHIND;
+    const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
+    const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
+    const float *from = gradients + work * PSLIB_STRIP * 16;
+    if (finds == PSLIB_STRIP && works == PSLIB_STRIP) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
+            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
+            pslib_strip_push(table, strips, work_at + j, from + 16 * j);
+        }
+        return noted;
+    }
+    for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
+    for (uint32_t j = 0; j < works; j++) pslib_strip_push(table, strips, work_at + j, from + 16 * j);
+    return noted;
+}
+
+PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t *keys, int64_t n,
+                                               const float *gradients, int64_t *done, int level)
+{
+    const int64_t all = n, count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
+    PslibRowMap map = pslib_row_map(table);
+    PslibStatus status = PSLIB_OK;
+    PslibStrips strips;
+    uint32_t noted = 0;
+    pslib_strips_open(&strips);
+    for (int64_t strip = 0; strip < count + PSLIB_STRIPS_TO_FIND + PSLIB_STRIPS_BEHIND; strip++) {
+        const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
+        const int64_t start = strip * PSLIB_STRIP;
+        if (strip < count) pslib_strip_begin(table, keys + start, all - start, level, &strips, pslib_strip_at(strip));
+        if (find < 0) continue;
+        noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients);
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
+            pslib_strips_lay_by(&strips, noted);
+            noted = 0;
+        }
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1) {
+            const int64_t first = (find - PSLIB_STRIPS_TO_LATER - PSLIB_STRIPS_NOTED + 1) * PSLIB_STRIP;
+            int grown = 0;
+            n = pslib_strips_later_push(table, level, &strips, first, n, &status, &grown);
+            map = pslib_row_map(table);
+            for (int64_t begun = find + 1; grown && begun <= strip; begun++)
+                pslib_strip_homes(table, &strips, pslib_strip_at(begun));
+        }
+    }
+    *done = n;
+    return status;
+}
+
+static int64_t pslib_one16_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+{
+    return pslib_one16_pull_body(table, keys, n, out, PSLIB_PLAIN);
+}
+
+static PslibStatus pslib_one16_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                          int64_t *done)
+{
+    return pslib_one16_push_body(table, keys, n, gradients, done, PSLIB_PLAIN);
+}
+
+#if PSLIB_HAS_LEVELS
+PSLIB_FOR_AVX2 static int64_t pslib_one16_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n,
+                                                    float *out)
+{
+    return pslib_one16_pull_body(table, keys, n, out, PSLIB_AVX2);
+}
+
+PSLIB_FOR_AVX2 static PslibStatus pslib_one16_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                        const float *gradients, int64_t *done)
+{
+    return pslib_one16_push_body(table, keys, n, gradients, done, PSLIB_AVX2);
+}
+
+PSLIB_FOR_AVX512 static int64_t pslib_one16_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n,
+                                                        float *out)
+{
+    return pslib_one16_pull_body(table, keys, n, out, PSLIB_AVX512);
+}
+
+PSLIB_FOR_AVX512 static PslibStatus pslib_one16_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                            const float *gradients, int64_t *done)
+{
+    return pslib_one16_push_body(table, keys, n, gradients, done, PSLIB_AVX512);
+}
+#endif
+
+/* Whether a table is of the kind that these loops are for. */
+static inline int pslib_is_one16(const PslibTable *table)
+{
+    return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0 &&
+           table->storage == PSLIB_FLOAT32 && table->counters == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL &&
+           pslib_optimizer_is_plain(&table->parts[0].optimizer);
+}
+
+/* As pslib_table_pull and pslib_table_push. */
+static inline int64_t pslib_one16_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+{
+#if PSLIB_HAS_LEVELS
+    if (table->level == PSLIB_AVX512) return pslib_one16_pull_avx512(table, keys, n, out);
+    if (table->level == PSLIB_AVX2) return pslib_one16_pull_avx2(table, keys, n, out);
+#endif
+    return pslib_one16_pull_plain(table, keys, n, out);
+}
+
+static inline PslibStatus pslib_one16_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                           int64_t *done)
+{
+#if PSLIB_HAS_LEVELS
+    if (table->level == PSLIB_AVX512) return pslib_one16_push_avx512(table, keys, n, gradients, done);
+    if (table->level == PSLIB_AVX2) return pslib_one16_push_avx2(table, keys, n, gradients, done);
+#endif
+    return pslib_one16_push_plain(table, keys, n, gradients, done);
+}
+
+#endif

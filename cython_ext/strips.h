@@ -1,0 +1,284 @@
+/* strips.h: the stages of reading and stepping the rows of a batch, for the most common table: one part of
+ * 16 float32, no counters, every key admitted. A row is one cache line and its address follows from the index entry.
+ *
+ * As in table_loops.h, a look-up follows addresses that are read from memory one after the other, and the
+ * misses of many keys have to overlap. Here the work of a key that does not wait for memory is as dear as the
+ * waiting, so it is done for strips of eight keys, of which the first stage is vector code, and without
+ * branches that the processor would have to guess:
+ *
+ *     strip s          mix the keys; read the directory    prefetch the home lines
+ *     strip s - 3      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
+ *                                                          behind it
+ *     every 4 strips   look up those that were noted 2 to 6 strips ago, prefetch their rows; a push makes rows here
+ *     strip s - 11     work on the rows
+ *
+ * Nothing waits on the spot: the keys that are not in their home line (5 to 10 of 100) are looked up when their
+ * next line has come. They are looked up for good, and rows made and stepped, in the order of the keys: a key
+ * that repeats finds the row made for it before.
+ */
+#ifndef PSLIB_STRIPS_H
+#define PSLIB_STRIPS_H
+
+#include "table.h"
+#include "vectors.h"
+
+enum {
+    PSLIB_STRIP = 8,           /* keys */
+    PSLIB_STRIPS_TO_FIND = 3,  /* from the home lines' prefetch to their reading */
+    PSLIB_STRIPS_NOTED = 4,    /* whose notes are worked on together */
+    PSLIB_STRIPS_TO_LATER = 2, /* from the last of these to that work */
+    PSLIB_STRIPS_TO_WORK = 2,  /* from there to the rows of the first of them */
+    PSLIB_STRIPS_BEHIND = PSLIB_STRIPS_NOTED + PSLIB_STRIPS_TO_LATER + PSLIB_STRIPS_TO_WORK, /* from find to rows */
+    PSLIB_STRIP_RING = 128     /* keys; a power of two above all of these */
+};
+
+/* What is known of the keys under way; key i stands at i % PSLIB_STRIP_RING. */
+typedef struct {
+    uint64_t key[PSLIB_STRIP_RING];
+    uint64_t mixed[PSLIB_STRIP_RING];
+    const PslibLine *home[PSLIB_STRIP_RING];
+    float *weights[PSLIB_STRIP_RING]; /* NULL: no row */
+    float *state[PSLIB_STRIP_RING];   /* a push only */
+    uint8_t made[PSLIB_STRIP_RING];   /* its row is new and has no floats yet */
+    uint32_t noted[2][PSLIB_STRIP * PSLIB_STRIPS_NOTED + 1]; /* where keys stand that are not in their home line */
+    uint32_t *now;   /* that of the two lists which is being written */
+    uint32_t *later; /* the other one, which is worked on next */
+    uint32_t later_count;
+} __attribute__((aligned(64))) PslibStrips;
+
+/* What the address of a row is made of. */
+typedef struct {
+    uint8_t *const *bases;
+    int slab_shift;
+    uint32_t inside; /* mask */
+    size_t state_start, state_step;
+} PslibRowMap;
+
+static const PslibLine pslib_empty_line __attribute__((aligned(64)));
+static uint8_t *const pslib_no_slab = NULL;
+
+PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table)
+{
+    const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
+    uint8_t *const *bases = shape->bases == NULL ? &pslib_no_slab : shape->bases;
+    return (PslibRowMap){bases, shape->slab_shift, (UINT32_C(1) << shape->slab_shift) - 1, shape->state_start,
+                         shape->state_step};
+}
+
+/* --- strip s: keys, mixed keys, home lines */
+
+#if PSLIB_HAS_LEVELS
+PSLIB_FOR_AVX512 static inline __m512i pslib_mix64_avx512(__m512i x)
+{
+    const __m512i multiplier = _mm512_set1_epi64((long long)PSLIB_MIX_MULTIPLIER);
+    x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 32)), multiplier);
+    x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 32)), multiplier);
+    return _mm512_xor_si512(x, _mm512_srli_epi64(x, 32));
+}
+
+/* The home lines of eight mixed keys; a partition without an index has an empty one. */
+PSLIB_FOR_AVX512 static inline __m512i pslib_homes_avx512(const PslibTable *table, __m512i mixed)
+{
+    const __m512i number = _mm512_srl_epi64(mixed, _mm_cvtsi32_si128(64 - table->partition_bits));
+    const __m512i entry = _mm512_add_epi64(number, number); /* in units of 8 bytes */
+    const __m512i lines = _mm512_i64gather_epi64(entry, (const void *)table->partitions, 8);
+    const __m512i counts = _mm512_i64gather_epi64(entry, (const void *)&table->partitions[0].line_count, 8);
+    const __m512i home = _mm512_srli_epi64(_mm512_mul_epu32(_mm512_srli_epi64(mixed, 8), counts), 32);
+    const __m512i none = _mm512_set1_epi64((long long)(uintptr_t)&pslib_empty_line);
+    const __m512i address = _mm512_add_epi64(lines, _mm512_slli_epi64(home, 6));
+    return _mm512_mask_mov_epi64(address, _mm512_testn_epi64_mask(lines, lines), none);
+}
+
+/* In vectors to the end: eight words stored one by one could not be read as a vector before they have left the
+ * processor's store buffer. */
+PSLIB_FOR_AVX512 static inline void pslib_strip_keys_avx512(const PslibTable *table, const uint64_t *keys,
+                                                            int64_t count, PslibStrips *strips, uint32_t at)
+{
+    const __mmask8 there = count >= PSLIB_STRIP ? 0xFF : (__mmask8)((1u << count) - 1);
+    const __m512i some = _mm512_maskz_loadu_epi64(there, keys);
+    const __m512i mixed = pslib_mix64_avx512(some);
+    _mm512_store_si512((void *)(strips->key + at), some);
+    _mm512_store_si512((void *)(strips->mixed + at), mixed);
+    _mm512_store_si512((void *)(strips->home + at), pslib_homes_avx512(table, mixed));
+}
+#endif
+
+/* The home lines of a strip. */
+PSLIB_INLINE void pslib_strip_homes(const PslibTable *table, PslibStrips *strips, uint32_t at)
+{
+    for (int j = 0; j < PSLIB_STRIP; j++) {
+        const PslibPartition *partition = pslib_table_partition(table, strips->mixed[at + j]);
+        const PslibLine *lines = partition->line_count == 0 ? &pslib_empty_line : partition->lines;
+        strips->home[at + j] = lines + pslib_home_line(strips->mixed[at + j], partition->line_count);
+    }
+}
+
+PSLIB_INLINE void pslib_strip_keys(const PslibTable *table, const uint64_t *keys, int64_t count, PslibStrips *strips,
+                                   uint32_t at)
+{
+    for (int j = 0; j < PSLIB_STRIP; j++) {
+        strips->key[at + j] = j < count ? keys[j] : 0;
+        strips->mixed[at + j] = pslib_mix64(strips->key[at + j]);
+    }
+    pslib_strip_homes(table, strips, at);
+}
+
+/* The first stage of a strip of `count` keys or, if fewer, PSLIB_STRIP. Behind the last key of all, key 0 is looked
+ * up for nothing. */
+PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *keys, int64_t count, int level,
+                                    PslibStrips *strips, uint32_t at)
+{
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX512) pslib_strip_keys_avx512(table, keys, count, strips, at);
+    else
+#endif
+        pslib_strip_keys(table, keys, count, strips, at);
+    (void)level;
+    for (int j = 0; j < PSLIB_STRIP; j++) __builtin_prefetch(strips->home[at + j]);
+}
+
+/* --- strip s - 3: one key, in its home line or noted */
+
+/* Where the row of a place lies; place 0 gives some address. state: OUT, where it is wanted. */
+PSLIB_INLINE float *pslib_row_at(const PslibRowMap *map, uint32_t place, float **state)
+{
+    const uint32_t row = (place - 1) & -(uint32_t)(place != 0);
+    uint8_t *base = map->bases[row >> map->slab_shift];
+    const size_t inside = row & map->inside;
+    if (state != NULL) *state = (float *)(void *)(base + map->state_start + inside * map->state_step);
+    return (float *)(void *)(base + inside * (16 * sizeof(float)));
+}
+
+PSLIB_INLINE void pslib_prefetch_state(const PslibRowMap *map, const float *state)
+{
+    __builtin_prefetch(state, 1);
+    if (map->state_step > sizeof(float)) pslib_prefetch_bytes(state, map->state_step);
+}
+
+/* Returns how many keys are noted then. */
+PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
+                                       uint32_t at, uint32_t noted)
+{
+    const PslibLine *line = strips->home[at];
+    const uint32_t mask = pslib_line_same_at(level, line, strips->key[at]);
+    uint32_t place = line->place[pslib_lowest_cell(mask | 1 << (PSLIB_CELLS - 1))];
+    place &= -(uint32_t)(mask != 0);
+    const uintptr_t found = (uintptr_t)(place == 0) - 1;
+    float *state;
+    float *weights = pslib_row_at(map, place, for_push ? &state : NULL);
+    const uintptr_t next = ((uintptr_t)weights & found) | ((uintptr_t)(line + 1) & ~found);
+    __builtin_prefetch((const void *)next, for_push);
+    strips->weights[at] = (float *)((uintptr_t)weights & found);
+    if (for_push) {
+        strips->state[at] = state;
+        strips->made[at] = 0;
+        pslib_prefetch_state(map, state);
+    }
+    strips->now[noted] = at;
+    return noted + (place == 0);
+}
+
+/* --- every 4 strips: keys that were noted */
+
+PSLIB_INLINE void pslib_strips_open(PslibStrips *strips)
+{
+    strips->now = strips->noted[0];
+    strips->later = strips->noted[1];
+    strips->later_count = 0;
+}
+
+/* Put the notes aside; there are `noted` of them. */
+PSLIB_INLINE void pslib_strips_lay_by(PslibStrips *strips, uint32_t noted)
+{
+    uint32_t *list = strips->now;
+    strips->now = strips->later;
+    strips->later = list;
+    strips->later_count = noted;
+}
+
+PSLIB_INLINE void pslib_strips_later_pull(const PslibTable *table, const PslibRowMap *map, int level,
+                                          PslibStrips *strips)
+{
+    for (uint32_t q = 0; q < strips->later_count; q++) {
+        const uint32_t at = strips->later[q];
+        if (strips->home[at]->passed == 0 && strips->key[at] != 0) continue;
+        const uint64_t mixed = strips->mixed[at];
+        const PslibPartition *partition = pslib_table_partition(table, mixed);
+        const uint32_t place = pslib_partition_find_at(level, partition, strips->key[at], mixed).place;
+        if (place == 0) continue;
+        strips->weights[at] = pslib_row_at(map, place, NULL);
+        __builtin_prefetch(strips->weights[at]);
+    }
+    strips->later_count = 0;
+}
+
+/* Find the row of one key, or make it. grown: OUT, set where its partition has a new index. */
+PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, PslibStrips *strips, uint32_t at, int *grown)
+{
+    const uint64_t key = strips->key[at], mixed = strips->mixed[at];
+    PslibPartition *partition = pslib_table_partition(table, mixed);
+    const PslibLine *lines = partition->lines;
+    uint32_t place = pslib_partition_find_at(level, partition, key, mixed).place;
+    if (place == 0) {
+        const PslibStatus status = pslib_partition_add(partition, pslib_table_arenas(table, mixed), table->classes, key,
+                                                       mixed, PSLIB_WIDE, &place);
+        if (status != PSLIB_OK) return status;
+        strips->made[at] = 1;
+        table->rows[PSLIB_WIDE]++;
+        *grown |= partition->lines != lines;
+    }
+    const PslibRowMap map = pslib_row_map(table); /* slabs may have come */
+    strips->weights[at] = pslib_row_at(&map, place, &strips->state[at]);
+    __builtin_prefetch(strips->weights[at], 1);
+    pslib_prefetch_state(&map, strips->state[at]);
+    return PSLIB_OK;
+}
+
+/* All keys put aside, in their order; key number `first` is the first that may be among them. Returns how many of
+ * the n keys can be worked on: all, unless status says why not. */
+PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, PslibStrips *strips, int64_t first,
+                                             int64_t n, PslibStatus *status, int *grown)
+{
+    for (uint32_t q = 0; q < strips->later_count; q++)
+        __builtin_prefetch(pslib_table_arenas(table, strips->mixed[strips->later[q]]), 1);
+    for (uint32_t q = 0; q < strips->later_count; q++) {
+        const uint32_t at = strips->later[q];
+        const int64_t i = first + ((at - (uint32_t)first) & (PSLIB_STRIP_RING - 1));
+        if (i >= n) break;
+        const PslibStatus made = pslib_strip_make(table, level, strips, at, grown);
+        if (made != PSLIB_OK) {
+            *status = made;
+            n = i;
+        }
+    }
+    strips->later_count = 0;
+    return n;
+}
+
+/* --- strip s - 11: the rows */
+
+PSLIB_APART void pslib_first_row(const PslibTable *table, uint64_t key, float *out)
+{
+    pslib_first_parts(table, 0, key, out);
+}
+
+PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibStrips *strips, uint32_t at, float *out)
+{
+    if (__builtin_expect(strips->weights[at] == NULL, 0)) {
+        pslib_first_row(table, strips->key[at], out);
+        return 1;
+    }
+    memcpy(out, strips->weights[at], 16 * sizeof(float));
+    return 0;
+}
+
+PSLIB_INLINE void pslib_strip_push(const PslibTable *table, const PslibStrips *strips, uint32_t at,
+                                   const float *gradient)
+{
+    float *weights = strips->weights[at], *state = strips->state[at];
+    const PslibPart *part = &table->parts[0];
+    if (strips->made[at]) pslib_row_begin(table, &table->classes[PSLIB_WIDE], 0, strips->key[at], weights, state);
+    pslib_step(&part->optimizer, 16, weights, state, gradient);
+}
+
+#endif
