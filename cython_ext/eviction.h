@@ -23,15 +23,18 @@
 enum { PSLIB_ROW_LIVE = 0, PSLIB_ROW_ERASED = 1, PSLIB_ROW_LEAVES = 2 };
 enum { PSLIB_RANK_HALF_BITS = 16, PSLIB_RANK_BINS = 1 << PSLIB_RANK_HALF_BITS };
 
-/* What decides about rows, met in the order of partitions, classes and row numbers. */
+/* What decides about rows, met in the order of partitions, classes and row numbers; or only counts them. */
+enum { PSLIB_SIEVE_LIMIT = 0, PSLIB_SIEVE_RANK = 1, PSLIB_SIEVE_COUNT = 2 };
 typedef struct {
     int rule;
-    int by_share;
-    float number, now;  /* by a limit */
-    uint32_t rank;      /* by share: all rows of lower ranks leave, */
+    int kind;
+    float number, now;  /* limit */
+    uint32_t rank;      /* rank: all rows of lower ranks leave, */
     int64_t tied;       /* and of so many of this rank */
     int64_t tied_leave; /* so many, spread evenly over those met */
     int64_t tied_met;
+    int64_t *bins; /* count: rows by the high half of their ranks, */
+    int64_t above; /* or, unless it is -1, by the low half of those whose high half this is */
 } PslibSieve;
 
 /* All partitions where numbers is NULL, else these. */
@@ -83,9 +86,14 @@ PSLIB_INLINE uint32_t pslib_rank(float worth)
 
 PSLIB_INLINE int pslib_sieve_takes(PslibSieve *sieve, float worth)
 {
-    if (!sieve->by_share)
+    if (sieve->kind == PSLIB_SIEVE_LIMIT)
         return sieve->rule == PSLIB_EVICT_AGE ? sieve->now - worth > sieve->number : worth < sieve->number;
     const uint32_t rank = pslib_rank(worth);
+    if (sieve->kind == PSLIB_SIEVE_COUNT) {
+        if (sieve->above < 0) sieve->bins[rank >> PSLIB_RANK_HALF_BITS]++;
+        else if (rank >> PSLIB_RANK_HALF_BITS == sieve->above) sieve->bins[rank & (PSLIB_RANK_BINS - 1)]++;
+        return 0;
+    }
     if (rank != sieve->rank) return rank < sieve->rank;
     const int64_t before = sieve->tied_met * sieve->tied_leave / sieve->tied; /* of both below 2^31 */
     return ++sieve->tied_met * sieve->tied_leave / sieve->tied > before;
@@ -106,6 +114,17 @@ static inline uint8_t *pslib_arena_marks(const PslibArena *arena, const PslibRow
     return marks;
 }
 
+/* What the rule will read of a unit: rows of a unit follow each other, units lie anywhere. */
+PSLIB_INLINE void pslib_unit_prefetch(const PslibRowClass *shape, uint32_t unit, int rule)
+{
+    const uint32_t row = unit << shape->unit_shift;
+    const int weights = rule == PSLIB_EVICT_NORM;
+    const uint8_t *at = weights ? (const uint8_t *)pslib_row_weights(shape, row)
+                                : (const uint8_t *)pslib_row_state(shape, row);
+    const size_t bytes = (weights ? shape->weight_step : shape->state_step) << shape->unit_shift;
+    for (size_t i = 0; i < bytes; i += PSLIB_CACHE_LINE) __builtin_prefetch(at + i);
+}
+
 /* Returns how many rows leave. */
 PSLIB_INLINE int64_t pslib_arena_sift(const PslibTable *table, const PslibArena *arena, const PslibRowClass *shape,
                                       PslibSieve *sieve, int rule, uint8_t *marks)
@@ -114,7 +133,10 @@ PSLIB_INLINE int64_t pslib_arena_sift(const PslibTable *table, const PslibArena 
     for (uint32_t start = 0; start < arena->next; start += pslib_unit_rows(shape)) {
         const uint32_t first = pslib_arena_row(arena, shape, start);
         uint32_t count = arena->next - start;
-        if (count > pslib_unit_rows(shape)) count = pslib_unit_rows(shape);
+        if (count > pslib_unit_rows(shape)) {
+            count = pslib_unit_rows(shape);
+            pslib_unit_prefetch(shape, arena->units[(start >> shape->unit_shift) + 1], rule);
+        }
         for (uint32_t i = 0; i < count; i++) {
             if (marks[start + i] != PSLIB_ROW_LIVE) continue;
             if (!pslib_sieve_takes(sieve, pslib_row_worth(table, shape, first + i, rule))) continue;
@@ -192,8 +214,10 @@ static inline PslibStatus pslib_table_sift(PslibTable *table, const PslibChosen 
 {
     PslibStatus status = PSLIB_OK;
     *gone = 0;
+    pslib_heap_pack(&table->heap, 1); /* what moves now will stay where it is put */
     for (int64_t i = 0; status == PSLIB_OK && i < chosen->count; i++)
         status = pslib_partition_sift(table, pslib_chosen_at(chosen, i), sieve, gone);
+    pslib_heap_pack(&table->heap, 0);
     if (*gone > 0) pslib_heap_trim(&table->heap);
     return status;
 }
@@ -211,40 +235,15 @@ static inline PslibStatus pslib_table_evict(PslibTable *table, const uint32_t *n
 
 /* --- a share of all rows */
 
-/* How many live rows have each rank >> shift, of those whose rank >> 16 is `above` (any where above < 0).
- * bins: (PSLIB_RANK_BINS,) INOUT. */
-static inline PslibStatus pslib_partition_ranks(const PslibTable *table, uint32_t number, int rule, int64_t above,
-                                                int64_t *bins)
+/* The bin with the row that is the last of the worst `wanted`. wanted: INOUT, what is left to take in it. */
+static inline PslibStatus pslib_rank_bin(PslibTable *table, const PslibChosen *chosen, PslibSieve *sieve,
+                                         int64_t *wanted, int64_t *bin)
 {
-    for (int c = 0; c < PSLIB_CLASSES; c++) {
-        const PslibArena *arena = &table->arenas[number].of[c];
-        const PslibRowClass *shape = &table->classes[c];
-        if (arena->live == 0) continue;
-        uint8_t *marks = pslib_arena_marks(arena, shape);
-        if (marks == NULL) return PSLIB_NO_MEMORY;
-        for (uint32_t row_number = 0; row_number < arena->next; row_number++) {
-            if (marks[row_number] != PSLIB_ROW_LIVE) continue;
-            const uint32_t row = pslib_arena_row(arena, shape, row_number);
-            const uint32_t rank = pslib_rank(pslib_row_worth(table, shape, row, rule));
-            if (above < 0) bins[rank >> PSLIB_RANK_HALF_BITS]++;
-            else if (rank >> PSLIB_RANK_HALF_BITS == above) bins[rank & (PSLIB_RANK_BINS - 1)]++;
-        }
-        free(marks);
-    }
-    return PSLIB_OK;
-}
-
-/* The bin in which the row stands before which `wanted` rows leave. wanted: INOUT, what is left to take in it. */
-static inline PslibStatus pslib_rank_bin(const PslibTable *table, const PslibChosen *chosen, int rule, int64_t above,
-                                         int64_t *bins, int64_t *wanted, int64_t *bin)
-{
-    memset(bins, 0, PSLIB_RANK_BINS * sizeof *bins);
-    for (int64_t i = 0; i < chosen->count; i++) {
-        const PslibStatus status = pslib_partition_ranks(table, pslib_chosen_at(chosen, i), rule, above, bins);
-        if (status != PSLIB_OK) return status;
-    }
-    for (*bin = 0; *bin < PSLIB_RANK_BINS - 1 && *wanted > bins[*bin]; ++*bin) *wanted -= bins[*bin];
-    return PSLIB_OK;
+    int64_t none;
+    memset(sieve->bins, 0, PSLIB_RANK_BINS * sizeof *sieve->bins);
+    const PslibStatus status = pslib_table_sift(table, chosen, sieve, &none);
+    for (*bin = 0; *bin < PSLIB_RANK_BINS - 1 && *wanted > sieve->bins[*bin]; ++*bin) *wanted -= sieve->bins[*bin];
+    return status;
 }
 
 /* The worst `wanted` (1..rows) of all rows, exactly: the rank of the last of them is found half by half in two
@@ -252,17 +251,20 @@ static inline PslibStatus pslib_rank_bin(const PslibTable *table, const PslibCho
 static inline PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, int64_t *gone)
 {
     const PslibChosen all = pslib_chosen(table, NULL, 0);
-    int64_t high = 0, low = 0, *bins = malloc(PSLIB_RANK_BINS * sizeof *bins);
+    PslibSieve sieve = {.rule = rule, .kind = PSLIB_SIEVE_COUNT, .above = -1};
+    int64_t high = 0, low = 0;
     *gone = 0;
-    if (bins == NULL) return PSLIB_NO_MEMORY;
-    PslibStatus status = pslib_rank_bin(table, &all, rule, -1, bins, &wanted, &high);
-    if (status == PSLIB_OK) status = pslib_rank_bin(table, &all, rule, high, bins, &wanted, &low);
-    const int64_t tied = bins[low];
-    free(bins);
-    if (status != PSLIB_OK) return status;
-    PslibSieve sieve = {.rule = rule, .by_share = 1, .rank = (uint32_t)(high << PSLIB_RANK_HALF_BITS | low),
-                        .tied = tied, .tied_leave = wanted};
-    status = pslib_table_sift(table, &all, &sieve, gone);
+    sieve.bins = malloc(PSLIB_RANK_BINS * sizeof *sieve.bins);
+    if (sieve.bins == NULL) return PSLIB_NO_MEMORY;
+    PslibStatus status = pslib_rank_bin(table, &all, &sieve, &wanted, &high);
+    sieve.above = high;
+    if (status == PSLIB_OK) status = pslib_rank_bin(table, &all, &sieve, &wanted, &low);
+    sieve.kind = PSLIB_SIEVE_RANK;
+    sieve.rank = (uint32_t)(high << PSLIB_RANK_HALF_BITS | low);
+    sieve.tied = sieve.bins[low];
+    sieve.tied_leave = wanted;
+    free(sieve.bins);
+    if (status == PSLIB_OK) status = pslib_table_sift(table, &all, &sieve, gone);
     table->policies.evicted_share += *gone;
     return status;
 }
@@ -311,6 +313,7 @@ static inline void pslib_shows_decay(const PslibTable *table, uint32_t number, f
 static inline void pslib_table_decay(PslibTable *table, const uint32_t *numbers, int64_t count, float factor)
 {
     const PslibChosen chosen = pslib_chosen(table, numbers, count);
+    pslib_heap_pack(&table->heap, 1);
     for (int64_t i = 0; i < chosen.count; i++) {
         const uint32_t number = pslib_chosen_at(&chosen, i);
         PslibPartition *partition = &table->partitions[number];
@@ -321,6 +324,7 @@ static inline void pslib_table_decay(PslibTable *table, const uint32_t *numbers,
         pslib_counts_decay(partition, factor);
         pslib_partition_settle(partition, &table->arenas[number], table->classes);
     }
+    pslib_heap_pack(&table->heap, 0);
     pslib_heap_trim(&table->heap);
 }
 

@@ -62,6 +62,8 @@ typedef struct {
     int64_t region_bytes; /* of all regions */
     int64_t used_bytes;   /* of blocks that are not free, with their first lines */
     int64_t blank_bytes;  /* of all regions, what has no memory */
+    int packs;            /* blocks are laid side by side, see pslib_heap_find_packed */
+    PslibBlock *packed;   /* what is left of the free block that the last of them was cut from; NULL = none */
     uint64_t filled[PSLIB_HEAP_LISTS / 64]; /* bit i: list i is not empty */
     PslibBlock *lists[PSLIB_HEAP_LISTS];
 } PslibHeap;
@@ -111,6 +113,7 @@ static inline void pslib_heap_list_remove(PslibHeap *heap, PslibBlock *block)
     const uint32_t list = pslib_heap_list(block->lines);
     heap->blank_bytes -= pslib_block_blank_bytes(block);
     block->is_free = 0;
+    if (heap->packed == block) heap->packed = NULL;
     if (block->next != NULL) block->next->previous = block->previous;
     if (block->previous != NULL) block->previous->next = block->next;
     else heap->lists[list] = block->next;
@@ -170,6 +173,7 @@ static inline int pslib_heap_add_region(PslibHeap *heap, uint32_t lines)
     }
 }
 
+
 /* A free block of at least so many lines; NULL when there is none. */
 static inline PslibBlock *pslib_heap_find(const PslibHeap *heap, uint32_t lines)
 {
@@ -184,6 +188,33 @@ static inline PslibBlock *pslib_heap_find(const PslibHeap *heap, uint32_t lines)
     return NULL;
 }
 
+/* Begin or end to take blocks side by side. */
+static inline void pslib_heap_pack(PslibHeap *heap, int packs)
+{
+    heap->packs = packs;
+    heap->packed = NULL;
+}
+
+/* One of the longest free blocks. */
+static inline PslibBlock *pslib_heap_longest(const PslibHeap *heap)
+{
+    for (int word = PSLIB_HEAP_LISTS / 64 - 1; word >= 0; word--)
+        if (heap->filled[word] != 0) return heap->lists[64 * word + 63 - __builtin_clzll(heap->filled[word])];
+    return NULL;
+}
+
+/* A free block behind the one that was taken last, else a long one, else all of a new region: blocks taken side by
+ * side. In the gaps that fit them best, each would keep a huge page from going back. NULL when there is none. */
+static inline PslibBlock *pslib_heap_find_packed(PslibHeap *heap, uint32_t lines)
+{
+    const uint32_t page_lines = (uint32_t)(PSLIB_HUGE_PAGE / PSLIB_CACHE_LINE);
+    if (heap->packed != NULL && heap->packed->lines >= lines) return heap->packed;
+    const PslibBlock *longest = pslib_heap_longest(heap);
+    if (longest == NULL || longest->lines < lines + page_lines) pslib_heap_add_region(heap, lines + page_lines);
+    PslibBlock *block = pslib_heap_longest(heap);
+    return block != NULL && block->lines >= lines ? block : NULL;
+}
+
 /* Cut a block that was taken to so many lines; what is left is free. */
 static inline void pslib_heap_cut(PslibHeap *heap, PslibBlock *block, uint32_t lines)
 {
@@ -195,6 +226,7 @@ static inline void pslib_heap_cut(PslibHeap *heap, PslibBlock *block, uint32_t l
     block->is_last = 0;
     if (!rest->is_last) pslib_block_after(rest)->lines_before = rest_lines;
     pslib_heap_list_add(heap, rest);
+    if (heap->packs) heap->packed = rest;
 }
 
 /* Memory that starts at a cache line; bytes are rounded up to whole lines. NULL when there is none. */
@@ -207,7 +239,8 @@ static inline void *pslib_heap_take(PslibHeap *heap, size_t bytes)
     }
     if (bytes / PSLIB_CACHE_LINE >= UINT32_MAX / 2) return NULL;
     const uint32_t lines = (uint32_t)((bytes + PSLIB_CACHE_LINE - 1) / PSLIB_CACHE_LINE) + 1;
-    PslibBlock *block = pslib_heap_find(heap, lines);
+    PslibBlock *block = heap->packs ? pslib_heap_find_packed(heap, lines) : NULL;
+    if (block == NULL) block = pslib_heap_find(heap, lines);
     if (block == NULL) {
         if (!pslib_heap_add_region(heap, lines)) return NULL;
         block = pslib_heap_find(heap, lines);

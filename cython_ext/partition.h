@@ -200,11 +200,11 @@ PSLIB_INLINE PslibStatus pslib_partition_make(PslibPartition *partition, PslibAr
     return PSLIB_OK;
 }
 
-/* A class has lost 3 of 4 rows. */
-static inline int pslib_arena_is_sparse(const PslibArena *arena)
+/* Of a class `times` as many rows have gone as are left. */
+static inline int pslib_arena_is_sparse(const PslibArena *arena, uint64_t times)
 {
     const uint64_t gone = arena->next - arena->live;
-    return arena->live == 0 ? gone > 0 : gone >= PSLIB_SHRINK_ROWS + 3 * (uint64_t)arena->live;
+    return arena->live == 0 ? gone > 0 : gone >= PSLIB_SHRINK_ROWS + times * arena->live;
 }
 
 /* An eighth of all cells is left; growth fills more than half of them. */
@@ -214,14 +214,14 @@ static inline int pslib_index_is_sparse(const PslibPartition *partition)
            partition->line_count > PSLIB_SHRINK_LINES;
 }
 
-static inline int pslib_partition_is_sparse(const PslibPartition *partition, const PslibArenas *arenas)
+static inline int pslib_partition_is_sparse(const PslibPartition *partition, const PslibArenas *arenas, uint64_t times)
 {
-    return pslib_arena_is_sparse(&arenas->of[PSLIB_WIDE]) || pslib_arena_is_sparse(&arenas->of[PSLIB_NARROW]) ||
-           pslib_index_is_sparse(partition);
+    return pslib_arena_is_sparse(&arenas->of[PSLIB_WIDE], times) ||
+           pslib_arena_is_sparse(&arenas->of[PSLIB_NARROW], times) || pslib_index_is_sparse(partition);
 }
 
-/* So many rows were erased since the last time that going through all that is left costs a constant number
- * of moves for each; an index is sparse only after as many. */
+/* So many rows were erased since the last time that going through all that is left costs a constant number of
+ * moves for each; an index is sparse only after as many. */
 static inline int pslib_shrinking_pays(const PslibPartition *partition, const PslibArenas *arenas)
 {
     uint64_t erased = 0;
@@ -245,15 +245,17 @@ static inline void pslib_partition_renumber(PslibPartition *partition, PslibAren
     for (int c = 0; c < PSLIB_CLASSES; c++) pslib_arena_slide(&arenas->of[c], &classes[c], new_numbers[c]);
 }
 
-/* Give memory back when most rows or counted keys have gone; the caller took out many at once. Row numbers
- * change, their order does not. Doing nothing is always right, so a lack of memory is no error here. */
-static inline void pslib_partition_settle(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
+/* Give memory back when most rows or counted keys have gone. Row numbers change, their order does not. times:
+ * how many rows must have gone for each that is left. Doing nothing is always right, so a lack of memory is no
+ * error here. */
+static inline void pslib_partition_compact(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
+                                           uint64_t times)
 {
     if (partition->filled == 0) {
         pslib_partition_release(partition, arenas, classes);
         return;
     }
-    if (!pslib_partition_is_sparse(partition, arenas)) return;
+    if (!pslib_partition_is_sparse(partition, arenas, times)) return;
     uint32_t *numbers[PSLIB_CLASSES];
     for (int c = 0; c < PSLIB_CLASSES; c++) numbers[c] = pslib_arena_new_numbers(&arenas->of[c], &classes[c]);
     if (numbers[PSLIB_WIDE] != NULL && numbers[PSLIB_NARROW] != NULL) {
@@ -264,11 +266,17 @@ static inline void pslib_partition_settle(PslibPartition *partition, PslibArenas
     for (int c = 0; c < PSLIB_CLASSES; c++) free(numbers[c]);
 }
 
-/* The same after each of many erased rows: only where it pays. */
+/* After one row of maybe many was erased: when 3 of 4 have gone, and only where it pays. */
 static inline void pslib_partition_shrink(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
 {
     if (partition->filled == 0 || pslib_shrinking_pays(partition, arenas))
-        pslib_partition_settle(partition, arenas, classes);
+        pslib_partition_compact(partition, arenas, classes, 3);
+}
+
+/* After all of a partition was looked at anyway: when half has gone. */
+static inline void pslib_partition_settle(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes)
+{
+    pslib_partition_compact(partition, arenas, classes, 1);
 }
 
 #endif
