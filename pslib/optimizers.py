@@ -316,11 +316,15 @@ class FTRL(Optimizer):
     ``-w * beta / alpha``. Without L1 and L2 a step then is one of Adagrad with ``epsilon = beta``, from any
     first value; at 0 it is the paper's. A weight whose gradient was always 0 keeps its first value.
 
+    Gradients here are of the mean loss of a batch, in the paper of one example: its ``beta`` (1 there),
+    ``l1`` and ``l2`` mean the same here when divided by the rows of a batch. (DeepFM on generated clicks,
+    test AUC at 64, 256, 1,024 rows: 0.807, 0.756, 0.643 with beta 1; 0.840, 0.836, 0.823 with 1e-4.)
+
     ``weight_decay`` is refused: the next step makes the weight anew from ``z`` and would undo it.
     """
 
     kind: ClassVar[int] = 5
-    beta: float = 1.0
+    beta: float = 1e-4
     l1: float = 0.0
     l2: float = 0.0
 

@@ -31,7 +31,7 @@ class WideDeep(Model):
     dropout : float
         Share of units dropped after each hidden layer.
     w_optimizer, v_optimizer : Optimizer
-        Of the wide weights and of the embeddings.
+        Of the wide weights and of the embeddings; the paper's are FTRL with L1 and Adagrad.
     w_initializer, v_initializer : Initializer
     """
 
