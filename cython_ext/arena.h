@@ -1,11 +1,12 @@
 /* arena.h: where rows lie.
  *
- * A row is weights and state, float32; its key stands in the index. Rows of one class of a table, whatever
- * their partition, lie in slabs of about 1 MiB, and a row id says which slab and which place in it: from an
- * index entry to the row it is one addition, without a list of a partition's memory in between. A slab is
- * [weights][state] row after row; only where the weights fill whole cache lines (16 floats, 32, ...) it is
- * [weights of all its rows][state of all its rows]: a row of 68 bytes would always touch two lines, this way
- * reading one touches one, and stepping it two as before.
+ * A row is weights, in the storage type of the table (storage.h), and state, float32; its key stands in the
+ * index. Rows of one class of a table, whatever their partition, lie in slabs of about 1 MiB, and a row id says
+ * which slab and which place in it: from an index entry to the row it is one addition, without a list of a
+ * partition's memory in between. A slab is [weights][state] row after row; only where the weights fill whole
+ * cache lines (16 floats, 32, ...) or just half of one (16 of 2 bytes) it is [weights of all its rows][state of
+ * all its rows]: a row of 68 bytes would always touch two lines, and one of 36 half the time; this way reading
+ * one touches one, and stepping it two.
  *
  * Partitions take rows from slabs in units of 8 to 64. An arena is what one partition has of one class: a
  * list of units, which in their order hold its row numbers 0, 1, 2, ... A row never moves until
@@ -46,6 +47,9 @@ typedef struct {
     int split;       /* weights of a slab first, then state */
     int64_t weight_floats;
     int64_t state_floats;
+    int64_t head_floats;  /* of these, the ones before the state of the first part */
+    int reads_state;      /* a pull looks at the state too */
+    size_t weight_bytes;  /* rounded up to whole floats, so that state stands aligned */
     size_t row_bytes;
     size_t weight_step; /* bytes from the weights of a row to those of the next */
     size_t state_step;
@@ -67,11 +71,14 @@ typedef struct {
 } PslibArena;
 
 static inline PslibRowClass pslib_row_class(PslibHeap *heap, int part_count, int64_t weight_floats,
-                                            int64_t state_floats)
+                                            size_t bytes_a_weight, int64_t head_floats, int64_t state_floats,
+                                            int reads_state)
 {
-    const size_t weights = sizeof(float) * (size_t)weight_floats, state = sizeof(float) * (size_t)state_floats;
+    const size_t weights = (bytes_a_weight * (size_t)weight_floats + sizeof(float) - 1) & ~(sizeof(float) - 1);
+    const size_t state = sizeof(float) * (size_t)state_floats;
     PslibRowClass shape = {.heap = heap, .part_count = part_count, .weight_floats = weight_floats,
-                           .state_floats = state_floats, .row_bytes = weights + state};
+                           .state_floats = state_floats, .head_floats = head_floats, .reads_state = reads_state,
+                           .weight_bytes = weights, .row_bytes = weights + state};
     shape.with_room = shape.without_memory = PSLIB_NONE;
     shape.unit_shift = PSLIB_UNIT_SHIFT_MAX;
     while (shape.unit_shift > PSLIB_UNIT_SHIFT_MIN && (shape.row_bytes << shape.unit_shift) > PSLIB_UNIT_BYTES_AIM + 256)
@@ -82,7 +89,8 @@ static inline PslibRowClass pslib_row_class(PslibHeap *heap, int part_count, int
            (shape.row_bytes << (shape.slab_shift + 1)) <= PSLIB_SLAB_BYTES_AIM + PSLIB_SLAB_BYTES_AIM / 8)
         shape.slab_shift++;
 #endif
-    shape.split = weights > 0 && weights % PSLIB_CACHE_LINE == 0;
+    const int half = bytes_a_weight == 2 && weights == PSLIB_CACHE_LINE / 2 && !reads_state;
+    shape.split = weights > 0 && (weights % PSLIB_CACHE_LINE == 0 || half);
     shape.weight_step = shape.split ? weights : weights + state;
     shape.state_step = shape.split ? state : weights + state;
     shape.state_start = shape.split ? weights << shape.slab_shift : weights;
@@ -94,10 +102,10 @@ static inline uint32_t pslib_unit_rows(const PslibRowClass *shape)
     return UINT32_C(1) << shape->unit_shift;
 }
 
-PSLIB_INLINE float *pslib_row_weights(const PslibRowClass *shape, uint32_t row)
+PSLIB_INLINE void *pslib_row_weights(const PslibRowClass *shape, uint32_t row)
 {
     const size_t inside = row & ((UINT32_C(1) << shape->slab_shift) - 1);
-    return (float *)(void *)(shape->bases[row >> shape->slab_shift] + inside * shape->weight_step);
+    return (void *)(shape->bases[row >> shape->slab_shift] + inside * shape->weight_step);
 }
 
 PSLIB_INLINE float *pslib_row_state(const PslibRowClass *shape, uint32_t row)
@@ -108,7 +116,7 @@ PSLIB_INLINE float *pslib_row_state(const PslibRowClass *shape, uint32_t row)
 
 static inline void pslib_row_move(const PslibRowClass *shape, uint32_t to, uint32_t from)
 {
-    memcpy(pslib_row_weights(shape, to), pslib_row_weights(shape, from), sizeof(float) * (size_t)shape->weight_floats);
+    memcpy(pslib_row_weights(shape, to), pslib_row_weights(shape, from), shape->weight_bytes);
     memcpy(pslib_row_state(shape, to), pslib_row_state(shape, from), sizeof(float) * (size_t)shape->state_floats);
 }
 

@@ -55,13 +55,17 @@ PSLIB_INLINE uint32_t pslib_chosen_at(const PslibChosen *chosen, int64_t place)
 
 /* --- the worth of a row */
 
-PSLIB_INLINE float pslib_row_norm(const PslibTable *table, const PslibRowClass *shape, uint32_t row)
+static inline float pslib_row_norm(const PslibTable *table, const PslibRowClass *shape, uint32_t row)
 {
-    const float *weights = pslib_row_weights(shape, row);
+    float part[PSLIB_DIM_MAX];
+    const uint8_t *weights = pslib_row_weights(shape, row);
+    const float *scales = pslib_row_state(shape, row) + pslib_counter_floats(table);
     float sum = 0.0f;
     for (int p = 0; p < shape->part_count; p++) {
-        sum += pslib_sum_of_squares(table->parts[p].dim, weights);
-        weights += table->parts[p].dim;
+        const int64_t dim = table->parts[p].dim;
+        pslib_load(table->storage, dim, weights, table->storage == PSLIB_INT8 ? scales[p] : 0, part);
+        sum += pslib_sum_of_squares(dim, part);
+        weights += (size_t)dim * pslib_storage_bytes(table->storage);
     }
     return sqrtf(sum);
 }

@@ -46,7 +46,7 @@ typedef struct {
     uint32_t count; /* of a counted key; when both are 0, line and cell say nothing */
 } PslibFound;
 
-PSLIB_INLINE float *pslib_place_weights(const PslibRowClass *classes, uint32_t place)
+PSLIB_INLINE void *pslib_place_weights(const PslibRowClass *classes, uint32_t place)
 {
     return pslib_row_weights(&classes[pslib_place_class(place)], pslib_place_row(place));
 }

@@ -11,13 +11,7 @@
 #ifndef PSLIB_PROMOTION_H
 #define PSLIB_PROMOTION_H
 
-#include "table.h"
-
-/* Where shows stand in the state of a row; clicks stand behind them. */
-PSLIB_INLINE int pslib_shows_at(const PslibTable *table)
-{
-    return table->counters & PSLIB_COUNT_LAST_SEEN ? 1 : 0;
-}
+#include "row_io.h"
 
 /* (shows - clicks) * nonclick + clicks * click */
 PSLIB_INLINE float pslib_score(const PslibTable *table, const float *state)

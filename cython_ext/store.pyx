@@ -3,8 +3,9 @@
 The work is in C headers, each with its formulas and invariants above its loops: ``heap.h`` (memory in huge
 pages), ``index_line.h`` (one cache line of the index), ``arena.h`` (where rows lie), ``partition.h`` (index
 over arenas), ``table.h``, ``strips.h``, ``one16.h``, ``table_loops.h`` and ``table_rows.h`` (batches),
-``vectors.h`` (which instruction set), ``optimizer_steps.h`` and ``initializers.h``. The Cython files check what comes in, take memory for what
-goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store holds,
+``vectors.h`` (which instruction set), ``optimizer_steps.h``, ``initializers.h``, ``storage.h`` (types of
+weights, rounding) and ``row_io.h`` (what becomes of one row). The Cython files check what comes in, take memory for
+what goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store holds,
 ``store_rows.pyx`` its rows, ``store_policies.pyx`` which keys get rows and which rows leave (``policies.h``,
 ``admission.h``, ``promotion.h``, ``eviction.h``), this one what is true of a Store as a whole.
 """
@@ -57,10 +58,13 @@ cdef class Store(StorePolicies):
     narrow_parts : int
         Narrow rows hold the first ``narrow_parts`` parts, fewer than all; 0 means that there are none.
     storage : int
-        How weights lie in memory: 0 float32, 1 bfloat16, 2 float16, 3 int8 with one float32 scale a part of a
-        row.
+        How weights lie in memory: 0 float32, 1 bfloat16, 2 float16, 3 int8 with one float32 scale a part of
+        a row. A push rounds stochastically by the random bits of its salt, so that small steps count on
+        average; weights that are assigned or imported are rounded to the nearest value, those that a Store
+        gave out come back unchanged. A finite weight stays finite.
     counters : int
-        What a row counts, at the head of its state: bit 0 ``last_seen``, bit 1 ``shows`` and ``clicks``.
+        What a row counts, at the head of its state: bit 0 ``last_seen``, the largest ``now`` of its pushes;
+        bit 1 ``shows`` and ``clicks``, sums over its pushes. Of int8, the scales of its parts follow.
     admission : (int, float, int)
         Which keys get rows: 0 all, 1 by exact count (1..65535), 2 by counting Bloom filter (count 1..255), 3
         with a probability (above 0, at most 1) at each push; the count or the probability; for 2 the

@@ -20,6 +20,7 @@ from cython_ext.checks cimport (
 from cython_ext.table cimport (
     PSLIB_AVX2,
     PSLIB_AVX512,
+    PSLIB_COUNT_LAST_SEEN,
     PSLIB_COUNT_SHOWS,
     PSLIB_COUNTER_KINDS,
     PSLIB_DIM_MAX,
@@ -142,6 +143,11 @@ cdef class StoreMemory:
         set_optimizer(&part.optimizer, where, kind, hyperparameters, modifiers, corrections)
         set_initializer(&part.initializer, where, initializer_kind, initializer, seed)
         part.state_floats = pslib_state_floats(part.optimizer.kind, part.dim)
+        if part.optimizer.weight_decay != 0 and not self.table.counters & PSLIB_COUNT_LAST_SEEN:
+            raise ValueError(
+                f"{where}: modifiers: expected counters with last_seen (bit 0) where weights decay,"
+                f" got counters={self.table.counters}"
+            )
         state = checked_array(f"{where}: initial_state", state, _F32, (part.state_floats,)).copy()
         part.initial_state = floats_of(state)
         self.borrowed += [corrections, state]
@@ -164,8 +170,6 @@ cdef class StoreMemory:
             )
         self.table.policies.nonclick = finite_number("Store: score: nonclick coefficient", score[0])
         self.table.policies.click = finite_number("Store: score: click coefficient", score[1])
-        if self.table.storage or self.table.counters:
-            raise ValueError("Store: expected storage=0 and counters=0, the others are not built yet")
         return 0
 
     cdef int class_of(self, str method, object narrow) except -1:

@@ -21,6 +21,7 @@ from cython_ext.table cimport (
     PslibRowClass,
     PslibStatus,
     pslib_first_stranger,
+    pslib_mix64,
     pslib_table_assign,
     pslib_table_drop,
     pslib_table_erase,
@@ -105,6 +106,7 @@ cdef class StoreRows(StoreMemory):
         cdef int row_class = self.class_of("push", narrow)
         cdef PslibRecord record
         record.salt = whole_number("push: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
+        record.rounding = pslib_mix64(record.salt)
         record.now = finite_number("push: now", now)
         if shows is not None:
             shows = checked_counts("push: shows", shows, len(keys), False)

@@ -19,7 +19,7 @@
 #ifndef PSLIB_STRIPS_H
 #define PSLIB_STRIPS_H
 
-#include "table.h"
+#include "row_io.h"
 #include "vectors.h"
 
 enum {
@@ -276,9 +276,7 @@ PSLIB_INLINE void pslib_strip_push(const PslibTable *table, const PslibStrips *s
                                    const float *gradient)
 {
     float *weights = strips->weights[at], *state = strips->state[at];
-    const PslibPart *part = &table->parts[0];
-    if (strips->made[at]) pslib_row_begin(table, &table->classes[PSLIB_WIDE], 0, strips->key[at], weights, state);
-    pslib_step(&part->optimizer, 16, weights, state, gradient);
+    pslib_row_push_one16(table, PSLIB_FLOAT32, strips->key[at], strips->made[at], weights, state, gradient, NULL);
 }
 
 #endif

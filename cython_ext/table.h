@@ -14,6 +14,7 @@
 #include "optimizer_steps.h"
 #include "partition.h"
 #include "policies.h"
+#include "storage.h"
 
 enum { PSLIB_BLOCK = 64, PSLIB_PARTS_MAX = 8, PSLIB_PARTITION_BITS_MAX = 20 };
 enum { PSLIB_PREFETCH_BYTES = 512 }; /* of one row; the hardware follows longer ones by itself */
@@ -26,13 +27,13 @@ typedef struct {
     PslibInitializer initializer;
 } PslibPart;
 
-/* How weights lie in memory; what a row counts (bits). */
-enum { PSLIB_FLOAT32 = 0, PSLIB_BFLOAT16 = 1, PSLIB_FLOAT16 = 2, PSLIB_INT8 = 3, PSLIB_STORAGE_KINDS = 4 };
+/* What a row counts (bits). */
 enum { PSLIB_COUNT_LAST_SEEN = 1, PSLIB_COUNT_SHOWS = 2, PSLIB_COUNTER_KINDS = 4 };
 
 /* What a push says beside keys and gradients. */
 typedef struct {
     uint64_t salt;       /* random bits are a function of key, part, column and salt */
+    uint64_t rounding;   /* mix64(salt) */
     float now;           /* in the table's own unit of time */
     const float *shows;  /* (n,), finite and above 0; NULL = 1 each */
     const float *clicks; /* (n,), finite and not below 0; NULL = 0 each */
@@ -50,6 +51,7 @@ typedef struct {
     int level; /* of vectors.h: which copy of the loops works on this table */
     int storage;
     int counters;
+    int decays; /* the weights of some part decay with time, also where they are only read */
     PslibPolicies policies;
     PslibHeap heap;
 } PslibTable;
@@ -74,13 +76,17 @@ static inline void pslib_table_shape(PslibTable *table, int part_count, int narr
 {
     const int counts[PSLIB_CLASSES] = {part_count, narrow_parts};
     table->part_count = part_count;
+    for (int p = 0; p < part_count; p++) table->decays |= table->parts[p].optimizer.weight_decay != 0;
     for (int c = 0; c < PSLIB_CLASSES; c++) {
-        int64_t weights = 0, state = 0;
+        const int64_t counted = (table->counters & PSLIB_COUNT_LAST_SEEN) + (table->counters & PSLIB_COUNT_SHOWS);
+        const int64_t head = counts[c] == 0 ? 0 : counted + (table->storage == PSLIB_INT8 ? counts[c] : 0);
+        int64_t weights = 0, state = head;
         for (int p = 0; p < counts[c]; p++) {
             weights += table->parts[p].dim;
             state += table->parts[p].state_floats;
         }
-        table->classes[c] = pslib_row_class(&table->heap, counts[c], weights, state);
+        table->classes[c] = pslib_row_class(&table->heap, counts[c], weights, pslib_storage_bytes(table->storage), head,
+                                            state, table->storage == PSLIB_INT8 || table->decays);
     }
 }
 
@@ -143,13 +149,13 @@ PSLIB_INLINE void pslib_prefetch_bytes(const void *start, size_t bytes)
     if (((uintptr_t)at & (PSLIB_CACHE_LINE - 1)) != 0) __builtin_prefetch(at + bytes - 1);
 }
 
-/* The weights of a row and, where it will be stepped, its state. */
+/* The weights of a row and, where it will be stepped or a pull needs it, its state. */
 PSLIB_INLINE void pslib_prefetch_row(const PslibRowClass *classes, uint32_t place, int with_state)
 {
     const PslibRowClass *shape = &classes[pslib_place_class(place)];
+    with_state |= shape->reads_state;
     const int together = with_state && !shape->split;
-    pslib_prefetch_bytes(pslib_place_weights(classes, place),
-                         together ? shape->row_bytes : sizeof(float) * (size_t)shape->weight_floats);
+    pslib_prefetch_bytes(pslib_place_weights(classes, place), together ? shape->row_bytes : shape->weight_bytes);
     if (with_state && shape->split && shape->state_floats > 0)
         pslib_prefetch_bytes(pslib_place_state(classes, place), shape->state_step);
 }
@@ -176,36 +182,6 @@ PSLIB_INLINE void pslib_first_parts(const PslibTable *table, int first_part, uin
     for (int p = first_part; p < table->part_count; p++) {
         pslib_first_values(&table->parts[p].initializer, key, table->parts[p].dim, out);
         out += table->parts[p].dim;
-    }
-}
-
-/* Fill a new row: first values and first state of the parts from first_part on. */
-PSLIB_INLINE void pslib_row_begin(const PslibTable *table, const PslibRowClass *shape, int first_part, uint64_t key,
-                                  float *weights, float *state)
-{
-    for (int p = 0; p < shape->part_count; p++) {
-        const PslibPart *part = &table->parts[p];
-        if (p >= first_part) {
-            pslib_first_values(&part->initializer, key, part->dim, weights);
-            if (part->state_floats > 0) memcpy(state, part->initial_state, sizeof(float) * (size_t)part->state_floats);
-        }
-        weights += part->dim;
-        state += part->state_floats;
-    }
-}
-
-/* One optimizer step for each part that the row has. */
-PSLIB_INLINE void pslib_row_step(const PslibTable *table, const PslibRowClass *shape, float *weights, float *state,
-                                 const float *gradient)
-{
-    for (int p = 0; p < shape->part_count; p++) {
-        const PslibPart *part = &table->parts[p];
-        if (pslib_optimizer_is_plain(&part->optimizer))
-            pslib_step(&part->optimizer, part->dim, weights, state, gradient);
-        else pslib_full_step(&part->optimizer, part->dim, weights, state, gradient, 1.0f, 0.0f);
-        weights += part->dim;
-        state += part->state_floats;
-        gradient += part->dim;
     }
 }
 

@@ -107,6 +107,7 @@ cdef extern from "eviction.h" nogil:
 
     ctypedef struct PslibRecord:
         uint64_t salt
+        uint64_t rounding
         float now
         const float *shows
         const float *clicks
@@ -139,6 +140,7 @@ cdef extern from "eviction.h" nogil:
     void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
                          const float *gradient, float shows, float missed)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
+    uint64_t pslib_mix64(uint64_t x)
     int pslib_best_level()
     PslibStatus pslib_table_open(PslibTable *table, int partition_bits)
     void pslib_table_shape(PslibTable *table, int part_count, int narrow_parts)

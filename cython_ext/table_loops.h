@@ -24,6 +24,7 @@
 #include "admission.h"
 #include "promotion.h"
 #include "one16.h"
+#include "row_io.h"
 #include "vectors.h"
 
 enum {
@@ -38,17 +39,29 @@ typedef struct {
     uint8_t made[PSLIB_RING];   /* its row is new and has no floats yet */
 } PslibUnderWay;
 
+/* One part of 16 weights in a 16-bit type, as in one16.h: the compiler gets to know it, and loops over parts, row classes,
+ * cache lines and policies disappear. 1 + storage; 0 for all other tables. */
+PSLIB_INLINE int pslib_is_half16(const PslibTable *table)
+{
+    const int one = table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0;
+    const int plain = table->counters == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL &&
+                      pslib_optimizer_is_plain(&table->parts[0].optimizer);
+    const int half = table->storage == PSLIB_BFLOAT16 || table->storage == PSLIB_FLOAT16;
+    return one && plain && half ? 1 + table->storage : 0;
+}
+
 PSLIB_INLINE const PslibRowClass *pslib_class_by(const PslibTable *table, uint32_t place, int one16)
 {
     return &table->classes[one16 ? PSLIB_WIDE : pslib_place_class(place)];
 }
 
-PSLIB_INLINE float *pslib_weights_by(const PslibTable *table, uint32_t place, int one16)
+PSLIB_INLINE void *pslib_weights_by(const PslibTable *table, uint32_t place, int one16)
 {
     if (!one16) return pslib_place_weights(table->classes, place);
     const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
     const size_t inside = (place - 1) & ((UINT32_C(1) << shape->slab_shift) - 1);
-    return (float *)(void *)(shape->bases[(place - 1) >> shape->slab_shift] + inside * (16 * sizeof(float)));
+    const size_t bytes = one16 - 1 == PSLIB_FLOAT32 ? 64 : 32;
+    return (void *)(shape->bases[(place - 1) >> shape->slab_shift] + inside * bytes);
 }
 
 PSLIB_INLINE void pslib_prefetch_by(const PslibTable *table, uint32_t place, int with_state, int one16)
@@ -58,7 +71,7 @@ PSLIB_INLINE void pslib_prefetch_by(const PslibTable *table, uint32_t place, int
         return;
     }
     const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
-    __builtin_prefetch(pslib_weights_by(table, place, 1));
+    __builtin_prefetch(pslib_weights_by(table, place, one16));
     if (with_state && shape->state_step > 0) pslib_prefetch_bytes(pslib_row_state(shape, place - 1), shape->state_step);
 }
 
@@ -99,32 +112,25 @@ PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *ke
     if (for_push) __builtin_prefetch(pslib_table_arenas(table, mixed));
 }
 
-/* Floats of one row; common lengths are known to the compiler. */
-PSLIB_INLINE void pslib_copy_floats(float *restrict to, const float *restrict from, int64_t count)
-{
-    switch (count) {
-    case 8: memcpy(to, from, 8 * sizeof(float)); break;
-    case 16: memcpy(to, from, 16 * sizeof(float)); break;
-    case 32: memcpy(to, from, 32 * sizeof(float)); break;
-    default:
-        for (int64_t j = 0; j < count; j++) to[j] = from[j];
-    }
-}
-
 /* Weights of all parts of one key. place 0: the key has no row. */
-PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t place, int one16, float *out)
+PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t place, float now, int one16,
+                                 float *out)
 {
     if (place == 0) {
         pslib_first_parts(table, 0, key, out);
         return;
     }
     const PslibRowClass *shape = pslib_class_by(table, place, one16);
-    pslib_copy_floats(out, pslib_weights_by(table, place, one16), one16 ? 16 : shape->weight_floats);
-    if (!one16 && shape->part_count < table->part_count)
+    if (one16) {
+        pslib_load(one16 - 1, 16, pslib_weights_by(table, place, one16), 0, out);
+        return;
+    }
+    pslib_row_pull(table, shape, pslib_weights_by(table, place, 0), pslib_place_state(table->classes, place), now, out);
+    if (shape->part_count < table->part_count)
         pslib_first_parts(table, shape->part_count, key, out + shape->weight_floats);
 }
 
-PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
                                      int level, int one16)
 {
     const int64_t dim = one16 ? 16 : table->classes[PSLIB_WIDE].weight_floats;
@@ -142,7 +148,7 @@ PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *ke
         i -= PSLIB_AHEAD;
         if (i < 0) continue;
         absent += ring.place[i % PSLIB_RING] == 0;
-        pslib_pull_one(table, keys[i], ring.place[i % PSLIB_RING], one16, out + i * dim);
+        pslib_pull_one(table, keys[i], ring.place[i % PSLIB_RING], now, one16, out + i * dim);
     }
     return absent;
 }
@@ -174,14 +180,14 @@ PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *k
 
 /* The last stage of a push. */
 PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t place, int made, int one16,
-                                 const float *gradient)
+                                 const float *gradient, const PslibRecord *record, int64_t i)
 {
     const PslibRowClass *shape = pslib_class_by(table, place, one16);
-    float *weights = pslib_weights_by(table, place, one16);
-    float *state = one16 ? pslib_row_state(shape, place - 1) : pslib_place_state(table->classes, place);
-    if (made) pslib_row_begin(table, shape, 0, key, weights, state);
-    if (one16) pslib_step(&table->parts[0].optimizer, 16, weights, state, gradient);
-    else pslib_row_step(table, shape, weights, state, gradient);
+    void *weights = pslib_weights_by(table, place, one16);
+    if (one16)
+        pslib_row_push_one16(table, one16 - 1, key, made, weights, pslib_row_state(shape, place - 1), gradient, record);
+    else
+        pslib_row_push(table, shape, key, made, weights, pslib_place_state(table->classes, place), gradient, record, i);
 }
 
 PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
@@ -204,53 +210,69 @@ PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys
         if ((uint64_t)i >= (uint64_t)n) continue;
         const uint32_t place = ring.place[i % PSLIB_RING];
         if (!one16 && place == 0) continue; /* turned away */
-        pslib_push_one(table, keys[i], place, ring.made[i % PSLIB_RING], one16, gradients + i * dim);
+        pslib_push_one(table, keys[i], place, ring.made[i % PSLIB_RING], one16, gradients + i * dim, record, i);
         if (!one16 && table->policies.promotion.kind != PSLIB_PROMOTE_NEVER) pslib_note_proof(table, keys[i], place);
     }
     *done = n;
     return status;
 }
 
-static int64_t pslib_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+PSLIB_INLINE int64_t pslib_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
+                                   int level)
 {
-    return pslib_is_one16(table) ? pslib_pull_body(table, keys, n, out, PSLIB_PLAIN, 1)
-                                 : pslib_pull_body(table, keys, n, out, PSLIB_PLAIN, 0);
+    switch (pslib_is_half16(table)) {
+    case 1 + PSLIB_BFLOAT16: return pslib_pull_body(table, keys, n, now, out, level, 1 + PSLIB_BFLOAT16);
+    case 1 + PSLIB_FLOAT16: return pslib_pull_body(table, keys, n, now, out, level, 1 + PSLIB_FLOAT16);
+    default: return pslib_pull_body(table, keys, n, now, out, level, 0);
+    }
+}
+
+PSLIB_INLINE PslibStatus pslib_push_at(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                       int row_class, const PslibRecord *record, int64_t *done, int level)
+{
+    switch (pslib_is_half16(table)) {
+    case 1 + PSLIB_BFLOAT16:
+        return pslib_push_body(table, keys, n, gradients, row_class, record, done, level, 1 + PSLIB_BFLOAT16);
+    case 1 + PSLIB_FLOAT16:
+        return pslib_push_body(table, keys, n, gradients, row_class, record, done, level, 1 + PSLIB_FLOAT16);
+    default: return pslib_push_body(table, keys, n, gradients, row_class, record, done, level, 0);
+    }
+}
+
+static int64_t pslib_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
+{
+    return pslib_pull_at(table, keys, n, now, out, PSLIB_PLAIN);
 }
 
 static PslibStatus pslib_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                     int row_class, const PslibRecord *record, int64_t *done)
 {
-    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN, 1)
-                                 : pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN, 0);
+    return pslib_push_at(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN);
 }
 
 #if PSLIB_HAS_LEVELS
-PSLIB_FOR_AVX2 static int64_t pslib_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+PSLIB_FOR_AVX2 static int64_t pslib_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    return pslib_is_one16(table) ? pslib_pull_body(table, keys, n, out, PSLIB_AVX2, 1)
-                                 : pslib_pull_body(table, keys, n, out, PSLIB_AVX2, 0);
+    return pslib_pull_at(table, keys, n, now, out, PSLIB_AVX2);
 }
 
 PSLIB_FOR_AVX2 static PslibStatus pslib_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
                                                   const float *gradients, int row_class, const PslibRecord *record,
                                                   int64_t *done)
 {
-    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2, 1)
-                                 : pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2, 0);
+    return pslib_push_at(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2);
 }
 
-PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
+PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    return pslib_is_one16(table) ? pslib_pull_body(table, keys, n, out, PSLIB_AVX512, 1)
-                                 : pslib_pull_body(table, keys, n, out, PSLIB_AVX512, 0);
+    return pslib_pull_at(table, keys, n, now, out, PSLIB_AVX512);
 }
 
 PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
                                                       const float *gradients, int row_class, const PslibRecord *record,
-                                                  int64_t *done)
+                                                      int64_t *done)
 {
-    return pslib_is_one16(table) ? pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512, 1)
-                                 : pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512, 0);
+    return pslib_push_at(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512);
 }
 #endif
 
@@ -258,13 +280,12 @@ PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const u
  * out: (n, dim) OUT. Changes nothing in the table. Returns how many keys have no row. */
 static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    (void)now;
     if (pslib_is_one16(table)) return pslib_one16_pull(table, keys, n, out);
 #if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_pull_avx512(table, keys, n, out);
-    if (table->level == PSLIB_AVX2) return pslib_pull_avx2(table, keys, n, out);
+    if (table->level == PSLIB_AVX512) return pslib_pull_avx512(table, keys, n, now, out);
+    if (table->level == PSLIB_AVX2) return pslib_pull_avx2(table, keys, n, now, out);
 #endif
-    return pslib_pull_plain(table, keys, n, out);
+    return pslib_pull_plain(table, keys, n, now, out);
 }
 
 /* One optimizer step for each key in order; a key without a row gets one of row_class first or is turned away.

@@ -12,14 +12,11 @@ static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition 
 {
     const int old_class = pslib_place_class(found->place);
     PslibRowClass *from = &table->classes[old_class], *to = &table->classes[row_class];
-    const int64_t weights = from->weight_floats < to->weight_floats ? from->weight_floats : to->weight_floats;
-    const int64_t state = from->state_floats < to->state_floats ? from->state_floats : to->state_floats;
     const uint32_t old_row = pslib_place_row(found->place);
     uint32_t row;
     const PslibStatus status = pslib_arena_take(&arenas->of[row_class], to, &row);
     if (status != PSLIB_OK) return status;
-    memcpy(pslib_row_weights(to, row), pslib_row_weights(from, old_row), sizeof(float) * (size_t)weights);
-    memcpy(pslib_row_state(to, row), pslib_row_state(from, old_row), sizeof(float) * (size_t)state);
+    pslib_row_copy_common(table, from, old_row, to, row);
     found->place = pslib_place(row_class, row);
     partition->lines[found->line].place[found->cell] = found->place;
     pslib_arena_give_back(&arenas->of[old_class], from, old_row);
@@ -32,7 +29,6 @@ static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition 
 static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint64_t mixed, const float *weights,
                                           const float *state, int row_class)
 {
-    const PslibRowClass *shape = &table->classes[row_class];
     PslibPartition *partition = pslib_table_partition(table, mixed);
     PslibArenas *arenas = pslib_table_arenas(table, mixed);
     PslibFound found = pslib_partition_find(partition, key, mixed);
@@ -43,11 +39,8 @@ static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint6
     if (changed) status = pslib_table_reclass(table, partition, arenas, row_class, &found);
     if (status != PSLIB_OK) return status;
     table->rows[row_class] += made;
-    memcpy(pslib_place_weights(table->classes, found.place), weights,
-           sizeof(float) * (size_t)shape->weight_floats);
-    if (shape->state_floats > 0)
-        memcpy(pslib_place_state(table->classes, found.place), state,
-               sizeof(float) * (size_t)shape->state_floats);
+    pslib_row_put(table, &table->classes[row_class], weights, state, pslib_place_weights(table->classes, found.place),
+                  pslib_place_state(table->classes, found.place));
     if (changed) pslib_partition_shrink(partition, arenas, table->classes);
     return PSLIB_OK;
 }
@@ -152,7 +145,7 @@ static inline PslibStatus pslib_table_export(const PslibTable *table, uint32_t n
     for (uint32_t row_number = 0; row_number < arena->next; row_number++) {
         if (ranks[row_number] == PSLIB_ERASED) continue;
         const uint32_t row = pslib_arena_row(arena, shape, row_number);
-        memcpy(weights, pslib_row_weights(shape, row), sizeof(float) * (size_t)shape->weight_floats);
+        pslib_row_load(table, shape, pslib_row_weights(shape, row), pslib_row_state(shape, row), weights);
         memcpy(state, pslib_row_state(shape, row), sizeof(float) * (size_t)shape->state_floats);
         weights += shape->weight_floats;
         state += shape->state_floats;

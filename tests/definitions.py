@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from pslib.initializers import Constant, Initializer, Normal, Uniform
 from pslib.tables import TableSpec
-from tests.definitions_optimizers import full_step
+from tests.definitions_optimizers import decay_factor, full_step
+from tests.definitions_storage import INT8, random_bits, rounded
 
 Floats = NDArray[np.float32]
 Keys = NDArray[np.uint64]
@@ -113,24 +114,44 @@ def store_parts(spec: TableSpec) -> list[PartNumbers]:
 
 @dataclass
 class Row:
-    """Weights and state of the first so many parts, one array a part."""
+    """Weights and state of the first so many parts, one array a part; counters; scales of int8."""
 
     weights: list[Floats]
     state: list[Floats]
+    counters: Floats
+    scales: list[np.float32]
+
+    def all_state(self) -> Floats:
+        """The state as a Store gives it: counters, scales, and then the parts'."""
+        return np.concatenate([self.counters, np.asarray(self.scales, np.float32), *self.state])
 
 
 class DictTable:
     """A table as a dict; same methods and answers as a Store, except that exports come by ascending key."""
 
-    def __init__(self, spec: TableSpec, partition_bits: int, narrow_parts: int = 0) -> None:
+    def __init__(
+        self,
+        spec: TableSpec,
+        partition_bits: int,
+        narrow_parts: int = 0,
+        *,
+        storage: int = 0,
+        counters: int = 0,
+    ) -> None:
         self.spec = spec
         self.partition_bits = partition_bits
         self.narrow_parts = narrow_parts
+        self.storage = storage
+        self.counters = counters
         self.table: dict[int, Row] = {}
 
     @property
     def rows(self) -> int:
         return len(self.table)
+
+    @property
+    def counter_floats(self) -> int:
+        return [0, 1, 2, 3][self.counters]
 
     def parts_of(self, narrow: bool) -> int:
         return self.narrow_parts if narrow else len(self.spec.parts)
@@ -139,32 +160,77 @@ class DictTable:
         return sum(part.dim for part in self.spec.parts[: self.parts_of(narrow)])
 
     def state_floats_of(self, narrow: bool) -> int:
-        return sum(part.state_floats for part in self.spec.parts[: self.parts_of(narrow)])
+        parts = self.parts_of(narrow)
+        scales = parts if self.storage == INT8 else 0
+        return self.counter_floats + scales + sum(part.state_floats for part in self.spec.parts[:parts])
 
-    def new_row(self, key: int, parts: int) -> Row:
-        some = self.spec.parts[:parts]
+    def first_parts(self, key: int, first: int, last: int) -> Row:
+        """Parts of a row that begin: first values as they are."""
+        some = self.spec.parts[first:last]
         keys = np.asarray([key], np.uint64)
         return Row(
             [first_values(part.initializer, keys, part.dim, self.spec.part_seed(part))[0] for part in some],
             [part.optimizer.initial_state(part.dim) for part in some],
+            np.zeros(self.counter_floats, np.float32),
+            [np.float32(0)] * (len(some) if self.storage == INT8 else 0),
         )
 
-    def pull(self, keys: Keys, out: Floats) -> int:
+    def store_part(self, row: Row, place: int, bits: NDArray[np.int64] | None) -> None:
+        """Round one part to the storage type: by random bits, or to the nearest values."""
+        given = row.scales[place] if row.scales and bits is None else 0
+        row.weights[place], scale = rounded(self.storage, row.weights[place], bits, given)
+        if row.scales:
+            row.scales[place] = scale
+
+    def pull(self, keys: Keys, out: Floats, now: float = 0.0) -> int:
         for place, key in enumerate(keys.tolist()):
-            have = self.table[key].weights if key in self.table else []
-            first = self.new_row(key, len(self.spec.parts)).weights
-            out[place] = np.concatenate([*have, *first[len(have) :]])
+            have = self.decayed(self.table[key], now) if key in self.table else []
+            first = self.first_parts(key, len(have), len(self.spec.parts)).weights
+            out[place] = np.concatenate([*have, *first])
         return sum(key not in self.table for key in keys.tolist())
 
-    def push(self, keys: Keys, gradients: Floats, narrow: bool = False) -> None:
-        for key, gradient in zip(keys.tolist(), gradients, strict=True):
-            if key not in self.table:
-                self.table[key] = self.new_row(key, self.parts_of(narrow))
+    def decayed(self, row: Row, now: float) -> list[Floats]:
+        missed = max(np.float32(now) - row.counters[0], 0) if self.counters & 1 else 0
+        return [
+            weights * decay_factor(part.optimizer, missed)
+            for part, weights in zip(self.spec.parts, row.weights, strict=False)
+        ]
+
+    def push(
+        self,
+        keys: Keys,
+        gradients: Floats,
+        narrow: bool = False,
+        *,
+        salt: int = 0,
+        now: float = 0.0,
+        shows: Floats | None = None,
+        clicks: Floats | None = None,
+    ) -> None:
+        for place, key in enumerate(keys.tolist()):
+            made = key not in self.table
+            if made:
+                self.table[key] = self.first_parts(key, 0, self.parts_of(narrow))
             row = self.table[key]
-            start = 0
-            for part, weights, state in zip(self.spec.parts, row.weights, row.state, strict=False):
-                full_step(part.optimizer, weights, state, gradient[start : start + part.dim])
-                start += part.dim
+            shown = 1 if shows is None else shows[place]
+            missed = 0 if made or not self.counters & 1 else max(np.float32(now) - row.counters[0], 0)
+            self.count(row, made, now, shown, 0 if clicks is None else clicks[place])
+            self.step_row(row, key, gradients[place], salt, shown, missed)
+
+    def count(self, row: Row, made: bool, now: float, shows: float, clicks: float) -> None:
+        if self.counters & 1 and (made or now > row.counters[0]):
+            row.counters[0] = now
+        if self.counters & 2:
+            row.counters[-2:] += np.asarray([shows, clicks], np.float32)
+
+    def step_row(self, row: Row, key: int, gradient: Floats, salt: int, shows: float, missed: float) -> None:
+        start = 0
+        for place, part in enumerate(self.spec.parts[: len(row.weights)]):
+            own = gradient[start : start + part.dim]
+            full_step(part.optimizer, row.weights[place], row.state[place], own, shows, missed)
+            start += part.dim
+            keys = np.asarray([key], np.uint64)
+            self.store_part(row, place, random_bits(keys, part.dim, self.spec.part_seed(part), salt)[0])
 
     def erase(self, keys: Keys) -> int:
         return sum(self.table.pop(key, None) is not None for key in keys.tolist())
@@ -173,8 +239,17 @@ class DictTable:
         some = self.spec.parts[: self.parts_of(narrow)]
         weight_ends = np.cumsum([part.dim for part in some])[:-1]
         state_ends = np.cumsum([part.state_floats for part in some])[:-1]
+        scales = len(some) if self.storage == INT8 else 0
         for key, row_weights, row_state in zip(keys.tolist(), weights.copy(), state.copy(), strict=True):
-            self.table[key] = Row(np.split(row_weights, weight_ends), np.split(row_state, state_ends))
+            counters, own_scales, own = np.split(
+                row_state, [self.counter_floats, self.counter_floats + scales]
+            )
+            row = Row(
+                np.split(row_weights, weight_ends), np.split(own, state_ends), counters, list(own_scales)
+            )
+            for place in range(len(some)):
+                self.store_part(row, place, None)
+            self.table[key] = row
 
     def assign(self, keys: Keys, weights: Floats, state: Floats) -> None:
         self.put(keys, weights, state, narrow=False)
@@ -182,9 +257,12 @@ class DictTable:
     def promote(self, keys: Keys) -> int:
         narrow = [key for key in dict.fromkeys(keys.tolist()) if key in self.table and self.is_narrow(key)]
         for key in narrow:
-            row, fresh = self.table[key], self.new_row(key, len(self.spec.parts))
-            row.weights += fresh.weights[self.narrow_parts :]
-            row.state += fresh.state[self.narrow_parts :]
+            row, fresh = self.table[key], self.first_parts(key, self.narrow_parts, len(self.spec.parts))
+            for place in range(len(fresh.weights)):
+                self.store_part(fresh, place, None)
+            row.weights += fresh.weights
+            row.state += fresh.state
+            row.scales += fresh.scales
         return len(narrow)
 
     def is_narrow(self, key: int) -> bool:
@@ -211,7 +289,7 @@ class DictTable:
         state = np.zeros((len(keys), self.state_floats_of(narrow)), np.float32)
         for place, key in enumerate(keys):
             weights[place] = np.concatenate(self.table[key].weights)
-            state[place] = np.concatenate(self.table[key].state)
+            state[place] = self.table[key].all_state()
         return np.asarray(keys, np.uint64), weights, state
 
     def import_partition(

@@ -72,22 +72,27 @@ def rows_at(
     level: str, optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     with mock.patch.dict(os.environ, PSLIB_VECTORS=level):
-        store = Store(0, definitions.store_parts(table_of(optimizer, dim)))
-    for gradient in gradients:
-        store.push(KEYS, gradient)
+        store = Store(0, definitions.store_parts(table_of(optimizer, dim)), counters=counters_of(optimizer))
+    for place, gradient in enumerate(gradients):
+        store.push(KEYS, gradient, now=3 * place)
     keys, weights, state = store.export_partition(0)
     assert keys.tolist() == KEYS.tolist()
-    return weights, state
+    return weights, state[:, counters_of(optimizer) :]
+
+
+def counters_of(optimizer: Optimizer) -> int:
+    """Rows whose weights decay count when they were seen."""
+    return int(optimizer.weight_decay > 0)
 
 
 def defined_rows_after(
     optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    table = definitions.DictTable(table_of(optimizer, dim), 0)
-    for gradient in gradients:
-        table.push(KEYS, gradient)
+    table = definitions.DictTable(table_of(optimizer, dim), 0, counters=counters_of(optimizer))
+    for place, gradient in enumerate(gradients):
+        table.push(KEYS, gradient, now=3 * place)
     _, weights, state = table.export_partition(0)
-    return weights, state
+    return weights, state[:, counters_of(optimizer) :]
 
 
 def some_gradients(dim: int, count: int, seed: int = 0, scale: float = 1.0) -> list[np.ndarray]:

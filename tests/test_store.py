@@ -355,6 +355,37 @@ def test_a_wrong_description_of_a_table_is_refused(
         Store(bits, parts, narrow_parts)
 
 
+def test_weights_decay_only_in_rows_that_count_when_they_were_seen() -> None:
+    spec = TableSpec("t", (PartSpec("v", 2, SGD(0.5, weight_decay=0.5), Uniform(0.1)),))
+    with pytest.raises(
+        ValueError, match=r"part 0: modifiers: expected counters with last_seen.*got counters=2"
+    ):
+        Store(0, store_parts(spec), counters=2)
+    store = Store(0, store_parts(spec), counters=1)
+    keys = np.asarray([3], np.uint64)
+    store.push(keys, np.full((1, 2), -2, np.float32), now=10)
+    now, later, before = np.empty((3, 1, 2), np.float32)
+    store.pull(keys, now, 10)
+    store.pull(keys, later, 12)
+    store.pull(keys, before, 7)
+    assert later.tolist() == (now * np.float32(0.75**2)).tolist()
+    assert before.tolist() == now.tolist()
+    store.push(keys, np.zeros((1, 2), np.float32), now=12)
+    store.pull(keys, now, 12)
+    assert now.tolist() == later.tolist()
+
+
+def test_rows_count_shows_clicks_and_the_last_time_they_were_seen() -> None:
+    store = Store(0, store_parts(SPEC), counters=3)
+    keys = np.asarray([4, 5, 4], np.uint64)
+    store.push(keys, ONES[:3], now=7, shows=np.asarray([1, 2.5, 3], np.float32))
+    store.push(keys[:2], ONES[:2], now=-2, clicks=np.asarray([0.5, 2], np.float32))
+    order, _, state = store.export_partition(0)
+    assert order.tolist() == [4, 5]
+    assert state[:, :3].tolist() == [[7, 5, 0.5], [7, 3.5, 2]]
+    assert store.state_floats == 3 + SPEC.state_floats
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,22 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from cython_ext.store import Store
+from cython_ext.store import Store, vector_levels
 from pslib.initializers import Constant, Normal, Uniform
 from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.tables import PartSpec, TableSpec
 from tests.definitions import DictTable, store_parts, unmix64
+from tests.definitions_storage import STORAGE_NAMES
 
-SPEC = TableSpec(
-    "embedding",
-    (
-        PartSpec("w", 1, Adam(0.01), Normal(0.1)),
-        PartSpec("b", 2, SGD(0.1), Constant(0.5)),
-        PartSpec("v", 5, RowwiseAdagrad(0.1), Uniform(0.1)),
-        PartSpec("u", 3, Adagrad(0.1, 1e-6, 0.1), Uniform(0.2)),
-    ),
-    seed=11,
-)
+
+def spec_of(weight_decay: float) -> TableSpec:
+    return TableSpec(
+        "embedding",
+        (
+            PartSpec("w", 1, Adam(0.01, weight_decay=weight_decay), Normal(0.1)),
+            PartSpec("b", 2, SGD(0.1, cowclip_ratio=0.5, cowclip_floor=0.2), Constant(0.5)),
+            PartSpec("v", 5, RowwiseAdagrad(0.1), Uniform(0.1)),
+            PartSpec("u", 3, Adagrad(0.1, 1e-6, 0.1, weight_decay=weight_decay, clip_norm=1.5), Uniform(0.2)),
+        ),
+        seed=11,
+    )
+
+
+SPEC, DECAYING = spec_of(0), spec_of(0.3)
 
 # Mixed values that differ in few bits share partition and home line: the worst that an index can meet. Homes
 # are the first lines, one in the middle, and the last, from where entries go on round the end.
@@ -55,10 +61,21 @@ def assert_same_table(store: Store, model: DictTable) -> None:
 
 
 class StoreAgainstDict(RuleBasedStateMachine):
-    @initialize(partition_bits=st.integers(0, 4), narrow_parts=st.integers(1, 3))
-    def begin(self, partition_bits: int, narrow_parts: int) -> None:
-        self.store = Store(partition_bits, store_parts(SPEC), narrow_parts)
-        self.model = DictTable(SPEC, partition_bits, narrow_parts)
+    storage = 0
+
+    @initialize(
+        partition_bits=st.integers(0, 4),
+        narrow_parts=st.integers(1, 3),
+        counters=st.integers(0, 3),
+        level=st.sampled_from(vector_levels()),
+    )
+    def begin(self, partition_bits: int, narrow_parts: int, counters: int, level: str) -> None:
+        self.policies = {"storage": self.storage, "counters": counters}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PSLIB_VECTORS", level)
+            self.spec = DECAYING if counters & 1 else SPEC
+            self.store = Store(partition_bits, store_parts(self.spec), narrow_parts, **self.policies)
+        self.model = DictTable(self.spec, partition_bits, narrow_parts, **self.policies)
 
     def numbers(self, seed: int, *shape: int) -> np.ndarray:
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
@@ -66,17 +83,24 @@ class StoreAgainstDict(RuleBasedStateMachine):
     @rule(keys=KEYS, seed=SEEDS, narrow=st.booleans())
     def push(self, keys: np.ndarray, seed: int, narrow: bool) -> None:
         gradients = self.numbers(seed, len(keys), SPEC.dim)
-        self.store.push(keys, gradients, narrow)
-        self.model.push(keys, gradients, narrow)
+        shows, clicks = np.abs(self.numbers(seed + 1, 2, len(keys))) + np.float32(0.5)
+        record = {
+            "salt": seed,
+            "now": float(seed % 50 - 10),
+            "shows": shows if seed % 3 else None,
+            "clicks": clicks if seed % 5 else None,
+        }
+        self.store.push(keys, gradients, narrow, **record)
+        self.model.push(keys, gradients, narrow, **record)
 
     @rule(seed=SEEDS, narrow=st.booleans())
     def push_all(self, seed: int, narrow: bool) -> None:
         self.push(np.random.default_rng(seed).permutation(np.asarray(UNIVERSE, np.uint64)), seed, narrow)
 
-    @rule(keys=KEYS)
-    def pull(self, keys: np.ndarray) -> None:
+    @rule(keys=KEYS, now=st.integers(-20, 60))
+    def pull(self, keys: np.ndarray, now: int) -> None:
         have, want = (np.full((len(keys), SPEC.dim), np.nan, np.float32) for _ in range(2))
-        assert self.store.pull(keys, have) == self.model.pull(keys, want)
+        assert self.store.pull(keys, have, now) == self.model.pull(keys, want, now)
         assert have.tobytes() == want.tobytes()
 
     @rule(keys=KEYS)
@@ -90,7 +114,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
     @rule(keys=KEYS, seed=SEEDS)
     def assign(self, keys: np.ndarray, seed: int) -> None:
         weights = self.numbers(seed, len(keys), SPEC.dim)
-        state = np.abs(self.numbers(seed, len(keys), SPEC.state_floats))
+        state = np.abs(self.numbers(seed, len(keys), self.store.state_floats))
         self.store.assign(keys, weights, state)
         self.model.assign(keys, weights, state)
 
@@ -105,7 +129,9 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
     @rule(narrow=st.booleans())
     def move_to_another_store(self, narrow: bool) -> None:
-        moved = Store(self.store.partition_bits, store_parts(SPEC), self.store.narrow_parts)
+        moved = Store(
+            self.store.partition_bits, store_parts(self.spec), self.store.narrow_parts, **self.policies
+        )
         for partition in self.store.partitions().tolist():
             for some in (narrow, not narrow):
                 moved.import_partition(partition, *self.store.export_partition(partition, some), narrow=some)
@@ -127,9 +153,11 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-def test_any_sequence_of_operations_gives_what_a_dict_gives() -> None:
-    chosen = settings(max_examples=60, stateful_step_count=16, deadline=None)
-    run_state_machine_as_test(StoreAgainstDict, settings=chosen)
+@pytest.mark.parametrize("storage", range(4), ids=STORAGE_NAMES)
+def test_any_sequence_of_operations_gives_what_a_dict_gives(storage: int) -> None:
+    machine = type("StoreOfType", (StoreAgainstDict,), {"storage": storage})
+    chosen = settings(max_examples=30 if storage else 60, stateful_step_count=16, deadline=None)
+    run_state_machine_as_test(machine, settings=chosen)
 
 
 def test_growth_keeps_every_row_at_every_size() -> None:
