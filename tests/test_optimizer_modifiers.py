@@ -9,18 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cython_ext.store import Store, vector_levels
 from pslib.errors import ConfigurationError
 from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad
 from pslib.tables import DenseSpec
+from tests.definitions import DictTable, store_parts
 from tests.definitions_optimizers import full_step
 from tests.test_optimizers import (
     ALL,
+    KEYS,
     defined_rows_after,
     dense_step,
     name_of,
     row_step,
     rows_after,
     some_gradients,
+    table_of,
 )
 
 CLIPS = [
@@ -84,6 +88,28 @@ def test_rows_of_a_table_have_the_bits_of_the_definition(
     have, want = rows_after(optimizer, dim, gradients), defined_rows_after(optimizer, dim, gradients)
     assert have[0].tobytes() == want[0].tobytes()
     assert have[1].tobytes() == want[1].tobytes()
+
+
+@pytest.mark.parametrize("level", vector_levels())
+@pytest.mark.parametrize("clip", CLIPS, ids=clip_name)
+@pytest.mark.parametrize("optimizer", DECAYING, ids=name_of)
+def test_a_push_says_how_often_a_key_was_shown_and_the_row_knows_what_it_missed(
+    optimizer: Optimizer, clip: dict[str, float], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSLIB_VECTORS", level)
+    spec = table_of(replace(optimizer, weight_decay=0.05, **clip), 16)
+    store, table = Store(0, store_parts(spec), counters=1), DictTable(spec, 0, counters=1)
+    rng = np.random.default_rng(6)
+    for now in (0, 1, 7, 7, 5, 1000):
+        keys = np.sort(rng.choice(KEYS, 2, replace=False))
+        gradients = rng.standard_normal((2, 16)).astype(np.float32)
+        shows = rng.integers(1, 20, 2).astype(np.float32)
+        for each in (store, table):
+            each.push(keys, gradients, now=now, shows=shows)
+    for now in (0.0, 1000.0, 1234.5):
+        have, want = np.empty((3, 16), np.float32), np.empty((3, 16), np.float32)
+        assert store.pull(KEYS, have, now) == table.pull(KEYS, want, now)
+        assert have.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
