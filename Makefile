@@ -50,7 +50,8 @@ lint: build
 # is. Python itself is not instrumented: libasan is preloaded, and leaks (the interpreter's) are not looked for.
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
-    $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_initializers.py
+    $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
+    tests/test_initializers.py
 
 asan: $(VENV)/.made
 	mkdir -p $(ASAN)/tests $(ASAN)/cython_ext
