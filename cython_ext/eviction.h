@@ -63,8 +63,10 @@ static inline float pslib_row_norm(const PslibTable *table, const PslibRowClass 
     float sum = 0.0f;
     for (int p = 0; p < shape->part_count; p++) {
         const int64_t dim = table->parts[p].dim;
-        pslib_load(table->storage, dim, weights, table->storage == PSLIB_INT8 ? scales[p] : 0, part);
-        sum += pslib_sum_of_squares(dim, part);
+        const float *floats = part;
+        if (table->storage == PSLIB_FLOAT32) floats = (const float *)(const void *)weights;
+        else pslib_load(table->storage, dim, weights, table->storage == PSLIB_INT8 ? scales[p] : 0, part);
+        sum += pslib_sum_of_squares(dim, floats);
         weights += (size_t)dim * pslib_storage_bytes(table->storage);
     }
     return sqrtf(sum);

@@ -1,4 +1,4 @@
-"""Which keys get rows and which rows leave: admission, decay, eviction, and memory that is given back."""
+"""Which keys get rows: exact count and probability; and what a policy refuses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from pslib.initializers import Uniform
 from pslib.optimizers import RowwiseAdagrad
 from pslib.tables import PartSpec, TableSpec
 from tests.definitions import mix64, partition_of, store_parts
+from tests.definitions_policies import (
+    AGE,
+    BLOOM,
+    BY_SHOWS,
+    CHANCE,
+    COUNT,
+    NORM,
+    SCORE,
+    SHOWS,
+)
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)
-ALWAYS, COUNT, BLOOM, CHANCE = range(4)
-AGE, NORM, SCORE = range(3)
 
 
 def new_store(admission: tuple[int, float, int] = (0, 0.0, 0), partition_bits: int = 2) -> Store:
@@ -201,70 +209,82 @@ def test_chance_looks_at_24_bits_of_key_and_salt() -> None:
     assert absent_of(store, keys).tolist() == expected
 
 
-# --- eviction
+# --- refusals
 
 
-def test_norms_are_those_of_all_weights() -> None:
-    store = new_store()
-    keys = random_keys(3000)
-    push(store, keys)
-    norms = np.linalg.norm(pulled(store, keys).astype(np.float64), axis=1)
-    limit = float(np.median(norms))
-    assert store.evict(NORM, limit) == store.stats()["evicted_norm"] == (norms < limit).sum()
-    store.check_consistency()
-    assert absent_of(store, keys).tolist() == (norms < limit).tolist()
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ({"admission": (4, 0.0, 0)}, "admission: kind: expected a whole number in 0..3, got 4"),
+        ({"admission": (COUNT, 0, 0)}, r"admission: count: expected a whole number in 1..65535, got 0"),
+        ({"admission": (COUNT, 65_536, 0)}, r"count: expected a whole number in 1..65535, got 65536"),
+        ({"admission": (COUNT, 1.5, 0)}, r"count: expected a whole number in 1..65535, got 1.5"),
+        ({"admission": (BLOOM, 256, 64)}, r"count: expected a whole number in 1..255, got 256"),
+        (
+            {"admission": (BLOOM, 2, 100)},
+            r"filter counters: expected a power of two in 64..134217728, got 100",
+        ),
+        ({"admission": (BLOOM, 2, 32)}, r"filter counters: expected a power of two"),
+        ({"admission": (BLOOM, 2, 1 << 28)}, r"filter counters: expected a whole number in 0..134217728"),
+        ({"admission": (CHANCE, 0.0, 0)}, "expected a probability above 0 and at most 1, got 0.0"),
+        ({"admission": (CHANCE, 1e-60, 0)}, "expected a probability above 0"),
+        ({"admission": (CHANCE, 1.1, 0)}, "expected a probability above 0 and at most 1, got 1.1"),
+        ({"admission": (CHANCE, float("nan"), 0)}, "expected a number that is finite"),
+        ({"admission": (COUNT, 2)}, "admission: expected a tuple of 3"),
+        ({"promotion": (BY_SHOWS, 1.0), "counters": SHOWS}, "promotion: expected narrow_parts above 0"),
+        ({"promotion": (BY_SHOWS, 1.0), "narrow_parts": 1}, "promotion: expected .* counters with shows"),
+        ({"promotion": (3, 1.0)}, "promotion: kind: expected a whole number in 0..2, got 3"),
+    ],
+)
+def test_a_wrong_policy_is_refused(policies: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Store(2, store_parts(SPEC) * 2, **policies)  # type: ignore[arg-type]
 
 
-def test_only_chosen_partitions_are_evicted() -> None:
-    store = new_store()
-    keys = random_keys(400)
-    push(store, keys)
-    gone = [partition_of(key, 2) in (1, 3) for key in keys.tolist()]
-    assert store.evict(NORM, 1e9, partitions=np.asarray([3, 1, 3], np.uint32)) == sum(gone)
-    assert absent_of(store, keys).tolist() == gone
+ONE = np.asarray([1], np.uint64)
 
 
-@pytest.mark.parametrize("share", [0.001, 0.25, 0.9, 1.0])
-def test_a_share_is_exact_and_takes_the_worst(share: float) -> None:
-    store = new_store()
-    keys = random_keys(5000)
-    push(store, keys)
-    norms = np.linalg.norm(pulled(store, keys).astype(np.float64), axis=1)
-    wanted = int(np.ceil(share * 5000))
-    assert store.evict_share(NORM, share) == store.stats()["evicted_share"] == wanted
-    store.check_consistency()
-    gone = absent_of(store, keys) == 1
-    assert gone.sum() == wanted
-    assert norms[gone].max() <= norms[~gone].min(initial=np.inf) * (1 + 1e-6)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda s: s.evict(AGE, 1.0),
+            r"evict: expected a Store whose rows count last_seen \(bit 0\), got counters=0",
+        ),
+        (lambda s: s.evict(SCORE, 1.0), r"evict: expected .* shows and clicks \(bit 1\)"),
+        (lambda s: s.evict(3, 1.0), "evict: rule: expected a whole number in 0..2, got 3"),
+        (lambda s: s.evict(NORM, float("nan")), "evict: number: expected a number that is finite"),
+        (lambda s: s.evict_share(AGE, 0.5), "evict_share: expected a Store whose rows count last_seen"),
+        (lambda s: s.evict_share(NORM, 0.0), "share: expected a number above 0 and at most 1, got 0.0"),
+        (lambda s: s.evict_share(NORM, 1.5), "share: expected a number above 0"),
+        (lambda s: s.decay(1.5), "decay: factor: expected a number in 0..1, got 1.5"),
+        (lambda s: s.decay(-0.5), "decay: factor"),
+        (lambda s: s.decay(0.5, [1]), "decay: partitions: expected C-contiguous uint32"),
+        (lambda s: s.decay(0.5, np.asarray([4], np.uint32)), r"partitions: expected numbers in 0..3, got 4"),
+        (
+            lambda s: s.import_counts(0, ONE, np.ones(1, np.uint32)),
+            "expected a Store with admission by exact",
+        ),
+        (
+            lambda s: s.import_filter(0, np.ones(64, np.uint8)),
+            r"import_filter: counters: expected .*have, 0, got 64",
+        ),
+        (lambda s: s.missing(np.ones(1)), "missing: keys: expected"),
+        (lambda s: s.export_counts(4), "export_counts: partition: expected"),
+    ],
+)
+def test_a_wrong_call_is_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=message):
+        call(new_store())
 
 
-def test_of_equal_rows_those_that_leave_are_spread_over_partitions() -> None:
-    store = new_store(partition_bits=4)
-    keys = random_keys(8000)
-    store.assign(keys, np.ones((8000, 4), np.float32), np.ones((8000, 1), np.float32))
-    before = [store.partition_rows(partition) for partition in range(16)]
-    assert store.evict_share(NORM, 0.25) == 2000
-    after = [store.partition_rows(partition) for partition in range(16)]
-    assert all(abs(had - has - had / 4) <= 1 for had, has in zip(before, after, strict=True))
-
-
-def test_rows_of_no_number_stay_and_leave_last() -> None:
-    store = new_store()
-    keys = random_keys(10)
-    weights = np.ones((10, 4), np.float32)
-    weights[:3, 1] = np.nan
-    store.assign(keys, weights, np.ones((10, 1), np.float32))
-    assert store.evict_share(NORM, 0.5) == 5
-    assert store.evict(NORM, 1e30) == 2
-    assert store.missing(keys[:3]) == 0
-
-
-def test_numbers_of_evicted_rows_are_used_again_in_their_order() -> None:
-    store = new_store(partition_bits=0)
-    keys = np.arange(1, 9, dtype=np.uint64)
-    weights = np.ones((8, 4), np.float32)
-    weights[[2, 5]] = 0
-    store.assign(keys, weights, np.ones((8, 1), np.float32))
-    assert store.evict(NORM, 0.5) == 2
-    store.assign(np.asarray([100, 101], np.uint64), weights[:2], np.ones((2, 1), np.float32))
-    assert store.export_partition(0)[0].tolist() == [1, 2, 101, 4, 5, 100, 7, 8]
+def test_counts_are_imported_where_they_belong_and_within_their_range() -> None:
+    store = new_store((COUNT, 5, 0))
+    mine = partition_of(1, 2)
+    for count in (0, 65_536):
+        with pytest.raises(ValueError, match=r"import_counts: counts: expected 1..65535"):
+            store.import_counts(mine, ONE, np.asarray([count], np.uint32))
+    with pytest.raises(ValueError, match="import_counts: expected keys of partition"):
+        store.import_counts((mine + 1) % 4, ONE, np.ones(1, np.uint32))
+    store.import_counts(mine, ONE, np.asarray([65_535], np.uint32))
+    assert store.export_counts(mine)[1].tolist() == [65_535]
