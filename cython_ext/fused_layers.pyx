@@ -26,7 +26,7 @@ cdef inline void relu_gradient_row(
 ) noexcept nogil:
     """dz = y <= 0 ? 0 : dy;  total += dz
 
-    The gradient is read whether it is kept or not: a read that depends on y would be a branch, and a coin toss.
+    The gradient is read whether it is kept or not: a read that depends on y would be a branch, a coin toss.
     """
     cdef Py_ssize_t j
     cdef real kept
