@@ -9,6 +9,7 @@ from typing import Any
 
 from launch.job import Job
 from pslib.config import ClusterConfig
+from pslib.protocol.counters import TABLE_COUNTERS
 
 __all__ = ["best_possible", "summary_lines", "summary_of"]
 
@@ -17,6 +18,7 @@ COUNTERS = (
     "rows",
     "parameters",
     "memory_bytes",
+    *TABLE_COUNTERS,
     "pushes_sent",
     "pushes_applied",
     "updates_sent",

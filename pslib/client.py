@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.distinct import distinct
-from cython_ext.ragged_pool import scatter_add_rows
 from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint, Pending
 from pslib.errors import ConfigurationError
 from pslib.member import Joined, MemberHandle, join
 from pslib.partition_map import PartitionMap
-from pslib.protocol.client_session import ClientSession, PushName
+from pslib.protocol.client_session import ClientSession, Moment, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
 from pslib.protocol.server_session import merge_results
+from pslib.push_counts import checked_keys, checked_pair, counts_of, kind_of, summed
 from pslib.tables import DenseSpec, TableSpec
 from pslib.transport import Transport
 
@@ -201,7 +200,9 @@ class Client:
 
     # --- pull and push ------------------------------------------------------------------------------------
 
-    def pull(self, keys: Mapping[str, Keys], dense: bool = False) -> PendingPull:
+    def pull(
+        self, keys: Mapping[str, Keys], dense: bool = False, *, step: int = 0, time_s: float = 0.0
+    ) -> PendingPull:
         """Read rows; creates nothing: an unseen key gives its first value.
 
         Parameters
@@ -210,14 +211,17 @@ class Client:
             Keys may repeat.
         dense : bool
             Whether to read all dense parameters too.
+        step, time_s
+            The reader's time: weight decay that a row has missed up to ``step`` shows in its answer.
         """
+        moment = Moment(step, float(time_s))
         used = self.session
-        wanted = {table: _keys(table, array) for table, array in keys.items()}
+        wanted = {table: checked_keys(table, array) for table, array in keys.items()}
 
         def begin(session: ClientSession, now_s: float) -> int:
             nonlocal used
             used = session
-            return session.pull(now_s, wanted, dense)
+            return session.pull(now_s, wanted, dense, moment)
 
         taken: list[Pulled] = []
 
@@ -241,6 +245,11 @@ class Client:
         gradients: Mapping[str, tuple[Keys, Rows]],
         dense: Rows | None = None,
         name: PushName | None = None,
+        *,
+        step: int = 0,
+        time_s: float = 0.0,
+        shows: Mapping[str, Rows] | None = None,
+        clicks: Mapping[str, Rows] | None = None,
     ) -> PendingPush:
         """Send gradients; each server takes one optimizer step on each key.
 
@@ -252,25 +261,39 @@ class Client:
             Gradient of all dense parameters.
         name : PushName or None
             The name under which it counts once; None takes the next of this client's own stream.
+        step, time_s
+            When it happens, for tables whose rows age; a table looks at one of them (`TableSpec.clock`).
+        shows, clicks : mapping of table name to (n,) float32, or None
+            How often each key was shown (above 0) and clicked; 1 and 0 where not given, so that a key that
+            repeats was shown as often as it occurs. Tables whose policies do not count are sent none.
 
         Raises
         ------
         ConfigurationError
             When a table is unknown, or an array has another shape or type.
+        MemoryLimitError
+            From the pending, when a server has no room for new rows. It may be sent again under the same
+            ``name`` when there is.
         """
         dims = self.session.dims
-        checked = {
-            table: (_keys(table, keys), _gradients(table, rows, (len(keys), dims.get(table, -1))))
-            for table, (keys, rows) in gradients.items()
-        }
+        checked = {table: checked_pair(table, *pair, dims.get(table)) for table, pair in gradients.items()}
         if dense is not None and not isinstance(dense, np.ndarray):
             expected = f"({self.session.dense_length},) float32"
-            raise ConfigurationError(f"dense gradient: expected {expected}, got {_kind(dense)}")
+            raise ConfigurationError(f"dense gradient: expected {expected}, got {kind_of(dense)}")
+        counted = {spec.name for spec in self._specs if spec.takes_counts}
+        counts = {
+            table: counts_of(table, keys, shows, clicks)
+            for table, (keys, _rows) in checked.items()
+            if table in counted
+        }
         if name is None:
-            checked = {table: _summed(*pair) for table, pair in checked.items()}
+            for table, (keys, rows) in checked.items():
+                checked[table], counts[table] = summed(keys, rows, counts.get(table), table in counted)
+        moment, given = Moment(step, float(time_s)), {t: pair for t, pair in counts.items() if pair}
 
         def begin(session: ClientSession, now_s: float) -> int:
-            call = session.push(now_s, name or PushName(self._stream, self._next_number), checked, dense)
+            own = name or PushName(self._stream, self._next_number)
+            call = session.push(now_s, own, checked, dense, moment, given)
             self._next_number += name is None  # only now: a number that is never sent would be waited for
             return call
 
@@ -279,7 +302,7 @@ class Client:
     def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
         """Erase rows; absent keys are an ordinary case."""
         _ = self.session
-        gone = {table: _keys(table, array) for table, array in keys.items()}
+        gone = {table: checked_keys(table, array) for table, array in keys.items()}
 
         def begin(session: ClientSession, now_s: float) -> int:
             call = session.erase(now_s, PushName(self._stream, self._next_number), gone)
@@ -287,6 +310,38 @@ class Client:
             return call
 
         return PendingPush(self.endpoint.call("an erase", begin)[1])
+
+    def maintain(
+        self,
+        table: str,
+        *,
+        step: int = 0,
+        time_s: float = 0.0,
+        decay: bool = True,
+        name: PushName | None = None,
+    ) -> PendingPush:
+        """Let counts of a table fade (with ``decay``), then rows leave by its eviction rules, everywhere.
+
+        Parameters
+        ----------
+        table : str
+        step, time_s
+            Now, in the units of `push`: rows age up to it.
+        decay : bool
+            Whether counts fade too: PaddlePaddle does it once a day.
+        name : PushName or None
+            As for `push`: it happens once however often it is sent.
+        """
+        _ = self.session
+        moment = Moment(step, float(time_s))
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            own = name or PushName(self._stream, self._next_number)
+            call = session.maintain(now_s, own, table, decay, moment)
+            self._next_number += name is None
+            return call
+
+        return PendingPush(self.endpoint.call("a maintenance", begin)[1])
 
     # --- control ------------------------------------------------------------------------------------------
 
@@ -332,28 +387,3 @@ class Client:
         if self.endpoint.error is None:
             self.member.leave()
         self.endpoint.close()
-
-
-def _keys(table: str, keys: Any) -> Keys:
-    if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
-        raise ConfigurationError(f"keys of {table}: expected (n,) uint64, got {_kind(keys)}")
-    return np.ascontiguousarray(keys)
-
-
-def _gradients(table: str, rows: Any, shape: tuple[int, int]) -> Rows:
-    if shape[1] >= 0 and (
-        not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.shape != shape
-    ):
-        raise ConfigurationError(f"gradients of {table}: expected {shape} float32, got {_kind(rows)}")
-    return np.ascontiguousarray(rows)
-
-
-def _kind(value: Any) -> str:
-    return f"{value.shape} {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-
-
-def _summed(keys: Keys, gradients: Rows) -> tuple[Keys, Rows]:
-    unique, places = distinct(keys)
-    if unique.size == keys.size:
-        return keys, gradients
-    return unique, scatter_add_rows(gradients, places, unique.size)

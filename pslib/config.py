@@ -83,6 +83,9 @@ class ClusterConfig:
         2^bits partitions; at least 16 a server.
     dense_blocks : int
         Pieces in which dense parameters are spread over servers.
+    server_memory_bytes : int
+        What the tables of one server may take, its shard threads an even share each; 0 is no limit. The
+        process itself (Python, pyarrow, messages on their way) takes some 150 MiB beside it.
     timing : Timing
         Waits.
     """
@@ -92,10 +95,14 @@ class ClusterConfig:
     shard_threads: int = 1
     partition_bits: int = 12
     dense_blocks: int = 64
+    server_memory_bytes: int = 0
     timing: Timing = Timing()
 
     SERVERS_MAX: ClassVar[int] = 4096
     TRAINERS_MAX: ClassVar[int] = 65536
+    SHARD_MEMORY_BYTES_MIN: ClassVar[int] = 4 << 20
+    """Of one shard thread: a table takes memory from the system in pieces of up to 2 MiB, and fewer than two
+    of them would leave no room for rows."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -114,8 +121,23 @@ class ClusterConfig:
                 f"partition_bits: {self.servers} servers need at least {self.servers * 16} partitions, "
                 f"2^{self.partition_bits} = {1 << self.partition_bits} are too few"
             )
+        problems += self._memory_problems()
         if problems:
             raise ConfigurationError(*problems)
+
+    def _memory_problems(self) -> list[str]:
+        least = self.SHARD_MEMORY_BYTES_MIN * self.shard_threads
+        if self.server_memory_bytes == 0 or self.server_memory_bytes >= least:
+            return []
+        return [
+            f"server_memory_bytes: expected 0 (no limit) or at least {least} for {self.shard_threads} shard "
+            f"threads, got {self.server_memory_bytes}"
+        ]
+
+    @property
+    def shard_memory_bytes(self) -> int:
+        """What the tables of one shard thread may take; 0 is no limit."""
+        return self.server_memory_bytes // self.shard_threads
 
     @property
     def partitions(self) -> int:

@@ -18,6 +18,7 @@ from pslib.config import Timing
 from pslib.errors import (
     CheckpointError,
     ConfigurationError,
+    MemoryLimitError,
     PslibError,
     RemoteProtocolError,
     UnavailableError,
@@ -91,6 +92,8 @@ def failure_error(failure: Failure, peer: str) -> PslibError:
         return ConfigurationError(text)
     if failure.code == "checkpoint":
         return CheckpointError(text)
+    if failure.code == "memory-limit":
+        return MemoryLimitError(text)
     return RemoteProtocolError(text) if failure.code == "protocol" else UnavailableError(text)
 
 

@@ -11,6 +11,7 @@
     ├── UnavailableError             69  somebody who is needed does not answer
     │   ├── WaitTimeoutError             nobody answered in time
     │   ├── ServerLostError              a server died, and rows with it
+    │   ├── MemoryLimitError             a server has no room for new rows
     │   └── PreemptedError           75  asked to leave; state has been flushed
     └── CheckpointError              64
         ├── CheckpointCorruptError       bytes do not match the manifest
@@ -31,6 +32,7 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "LocalProtocolError",
+    "MemoryLimitError",
     "PreemptedError",
     "ProtocolError",
     "PslibError",
@@ -93,6 +95,14 @@ class WaitTimeoutError(UnavailableError):
 
 class ServerLostError(UnavailableError):
     """A server died; the message names it and says what was lost with it."""
+
+
+class MemoryLimitError(UnavailableError):
+    """A server is at its memory limit and took no new row of a push; the message says what to do.
+
+    What is below it on other servers or shard threads may have been applied. The push may be sent again under
+    its name, when there is room, and still counts once.
+    """
 
 
 class PreemptedError(UnavailableError):

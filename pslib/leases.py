@@ -28,11 +28,15 @@ def stream_of(job: int, index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease given to a trainer: fenced by ``epoch``, to be resumed at ``first_batch``."""
+    """A lease given to a trainer: fenced by ``epoch``, to be resumed at ``first_batch``.
+
+    ``time_s`` is when it was first given to anybody: the same for whoever takes it over.
+    """
 
     index: int
     epoch: int
     first_batch: int
+    time_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class LeaseBook:
         self._held: dict[int, _Held] = {}
         self._epochs: dict[int, int] = {}
         self._first_batch: dict[int, int] = {}
+        self._first_given_s: dict[int, float] = {}
         self._done = np.zeros(windows.size, bool)
         self._done_below = 0
         self._last_window: dict[Holder, int] = {}
@@ -78,7 +83,7 @@ class LeaseBook:
         """Number of leases that are done."""
         return int(self._done.sum())
 
-    def next(self, holder: Holder, holding: Iterable[int]) -> Grant | None:
+    def next(self, holder: Holder, holding: Iterable[int], now_s: float = 0.0) -> Grant | None:
         """A lease for this trainer, or None when none is free now.
 
         ``holding`` are the lease indices it knows of: one that it holds without knowing (the answer was lost)
@@ -93,6 +98,7 @@ class LeaseBook:
             return None
         del self._free[chosen]
         self._held[chosen] = _Held(holder, self._epochs.get(chosen, 0))
+        self._first_given_s.setdefault(chosen, now_s)
         self._last_window[holder] = int(self.windows[chosen])
         return self._grant(chosen, holder)
 
@@ -113,6 +119,7 @@ class LeaseBook:
         del self._held[index]
         self._done[index] = True
         self._first_batch.pop(index, None)
+        self._first_given_s.pop(index, None)
         return True
 
     def is_done(self, index: int) -> bool:
@@ -129,7 +136,8 @@ class LeaseBook:
         return lost
 
     def _grant(self, index: int, holder: Holder) -> Grant:
-        return Grant(index, self._held[index].epoch, self._first_batch.get(index, 0))
+        first_batch, given_s = self._first_batch.get(index, 0), self._first_given_s[index]
+        return Grant(index, self._held[index].epoch, first_batch, given_s)
 
     def _choose(self, holder: Holder) -> int | None:
         """The first free lease of the trainer's own window, else of a window of nobody, else any."""

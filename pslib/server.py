@@ -149,7 +149,13 @@ class Server:
         config = joined.config
         self._endpoint.use_timing(config.timing)
         shards = [
-            Shard(config.partition_bits, config.dense_blocks, index, config.shard_threads)
+            Shard(
+                config.partition_bits,
+                config.dense_blocks,
+                index,
+                config.shard_threads,
+                memory_bytes=config.shard_memory_bytes,
+            )
             for index in range(config.shard_threads)
         ]
         for shard in shards:

@@ -20,9 +20,11 @@ from cython_ext.store import Store
 from pslib.errors import ConfigurationError
 from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
-from pslib.protocol.marks import Marks
-from pslib.protocol.messages import NOBODY, Adopt, Arrays, Erase, Image, Pull, Push, Release, Setup
-from pslib.stores import DenseBlocks, content_of, make_store
+from pslib.protocol.marks import Marks, record_salt
+from pslib.protocol.messages import NOBODY, Adopt, Arrays, Erase, Image, Maintain, Pull, Push, Release, Setup
+from pslib.shard_images import adopt_block, adopt_rows, image_of
+from pslib.shard_memory import MemoryRoom
+from pslib.stores import DenseBlocks, make_store
 from pslib.tables import DenseSpec, TableSpec
 
 __all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
@@ -40,6 +42,7 @@ class ShardCounters:
     updates_applied: int = 0
     rows_pushed: int = 0
     rows_pulled: int = 0
+    maintained: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class Shard:
         This shard's place among the shards of its server.
     marks : Marks
         Memory of applied pushes (tests plant broken ones here).
+    memory_bytes : int
+        What its tables may take; 0 is no limit.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Shard:
         index: int = 0,
         shards: int = 1,
         marks: Marks | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         self.partition_bits = partition_bits
         self.partitions = 1 << partition_bits
@@ -97,6 +103,7 @@ class Shard:
         self.tables: dict[str, TableSpec] = {}
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
+        self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
         self.owned = 0
         self._owner_hint: dict[int, int] = {}
         self._released: dict[int, Image] = {}
@@ -136,7 +143,7 @@ class Shard:
                 f"unit {unit} can't be released under map {version}: this server does not own it, "
                 f"or took part in a later move (map {known})"
             )
-        image = self._image(unit, version)
+        image = image_of(self, unit, version)
         self.owned &= ~(1 << unit)
         self._moved_at[unit] = version
         self._owner_hint[unit] = message.owner
@@ -158,6 +165,8 @@ class Shard:
         ConfigurationError
             When the image does not fit the tables here, or the unit is owned already by another move. Then
             nothing has changed.
+        MemoryLimitError
+            When there is no room for its rows; nothing has changed either.
         """
         unit, version = message.unit, message.map_version
         known = self._moved_at.get(unit, 0)
@@ -166,67 +175,21 @@ class Shard:
         if self.owned >> unit & 1:
             raise ConfigurationError(f"unit {unit} can't be adopted under map {version}: it is owned already")
         if unit < self.partitions:
-            self._adopt_rows(message)
+            adopt_rows(self, message)
             self._kind_of_partition[unit] = _MINE
         else:
-            self._adopt_block(message)
+            adopt_block(self, message)
         self.owned |= 1 << unit
         self._moved_at[unit] = version
         self._released.pop(unit, None)
         self._owner_hint.pop(unit, None)
         self.marks.adopt(unit, message.marks)
 
-    def _adopt_rows(self, message: Adopt) -> None:
-        """Import the rows of a partition; tables that the image lacks are empty in it."""
-        if unknown := sorted(set(message.keys) - set(self.stores)):
-            raise ConfigurationError(
-                f"unit {message.unit}: its image has table {unknown[0]!r}, "
-                f"this server has {sorted(self.stores)}"
-            )
-        rows = {}
-        for name, keys in message.keys.items():
-            spec = self.tables[name]
-            shapes = (keys.size, spec.dim), (keys.size, spec.state_floats)
-            rows[name] = [
-                content_of(message, f"{name}.weights", shapes[0]),
-                content_of(message, f"{name}.state", shapes[1]),
-            ]
-            if (partition_of(keys, self.partition_bits) != message.unit).any():
-                raise ConfigurationError(f"unit {message.unit}: its image has keys of other partitions")
-        for name, (weights, state) in rows.items():
-            self.stores[name].import_partition(message.unit, message.keys[name], weights, state)
-
-    def _adopt_block(self, message: Adopt) -> None:
-        """Take a dense block; without dense parameters here, only an image that has none either."""
-        if self.dense is None:
-            if message.content:
-                raise ConfigurationError(f"unit {message.unit}: dense parameters have not been set up here")
-            return
-        block = message.unit - self.partitions
-        start, stop = self.dense.bounds(block)
-        floats = self.dense.spec.optimizer.initial_state(stop - start).size
-        weights = content_of(message, "weights", (1, stop - start))
-        self.dense.put(block, weights[0], content_of(message, "state", (1, floats))[0])
-
     def forget_images(self, map_version: int) -> None:
         """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
         done = [unit for unit, image in self._released.items() if image.map_version <= map_version]
         for unit in done:
             del self._released[unit]
-
-    def _image(self, unit: int, map_version: int) -> Image:
-        keys: dict[str, NDArray[np.uint64]] = {}
-        content: dict[str, FloatRows] = {}
-        if unit < self.partitions:
-            for name, store in self.stores.items():
-                keys[name], content[f"{name}.weights"], content[f"{name}.state"] = store.export_partition(
-                    unit
-                )
-        elif self.dense:
-            block = unit - self.partitions
-            content["weights"] = self.dense.weights[block][None]
-            content["state"] = self.dense.state[block][None]
-        return Image(unit, map_version, self.marks.export(unit), content, keys)
 
     def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Places of the keys whose partition this shard owns, ascending."""
@@ -284,12 +247,12 @@ class Shard:
         selection = self._select(message.keys, message.blocks)
         for name, keys in selection.keys.items():
             places = selection.places[name]
-            store = self.stores[name]
+            store, now = self.stores[name], self.tables[name].now(message.step, message.time_s)
             if places is None:
-                store.pull(keys, rows[name])
+                store.pull(keys, rows[name], now)
             else:
                 found = np.empty((keys.size, rows[name].shape[1]), np.float32)
-                store.pull(keys, found)
+                store.pull(keys, found, now)
                 rows[name][places] = found
             self.counters.rows_pulled += keys.size
         if self.dense:
@@ -304,17 +267,58 @@ class Shard:
         ------
         FencedError
             When the lease has another holder by now.
+        MemoryLimitError
+            When it needs new rows and there is no room for them; nothing has changed.
         """
         selection = self._select(message.keys, message.blocks)
         fresh = self._fresh(message, selection)
         if fresh:
-            for name, keys in selection.keys.items():
-                gradients = _take(message.gradients[name], selection.places[name])
-                keep = self._keep(keys, selection.units, fresh)
-                self.stores[name].push(_take(keys, keep), _take(gradients, keep))
-                self.counters.rows_pushed += keys.size
+            self._push_rows(message, selection, fresh)
             self._push_dense(message, fresh)
             self._record(message, fresh)
+        return PushPart(selection.refused)
+
+    def _push_rows(self, message: Push, selection: _Selection, fresh: int) -> None:
+        kept = {
+            name: (keys, self._keep(keys, selection.units, fresh)) for name, keys in selection.keys.items()
+        }
+        fresh_keys = {name: _take(*pair) for name, pair in kept.items()}
+        self.room.make(fresh_keys, self.stores, self.tables)
+        salt = record_salt(message.stream, message.number)
+        for name, keys in fresh_keys.items():
+            places, keep = selection.places[name], kept[name][1]
+            counts = [
+                _take(_take(given[name], places), keep) if name in given else None
+                for given in (message.shows, message.clicks)
+            ]
+            gradients = _take(_take(message.gradients[name], places), keep)
+            now = self.tables[name].now(message.step, message.time_s)
+            self.stores[name].push(keys, gradients, salt=salt, now=now, shows=counts[0], clicks=counts[1])
+            self.counters.rows_pushed += selection.keys[name].size
+
+    def maintain(self, message: Maintain) -> PushPart:
+        """Let counts of a table fade, then rows leave by its rules, once in each partition of this shard.
+
+        Raises
+        ------
+        FencedError
+            When the lease has another holder by now.
+        """
+        named = mask_of_units(message.units)
+        theirs = named & self._responsible & ~self.owned
+        selection = _Selection({}, {}, self._refusals(units_of_mask(theirs)), named & self.owned)
+        fresh = self._fresh(message, selection)
+        if fresh:
+            spec, store = self.tables[message.table], self.stores[message.table]
+            partitions = units_of_mask(fresh).astype(np.uint32)
+            if message.decay and spec.decay_factor < 1:
+                store.decay(spec.decay_factor, partitions)
+            for rule in spec.eviction:
+                now = spec.now(message.step, message.time_s)
+                store.evict(rule.kind, rule.number, now, partitions)
+            self.marks.record(message.stream, message.number, fresh)
+            self.room.forget()
+            self.counters.maintained += fresh >> message.home & 1
         return PushPart(selection.refused)
 
     def erase(self, message: Erase) -> PushPart:
@@ -327,7 +331,7 @@ class Shard:
             self._record(message, fresh)
         return PushPart(selection.refused)
 
-    def _fresh(self, message: Push | Erase, selection: _Selection) -> int:
+    def _fresh(self, message: Push | Erase | Maintain, selection: _Selection) -> int:
         fresh = self.marks.fresh(message.stream, message.number, message.epoch, selection.units)
         self.marks.raise_floor(message.stream, message.all_acked_below)
         return fresh
@@ -360,6 +364,10 @@ class Shard:
         owned = self.owned >> self.partitions
         return [block for block in blocks.tolist() if owned >> block & 1]
 
+    def _refusals(self, units: NDArray[Any]) -> dict[int, int]:
+        """Units that this shard must refuse, and who owns them as far as it knows."""
+        return {unit: self._owner_hint.get(unit, NOBODY) for unit in units.tolist()}
+
     def _select(self, tables: Arrays, blocks: NDArray[np.uint32]) -> _Selection:
         """Split a request into what this shard owns and what it must refuse (siblings do their own)."""
         selection = _Selection({}, {})
@@ -373,8 +381,7 @@ class Shard:
                 places = order[: starts[1]]
                 mine, selection.places[name] = keys[places], places
                 refused = keys[order[starts[1] : starts[2]]]
-                for unit in partitions_touched(refused, self.partition_bits).tolist():
-                    selection.refused[unit] = self._owner_hint.get(unit, NOBODY)
+                selection.refused |= self._refusals(partitions_touched(refused, self.partition_bits))
             selection.keys[name] = mine
             selection.units |= mask_of_units(partitions_touched(mine, self.partition_bits))
         for block in blocks.tolist():

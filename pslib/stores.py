@@ -6,12 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.store import Store, apply_dense
-from pslib.errors import ConfigurationError
 from pslib.policies import STORAGES
-from pslib.protocol.messages import Adopt
 from pslib.tables import DenseSpec, TableSpec
 
-__all__ = ["DenseBlocks", "content_of", "make_store"]
+__all__ = ["DenseBlocks", "make_store"]
 
 FloatRows = NDArray[np.float32]
 
@@ -80,12 +78,3 @@ class DenseBlocks:
             self.state[block],
             gradient,
         )
-
-
-def content_of(message: Adopt, name: str, shape: tuple[int, int]) -> FloatRows:
-    """One array of an image, of the expected shape, or a ConfigurationError."""
-    found = message.content.get(name)
-    if found is None or found.dtype != np.float32 or found.shape != shape:
-        came = "nothing" if found is None else f"{found.dtype} {found.shape}"
-        raise ConfigurationError(f"unit {message.unit}: expected {name} as float32 {shape}, got {came}")
-    return found

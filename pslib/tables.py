@@ -232,6 +232,11 @@ class TableSpec:
         return names.index(self.compact.wide_from) if self.compact else 0
 
     @property
+    def wide_only_dim(self) -> int:
+        """Floats that a narrow row lacks."""
+        return sum(part.dim for part in self.parts[self.narrow_parts :]) if self.compact else 0
+
+    @property
     def decay_factor(self) -> float:
         """By what a maintenance multiplies all counts of the table; 1: nothing fades."""
         if self.score is not None:

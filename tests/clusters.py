@@ -41,6 +41,7 @@ class Trainers:
         timing: Timing | None = None,
         transport: Transport | None = None,
         listen: str = "memory:test:0",
+        server_memory_bytes: int = 0,
     ) -> None:
         config = ClusterConfig(
             servers=servers,
@@ -48,6 +49,7 @@ class Trainers:
             shard_threads=shard_threads,
             partition_bits=partition_bits,
             dense_blocks=dense_blocks,
+            server_memory_bytes=server_memory_bytes,
             timing=timing or Timing(),
         )
         self.embedded = Embedded(config, transport, listen)
@@ -103,11 +105,20 @@ def cluster_of(
     timing: Timing | None = None,
     transport: Transport | None = None,
     listen: str = "memory:test:0",
+    server_memory_bytes: int = 0,
 ) -> Iterator[Trainers]:
     """A cluster for the body; no thread of it is left behind."""
     before = own_threads()
     running = Trainers(
-        servers, trainers, shard_threads, partition_bits, dense_blocks, timing, transport, listen
+        servers,
+        trainers,
+        shard_threads,
+        partition_bits,
+        dense_blocks,
+        timing,
+        transport,
+        listen,
+        server_memory_bytes,
     )
     try:
         yield running

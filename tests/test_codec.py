@@ -41,6 +41,7 @@ def _messages(cls: type[Message]) -> st.SearchStrategy[Message]:
         int: U64,
         str: NAMES,
         bool: st.booleans(),
+        float: st.floats(allow_nan=False, allow_infinity=False),
         dict: st.dictionaries(NAMES, PLAIN, max_size=3),
         list: st.lists(PLAIN, max_size=3),
     }
@@ -74,6 +75,10 @@ PUSH = Push(
     gradients={"item": np.array([[1.0], [-2.0]], np.float32)},
     blocks=np.array([4], np.uint32),
     dense=np.array([0.5], np.float32),
+    step=300,
+    time_s=1.5,
+    shows={"item": np.array([3.0, 1.0], np.float32)},
+    clicks={"item": np.array([1.0, 0.0], np.float32)},
 )
 
 
@@ -119,12 +124,15 @@ class TestGoldenBytes:
 
     def test_a_push(self) -> None:
         assert [bytes(frame).hex() for frame in CODEC.encode(9, PUSH)] == [
-            "9601a464656d6fa45075736809970703010205"
-            "91a46974656d91a46974656d9492a275380293a26634020192a275340192a2663401",
+            "9602a464656d6fa450757368099b0703010205"
+            "91a46974656d91a46974656dcd012ccb3ff800000000000091a46974656d91a46974656d"
+            "9692a275380293a26634020192a275340192a266340192a266340292a2663402",
             "01000000000000000200000000000000",
             "0000803f000000c0",
             "04000000",
             "0000003f",
+            "000040400000803f",
+            "0000803f00000000",
         ]
 
     def test_an_answer_to_a_pull(self) -> None:
@@ -133,7 +141,7 @@ class TestGoldenBytes:
             rows, np.empty(0, np.float32), np.array([3], np.uint32), np.array([0xFFFF], np.uint16)
         )
         assert [bytes(frame).hex() for frame in CODEC.encode(2**64 - 1, answer)] == [
-            "9601a464656d6fa650756c6c6564cfffffffffffffffff"
+            "9602a464656d6fa650756c6c6564cfffffffffffffffff"
             "9191a46974656d9493a26634010292a266340092a275340192a2753201",
             "0000c03f00000040",
             "",
@@ -194,7 +202,7 @@ def _header(**changes: Any) -> bytes:
         "cluster": "demo",
         "kind": "Pull",
         "request_id": 1,
-        "values": [["t"]],
+        "values": [["t"], 0, 0.0],
         "arrays": [["u8", 1], ["u4", 0]],
     }
     return msgpack.packb(list((parts | changes).values()))
@@ -214,9 +222,9 @@ class TestWhatIsNotAMessage:
     @pytest.mark.parametrize(
         ("changes", "error"),
         [
-            ({"version": 2}, "protocol version: expected 1, got 2; install one pslib everywhere"),
+            ({"version": 1}, "protocol version: expected 2, got 1; install one pslib everywhere"),
             ({"version": True}, "protocol version"),
-            ({"version": [[]]}, "protocol version: expected 1, got list"),
+            ({"version": [[]]}, "protocol version: expected 2, got list"),
             ({"cluster": "other"}, "cluster id: expected 'demo', got 'other'; this is another cluster"),
             ({"cluster": {}}, "cluster id: expected 'demo', got dict"),
             ({"kind": "Nothing"}, "message kind: unknown 'Nothing'"),
@@ -226,7 +234,9 @@ class TestWhatIsNotAMessage:
             ({"request_id": 1.0}, "request_id"),
             ({"values": None}, "expected lists of values"),
             ({"values": []}, "keys: expected a list of names"),
-            ({"values": [["t"], 1]}, "more fields than the message has"),
+            ({"values": [["t"], 0, 0.0, 1]}, "more fields than the message has"),
+            ({"values": [["t"], 0, 0]}, "time_s: expected float, got int"),
+            ({"values": [["t"], 0, float("nan")]}, "time_s: expected a finite number, got nan"),
             ({"values": [["t", "t"]], "arrays": [["u8", 1], ["u8", 0]]}, "keys: expected distinct names"),
             ({"values": [[1]]}, "array name: expected a short string"),
             ({"values": [[["t"]]]}, "array name: expected a short string"),

@@ -444,9 +444,9 @@ class TestRefusedRequests:
 
     def test_an_answer_that_cannot_be_sent_is_a_failure_not_a_crash(self) -> None:
         """Marks of very many streams do not fit a header."""
-        server = OneServer(codec=Codec("demo", Limits(header_bytes_max=300)))
+        server = OneServer(codec=Codec("demo", Limits(header_bytes_max=1000)))
         server.ask(Setup({"tables": []}, 0, {}, NO_FLOATS))
-        for stream in range(200):
+        for stream in range(600):
             server.shards[0].marks.record(stream, 0, 0b1000)
         assert server.ask(Release(3, 1, 2)).code == "internal"
         assert isinstance(server.ask(Stats()), Result)
@@ -461,7 +461,7 @@ class TestRefusedRequests:
         server = self._server()
 
         class Broken:
-            def push(self, keys: Any, gradients: Any) -> None:
+            def push(self, keys: Any, gradients: Any, **_record: Any) -> None:
                 raise MemoryError
 
         server.shards[1].stores["t"] = Broken()  # type: ignore[assignment]

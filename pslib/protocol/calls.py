@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import PslibError
+from pslib.protocol.messages import Erase, Maintain, Message, Pull, Push
 
-__all__ = ["Acked", "Completed", "Part", "PullCall", "PushCall", "PushName"]
+__all__ = [
+    "Acked",
+    "Completed",
+    "Counts",
+    "MaintainCall",
+    "Moment",
+    "Part",
+    "PullCall",
+    "PushCall",
+    "PushName",
+]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -23,6 +35,26 @@ class PushName:
     stream: int
     number: int
     epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a record happens: the number of the batch in the training, and seconds; a table looks at one."""
+
+    step: int = 0
+    time_s: float = 0.0
+
+
+BEGINNING = Moment()
+"""The time of those who have none: no row has missed anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often each key of a push was shown and clicked, (n,) float32 each."""
+
+    shows: Rows
+    clicks: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +88,7 @@ class PullCall:
     keys: Mapping[str, Keys]
     rows: dict[str, Rows]
     dense: Rows
+    moment: Moment = BEGINNING
     started_s: float = 0.0
     open_parts: int = 0
 
@@ -67,18 +100,78 @@ class PushCall:
     name: PushName
     home: int
     gradients: Mapping[str, tuple[Keys, Rows]] | None
-    erased: Mapping[str, Keys]
+    keys: Mapping[str, Keys]
     dense: Rows
+    moment: Moment = BEGINNING
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    started_s: float = 0.0
+    open_parts: int = 0
+
+
+@dataclass(slots=True)
+class MaintainCall:
+    """A maintenance of one table on its way; it has no keys, and the units of its parts are partitions."""
+
+    name: PushName
+    home: int
+    table: str
+    decay: bool
+    moment: Moment
+    keys: Mapping[str, Keys] = field(default_factory=dict)
     started_s: float = 0.0
     open_parts: int = 0
 
 
 @dataclass(slots=True)
 class Part:
-    """What one message asks of one server: places in the call's arrays (None: all), and dense blocks."""
+    """What one message asks of one server.
+
+    ``places`` in the call's arrays (None: all), and dense ``blocks``, which for a maintenance are partitions.
+    """
 
     call: int
     server: int
     places: dict[str, NDArray[np.int32] | None]
     blocks: NDArray[np.uint32]
     bounces: int
+
+
+Call = PullCall | PushCall | MaintainCall
+
+
+def keys_of(call: Call, table: str, places: NDArray[np.int32] | None) -> Keys:
+    """Keys of a call at some places (None: all)."""
+    return _taken(call.keys[table], places)
+
+
+def message_of(call: Call, part: Part, floor: int, dense: Rows) -> Message:
+    """What a part of a call asks of its server.
+
+    Parameters
+    ----------
+    call, part
+        The call, and which of its places and blocks this server owns.
+    floor : int
+        All numbers of the call's stream below it are applied everywhere.
+    dense : (n,) float32
+        The gradient of the part's blocks.
+    """
+    keys = {table: keys_of(call, table, some) for table, some in part.places.items()}
+    step, time_s = call.moment.step, call.moment.time_s
+    if isinstance(call, PullCall):
+        return Pull(keys=keys, blocks=part.blocks, step=step, time_s=time_s)
+    name = call.name
+    named = (name.stream, name.number, name.epoch, floor, call.home)
+    if isinstance(call, MaintainCall):
+        return Maintain(*named, call.table, step, time_s, call.decay, part.blocks)
+    if call.gradients is None:
+        return Erase(*named, keys)
+    gradients = {table: _taken(call.gradients[table][1], some) for table, some in part.places.items()}
+    counted = [(table, some) for table, some in part.places.items() if table in call.counts]
+    shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
+    clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
+    return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks)
+
+
+def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any]:
+    return array if places is None else array[places]

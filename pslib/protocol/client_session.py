@@ -17,16 +17,31 @@ from cython_ext.hashing import partition_of
 from pslib.errors import (
     ConfigurationError,
     LocalProtocolError,
+    MemoryLimitError,
     PslibError,
     UnavailableError,
     WaitTimeoutError,
 )
 from pslib.partition_map import PartitionMap
-from pslib.protocol.calls import Acked, Completed, Part, PullCall, PushCall, PushName
-from pslib.protocol.messages import NOBODY, Erase, Failure, Message, Pull, Pulled, Push, Pushed
+from pslib.protocol.calls import (
+    BEGINNING,
+    Acked,
+    Call,
+    Completed,
+    Counts,
+    MaintainCall,
+    Moment,
+    Part,
+    PullCall,
+    PushCall,
+    PushName,
+    keys_of,
+    message_of,
+)
+from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.requests import RequestTable
 
-__all__ = ["ClientSession", "Completed", "PullCall", "PushName"]
+__all__ = ["ClientSession", "Completed", "Counts", "Moment", "PullCall", "PushName"]
 
 BOUNCE_PAUSE_S = 0.02
 """First pause of a part that has been refused twice; a partition in flight arrives in milliseconds."""
@@ -34,6 +49,8 @@ BOUNCE_PAUSE_MAX_S = 1.0
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
+NO_FLOATS = np.empty(0, np.float32)
+NO_BLOCKS = np.empty(0, np.uint32)
 
 
 class ClientSession:
@@ -66,7 +83,7 @@ class ClientSession:
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._block_size = -(-dense_length // partition_map.dense_blocks)
-        self._calls: dict[int, PullCall | PushCall] = {}
+        self._calls: dict[int, Call] = {}
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
         self._next_call = 1
@@ -80,12 +97,15 @@ class ClientSession:
 
     # --- calls --------------------------------------------------------------------------------------------
 
-    def pull(self, now_s: float, keys: Mapping[str, Keys], dense: bool = False) -> int:
+    def pull(
+        self, now_s: float, keys: Mapping[str, Keys], dense: bool = False, moment: Moment = BEGINNING
+    ) -> int:
         """Ask for rows (and all dense parameters); return the call's number. Keys may repeat."""
         self._check_tables(keys)
         rows = {name: np.empty((array.size, self.dims[name]), np.float32) for name, array in keys.items()}
-        call = PullCall(keys, rows, np.empty(self.dense_length if dense else 0, np.float32), now_s)
-        return self._begin(now_s, call, keys, dense)
+        vector = np.empty(self.dense_length if dense else 0, np.float32)
+        call = PullCall(keys, rows, vector, moment, now_s)
+        return self._begin(now_s, call, self._all_blocks() if dense else NO_BLOCKS)
 
     def push(
         self,
@@ -93,11 +113,13 @@ class ClientSession:
         name: PushName,
         gradients: Mapping[str, tuple[Keys, Rows]],
         dense: Rows | None = None,
+        moment: Moment = BEGINNING,
+        counts: Mapping[str, Counts] | None = None,
     ) -> int:
         """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call."""
         keys = {table: pair[0] for table, pair in gradients.items()}
         self._check_tables(keys)
-        vector = np.empty(0, np.float32) if dense is None else dense
+        vector = NO_FLOATS if dense is None else dense
         if vector.shape not in ((0,), (self.dense_length,)) or vector.dtype != np.float32:
             raise ConfigurationError(
                 f"dense gradient: expected ({self.dense_length},) float32, got {vector.shape} {vector.dtype}"
@@ -108,30 +130,37 @@ class ClientSession:
                 raise ConfigurationError(
                     f"gradients of {table}: expected {expected} float32, got {rows.shape} {rows.dtype}"
                 )
-        return self._begin_push(now_s, name, keys, gradients, vector)
+        for table, pair in (counts or {}).items():
+            if not pair.shows.shape == pair.clicks.shape == keys[table].shape:
+                raise ConfigurationError(f"counts of {table}: expected {keys[table].size} shows and clicks")
+        touched = self._touched(keys, vector.size > 0)
+        call = PushCall(name, _home(touched), gradients, keys, vector, moment, counts or {}, now_s)
+        return self._begin_push(now_s, call, touched.size)
 
     def erase(self, now_s: float, name: PushName, keys: Mapping[str, Keys]) -> int:
         """Erase rows under ``name``; return the call."""
         self._check_tables(keys)
-        return self._begin_push(now_s, name, keys, None, np.empty(0, np.float32))
+        touched = self._touched(keys, dense=False)
+        call = PushCall(name, _home(touched), None, keys, NO_FLOATS, started_s=now_s)
+        return self._begin_push(now_s, call, touched.size)
 
-    def _begin_push(
-        self,
-        now_s: float,
-        name: PushName,
-        keys: Mapping[str, Keys],
-        gradients: Mapping[str, tuple[Keys, Rows]] | None,
-        dense: Rows,
-    ) -> int:
+    def maintain(self, now_s: float, name: PushName, table: str, decay: bool, moment: Moment) -> int:
+        """Let counts fade and rows leave in all partitions of a table, under ``name``; return the call."""
+        self._check_tables({table: np.empty(0, np.uint64)})
+        call = MaintainCall(name, 0, table, decay, moment, started_s=now_s)
+        return self._begin(now_s, call, np.arange(self.map.partitions, dtype=np.uint32))
+
+    def _touched(self, keys: Mapping[str, Keys], dense: bool) -> NDArray[np.uint32]:
+        """All units of these keys and, with ``dense``, of the dense parameters; ascending."""
         units = [partitions_touched(array, self.map.partition_bits) for array in keys.values()]
-        if dense.size:
+        if dense:
             units.append(self.map.partitions + self._all_blocks())
-        touched = np.unique(np.concatenate(units)) if units else np.empty(0, np.uint32)
-        home = int(touched[0]) if touched.size else 0
-        push = PushCall(name, home, gradients, keys, dense, now_s)
-        call = self._begin(now_s, push, keys, dense.size > 0)
-        self.pushes_sent += bool(touched.size)
-        self.updates_sent += touched.size
+        return np.unique(np.concatenate(units)) if units else NO_BLOCKS
+
+    def _begin_push(self, now_s: float, push: PushCall, units: int) -> int:
+        call = self._begin(now_s, push, self._all_blocks() if push.dense.size else NO_BLOCKS)
+        self.pushes_sent += bool(units)
+        self.updates_sent += units
         return call
 
     def open_stream(self, stream: int, first_number: int) -> None:
@@ -166,14 +195,13 @@ class ClientSession:
         used = -(-self.dense_length // self._block_size) if self.dense_length else 0
         return np.arange(used, dtype=np.uint32)
 
-    def _begin(self, now_s: float, call: PullCall | PushCall, keys: Mapping[str, Keys], dense: bool) -> int:
+    def _begin(self, now_s: float, call: Call, blocks: NDArray[np.uint32]) -> int:
         number = self._next_call
         self._next_call += 1
         self._calls[number] = call
-        blocks = self._all_blocks() if dense else np.empty(0, np.uint32)
         queued = len(self.requests.outbox)
         try:
-            self._split(now_s, number, {name: None for name in keys}, blocks, bounces=0)
+            self._split(now_s, number, {name: None for name in call.keys}, blocks, bounces=0)
         except LocalProtocolError:  # a part is too large: then no other part may be sent either
             del self.requests.outbox[queued:], self._calls[number]
             self._cancel_parts(number)
@@ -200,51 +228,36 @@ class ClientSession:
             return parts.setdefault(server, Part(number, server, {}, np.empty(0, np.uint32), bounces))
 
         for name, some in places.items():
-            keys = self._keys_of(call, name, some)
+            keys = keys_of(call, name, some)
             order, starts = group_by_owner(keys, bits, self._owners[: self.map.partitions], servers)
             for server in np.flatnonzero(np.diff(starts)).tolist():
                 chosen = order[starts[server] : starts[server + 1]]
                 whole = chosen.size == keys.size and some is None
                 part_of(server).places[name] = None if whole else (chosen if some is None else some[chosen])
-        owners = self._owners[self.map.partitions + blocks]
+        owners = self._owners[self._first_unit(call) + blocks]
         for server in np.unique(owners).tolist():
             part_of(server).blocks = blocks[owners == server]
         delay_s = 0.0 if bounces < 2 else min(BOUNCE_PAUSE_S * 2 ** min(bounces - 2, 6), BOUNCE_PAUSE_MAX_S)
         patience_s = call.started_s + self.requests.timing.request_s - now_s
         for server, part in sorted(parts.items()):
-            message = self._message(call, part)
+            floor = 0 if isinstance(call, PullCall) else self.acked_below(call.name.stream)
+            message = message_of(call, part, floor, self._cut(call, part.blocks))
             ticket = self.requests.start(now_s, self.map.addresses[server], message, delay_s, patience_s)
             self._parts[ticket] = part
             call.open_parts += 1
 
-    @staticmethod
-    def _keys_of(call: PullCall | PushCall, name: str, places: NDArray[np.int32] | None) -> Keys:
-        keys = call.keys[name] if isinstance(call, PullCall) else call.erased[name]
-        return keys if places is None else keys[places]
-
-    def _message(self, call: PullCall | PushCall, part: Part) -> Message:
-        keys = {name: self._keys_of(call, name, some) for name, some in part.places.items()}
-        if isinstance(call, PullCall):
-            return Pull(keys=keys, blocks=part.blocks)
-        name = call.name
-        floor = self._streams.setdefault(name.stream, Acked(0)).floor
-        if call.gradients is None:
-            return Erase(name.stream, name.number, name.epoch, floor, call.home, keys)
-        gradients = {
-            table: call.gradients[table][1] if some is None else call.gradients[table][1][some]
-            for table, some in part.places.items()
-        }
-        dense = self._cut(call.dense, part.blocks)
-        return Push(
-            name.stream, name.number, name.epoch, floor, call.home, keys, gradients, part.blocks, dense
-        )
+    def _first_unit(self, call: Call) -> int:
+        """The unit that number 0 among the blocks of a call stands for."""
+        return 0 if isinstance(call, MaintainCall) else self.map.partitions
 
     def _bounds(self, block: int) -> tuple[int, int]:
         size = self._block_size
         return min(block * size, self.dense_length), min((block + 1) * size, self.dense_length)
 
-    def _cut(self, dense: Rows, blocks: NDArray[np.uint32]) -> Rows:
-        if blocks.size * self._block_size >= self.dense_length:
+    def _cut(self, call: Call, blocks: NDArray[np.uint32]) -> Rows:
+        """The gradient of these dense blocks, side by side."""
+        dense = call.dense if isinstance(call, PushCall) else NO_FLOATS
+        if not dense.size or blocks.size * self._block_size >= self.dense_length:
             return dense
         pieces = [dense[slice(*self._bounds(block))] for block in blocks.tolist()]
         return np.concatenate(pieces) if pieces else np.empty(0, np.float32)
@@ -275,13 +288,13 @@ class ClientSession:
             self._finish(part.call, None)
         return True
 
-    def _fits(self, call: PullCall | PushCall, part: Part, message: Pulled | Pushed) -> bool:
+    def _fits(self, call: Call, part: Part, message: Pulled | Pushed) -> bool:
         """Whether an answer has the shapes of its question: bytes from outside index our arrays below."""
         units = message.refused_units
         if units.size != message.refused_owners.size or (units >= self.map.owners.size).any():
             return False
-        if isinstance(call, PushCall) or isinstance(message, Pushed):
-            return isinstance(call, PushCall) and isinstance(message, Pushed)
+        if not isinstance(call, PullCall) or isinstance(message, Pushed):
+            return not isinstance(call, PullCall) and isinstance(message, Pushed)
         sizes = {n: call.keys[n].size if some is None else some.size for n, some in part.places.items()}
         shapes = {name: (size, self.dims[name]) for name, size in sizes.items()}
         floats = sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
@@ -309,7 +322,7 @@ class ClientSession:
             call.dense[first:last] = message.dense[start : start + last - first]
             start += last - first
 
-    def _go_on(self, now_s: float, call: PullCall | PushCall, part: Part, message: Pulled | Pushed) -> None:
+    def _go_on(self, now_s: float, call: Call, part: Part, message: Pulled | Pushed) -> None:
         """Send what was refused to the owners that the refusal names."""
         units, owners = message.refused_units, message.refused_owners
         named = (owners != NOBODY) & (owners < self.map.servers)
@@ -318,11 +331,11 @@ class ClientSession:
         refused[units] = True
         places: dict[str, NDArray[Any] | None] = {}
         for name, some in part.places.items():
-            keys = self._keys_of(call, name, some)
+            keys = keys_of(call, name, some)
             hit = np.flatnonzero(refused[partition_of(keys, self.map.partition_bits)]).astype(np.int32)
             if hit.size:
                 places[name] = hit if some is None else some[hit]
-        blocks = part.blocks[refused[self.map.partitions + part.blocks]]
+        blocks = part.blocks[refused[self._first_unit(call) + part.blocks]]
         if now_s - call.started_s >= self.requests.timing.request_s:
             text = f"waited {now_s - call.started_s:.0f} s for an owner of unit {units[0]}"
             last = f"server {part.server} at {self.map.addresses[part.server]} refused it last"
@@ -336,7 +349,7 @@ class ClientSession:
 
     def _finish(self, number: int, error: PslibError | None) -> None:
         call = self._calls[number]
-        if isinstance(call, PushCall):
+        if not isinstance(call, PullCall):
             del self._calls[number]
             if error is None:
                 self._streams.setdefault(call.name.stream, Acked(0)).add(call.name.number)
@@ -352,8 +365,15 @@ class ClientSession:
             self.requests.cancel(ticket)
 
 
+def _home(touched: NDArray[np.uint32]) -> int:
+    """The one unit by which a push is counted."""
+    return int(touched[0]) if touched.size else 0
+
+
 def _error_of(failure: Failure, address: str) -> PslibError:
     text = f"server at {address}: {failure.text}"
+    if failure.code == "memory-limit":
+        return MemoryLimitError(text)
     return (
         ConfigurationError(text)
         if failure.code in ("configuration", "unknown-table")

@@ -20,7 +20,7 @@ from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["PROTOCOL_VERSION", "Codec", "Envelope"]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Buffer = bytes | bytearray | memoryview
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -255,6 +255,8 @@ def _plain(spec: _Field, value: Any) -> Any:
         raise TypeError(f"{spec.name}: expected {expected}, got {type(value).__name__}")
     if isinstance(value, int) and not 0 <= value < _UINT64_END:
         raise ValueError(f"{spec.name}: expected 0..2^64-1")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{spec.name}: expected a finite number, got {value}")
     if isinstance(value, str) and len(value) > _NAME_CHARS_MAX:
         raise ValueError(f"{spec.name}: longer than {_NAME_CHARS_MAX} characters")
     return value

@@ -17,6 +17,7 @@ from pslib.config import ClusterConfig
 from pslib.leases import LeaseBook, stream_of
 from pslib.membership import Member, Membership
 from pslib.metrics import ScoreCounts
+from pslib.protocol.counters import SERVER_COUNTERS
 from pslib.protocol.messages import (
     Beat,
     Done,
@@ -54,7 +55,6 @@ _SUMMED = (
     "bytes_sent",
     "bytes_received",
 )
-_SERVER_SUMMED = ("rows", "parameters", "memory_bytes", "pushes_applied", "updates_applied")
 
 
 @dataclass(slots=True)
@@ -274,10 +274,12 @@ class CoordinatorSession:
         if job.book.done:
             return Lease("done", 0, 0, 0, 0)
         holding = [int(stream) & 0xFFFFFFFF for stream in message.holding if int(stream) >> 32 == message.job]
-        grant = job.book.next((message.rank, message.incarnation), holding)
+        since_s = now_s - (now_s if self._started_s is None else self._started_s)
+        grant = job.book.next((message.rank, message.incarnation), holding, since_s)
         if grant is None:
             return Lease("wait", 0, 0, 0, 0)
-        return Lease("held", stream_of(message.job, grant.index), grant.index, grant.epoch, grant.first_batch)
+        stream = stream_of(message.job, grant.index)
+        return Lease("held", stream, grant.index, grant.epoch, grant.first_batch, grant.time_s)
 
     def _end_lease(self, now_s: float, message: EndLease) -> Message:
         job = self._job_of(message)
@@ -334,7 +336,7 @@ class CoordinatorSession:
 
     def status(self, now_s: float) -> dict[str, Any]:
         """Cumulative counters of the whole cluster, and what it is doing."""
-        values: dict[str, Any] = dict.fromkeys((*_SUMMED, *_SERVER_SUMMED), 0)
+        values: dict[str, Any] = dict.fromkeys((*_SUMMED, *SERVER_COUNTERS), 0)
         positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
         staleness_max = 0
         for member in self.members.trainers:
@@ -344,7 +346,7 @@ class CoordinatorSession:
             negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
             staleness_max = max(staleness_max, member.progress.get("staleness_max", 0))
         for member in self.members.servers:
-            for key in _SERVER_SUMMED:
+            for key in SERVER_COUNTERS:
                 values[key] += member.progress.get(key, 0)
         fits = [job for job in self.jobs if job.what == "fit"]
         running = fits[-1] if fits else None

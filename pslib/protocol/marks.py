@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FencedError", "Marks"]
+import numpy as np
+
+from cython_ext.hashing import mix64
+
+__all__ = ["FencedError", "Marks", "record_salt"]
+
+
+def record_salt(stream: int, number: int) -> int:
+    """Random bits of a record: a hash of its name alone, so the same however the push is split."""
+    return int(mix64(mix64(np.array([stream], np.uint64)) ^ np.uint64(number))[0])
 
 
 class FencedError(Exception):

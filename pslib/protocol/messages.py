@@ -32,6 +32,7 @@ __all__ = [
     "Lease",
     "Leave",
     "Load",
+    "Maintain",
     "Message",
     "NextLease",
     "OpenJob",
@@ -83,6 +84,11 @@ def arrays(dtype: DTypeLike | None, ndim: int = 1) -> Any:
     return field(metadata={"arrays": ArrayRule(None if dtype is None else np.dtype(dtype), ndim)})
 
 
+def no_arrays(dtype: DTypeLike, ndim: int = 1) -> Any:
+    """Declare a field that is a mapping of names to arrays, and empty when it is not given."""
+    return field(default_factory=dict, metadata={"arrays": ArrayRule(np.dtype(dtype), ndim)})
+
+
 class Message:
     """Base of all messages; ``kind`` is its name on the wire (the class name)."""
 
@@ -108,10 +114,15 @@ class Setup(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pull(Message):
-    """Read rows and dense blocks; creates nothing."""
+    """Read rows and dense blocks; creates nothing.
+
+    ``step`` and ``time_s`` are the reader's time: weight decay that a row has missed shows in the answer.
+    """
 
     keys: Arrays = arrays(np.uint64)
     blocks: NDArray[np.uint32] = array(np.uint32)
+    step: int = 0
+    time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,9 @@ class Push(Message):
     """Gradients of distinct keys and of dense blocks, named (stream, number).
 
     ``epoch`` fences the holder of a lease; all numbers below ``all_acked_below`` are applied everywhere;
-    ``home`` is the one unit by which the whole push is counted (`pushes_applied`).
+    ``home`` is the one unit by which the whole push is counted (`pushes_applied`). ``step`` and ``time_s``
+    are its time: a server never looks at a clock. ``shows`` and ``clicks`` say how often each key was shown
+    and clicked, of the tables that need it (`TableSpec.takes_counts`); without them 1 and 0.
     """
 
     stream: int
@@ -141,6 +154,10 @@ class Push(Message):
     gradients: Arrays = arrays(np.float32, 2)
     blocks: NDArray[np.uint32] = array(np.uint32)
     dense: NDArray[np.float32] = array(np.float32)
+    step: int = 0
+    time_s: float = 0.0
+    shows: Arrays = no_arrays(np.float32)
+    clicks: Arrays = no_arrays(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +170,25 @@ class Erase(Message):
     all_acked_below: int
     home: int
     keys: Arrays = arrays(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain(Message):
+    """Let counts of ``table`` fade (``decay``) and rows leave by its rules, in these ``units``.
+
+    Named and marked like a push, by unit: a second copy does nothing. Answered by `Pushed`.
+    """
+
+    stream: int
+    number: int
+    epoch: int
+    all_acked_below: int
+    home: int
+    table: str
+    step: int
+    time_s: float
+    decay: bool
+    units: NDArray[np.uint32] = array(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +341,18 @@ class NextLease(Message):
 
 @dataclass(frozen=True, slots=True)
 class Lease(Message):
-    """A lease (``state`` "held"), none now ("wait") or none any more ("done")."""
+    """A lease (``state`` "held"), none now ("wait") or none any more ("done").
+
+    ``time_s`` is the coordinator's time, since the cluster began, when it first gave this lease to anybody:
+    the time of all records of the lease, whoever sends them.
+    """
 
     state: str
     stream: int
     index: int
     epoch: int
     first_batch: int
+    time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,10 +416,10 @@ class Result(Message):
 class Failure(Message):
     """The request was refused. Asked again under the same name, it is exact.
 
-    A push that one shard refuses may have been applied by another (``fenced``, ``internal``): marks say to
-    which units, so the same push under the same name still counts once. All other refusals change nothing.
-    ``code`` is one of protocol, configuration, fenced, unknown-table, checkpoint,
-    unavailable, internal.
+    A push that one shard refuses may have been applied by another (``fenced``, ``memory-limit``,
+    ``internal``): marks say to which units, so the same push under the same name still counts once. All other
+    refusals change nothing. ``code`` is one of protocol, configuration, fenced, memory-limit, unknown-table,
+    checkpoint, unavailable, internal.
     """
 
     code: str

@@ -7,15 +7,22 @@ so a second copy of a push is answered after the first has been applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import CheckpointError, LocalProtocolError, PslibError, RemoteProtocolError
+from pslib.errors import (
+    CheckpointError,
+    LocalProtocolError,
+    MemoryLimitError,
+    PslibError,
+    RemoteProtocolError,
+)
 from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
@@ -24,6 +31,7 @@ from pslib.protocol.messages import (
     Failure,
     Image,
     Load,
+    Maintain,
     Message,
     Pull,
     Pulled,
@@ -42,7 +50,13 @@ __all__ = ["Job", "Reply", "ServerSession", "merge_results", "run_on_shard", "sh
 FAILURE_CHARS_MAX = 1000
 """An error text must fit a message, whatever it quotes."""
 
-REQUESTS = (Setup, Pull, Push, Erase, Stats, Save, Load, Release, Adopt)
+TIME_S_MAX = 1e12
+"""31,000 years; tables keep times in float32, which ends at 3e38."""
+
+REQUESTS = (Setup, Pull, Push, Erase, Maintain, Stats, Save, Load, Release, Adopt)
+SHOWS_MIN = float(np.finfo(np.float32).tiny)
+"""A key that is pushed has been shown."""
+
 FileWork = Callable[[Shard, Message], dict[str, Any]]
 
 
@@ -77,11 +91,15 @@ def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
         return Failure("fenced", str(error))
     except CheckpointError as error:
         return Failure("checkpoint", str(error))
+    except MemoryLimitError as error:
+        return Failure("memory-limit", str(error))
     except PslibError as error:
         return Failure("configuration", str(error))
     except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
         message, text = job.message, f"{type(error).__name__}: {error}"
-        if isinstance(message, Push | Erase):  # perhaps half applied: no mark can make a retry exact any more
+        if isinstance(
+            message, Push | Erase | Maintain
+        ):  # perhaps half applied: no mark can make a retry exact any more
             shard.broken = f"{message.kind} ({message.stream}, {message.number}) ended half-way: {text}"
         return Failure("internal", text)
 
@@ -98,8 +116,8 @@ def _run(shard: Shard, job: Job, files: FileWork) -> Any:
 
 
 def _run_rare(shard: Shard, message: Message) -> Any:
-    if isinstance(message, Erase):
-        return shard.erase(message)
+    if isinstance(message, Erase | Maintain):
+        return shard.erase(message) if isinstance(message, Erase) else shard.maintain(message)
     if isinstance(message, Setup):
         return shard.setup(message)
     if isinstance(message, Release | Adopt):
@@ -110,21 +128,29 @@ def _run_rare(shard: Shard, message: Message) -> Any:
 
 
 def shard_stats(shard: Shard) -> dict[str, Any]:
-    """Counters of one shard, to be summed over shards and servers."""
+    """Counters of one shard, to be summed over shards and servers.
+
+    ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` say of what it consists and
+    what policies have done.
+    """
     totals = {
         "pushes_applied": shard.counters.pushes_applied,
         "updates_applied": shard.counters.updates_applied,
         "rows_pushed": shard.counters.rows_pushed,
         "rows_pulled": shard.counters.rows_pulled,
+        "maintained": shard.counters.maintained,
+        "memory_limit_bytes": shard.room.limit_bytes,
         "rows": 0,
         "parameters": 0,
         "memory_bytes": 0,
-    }
+    } | dict.fromkeys(STORE_COUNTERS, 0)
     for name, store in shard.stores.items():
-        stats = store.stats()
+        stats, spec = store.stats(), shard.tables[name]
         totals["rows"] += stats["rows"]
-        totals["parameters"] += stats["rows"] * shard.tables[name].dim
-        totals["memory_bytes"] += stats["index_bytes"] + stats["row_bytes"] + stats["directory_bytes"]
+        totals["parameters"] += stats["rows"] * spec.dim - stats["narrow_rows"] * spec.wide_only_dim
+        totals["memory_bytes"] += stats["resident_bytes"]
+        for counter in STORE_COUNTERS:
+            totals[counter] += stats[counter]
     if shard.dense:
         totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
     return totals
@@ -185,16 +211,31 @@ class ServerSession:
             return Failure("protocol", f"a server does not take {message.kind}")
         if isinstance(message, Release | Adopt):
             return self._unit_problem("unit", message.unit)
+        if isinstance(message, Maintain):
+            return self._maintain_problem(message)
         if not isinstance(message, Pull | Push | Erase):
             return None
-        tables = self.shards[0].tables
-        for name in message.keys:
-            if name not in tables:
-                return Failure("unknown-table", f"table {name!r} is unknown; tables: {sorted(tables)}")
-        problem = self._dense_problem(message)
+        problem = self._table_problem(message.keys) or self._dense_problem(message)
+        if not isinstance(message, Erase):
+            problem = problem or _time_problem(message.time_s)
         if isinstance(message, Pull):
             return problem or self._answer_problem(message)
-        return problem or self._unit_problem("home unit", message.home) or self._gradient_problem(message)
+        problem = problem or self._unit_problem("home unit", message.home)
+        return problem or (None if isinstance(message, Erase) else self._gradient_problem(message))
+
+    def _table_problem(self, names: Iterable[str]) -> Failure | None:
+        tables = self.shards[0].tables
+        unknown = [name for name in names if name not in tables]
+        if not unknown:
+            return None
+        return Failure("unknown-table", f"table {unknown[0]!r} is unknown; tables: {sorted(tables)}")
+
+    def _maintain_problem(self, message: Maintain) -> Failure | None:
+        problem = self._table_problem([message.table]) or self._unit_problem("home unit", message.home)
+        partitions = self.shards[0].partitions
+        if message.units.size and int(message.units.max()) >= partitions:
+            return Failure("configuration", f"units: expected partitions in 0..{partitions - 1}")
+        return problem or _time_problem(message.time_s)
 
     def _unit_problem(self, what: str, unit: int) -> Failure | None:
         units = self.shards[0].partitions + self.shards[0].dense_blocks
@@ -228,9 +269,7 @@ class ServerSession:
             )
         return None
 
-    def _gradient_problem(self, message: Push | Erase) -> Failure | None:
-        if not isinstance(message, Push):
-            return None
+    def _gradient_problem(self, message: Push) -> Failure | None:
         if set(message.gradients) != set(message.keys):
             return Failure("configuration", "gradients and keys name different tables")
         for name, keys in message.keys.items():
@@ -238,7 +277,7 @@ class ServerSession:
             if message.gradients[name].shape != expected:
                 got = message.gradients[name].shape
                 return Failure("configuration", f"gradients of {name}: expected {expected}, got {got}")
-        return None
+        return _count_problem(message)
 
     def _make_outputs(self, job: Job, message: Pull) -> None:
         first = self.shards[0]
@@ -257,7 +296,7 @@ class ServerSession:
         failures = [result for result in results if isinstance(result, Failure)]
         if failures:
             return failures[0]
-        if isinstance(job.message, Pull | Push | Erase):
+        if isinstance(job.message, Pull | Push | Erase | Maintain):
             return self._answer_split(job, results)
         if isinstance(job.message, Setup | Adopt):
             return Done()
@@ -272,6 +311,23 @@ class ServerSession:
         if isinstance(job.message, Pull):
             return Pulled(job.rows, job.dense, units, owners)
         return Pushed(units, owners)
+
+
+def _time_problem(time_s: float) -> Failure | None:
+    if 0 <= time_s <= TIME_S_MAX:
+        return None
+    return Failure("configuration", f"time_s: expected 0..{TIME_S_MAX:g}, got {time_s:g}")
+
+
+def _count_problem(message: Push) -> Failure | None:
+    """Whether shows and clicks are of keys of this push, shows above 0 and clicks not below."""
+    for what, given, least in (("shows", message.shows, SHOWS_MIN), ("clicks", message.clicks, 0.0)):
+        for name, counts in given.items():
+            if name not in message.keys or counts.shape != message.keys[name].shape:
+                return Failure("configuration", f"{what} of {name}: expected one for each of its keys")
+            if not (np.isfinite(counts) & (counts >= least)).all():
+                return Failure("configuration", f"{what} of {name}: expected finite numbers >= {least:g}")
+    return None
 
 
 def merge_results(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -97,8 +97,9 @@ class RunRecorder:
             Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples,
             loss_sum, bins_positive and bins_negative (512 counts of `LogitBins`), staleness_sum,
             staleness_count, staleness_max, pushes_sent, pushes_applied, updates_sent, updates_applied, rows,
-            memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters, results (a list that
-            grows), error. What is missing counts as zero. Counters that fall begin a new count.
+            memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters, `TABLE_COUNTERS`,
+            results (a list that grows), error. What is missing counts as zero. Counters that fall begin a new
+            count.
         """
         now_s = self._clock.now_s() - self._start_s
         before, self._status = self._status, Status.of(status)
@@ -178,6 +179,7 @@ class RunRecorder:
                 "updates_applied": status.updates_applied,
                 "rows": status.rows,
                 "memory_bytes": status.memory_bytes,
+                **status.table,
                 "bytes_sent": status.bytes_sent,
                 "bytes_received": status.bytes_received,
                 "servers": status.servers,
@@ -246,6 +248,7 @@ class RunRecorder:
             "rows": status.rows,
             "parameters": status.parameters,
             "memory_bytes": status.memory_bytes,
+            **status.table,
             "pushes_sent": status.pushes_sent,
             "pushes_applied": status.pushes_applied,
             "updates_sent": status.updates_sent,

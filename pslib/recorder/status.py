@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.metrics import LOGIT_BINS, LogitBins
+from pslib.protocol.counters import TABLE_COUNTERS
 
 __all__ = ["Status", "Window", "auc_of"]
 
@@ -48,6 +49,8 @@ class Status:
     bins_positive: NDArray[np.int64] = field(default_factory=_no_bins)
     bins_negative: NDArray[np.int64] = field(default_factory=_no_bins)
     results: Sequence[Mapping[str, Any]] = ()
+    table: Mapping[str, int] = field(default_factory=dict)
+    """`TABLE_COUNTERS`: of what memory consists, and what admission, promotion and eviction have done."""
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Status:
@@ -59,6 +62,7 @@ class Status:
                 values[name] = np.asarray(values[name]).astype(np.int64)
             else:
                 values.pop(name, None)
+        values["table"] = {name: int(given.get(name, 0)) for name in TABLE_COUNTERS}
         return Status(**values)
 
     @property

@@ -1,0 +1,36 @@
+"""Counters that travel with heartbeats, summed over shards and servers."""
+
+from __future__ import annotations
+
+__all__ = ["SERVER_COUNTERS", "STORE_COUNTERS", "TABLE_COUNTERS"]
+
+STORE_COUNTERS = (
+    "narrow_rows",
+    "index_bytes",
+    "row_bytes",
+    "free_bytes",
+    "filter_bytes",
+    "directory_bytes",
+    "counted_keys",
+    "turned_away",
+    "admitted",
+    "promoted",
+    "evicted_age",
+    "evicted_norm",
+    "evicted_score",
+    "evicted_share",
+)
+"""Of `Store.stats`: what heartbeats, status and records show of every table."""
+
+TABLE_COUNTERS = ("memory_limit_bytes", "maintained", *STORE_COUNTERS)
+"""All that records show of tables beside rows, parameters and memory_bytes."""
+
+SERVER_COUNTERS = (
+    "rows",
+    "parameters",
+    "memory_bytes",
+    "pushes_applied",
+    "updates_applied",
+    *TABLE_COUNTERS,
+)
+"""What the coordinator sums over servers."""

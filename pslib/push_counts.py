@@ -1,0 +1,105 @@
+"""What goes into a push: checked keys and gradients, and how often each key was shown and clicked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.distinct import distinct
+from cython_ext.ragged_pool import scatter_add_rows
+from pslib.batch import Batch
+from pslib.errors import ConfigurationError
+from pslib.protocol.calls import Counts
+
+__all__ = ["batch_counts", "checked_keys", "checked_pair", "counts_of", "kind_of", "summed"]
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
+
+def kind_of(value: Any) -> str:
+    """Shape and dtype of an array, type of anything else: for errors."""
+    return f"{value.shape} {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def checked_keys(table: str, keys: Any) -> Keys:
+    """Keys of a call, contiguous; ConfigurationError when they are no (n,) uint64."""
+    if not isinstance(keys, np.ndarray) or keys.dtype != np.uint64 or keys.ndim != 1:
+        raise ConfigurationError(f"keys of {table}: expected (n,) uint64, got {kind_of(keys)}")
+    return np.ascontiguousarray(keys)
+
+
+def checked_pair(table: str, keys: Any, rows: Any, dim: int | None) -> tuple[Keys, Rows]:
+    """Keys and gradients of a push, contiguous; without ``dim`` (an unknown table) only keys are looked at.
+
+    Raises
+    ------
+    ConfigurationError
+        When an array has another type or shape.
+    """
+    keys = checked_keys(table, keys)
+    shape = (keys.size, dim)
+    fits = isinstance(rows, np.ndarray) and rows.dtype == np.float32 and rows.shape == shape
+    if dim is not None and not fits:
+        raise ConfigurationError(f"gradients of {table}: expected {shape} float32, got {kind_of(rows)}")
+    return keys, np.ascontiguousarray(rows)
+
+
+def counts_of(
+    table: str, keys: Keys, shows: Mapping[str, Rows] | None, clicks: Mapping[str, Rows] | None
+) -> Counts | None:
+    """Shows and clicks that a caller has given for the keys of a table; None when neither is there.
+
+    Raises
+    ------
+    ConfigurationError
+        When an array has another shape or type.
+    """
+    given = [None if some is None else some.get(table) for some in (shows, clicks)]
+    if given[0] is None and given[1] is None:
+        return None
+    checked = []
+    for what, counts, default in (("shows", given[0], 1), ("clicks", given[1], 0)):
+        one = np.full(keys.size, default, np.float32) if counts is None else counts
+        if not isinstance(one, np.ndarray) or one.dtype != np.float32 or one.shape != keys.shape:
+            raise ConfigurationError(
+                f"{what} of {table}: expected ({keys.size},) float32, got {kind_of(one)}"
+            )
+        checked.append(np.ascontiguousarray(one))
+    return Counts(checked[0], checked[1])
+
+
+def summed(
+    keys: Keys, gradients: Rows, counts: Counts | None, takes_counts: bool
+) -> tuple[tuple[Keys, Rows], Counts | None]:
+    """Gradients and counts of repeated keys added up, in order; without counts a key occurs once a time."""
+    unique, places = distinct(keys)
+    if unique.size == keys.size:
+        return (keys, gradients), counts
+    if counts is None and takes_counts:
+        counts = Counts(np.ones(keys.size, np.float32), np.zeros(keys.size, np.float32))
+    pair = unique, scatter_add_rows(gradients, places, unique.size)
+    if counts is None:
+        return pair, None
+    both = scatter_add_rows(np.stack([counts.shows, counts.clicks], axis=1), places, unique.size)
+    return pair, Counts(*np.ascontiguousarray(both.T))
+
+
+def batch_counts(batch: Batch) -> Counts:
+    """How often each distinct key of a batch occurs, and in how many clicked examples it does.
+
+    A key that stands twice in one example was shown twice.
+    """
+    labels = batch.labels.astype(np.float32, copy=False)
+    places = [batch.sparse.reshape(-1)]
+    clicked = [np.repeat(labels, batch.sparse.shape[1])]
+    for ragged in batch.ragged.values():
+        places.append(ragged.values)
+        clicked.append(np.repeat(labels, ragged.lengths))
+    flat = np.concatenate(places)
+    both = np.ones((flat.size, 2), np.float32)
+    both[:, 1] = np.concatenate(clicked)
+    return Counts(*np.ascontiguousarray(scatter_add_rows(both, flat, batch.keys.size).T))

@@ -1,0 +1,122 @@
+"""The memory limit of a shard: room for new rows is found before a push changes anything.
+
+What a table has taken is its own account (``Store.stats``): address space that it holds for growth counts for
+nothing, pages that it has used count, whether rows fill them or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.store import Store
+from pslib.errors import MemoryLimitError
+from pslib.policies import WHEN_FULL, ByBloom
+from pslib.row_layout import RowLayout
+from pslib.tables import TableSpec
+
+__all__ = ["MemoryRoom"]
+
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+KEY_BYTES = 32
+"""Of the index for one new key at most: 16 just after an index has grown, and the old one beside it."""
+SHARE = 1 / 8
+"""Of a table's rows that leave when it is full: ranking reads all, so few at a time would cost more."""
+TRIES = 4
+"""Shares that leave for one push, before it is refused: 41 % of the rows."""
+GROWTH_BYTES = 2 << 20
+"""A table may be given memory by the huge page."""
+
+
+class MemoryRoom:
+    """What the tables of one shard may still take.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        0 is no limit.
+    owner : str
+        For the error: whose limit it is.
+    """
+
+    def __init__(self, limit_bytes: int, owner: str) -> None:
+        self.limit_bytes, self._owner = limit_bytes, owner
+        self._sure_bytes = 0
+
+    def forget(self) -> None:
+        """Look again at the next push: rows have come or gone by another way."""
+        self._sure_bytes = 0
+
+    def make(
+        self,
+        keys: Mapping[str, NDArray[np.uint64]],
+        stores: Mapping[str, Store],
+        specs: Mapping[str, TableSpec],
+    ) -> None:
+        """Return when rows for all of these keys have room; let rows leave for them where a table says so.
+
+        Parameters
+        ----------
+        keys : mapping of table name to (n,) uint64
+            Distinct; those that have rows already need no room.
+        stores, specs : mapping by table name
+            All tables of the shard.
+
+        Raises
+        ------
+        MemoryLimitError
+            When there is no room; no new row may be made. Where every key has its row there always is.
+        """
+        if not self.limit_bytes:
+            return
+        wanted = sum(array.size * new_row_bytes(specs[name]) for name, array in keys.items())
+        if wanted > self._sure_bytes:
+            self._find(keys, stores, specs)
+        self._sure_bytes = max(0, self._sure_bytes - wanted)
+
+    def _find(
+        self,
+        keys: Mapping[str, NDArray[np.uint64]],
+        stores: Mapping[str, Store],
+        specs: Mapping[str, TableSpec],
+    ) -> None:
+        missing = {name: stores[name].missing(array) for name, array in keys.items() if array.size}
+        missing = {name: count for name, count in missing.items() if count}
+        for _ in range(TRIES + 1):
+            used = sum(store.stats()["resident_bytes"] for store in stores.values())
+            need = sum(_needed_bytes(specs[name], stores[name], count) for name, count in missing.items())
+            free_bytes = self.limit_bytes - GROWTH_BYTES - used
+            if not need or need <= free_bytes:
+                self._sure_bytes = max(0, free_bytes)
+                return
+            yielding = [name for name in missing if specs[name].when_full != "refuse" and stores[name].rows]
+            for name in yielding:
+                stores[name].evict_share(WHEN_FULL.index(specs[name].when_full) - 1, SHARE)
+            if not yielding:
+                break
+        rows = sum(store.rows for store in stores.values())
+        raise MemoryLimitError(
+            f"memory limit: {self._owner} holds {used:,} of {self.limit_bytes:,} bytes in {rows:,} rows and "
+            f"has no room for {sum(missing.values()):,} new ones; raise server_memory_bytes, add servers, "
+            "or set admission, eviction or when_full of the table"
+        )
+
+
+def new_row_bytes(spec: TableSpec) -> int:
+    """What one new row of a table may cost at most, index and all."""
+    layout = RowLayout.of(spec)
+    return KEY_BYTES + layout.dim * WEIGHT_BYTES[spec.storage] + layout.state_floats * 4
+
+
+def _needed_bytes(spec: TableSpec, store: Store, count: int) -> int:
+    """Beyond the places that erased rows have left: half of them, since they may lie in other partitions."""
+    stats = store.stats()
+    row_bytes = new_row_bytes(spec)
+    filter_bytes = 0
+    if isinstance(spec.admission, ByBloom):
+        counters, partitions = spec.admission.counters, 1 << store.partition_bits
+        filter_bytes = min(count * counters, partitions * counters - stats["filter_bytes"])
+    left = 0 if stats["free_bytes"] // 2 >= count * row_bytes else count * row_bytes
+    return left + max(0, filter_bytes)
