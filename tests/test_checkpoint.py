@@ -377,9 +377,9 @@ def test_dense_parameters_that_no_file_holds_are_missed(shard: Shard, tmp_path: 
 
 
 def test_a_newer_format_is_named(shard: Shard, tmp_path: Path) -> None:
-    error = refused(shard, recommitted(tmp_path / "copy", format_version=2))
+    error = refused(shard, recommitted(tmp_path / "copy", format_version=3))
     assert isinstance(error, CheckpointIncompatibleError)
-    assert "format 2 is newer" in str(error)
+    assert "format 3 is newer" in str(error)
 
 
 def test_names_that_leave_the_folder_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointInco
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST_NAME",
+    "ROWS",
     "Manifest",
     "ManifestFile",
     "commit",
@@ -31,29 +32,42 @@ __all__ = [
 ]
 
 log = logging.getLogger("pslib")
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 is all that tables without policies need; a checkpoint says the lower one that reads it."""
+ROWS = "rows"
 MANIFEST_NAME = "manifest.json"
 _CRC = re.compile(rb'^ "manifest_crc32": "([0-9a-f]{8})"', re.MULTILINE)
 _NO_CRC = b"00000000"
-_OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+\.arrow")
+_TABLE_V1 = frozenset({"name", "seed", "parts"})
+_OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters)?\.arrow")
 """Names that servers give: nothing else in the folder is ours to remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One data file beside the manifest, with its CRC-32 (zlib's); ``table`` is "" for dense blocks."""
+    """One data file beside the manifest, with its CRC-32 (zlib's).
+
+    ``table`` is "" for dense blocks; ``kind`` is "rows", "counts" or "filters".
+    """
 
     name: str
     table: str
     bytes: int
     crc32: int
     rows: int
+    kind: str = ROWS
 
     def __post_init__(self) -> None:
         if not all(isinstance(number, int) for number in (self.bytes, self.crc32, self.rows)):
             raise ValueError(f"file {self.name!r}: bytes, crc32 and rows must be whole numbers")
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"file name {self.name!r}")
+        if self.kind not in (ROWS, "counts", "filters"):
+            raise ValueError(f"file {self.name!r}: unknown kind {self.kind!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form; the kind of files that there always were is left out."""
+        return {key: value for key, value in asdict(self).items() if (key, value) != ("kind", ROWS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,8 @@ class Manifest:
         The model, schema and settings of the run, for people and for `pslib eval`.
     saved_utc : str
         When, for people.
+    format_version : int
+        Of the oldest pslib that reads it; 0 finds it out.
     """
 
     tables: list[dict[str, Any]]
@@ -82,7 +98,12 @@ class Manifest:
     servers: int
     about: dict[str, Any] = field(default_factory=dict)
     saved_utc: str = ""
-    format_version: int = FORMAT_VERSION
+    format_version: int = 0
+
+    def __post_init__(self) -> None:
+        if self.format_version == 0:
+            plain = all(set(table) <= _TABLE_V1 for table in self.tables)
+            object.__setattr__(self, "format_version", 1 if plain else FORMAT_VERSION)
 
 
 def open_place(path: str) -> tuple[fs.FileSystem, str]:
@@ -131,7 +152,8 @@ def commit(path: str, manifest: Manifest) -> None:
 
 
 def _bytes_of(manifest: Manifest) -> bytes:
-    plain = asdict(manifest) | {"manifest_crc32": _NO_CRC.decode()}
+    files = [entry.to_dict() for entry in manifest.files]
+    plain = asdict(manifest) | {"files": files, "manifest_crc32": _NO_CRC.decode()}
     text = (json.dumps(plain, indent=1, sort_keys=True) + "\n").encode()
     return _CRC.sub(b' "manifest_crc32": "%08x"' % zlib.crc32(text), text, count=1)
 

@@ -1,0 +1,114 @@
+"""Dense blocks of one shard to a file, and back into blocks of any other size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pslib.checkpoint.manifest import Manifest
+from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
+from pslib.optimizers import Adam, optimizer_from_dict
+from pslib.shard import Shard
+
+__all__ = ["DENSE_SCHEMA", "DenseContent", "dense_batch", "put_dense", "read_dense"]
+
+FloatRows = NDArray[np.float32]
+DENSE_SCHEMA = pa.schema(
+    [
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("weights", pa.list_(pa.float32()), nullable=False),
+        pa.field("state", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+
+
+def dense_batch(shard: Shard) -> pa.RecordBatch:
+    """All blocks of a shard."""
+    assert shard.dense is not None
+    blocks = list(shard.owned_blocks())
+    floats = pa.list_(pa.float32())
+    columns = [
+        pa.array([shard.dense.bounds(block)[0] for block in blocks], pa.int64()),
+        pa.array([shard.dense.weights[b] for b in blocks], floats),
+        pa.array([shard.dense.state[b] for b in blocks], floats),
+    ]
+    return pa.record_batch(columns, schema=DENSE_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseContent:
+    """All dense parameters of a checkpoint, whatever blocks they were saved in.
+
+    ``weights`` (length,); ``states`` (elements, length); ``counts`` (length,) step counts, or None for
+    optimizers that do not count.
+    """
+
+    weights: FloatRows
+    states: FloatRows
+    counts: FloatRows | None
+
+
+def read_dense(
+    shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch]
+) -> DenseContent | None:
+    """All dense parameters of a checkpoint; None where the shard has none.
+
+    Raises
+    ------
+    CheckpointIncompatibleError
+        When they belong to another optimizer.
+    CheckpointCorruptError
+        When pieces are missing.
+    """
+    if shard.dense is None:
+        return None
+    expected, optimizer = shard.dense.spec.optimizer, optimizer_from_dict(manifest.dense["optimizer"])
+    if optimizer.kind != expected.kind:
+        raise CheckpointIncompatibleError(
+            f"{path}: dense optimizer: expected {type(expected).__name__}, "
+            f"the checkpoint has {type(optimizer).__name__}"
+        )
+    length, counted = shard.dense.spec.length, isinstance(expected, Adam)
+    elements = expected.state_floats(1) - counted
+    found = DenseContent(
+        np.empty(length, np.float32),
+        np.empty((elements, length), np.float32),
+        np.empty(length, np.float32) if counted else None,
+    )
+    seen = np.zeros(length, bool)
+    for batch in batches:
+        _take_blocks(batch, found, seen)
+    if not seen.all():
+        raise CheckpointCorruptError(
+            f"{path}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
+        )
+    return found
+
+
+def _take_blocks(batch: pa.RecordBatch, found: DenseContent, seen: NDArray[np.bool_]) -> None:
+    elements = found.states.shape[0]
+    columns = (batch.column("first").to_pylist(), batch.column("weights"), batch.column("state"))
+    for first, weights, state in zip(*columns, strict=True):
+        block = weights.values.to_numpy(zero_copy_only=False)
+        numbers = state.values.to_numpy(zero_copy_only=False)
+        part = slice(first, first + block.size)
+        seen[part] = True
+        found.weights[part] = block
+        found.states[:, part] = numbers[: elements * block.size].reshape(elements, block.size)
+        if found.counts is not None and block.size:
+            found.counts[part] = numbers[-1]
+
+
+def put_dense(shard: Shard, found: DenseContent) -> None:
+    """Give a shard its blocks."""
+    assert shard.dense is not None
+    for block in shard.owned_blocks():
+        start, stop = shard.dense.bounds(block)
+        state = found.states[:, start:stop].reshape(-1)
+        if found.counts is not None:
+            state = np.append(state, found.counts[start] if stop > start else np.float32(0))
+        shard.dense.put(block, found.weights[start:stop], state)

@@ -1,0 +1,156 @@
+"""Rows of a table as columns, and columns as rows of a table of the same parts, however it stores them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cython_ext.hashing import partition_of
+from pslib.row_layout import RowLayout, counter_names, scale_name
+from pslib.shard import Shard
+from pslib.tables import PartSpec, TableSpec
+
+__all__ = ["RowReader", "row_batches", "table_schema"]
+
+FloatRows = NDArray[np.float32]
+
+
+def _columns(spec: TableSpec) -> Iterator[pa.Field]:
+    yield pa.field("key", pa.uint64(), nullable=False)
+    for name in counter_names(spec):
+        yield pa.field(name, pa.float32(), nullable=False)
+    for place, part in enumerate(spec.parts):
+        wide = bool(spec.compact) and place >= spec.narrow_parts
+        yield pa.field(part.name, pa.list_(pa.float32(), part.dim), nullable=wide)
+        if spec.storage == "int8":
+            yield pa.field(scale_name(part), pa.float32(), nullable=wide)
+        if part.state_floats:
+            yield pa.field(f"{part.name}_state", pa.list_(pa.float32(), part.state_floats), nullable=wide)
+
+
+def table_schema(spec: TableSpec) -> pa.Schema:
+    """Columns of a table's file: ``key``, counters, then for each part weights, scale and state.
+
+    Weights are float32 however they are stored. The parts that narrow rows lack may be null.
+    """
+    return pa.schema(list(_columns(spec)), metadata={"pslib.table": json.dumps(spec.to_dict())})
+
+
+def _list_column(rows: FloatRows) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+
+
+def row_batches(shard: Shard, table: str) -> Iterator[pa.RecordBatch]:
+    """A batch for each partition that has rows, and one more where it has narrow ones."""
+    spec, store = shard.tables[table], shard.stores[table]
+    schema = table_schema(spec)
+    for partition in store.partitions().tolist():
+        for narrow in (False, True) if spec.compact else (False,):
+            keys, weights, state = store.export_partition(partition, narrow)
+            if keys.size:
+                yield _batch(schema, RowLayout.of(spec, narrow), keys, weights, state)
+
+
+def _batch(
+    schema: pa.Schema, layout: RowLayout, keys: NDArray[np.uint64], weights: FloatRows, state: FloatRows
+) -> pa.RecordBatch:
+    columns = {"key": pa.array(keys)}
+    for place, name in enumerate(layout.head):
+        columns[name] = pa.array(np.ascontiguousarray(state[:, place]))
+    for part, at, state_at in layout.columns():
+        columns[part.name] = _list_column(weights[:, at])
+        if part.state_floats:
+            columns[f"{part.name}_state"] = _list_column(state[:, state_at])
+    arrays = [columns.get(field.name, pa.nulls(keys.size, field.type)) for field in schema]
+    return pa.record_batch(arrays, schema=schema)
+
+
+class RowReader:
+    """Takes rows of a checkpoint into the stores of a shard.
+
+    Parameters
+    ----------
+    shard : Shard
+        Owns the partitions that are to be filled.
+    table : str
+        A table of the shard whose parts are those of the checkpoint.
+    now : float
+        When rows that do not say so were seen last, in the unit of the table's clock.
+    """
+
+    def __init__(self, shard: Shard, table: str, now: float) -> None:
+        self._shard, self._table = shard, table
+        self._spec, self._store = shard.tables[table], shard.stores[table]
+        self._defaults: Mapping[str, float] = {"last_seen": now, "shows": 1.0, "clicks": 0.0}
+
+    def take(self, batch: pa.RecordBatch) -> int:
+        """Import the rows of this shard's partitions; return how many they were.
+
+        Raises
+        ------
+        MemoryLimitError
+            When there is no room for them.
+        """
+        keys = batch.column("key").to_numpy(zero_copy_only=False)
+        mine = self._shard.own_keys(keys)
+        if mine.size == 0:
+            return 0
+        self._shard.room.make({self._table: keys[mine]}, self._shard.stores, self._shard.tables)
+        last = batch.column(self._spec.parts[-1].name)
+        if last.null_count == 0:
+            self._assign(keys, batch, mine)
+            return mine.size
+        is_narrow = pc.is_null(last).to_numpy(zero_copy_only=False)[mine]
+        wide = mine[~is_narrow]
+        if wide.size:
+            self._assign(keys, batch, wide)
+        self._import_narrow(keys, batch, mine[is_narrow])
+        return mine.size
+
+    def _assign(self, keys: NDArray[np.uint64], batch: pa.RecordBatch, places: NDArray[np.int32]) -> None:
+        self._store.assign(keys[places], *self._rows(batch, RowLayout.of(self._spec), places))
+
+    def _import_narrow(
+        self, keys: NDArray[np.uint64], batch: pa.RecordBatch, places: NDArray[np.int32]
+    ) -> None:
+        """Narrow rows go in by partition, of which this table may have more than the checkpoint's."""
+        partitions = partition_of(keys[places], self._shard.partition_bits)
+        layout = RowLayout.of(self._spec, narrow=True)
+        for partition in np.unique(partitions).tolist():
+            some = places[partitions == partition]
+            self._store.import_partition(partition, keys[some], *self._rows(batch, layout, some), True)
+
+    def _rows(
+        self, batch: pa.RecordBatch, layout: RowLayout, places: NDArray[np.int32]
+    ) -> tuple[FloatRows, FloatRows]:
+        """Weights and state of some rows, as the table has them: what it does not count is passed over."""
+        weights = np.empty((places.size, layout.dim), np.float32)
+        state = np.empty((places.size, layout.state_floats), np.float32)
+        for column, name in enumerate(layout.head):
+            state[:, column] = self._head(batch, name, places)
+        for part, at, state_at in layout.columns():
+            weights[:, at] = _list_rows(batch, part, "", part.dim, places)
+            if part.state_floats:
+                state[:, state_at] = _list_rows(batch, part, "_state", part.state_floats, places)
+        return weights, state
+
+    def _head(self, batch: pa.RecordBatch, name: str, places: NDArray[np.int32]) -> FloatRows | float:
+        """A counter or scale; 0 lets the store find the scale of rows that were not int8."""
+        if name not in batch.schema.names:
+            return self._defaults.get(name, 0.0)
+        numbers: FloatRows = batch.column(name).to_numpy(zero_copy_only=False)
+        return numbers[places]
+
+
+def _list_rows(
+    batch: pa.RecordBatch, part: PartSpec, suffix: str, width: int, places: NDArray[np.int32]
+) -> FloatRows:
+    column = batch.column(f"{part.name}{suffix}")
+    # values, not flatten: flatten leaves out what stands behind nulls
+    rows: FloatRows = column.values.to_numpy(zero_copy_only=False).reshape(-1, width)
+    return rows[places + column.offset]

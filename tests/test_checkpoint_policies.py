@@ -1,0 +1,226 @@
+"""Checkpoints of tables with policies: narrow rows, counters, counted keys and filters, in every storage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pslib import checkpoint
+from pslib.client import Client
+from pslib.errors import CheckpointError, MemoryLimitError
+from pslib.initializers import Uniform
+from pslib.optimizers import SGD, Adagrad
+from pslib.policies import STORAGES, ByAge, ByBloom, ByCount, Compact, Score
+from pslib.protocol.client_session import PushName
+from pslib.tables import PartSpec, TableSpec
+from tests.clusters import Trainers, cluster_of
+
+GOLDEN = Path(__file__).parent / "golden" / "checkpoint_v2"
+W, V = PartSpec("w", 1, SGD(0.5), Uniform(0.5)), PartSpec("v", 3, Adagrad(0.1), Uniform(0.5))
+PLAIN = TableSpec("t", (W, V))
+POLICIES = {
+    "plain": {},
+    "all": {
+        "admission": ByCount(2),
+        "eviction": (ByAge(30),),
+        "score": Score(),
+        "compact": Compact("v", shows=4),
+    },
+    "bloom": {"admission": ByBloom(2, counters=64)},
+}
+KEYS = np.arange(300, dtype=np.uint64)
+PUSHES, MORE = 6, 4
+
+
+def push(client: Client, number: int) -> None:
+    rng = np.random.default_rng(number)
+    keys = rng.choice(KEYS, 90, replace=False)
+    gradients = rng.standard_normal((90, 4)).astype(np.float32)
+    counts = rng.integers(1, 3, (2, 90)).astype(np.float32)
+    seen = {"shows": {"t": counts[0]}, "clicks": {"t": counts[1]}}
+    client.push({"t": (keys, gradients)}, None, PushName(5, number), step=number, **seen).wait()
+    if number % 4 == 3:
+        client.maintain("t", step=number, name=PushName(6, number)).wait()
+
+
+def joined(running: Trainers, spec: TableSpec) -> Client:
+    client = running.client()
+    client.setup([spec])
+    return client
+
+
+def save(client: Client, folder: Path, spec: TableSpec, token: str = "00000001") -> Path:
+    files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(folder), token)]
+    manifest = checkpoint.Manifest([spec.to_dict()], {"length": 0}, files, 1, about={"steps": PUSHES})
+    checkpoint.commit(str(folder), manifest)
+    return folder
+
+
+def content_of(folder: Path) -> dict[object, object]:
+    """Rows and counted keys by key, in a form that does not depend on who wrote them."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    found: dict[object, object] = {}
+    for entry in manifest["files"]:
+        with pa.OSFile(str(folder / entry["name"])) as file:
+            rows = pa.ipc.open_file(file).read_all().to_pylist()
+        if entry.get("kind") == "filters":
+            continue
+        for row in rows:
+            key = row.pop("key")
+            assert key not in found
+            found[key] = row
+    return found
+
+
+def trained(folder: Path, spec: TableSpec, more: int = 0) -> Path:
+    with cluster_of(2, shard_threads=2, partition_bits=5) as running:
+        client = joined(running, spec)
+        for number in range(PUSHES + more):
+            push(client, number)
+        save(client, folder, spec)
+        client.close()
+    return folder
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("policies", POLICIES)
+def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
+    tmp_path: Path, policies: str, storage: str
+) -> None:
+    """Loaded onto other numbers of servers, threads and partitions, saved, and trained on: bit for bit."""
+    spec = replace(PLAIN, storage=storage, **POLICIES[policies])
+    first = trained(tmp_path / "first", spec)
+    with cluster_of(2, shard_threads=3, partition_bits=7 if policies != "bloom" else 5) as running:
+        client = joined(running, spec)
+        client.load(str(first))
+        again = save(client, tmp_path / "again", spec)
+        assert content_of(again) == content_of(first)
+        for number in range(PUSHES, PUSHES + MORE):
+            push(client, number)
+        on = save(client, tmp_path / "on", spec, "00000002")
+        client.close()
+    assert content_of(on) == content_of(trained(tmp_path / "through", spec, MORE))
+
+
+def test_policies_leave_what_they_should_in_the_files(tmp_path: Path) -> None:
+    found = content_of(trained(tmp_path, replace(PLAIN, **POLICIES["all"])))
+    counted = [row for row in found.values() if "count" in row]
+    rows = [row for row in found.values() if "count" not in row]
+    assert counted
+    assert {row["v"] is None for row in rows} == {True, False}
+    assert list(rows[0]) == ["last_seen", "shows", "clicks", "w", "v", "v_state"]
+
+
+@pytest.mark.parametrize("storage", STORAGES[1:])
+def test_a_float32_checkpoint_loads_into_any_storage(tmp_path: Path, storage: str) -> None:
+    first = trained(tmp_path / "first", PLAIN)
+    with cluster_of() as running:
+        client = joined(running, replace(PLAIN, storage=storage))
+        client.load(str(first))
+        rows = client.pull({"t": KEYS}).wait().rows["t"]
+        client.close()
+    exact = {key: [*row["w"], *row["v"]] for key, row in content_of(first).items()}
+    close = {"bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 127}[storage]
+    for key, row in exact.items():
+        assert np.abs(rows[key] - row).max() <= close * np.abs(row).max()
+
+
+def test_rows_that_never_counted_begin_at_the_checkpoints_step(tmp_path: Path) -> None:
+    """Else the first maintenance would let all of them go."""
+    first = trained(tmp_path / "first", PLAIN)
+    spec = replace(PLAIN, eviction=(ByAge(3),), score=Score())
+    with cluster_of() as running:
+        client = joined(running, spec)
+        rows = client.load(str(first))
+        client.maintain("t", step=PUSHES + 3).wait()
+        assert client.stats()["rows"] == rows
+        save(client, tmp_path / "again", spec)
+        client.maintain("t", step=PUSHES + 4).wait()
+        assert client.stats()["rows"] == 0
+        client.close()
+    row = next(iter(content_of(tmp_path / "again").values()))
+    assert (row["last_seen"], row["shows"], row["clicks"]) == (PUSHES, pytest.approx(0.98), 0)
+
+
+def test_filters_come_back_after_a_load_onto_more_partitions_and_back(tmp_path: Path) -> None:
+    spec = replace(PLAIN, **POLICIES["bloom"])
+    folders = [trained(tmp_path / "0", spec)]
+    for place, bits in enumerate((7, 5), 1):
+        with cluster_of(partition_bits=bits) as running:
+            client = joined(running, spec)
+            client.load(str(folders[-1]))
+            folders.append(save(client, tmp_path / str(place), spec))
+            client.close()
+
+    def filters(folder: Path) -> dict[int, list[int]]:
+        found = {}
+        for file in folder.glob("*.filters.arrow"):
+            with pa.OSFile(str(file)) as source:
+                for row in pa.ipc.open_file(source).read_all().to_pylist():
+                    found[row["partition"]] = row["counters"]
+        return found
+
+    assert filters(folders[0])
+    assert filters(folders[2]) == filters(folders[0])
+
+
+def test_narrow_rows_need_a_table_that_has_them(tmp_path: Path) -> None:
+    first = trained(tmp_path, replace(PLAIN, compact=Compact("v", shows=4)))
+    with cluster_of() as running:
+        client = joined(running, PLAIN)
+        with pytest.raises(CheckpointError, match="set compact with the same wide_from"):
+            client.load(str(first))
+        client.close()
+
+
+def test_plain_tables_are_saved_in_the_format_that_older_readers_know(tmp_path: Path) -> None:
+    versions = {}
+    for policies, values in POLICIES.items():
+        folder = trained(tmp_path / policies, replace(PLAIN, **values))
+        manifest = json.loads((folder / "manifest.json").read_text())
+        versions[policies] = manifest["format_version"]
+        assert any("kind" in entry for entry in manifest["files"]) == (policies != "plain")
+    assert versions == {"plain": 1, "all": 2, "bloom": 2}
+
+
+def test_a_checkpoint_that_does_not_fit_the_memory_limit_is_refused(tmp_path: Path) -> None:
+    spec = TableSpec("t", (PartSpec("v", 64),))
+    with cluster_of() as running:
+        client = joined(running, spec)
+        client.push({"t": (np.arange(40_000, dtype=np.uint64), np.ones((40_000, 64), np.float32))}).wait()
+        save(client, tmp_path, spec)
+        client.close()
+    with cluster_of(server_memory_bytes=8 << 20) as running:
+        client = joined(running, spec)
+        with pytest.raises(MemoryLimitError, match="raise server_memory_bytes"):
+            client.load(str(tmp_path))
+        client.close()
+
+
+# --- the golden checkpoint of format 2
+
+GOLDEN_SPEC = replace(PLAIN, storage="int8", seed=9, **POLICIES["all"])
+
+
+def write_golden(folder: Path) -> None:
+    """How the golden checkpoint was made; it is never made again."""
+    with cluster_of(2, partition_bits=5) as running:
+        client = joined(running, GOLDEN_SPEC)
+        for number in range(PUSHES):
+            push(client, number)
+        save(client, folder, GOLDEN_SPEC)
+        client.close()
+
+
+def test_the_first_checkpoint_of_format_2_still_loads(tmp_path: Path) -> None:
+    with cluster_of(3, partition_bits=6) as running:
+        client = joined(running, GOLDEN_SPEC)
+        client.load(str(GOLDEN))
+        save(client, tmp_path, GOLDEN_SPEC)
+        client.close()
+    assert content_of(tmp_path) == content_of(GOLDEN)
