@@ -42,12 +42,13 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease that this trainer holds."""
+    """A lease that this trainer holds; ``time_s`` is the time of all its records."""
 
     stream: int
     index: int
     epoch: int
     first_batch: int
+    time_s: float = 0.0
 
 
 class Job:
@@ -101,7 +102,7 @@ class Job:
                 return
             if lease.state == "held":
                 self.progress.hold(lease.stream)
-                yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch)
+                yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch, lease.time_s)
                 pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
                 continue
             now_s = clock.now_s()

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull, PendingPush
 from pslib.errors import PslibError
+from pslib.protocol.client_session import Moment
 from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.staleness import StalenessBound
+from pslib.trainer.steps import LeasePlan
 
 __all__ = ["Pipeline", "Prefetched"]
 
@@ -26,6 +28,8 @@ READ_AHEAD = 4
 TURN_S = 0.2
 
 BatchesOf = Callable[[HeldLease], Iterator[Batch]]
+PlanOf = Callable[[HeldLease], LeasePlan]
+Maintain = Callable[[HeldLease, LeasePlan], PendingPush]
 
 
 @dataclass(slots=True)
@@ -33,8 +37,9 @@ class _LeaseState:
     """How much of a lease is still on its way."""
 
     lease: HeldLease
-    open_batches: int = 0
-    read: bool = False
+    plan: LeasePlan
+    left: int
+    """Batches that are not applied yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Prefetched:
     batch: Batch
     pull: PendingPull
     staleness: int
+    moment: Moment
 
 
 class Pipeline:
@@ -59,6 +65,10 @@ class Pipeline:
         Gives leases.
     batches_of : callable
         Batches of one lease from its ``first_batch`` on.
+    plan_of : callable
+        Which steps they are.
+    maintain : callable
+        Starts the maintenance that ends a lease.
     table : str
         The table that batches name.
     staleness : StalenessBound
@@ -72,11 +82,14 @@ class Pipeline:
         client: Client,
         job: Job,
         batches_of: BatchesOf,
+        plan_of: PlanOf,
+        maintain: Maintain,
         table: str,
         staleness: StalenessBound,
         dense: bool,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
+        self._plan_of, self._maintain = plan_of, maintain
         self._table, self._dense = table, dense
         self._staleness = staleness
         self._permits = threading.Semaphore(staleness.now + 1)
@@ -128,19 +141,16 @@ class Pipeline:
 
     def _read_all(self) -> None:
         for lease in self._job.leases(self._over):
-            state = _LeaseState(lease)
+            plan = self._plan_of(lease)
+            first = min(lease.first_batch, plan.batches)  # the maintenance may be done too
+            state = _LeaseState(lease, plan, plan.batches - first)
             with self._client.endpoint.lock:
                 self._client.session.open_stream(lease.stream, lease.first_batch)
-            for number, batch in enumerate(self._batches_of(lease), lease.first_batch):
-                with self._lock:
-                    state.open_batches += 1
+            if state.left == 0:
+                self._lease_done(state, lambda: None)
+            for number, batch in enumerate(self._batches_of(lease), first):
                 if not self._put(self._read, (state, number, batch)):
                     return
-            with self._lock:
-                state.read = True
-                over = state.open_batches == 0
-            if over:
-                self._end_lease(state)
             if self._over.is_set():
                 return
         self._put(self._read, None)
@@ -155,8 +165,12 @@ class Pipeline:
             with self._lock:
                 staleness = self._in_flight
                 self._in_flight += 1
-            pull = self._client.pull({self._table: batch.keys}, self._dense)
-            if not self._put(self._pulled, (state, Prefetched(state.lease, number, batch, pull, staleness))):
+            moment = Moment(state.plan.first_step + number, state.lease.time_s)
+            pull = self._client.pull(
+                {self._table: batch.keys}, self._dense, step=moment.step, time_s=moment.time_s
+            )
+            prefetched = Prefetched(state.lease, number, batch, pull, staleness, moment)
+            if not self._put(self._pulled, (state, prefetched)):
                 return
         self._put(self._pulled, None)
 
@@ -172,13 +186,39 @@ class Pipeline:
 
     def _batch_done(self, state: _LeaseState) -> None:
         with self._lock:
+            state.left -= 1
+            over = state.left == 0
+        if over:
+            self._lease_done(state, self._give_permit)
+        else:
+            self._give_permit()
+
+    def _give_permit(self) -> None:
+        with self._lock:
             self._in_flight -= 1
-            state.open_batches -= 1
-            over = state.read and state.open_batches == 0
             risen = self._staleness.batch_done()
         self._permits.release(1 + risen)
-        if over:
+
+    def _lease_done(self, state: _LeaseState, then: Callable[[], None]) -> None:
+        """All batches are applied: maintain the table if it is time, before the last permit is given back.
+
+        Else a pull of the next lease could see rows, with staleness 0 too, that this maintenance lets go.
+        """
+        if not state.plan.maintained:
+            then()
             self._end_lease(state)
+            return
+        pending = self._maintain(state.lease, state.plan)
+
+        def maintained() -> None:
+            try:
+                pending.wait(0)
+                then()
+                self._end_lease(state)
+            except Exception as error:  # as in _acknowledge
+                self._stop(error)
+
+        pending.on_done(maintained)
 
     def _end_lease(self, state: _LeaseState) -> None:
         pending = self._job.end(state.lease)

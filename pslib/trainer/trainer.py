@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.checkpoint import Manifest, ManifestFile, commit, read_manifest
-from pslib.client import PendingPush
+from pslib.client import PendingPull, PendingPush
 from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
@@ -25,14 +24,17 @@ from pslib.metrics import EvalResult, ScoreCounts
 from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Arrays
-from pslib.tables import DenseSpec, text_hash
+from pslib.push_counts import batch_counts
+from pslib.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
+from pslib.trainer.settings import check_settings, table_of
 from pslib.trainer.staleness import StalenessBound
+from pslib.trainer.steps import LeasePlan, StepPlan
 
 __all__ = ["Trainer"]
 
@@ -41,14 +43,6 @@ EVALUATE_AHEAD = 4
 """Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
-STALENESS_MAX = 1024
-"""Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
-WARMUP_BATCHES_MAX = 1 << 31
-"""More batches than anybody trains: the bound on staleness then never reaches its end."""
-BATCH_ROWS_MAX = 1 << 24
-"""Far above any published batch; the rows that one touches would not fit a message any more."""
-LEASE_ROWS_MAX = 1 << 32
-"""A lease may be all of the data: then one trainer has it."""
 
 
 class Trainer:
@@ -73,6 +67,12 @@ class Trainer:
         Of the data's order, dropout, and first values of dense parameters.
     lease_rows : int or None
         Examples of a lease; None chooses by the size of the data.
+    table : TableSpec or None
+        The model's table with policies of its own, ``dataclasses.replace(model.table(), storage=...)``; None
+        takes it as the model gives it.
+    maintain_every_batches : int
+        Counts fade and rows leave, by the table's policies, at the end of a lease in which the number of all
+        trained batches passes a multiple of this; 0: never.
     out : path or None
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
@@ -95,16 +95,20 @@ class Trainer:
         dense_optimizer: Optimizer | None = None,
         seed: int = 0,
         lease_rows: int | None = None,
+        table: TableSpec | None = None,
+        maintain_every_batches: int = 0,
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
         dense_optimizer = dense_optimizer or Adam()
-        _check_settings(batch_rows, staleness, warmup_batches, lease_rows, seed, dense_optimizer)
+        ranges = (batch_rows, staleness, warmup_batches, lease_rows, seed, maintain_every_batches)
+        check_settings(*ranges, dense_optimizer)
         self.model, self.cluster, self.seed = model, cluster, seed
         self.batch_rows, self.lease_rows = batch_rows, lease_rows
         self.staleness = StalenessBound(staleness, warmup_batches)
         self._client = cluster.client
-        self._table = model.table()
+        self._table = table_of(model, table)
+        self.maintain_every_batches = maintain_every_batches
         self._layout = DenseLayout(model.dense_shapes())
         self._dense_optimizer = dense_optimizer
         self._progress = Progress(self._client)
@@ -114,7 +118,8 @@ class Trainer:
             self._layout.flatten(model.initial_dense(seed)),
         )
         self._client.member.progress = self._progress.snapshot
-        self._epochs = 0
+        self._epochs = self._steps = 0
+        self._seconds = 0.0
         record(cluster, out, progress, seed)
 
     # --- training -----------------------------------------------------------------------------------------
@@ -158,21 +163,38 @@ class Trainer:
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
         details = {"examples": data.rows * epochs, "epochs": epochs, "first_epoch": first_epoch}
-        job = self._open(
-            "fit", data, order, counts, details, [self.batch_rows, lease_rows, first_epoch, self.seed]
-        )
+        every = self.maintain_every_batches
+        settings = [self.batch_rows, lease_rows, first_epoch, self.seed, self._steps, every]
+        job = self._open("fit", data, order, counts, details, settings)
+        steps = StepPlan(order, first_epoch, counts, self.batch_rows, self._steps, every)
         reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
 
         def batches_of(lease: HeldLease) -> Iterator[Batch]:
             epoch, index = _epoch_and_index(counts, lease.index)
-            return reader.batches(first_epoch + epoch, index, lease.first_batch)
+            first = min(lease.first_batch, steps.of(lease.index).batches)
+            return reader.batches(first_epoch + epoch, index, first)
+
+        def plan_of(lease: HeldLease) -> LeasePlan:
+            return steps.of(lease.index)
 
         try:
-            pipeline = Pipeline(self._client, job, batches_of, self._table.name, self.staleness, dense=True)
+            table = self._table.name
+            pipeline = Pipeline(
+                self._client, job, batches_of, plan_of, self._maintain, table, self.staleness, dense=True
+            )
             pipeline.run(lambda item: self._train_batch(item, self._step_seed(counts, first_epoch, item)))
         finally:
             reader.close()
         self._epochs += epochs
+        self._steps = steps.end
+
+    def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
+        """The maintenance that ends a lease: named like its batches, so that it happens once."""
+        name = PushName(lease.stream, plan.batches, lease.epoch)
+        step = plan.first_step + plan.batches
+        return self._client.maintain(
+            self._table.name, step=step, time_s=self._seconds + lease.time_s, name=name
+        )
 
     def _step_seed(self, counts: list[int], first_epoch: int, item: Prefetched) -> int:
         """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
@@ -184,11 +206,16 @@ class Trainer:
         rows = pulled.rows[self._table.name]
         step = self.model.loss_and_gradients(item.batch, rows, self._layout.views(pulled.dense), step_seed)
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
-        gradient = np.ascontiguousarray(step.rows_gradient, np.float32)
+        gradient, table = np.ascontiguousarray(step.rows_gradient, np.float32), self._table.name
+        counts = batch_counts(item.batch) if self._table.takes_counts else None
         return self._client.push(
-            {self._table.name: (item.batch.keys, gradient)},
+            {table: (item.batch.keys, gradient)},
             self._layout.flatten(step.dense_gradients),
             PushName(item.lease.stream, item.number, item.lease.epoch),
+            step=item.moment.step,
+            time_s=self._seconds + item.moment.time_s,
+            shows={table: counts.shows} if counts else None,
+            clicks={table: counts.clicks} if counts else None,
         )
 
     # --- evaluating ---------------------------------------------------------------------------------------
@@ -225,11 +252,14 @@ class Trainer:
     def _score(self, batches: Iterator[Batch], dense: dict[str, NDArray[np.float32]]) -> ScoreCounts:
         parts, ahead = [], []
         for batch in batches:
-            ahead.append((batch, self._client.pull({self._table.name: batch.keys})))
+            ahead.append((batch, self._pull(batch)))
             if len(ahead) > EVALUATE_AHEAD:
                 parts.append(self._score_one(*ahead.pop(0), dense))
         parts += [self._score_one(*one, dense) for one in ahead]
         return ScoreCounts.merge(parts)
+
+    def _pull(self, batch: Batch) -> PendingPull:
+        return self._client.pull({self._table.name: batch.keys}, step=self._steps)
 
     def _score_one(self, batch: Batch, pull: Any, dense: dict[str, NDArray[np.float32]]) -> ScoreCounts:
         rows = pull.wait().rows[self._table.name]
@@ -249,10 +279,10 @@ class Trainer:
             When the place can't be written by the servers.
         """
         place = _place(path)
-        self._single("save", place, lambda job: self._save(place, job))
+        self._single("save", place, lambda job, lease: self._save(place, job, lease))
         return place
 
-    def _save(self, place: str, job: Job) -> None:
+    def _save(self, place: str, job: Job, lease: HeldLease) -> None:
         entries = self._client.save_files(place, secrets.token_hex(4))
         manifest = Manifest(
             tables=[self._table.to_dict()],
@@ -269,6 +299,8 @@ class Trainer:
                 "seed": self.seed,
                 "batch_rows": self.batch_rows,
                 "epochs": self._epochs,
+                "steps": self._steps,
+                "seconds": self._seconds + lease.time_s,
             },
             saved_utc=utc_now_text(),
         )
@@ -284,17 +316,18 @@ class Trainer:
             When there is none, it is damaged, or it belongs to another model.
         """
         place = _place(path)
-        epochs = int(read_manifest(place).about.get("epochs", 0))
-        self._single("load", place, lambda _job: self._client.load(place))
-        self._epochs = epochs
+        about = read_manifest(place).about
+        self._single("load", place, lambda _job, _lease: self._client.load(place))
+        self._epochs, self._steps = int(about.get("epochs", 0)), int(about.get("steps", 0))
+        self._seconds = float(about.get("seconds", 0.0))
         self.staleness.skip_warmup()
 
-    def _single(self, what: str, place: str, work: Callable[[Job], Any]) -> None:
+    def _single(self, what: str, place: str, work: Callable[[Job, HeldLease], Any]) -> None:
         """A job of one lease: done by one trainer, awaited by all."""
         spec = JobSpec(what, text_hash(what, place), {"path": place}, np.zeros(1, np.uint32))
         job = Job(self._client, self._progress, self.cluster.next_job(), spec)
         for lease in job.leases():
-            work(job)
+            work(job, lease)
             job.end(lease).wait()
 
     def _open(
@@ -316,35 +349,6 @@ class Trainer:
         print_of = text_hash(what, str(data.fingerprint), json.dumps([settings, counts]))
         spec = JobSpec(what, print_of, details, np.asarray(windows, np.uint32))
         return Job(self._client, self._progress, self.cluster.next_job(), spec)
-
-
-def _check_settings(
-    batch_rows: int,
-    staleness: int,
-    warmup_batches: int,
-    lease_rows: int | None,
-    seed: int,
-    dense_optimizer: Optimizer,
-) -> None:
-    """All that is wrong with a trainer's settings, as one ConfigurationError."""
-    ranges = [
-        ("batch_rows", batch_rows, 1, BATCH_ROWS_MAX),
-        ("staleness", staleness, 0, STALENESS_MAX),
-        ("warmup_batches", warmup_batches, 0, WARMUP_BATCHES_MAX),
-        ("lease_rows", 1 if lease_rows is None else lease_rows, 1, LEASE_ROWS_MAX),
-        ("seed", seed, 0, (1 << 63) - 1),
-    ]
-    problems = [
-        f"{name}: expected a whole number in {low}..{high}, got {value!r}"
-        for name, value, low, high in ranges
-        if not isinstance(value, Integral) or not low <= int(value) <= high
-    ]
-    try:
-        DenseSpec(0, dense_optimizer)
-    except ConfigurationError as error:
-        problems += error.problems
-    if problems:
-        raise ConfigurationError(*problems)
 
 
 def _strings(paths: Paths) -> list[str]:

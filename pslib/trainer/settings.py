@@ -1,0 +1,66 @@
+"""What a trainer is given, checked before anything starts."""
+
+from __future__ import annotations
+
+from numbers import Integral
+
+from pslib.errors import ConfigurationError
+from pslib.optimizers import Optimizer
+from pslib.tables import DenseSpec, TableSpec
+from pslib.trainer.model import TrainableModel
+
+__all__ = ["check_settings", "table_of"]
+
+STALENESS_MAX = 1024
+"""Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
+WARMUP_BATCHES_MAX = 1 << 31
+"""More batches than anybody trains: the bound on staleness then never reaches its end."""
+BATCH_ROWS_MAX = 1 << 24
+"""Far above any published batch; the rows that one touches would not fit a message any more."""
+LEASE_ROWS_MAX = 1 << 32
+"""A lease may be all of the data: then one trainer has it."""
+MAINTAIN_EVERY_MAX = 1 << 31
+"""More batches than anybody trains: what is to never happen is 0."""
+
+
+def check_settings(
+    batch_rows: int,
+    staleness: int,
+    warmup_batches: int,
+    lease_rows: int | None,
+    seed: int,
+    maintain_every_batches: int,
+    dense_optimizer: Optimizer,
+) -> None:
+    """All that is wrong with a trainer's settings, as one ConfigurationError."""
+    ranges = [
+        ("batch_rows", batch_rows, 1, BATCH_ROWS_MAX),
+        ("staleness", staleness, 0, STALENESS_MAX),
+        ("warmup_batches", warmup_batches, 0, WARMUP_BATCHES_MAX),
+        ("lease_rows", 1 if lease_rows is None else lease_rows, 1, LEASE_ROWS_MAX),
+        ("seed", seed, 0, (1 << 63) - 1),
+        ("maintain_every_batches", maintain_every_batches, 0, MAINTAIN_EVERY_MAX),
+    ]
+    problems = [
+        f"{name}: expected a whole number in {low}..{high}, got {value!r}"
+        for name, value, low, high in ranges
+        if not isinstance(value, Integral) or not low <= int(value) <= high
+    ]
+    try:
+        DenseSpec(0, dense_optimizer)
+    except ConfigurationError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigurationError(*problems)
+
+
+def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
+    """The table to train; it must have the model's name and parts, whatever its policies."""
+    own = model.table()
+    if table is not None and (table.name, table.parts) != (own.name, own.parts):
+        raise ConfigurationError(
+            f"table: expected the model's, {own.name} with parts {[part.name for part in own.parts]}, and "
+            f"policies; got {table.name} with parts {[part.name for part in table.parts]}: "
+            "use dataclasses.replace(model.table(), ...)"
+        )
+    return own if table is None else table
