@@ -7,7 +7,7 @@ over arenas), ``table.h``, ``strips.h``, ``one16.h``, ``table_loops.h`` and ``ta
 weights, rounding) and ``row_io.h`` (what becomes of one row). The Cython files check what comes in, take
 memory for what goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store
 holds, ``store_rows.pyx`` its rows, ``store_policies.pyx`` which keys get rows and which rows leave
-(``policies.h``, ``admission.h``, ``promotion.h``, ``eviction.h``), this one what is true of a Store as a whole.
+(``policies.h``, ``admission.h``, ``promotion.h``, ``eviction.h``), this one what is true of a whole Store.
 """
 
 cimport numpy as cnp
