@@ -51,7 +51,7 @@ lint: build
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
     $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
-    tests/test_initializers.py
+    tests/test_initializers.py tests/test_storage.py
 
 asan: $(VENV)/.made
 	mkdir -p $(ASAN)/tests $(ASAN)/cython_ext
@@ -61,7 +61,7 @@ asan: $(VENV)/.made
 	cp -u tests/__init__.py $(wildcard tests/definitions*.py) $(wildcard $(KERNEL_TESTS)) $(ASAN)/tests/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-	    $(abspath $(BIN))/python -m pytest -p no:cacheprovider $(wildcard $(KERNEL_TESTS))
+	    $(abspath $(BIN))/python -m pytest -p no:cacheprovider -m "not soak" $(wildcard $(KERNEL_TESTS))
 
 clean:
 	rm -rf build dist *.egg-info .venv cython_ext/*.so cython_ext/*.c
