@@ -29,20 +29,20 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
     if (finds == PSLIB_STRIP && works == PSLIB_STRIP) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
             noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
-            *absent += pslib_strip_pull(table, strips, work_at + j, to + 16 * j);
+            *absent += pslib_strip_pull(table, map->storage, strips, work_at + j, to + 16 * j);
         }
         return noted;
     }
     for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
-    for (uint32_t j = 0; j < works; j++) *absent += pslib_strip_pull(table, strips, work_at + j, to + 16 * j);
+    for (uint32_t j = 0; j < works; j++) *absent += pslib_strip_pull(table, map->storage, strips, work_at + j, to + 16 * j);
     return noted;
 }
 
 PSLIB_INLINE int64_t pslib_one16_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
-                                           int level)
+                                           int level, int storage)
 {
     const int64_t count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
-    const PslibRowMap map = pslib_row_map(table);
+    const PslibRowMap map = pslib_row_map(table, storage);
     PslibStrips strips;
     uint32_t noted = 0;
     int64_t absent = 0;
@@ -66,7 +66,7 @@ PSLIB_INLINE int64_t pslib_one16_pull_body(const PslibTable *table, const uint64
 /* As pslib_strips_pull, for a push. */
 PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowMap *map, int level,
                                         PslibStrips *strips, int64_t n, int64_t find, uint32_t noted,
-                                        const float *gradients)
+                                        const float *gradients, const PslibRecord *record)
 {
     const int64_t work = find - PSLIB_STRIPS_BEHIND;
     const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
@@ -75,20 +75,21 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
     if (finds == PSLIB_STRIP && works == PSLIB_STRIP) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
             noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
-            pslib_strip_push(table, strips, work_at + j, from + 16 * j);
+            pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
         }
         return noted;
     }
     for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
-    for (uint32_t j = 0; j < works; j++) pslib_strip_push(table, strips, work_at + j, from + 16 * j);
+    for (uint32_t j = 0; j < works; j++) pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
     return noted;
 }
 
 PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t *keys, int64_t n,
-                                               const float *gradients, int64_t *done, int level)
+                                               const float *gradients, const PslibRecord *record, int64_t *done,
+                                               int level, int storage)
 {
     const int64_t all = n, count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
-    PslibRowMap map = pslib_row_map(table);
+    PslibRowMap map = pslib_row_map(table, storage);
     PslibStatus status = PSLIB_OK;
     PslibStrips strips;
     uint32_t noted = 0;
@@ -98,7 +99,7 @@ PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t
         const int64_t start = strip * PSLIB_STRIP;
         if (strip < count) pslib_strip_begin(table, keys + start, all - start, level, &strips, pslib_strip_at(strip));
         if (find < 0) continue;
-        noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients);
+        noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients, record);
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
             pslib_strips_lay_by(&strips, noted);
             noted = 0;
@@ -106,8 +107,8 @@ PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1) {
             const int64_t first = (find - PSLIB_STRIPS_TO_LATER - PSLIB_STRIPS_NOTED + 1) * PSLIB_STRIP;
             int grown = 0;
-            n = pslib_strips_later_push(table, level, &strips, first, n, &status, &grown);
-            map = pslib_row_map(table);
+            n = pslib_strips_later_push(table, level, storage, &strips, first, n, &status, &grown);
+            map = pslib_row_map(table, storage);
             for (int64_t begun = find + 1; grown && begun <= strip; begun++)
                 pslib_strip_homes(table, &strips, pslib_strip_at(begun));
         }
@@ -116,40 +117,63 @@ PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t
     return status;
 }
 
+/* Once for each storage type, so that the compiler knows it. */
+PSLIB_INLINE int64_t pslib_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out, int level)
+{
+    switch (table->storage) {
+    case PSLIB_BFLOAT16: return pslib_one16_pull_body(table, keys, n, out, level, PSLIB_BFLOAT16);
+    case PSLIB_FLOAT16: return pslib_one16_pull_body(table, keys, n, out, level, PSLIB_FLOAT16);
+    default: return pslib_one16_pull_body(table, keys, n, out, level, PSLIB_FLOAT32);
+    }
+}
+
+PSLIB_INLINE PslibStatus pslib_one16_push_at(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                             const PslibRecord *record, int64_t *done, int level)
+{
+    switch (table->storage) {
+    case PSLIB_BFLOAT16:
+        return pslib_one16_push_body(table, keys, n, gradients, record, done, level, PSLIB_BFLOAT16);
+    case PSLIB_FLOAT16: return pslib_one16_push_body(table, keys, n, gradients, record, done, level, PSLIB_FLOAT16);
+    default: return pslib_one16_push_body(table, keys, n, gradients, record, done, level, PSLIB_FLOAT32);
+    }
+}
+
 static int64_t pslib_one16_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
 {
-    return pslib_one16_pull_body(table, keys, n, out, PSLIB_PLAIN);
+    return pslib_one16_pull_at(table, keys, n, out, PSLIB_PLAIN);
 }
 
 static PslibStatus pslib_one16_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                          int64_t *done)
+                                          const PslibRecord *record, int64_t *done)
 {
-    return pslib_one16_push_body(table, keys, n, gradients, done, PSLIB_PLAIN);
+    return pslib_one16_push_at(table, keys, n, gradients, record, done, PSLIB_PLAIN);
 }
 
 #if PSLIB_HAS_LEVELS
 PSLIB_FOR_AVX2 static int64_t pslib_one16_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n,
                                                     float *out)
 {
-    return pslib_one16_pull_body(table, keys, n, out, PSLIB_AVX2);
+    return pslib_one16_pull_at(table, keys, n, out, PSLIB_AVX2);
 }
 
 PSLIB_FOR_AVX2 static PslibStatus pslib_one16_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                        const float *gradients, int64_t *done)
+                                                        const float *gradients, const PslibRecord *record,
+                                                        int64_t *done)
 {
-    return pslib_one16_push_body(table, keys, n, gradients, done, PSLIB_AVX2);
+    return pslib_one16_push_at(table, keys, n, gradients, record, done, PSLIB_AVX2);
 }
 
 PSLIB_FOR_AVX512 static int64_t pslib_one16_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n,
                                                         float *out)
 {
-    return pslib_one16_pull_body(table, keys, n, out, PSLIB_AVX512);
+    return pslib_one16_pull_at(table, keys, n, out, PSLIB_AVX512);
 }
 
 PSLIB_FOR_AVX512 static PslibStatus pslib_one16_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                            const float *gradients, int64_t *done)
+                                                            const float *gradients, const PslibRecord *record,
+                                                            int64_t *done)
 {
-    return pslib_one16_push_body(table, keys, n, gradients, done, PSLIB_AVX512);
+    return pslib_one16_push_at(table, keys, n, gradients, record, done, PSLIB_AVX512);
 }
 #endif
 
@@ -157,7 +181,7 @@ PSLIB_FOR_AVX512 static PslibStatus pslib_one16_push_avx512(PslibTable *table, c
 static inline int pslib_is_one16(const PslibTable *table)
 {
     return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0 &&
-           table->storage == PSLIB_FLOAT32 && table->counters == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL &&
+           table->storage != PSLIB_INT8 && table->counters == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL &&
            pslib_optimizer_is_plain(&table->parts[0].optimizer);
 }
 
@@ -172,13 +196,13 @@ static inline int64_t pslib_one16_pull(const PslibTable *table, const uint64_t *
 }
 
 static inline PslibStatus pslib_one16_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                           int64_t *done)
+                                           const PslibRecord *record, int64_t *done)
 {
 #if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_one16_push_avx512(table, keys, n, gradients, done);
-    if (table->level == PSLIB_AVX2) return pslib_one16_push_avx2(table, keys, n, gradients, done);
+    if (table->level == PSLIB_AVX512) return pslib_one16_push_avx512(table, keys, n, gradients, record, done);
+    if (table->level == PSLIB_AVX2) return pslib_one16_push_avx2(table, keys, n, gradients, record, done);
 #endif
-    return pslib_one16_push_plain(table, keys, n, gradients, done);
+    return pslib_one16_push_plain(table, keys, n, gradients, record, done);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* strips.h: the stages of reading and stepping the rows of a batch, for the most common table: one part of
- * 16 float32, no counters, every key admitted. A row is one cache line and its address follows from the index entry.
+ * 16 weights of 4 or 2 bytes, no counters, every key admitted. A row is one cache line or half of one, and its address follows from the index entry.
  *
  * As in table_loops.h, a look-up follows addresses that are read from memory one after the other, and the
  * misses of many keys have to overlap. Here the work of a key that does not wait for memory is as dear as the
@@ -37,7 +37,7 @@ typedef struct {
     uint64_t key[PSLIB_STRIP_RING];
     uint64_t mixed[PSLIB_STRIP_RING];
     const PslibLine *home[PSLIB_STRIP_RING];
-    float *weights[PSLIB_STRIP_RING]; /* NULL: no row */
+    void *weights[PSLIB_STRIP_RING];  /* NULL: no row */
     float *state[PSLIB_STRIP_RING];   /* a push only */
     uint8_t made[PSLIB_STRIP_RING];   /* its row is new and has no floats yet */
     uint32_t noted[2][PSLIB_STRIP * PSLIB_STRIPS_NOTED + 1]; /* where keys stand that are not in their home line */
@@ -48,6 +48,7 @@ typedef struct {
 
 /* What the address of a row is made of. */
 typedef struct {
+    int storage; /* of the weights; the compiler knows it */
     uint8_t *const *bases;
     int slab_shift;
     uint32_t inside; /* mask */
@@ -57,11 +58,11 @@ typedef struct {
 static const PslibLine pslib_empty_line __attribute__((aligned(64)));
 static uint8_t *const pslib_no_slab = NULL;
 
-PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table)
+PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int storage)
 {
     const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
     uint8_t *const *bases = shape->bases == NULL ? &pslib_no_slab : shape->bases;
-    return (PslibRowMap){bases, shape->slab_shift, (UINT32_C(1) << shape->slab_shift) - 1, shape->state_start,
+    return (PslibRowMap){storage, bases, shape->slab_shift, (UINT32_C(1) << shape->slab_shift) - 1, shape->state_start,
                          shape->state_step};
 }
 
@@ -140,13 +141,13 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
 /* --- strip s - 3: one key, in its home line or noted */
 
 /* Where the row of a place lies; place 0 gives some address. state: OUT, where it is wanted. */
-PSLIB_INLINE float *pslib_row_at(const PslibRowMap *map, uint32_t place, float **state)
+PSLIB_INLINE void *pslib_row_at(const PslibRowMap *map, uint32_t place, float **state)
 {
     const uint32_t row = (place - 1) & -(uint32_t)(place != 0);
     uint8_t *base = map->bases[row >> map->slab_shift];
     const size_t inside = row & map->inside;
     if (state != NULL) *state = (float *)(void *)(base + map->state_start + inside * map->state_step);
-    return (float *)(void *)(base + inside * (16 * sizeof(float)));
+    return (void *)(base + inside * (map->storage == PSLIB_FLOAT32 ? 64 : 32));
 }
 
 PSLIB_INLINE void pslib_prefetch_state(const PslibRowMap *map, const float *state)
@@ -165,10 +166,10 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     place &= -(uint32_t)(mask != 0);
     const uintptr_t found = (uintptr_t)(place == 0) - 1;
     float *state;
-    float *weights = pslib_row_at(map, place, for_push ? &state : NULL);
+    void *weights = pslib_row_at(map, place, for_push ? &state : NULL);
     const uintptr_t next = ((uintptr_t)weights & found) | ((uintptr_t)(line + 1) & ~found);
     __builtin_prefetch((const void *)next, for_push);
-    strips->weights[at] = (float *)((uintptr_t)weights & found);
+    strips->weights[at] = (void *)((uintptr_t)weights & found);
     if (for_push) {
         strips->state[at] = state;
         strips->made[at] = 0;
@@ -213,7 +214,8 @@ PSLIB_INLINE void pslib_strips_later_pull(const PslibTable *table, const PslibRo
 }
 
 /* Find the row of one key, or make it. grown: OUT, set where its partition has a new index. */
-PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, PslibStrips *strips, uint32_t at, int *grown)
+PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int storage, PslibStrips *strips, uint32_t at,
+                                          int *grown)
 {
     const uint64_t key = strips->key[at], mixed = strips->mixed[at];
     PslibPartition *partition = pslib_table_partition(table, mixed);
@@ -227,7 +229,7 @@ PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, PslibStr
         table->rows[PSLIB_WIDE]++;
         *grown |= partition->lines != lines;
     }
-    const PslibRowMap map = pslib_row_map(table); /* slabs may have come */
+    const PslibRowMap map = pslib_row_map(table, storage); /* slabs may have come */
     strips->weights[at] = pslib_row_at(&map, place, &strips->state[at]);
     __builtin_prefetch(strips->weights[at], 1);
     pslib_prefetch_state(&map, strips->state[at]);
@@ -236,8 +238,8 @@ PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, PslibStr
 
 /* All keys put aside, in their order; key number `first` is the first that may be among them. Returns how many of
  * the n keys can be worked on: all, unless status says why not. */
-PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, PslibStrips *strips, int64_t first,
-                                             int64_t n, PslibStatus *status, int *grown)
+PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int storage, PslibStrips *strips,
+                                             int64_t first, int64_t n, PslibStatus *status, int *grown)
 {
     for (uint32_t q = 0; q < strips->later_count; q++)
         __builtin_prefetch(pslib_table_arenas(table, strips->mixed[strips->later[q]]), 1);
@@ -245,7 +247,7 @@ PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, Pslib
         const uint32_t at = strips->later[q];
         const int64_t i = first + ((at - (uint32_t)first) & (PSLIB_STRIP_RING - 1));
         if (i >= n) break;
-        const PslibStatus made = pslib_strip_make(table, level, strips, at, grown);
+        const PslibStatus made = pslib_strip_make(table, level, storage, strips, at, grown);
         if (made != PSLIB_OK) {
             *status = made;
             n = i;
@@ -262,21 +264,22 @@ PSLIB_APART void pslib_first_row(const PslibTable *table, uint64_t key, float *o
     pslib_first_parts(table, 0, key, out);
 }
 
-PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibStrips *strips, uint32_t at, float *out)
+PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, int storage, const PslibStrips *strips, uint32_t at,
+                                      float *out)
 {
     if (__builtin_expect(strips->weights[at] == NULL, 0)) {
         pslib_first_row(table, strips->key[at], out);
         return 1;
     }
-    memcpy(out, strips->weights[at], 16 * sizeof(float));
+    pslib_load(storage, 16, strips->weights[at], 0, out);
     return 0;
 }
 
-PSLIB_INLINE void pslib_strip_push(const PslibTable *table, const PslibStrips *strips, uint32_t at,
-                                   const float *gradient)
+PSLIB_INLINE void pslib_strip_push(const PslibTable *table, int storage, const PslibStrips *strips, uint32_t at,
+                                   const float *gradient, const PslibRecord *record)
 {
-    float *weights = strips->weights[at], *state = strips->state[at];
-    pslib_row_push_one16(table, PSLIB_FLOAT32, strips->key[at], strips->made[at], weights, state, gradient, NULL);
+    pslib_row_push_one16(table, storage, strips->key[at], strips->made[at], strips->weights[at], strips->state[at],
+                         gradient, record);
 }
 
 #endif

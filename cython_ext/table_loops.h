@@ -39,45 +39,9 @@ typedef struct {
     uint8_t made[PSLIB_RING];   /* its row is new and has no floats yet */
 } PslibUnderWay;
 
-/* One part of 16 weights in a 16-bit type, as in one16.h: the compiler gets to know it, and loops over parts, row classes,
- * cache lines and policies disappear. 1 + storage; 0 for all other tables. */
-PSLIB_INLINE int pslib_is_half16(const PslibTable *table)
-{
-    const int one = table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0;
-    const int plain = table->counters == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL &&
-                      pslib_optimizer_is_plain(&table->parts[0].optimizer);
-    const int half = table->storage == PSLIB_BFLOAT16 || table->storage == PSLIB_FLOAT16;
-    return one && plain && half ? 1 + table->storage : 0;
-}
-
-PSLIB_INLINE const PslibRowClass *pslib_class_by(const PslibTable *table, uint32_t place, int one16)
-{
-    return &table->classes[one16 ? PSLIB_WIDE : pslib_place_class(place)];
-}
-
-PSLIB_INLINE void *pslib_weights_by(const PslibTable *table, uint32_t place, int one16)
-{
-    if (!one16) return pslib_place_weights(table->classes, place);
-    const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
-    const size_t inside = (place - 1) & ((UINT32_C(1) << shape->slab_shift) - 1);
-    const size_t bytes = one16 - 1 == PSLIB_FLOAT32 ? 64 : 32;
-    return (void *)(shape->bases[(place - 1) >> shape->slab_shift] + inside * bytes);
-}
-
-PSLIB_INLINE void pslib_prefetch_by(const PslibTable *table, uint32_t place, int with_state, int one16)
-{
-    if (!one16) {
-        pslib_prefetch_row(table->classes, place, with_state);
-        return;
-    }
-    const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
-    __builtin_prefetch(pslib_weights_by(table, place, one16));
-    if (with_state && shape->state_step > 0) pslib_prefetch_bytes(pslib_row_state(shape, place - 1), shape->state_step);
-}
-
 /* The first three stages for key i and those behind it. */
 PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *keys, int64_t n, int64_t i,
-                                     int for_push, int level, int one16, PslibUnderWay *ring)
+                                     int for_push, int level, PslibUnderWay *ring)
 {
     if (i < n) {
         const uint64_t mixed = pslib_mix64(keys[i]);
@@ -101,9 +65,9 @@ PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *ke
     const uint32_t mask = pslib_line_mask_at(level, line, keys[i]);
     if (mask != 0) {
         const uint32_t place = line->place[pslib_lowest_cell(mask)];
-        if (!one16 && place >= PSLIB_COUNTED) return; /* a counted key has no row */
+        if (place >= PSLIB_COUNTED) return; /* a counted key has no row */
         ring->place[i % PSLIB_RING] = place;
-        pslib_prefetch_by(table, place, for_push, one16);
+        pslib_prefetch_row(table->classes, place, for_push);
         return;
     }
     ring->again[i % PSLIB_RING] = line->passed != 0;
@@ -113,49 +77,46 @@ PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *ke
 }
 
 /* Weights of all parts of one key. place 0: the key has no row. */
-PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t place, float now, int one16,
+PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t place, float now,
                                  float *out)
 {
     if (place == 0) {
         pslib_first_parts(table, 0, key, out);
         return;
     }
-    const PslibRowClass *shape = pslib_class_by(table, place, one16);
-    if (one16) {
-        pslib_load(one16 - 1, 16, pslib_weights_by(table, place, one16), 0, out);
-        return;
-    }
-    pslib_row_pull(table, shape, pslib_weights_by(table, place, 0), pslib_place_state(table->classes, place), now, out);
+    const PslibRowClass *shape = &table->classes[pslib_place_class(place)];
+    pslib_row_pull(table, shape, pslib_place_weights(table->classes, place), pslib_place_state(table->classes, place),
+                   now, out);
     if (shape->part_count < table->part_count)
         pslib_first_parts(table, shape->part_count, key, out + shape->weight_floats);
 }
 
 PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
-                                     int level, int one16)
+                                     int level)
 {
-    const int64_t dim = one16 ? 16 : table->classes[PSLIB_WIDE].weight_floats;
+    const int64_t dim = table->classes[PSLIB_WIDE].weight_floats;
     PslibUnderWay ring;
     int64_t absent = 0;
     for (int64_t step = 0; step < n + 4 * PSLIB_AHEAD; step++) {
-        pslib_first_stages(table, keys, n, step, 0, level, one16, &ring);
+        pslib_first_stages(table, keys, n, step, 0, level, &ring);
         int64_t i = step - 3 * PSLIB_AHEAD;
         if ((uint64_t)i < (uint64_t)n && ring.again[i % PSLIB_RING]) {
             const uint64_t mixed = ring.mixed[i % PSLIB_RING];
             const uint32_t place = pslib_partition_find(pslib_table_partition(table, mixed), keys[i], mixed).place;
             ring.place[i % PSLIB_RING] = place;
-            if (place != 0) pslib_prefetch_by(table, place, 0, one16);
+            if (place != 0) pslib_prefetch_row(table->classes, place, 0);
         }
         i -= PSLIB_AHEAD;
         if (i < 0) continue;
         absent += ring.place[i % PSLIB_RING] == 0;
-        pslib_pull_one(table, keys[i], ring.place[i % PSLIB_RING], now, one16, out + i * dim);
+        pslib_pull_one(table, keys[i], ring.place[i % PSLIB_RING], now, out + i * dim);
     }
     return absent;
 }
 
 /* The fourth stage of a push. */
 PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *keys, int64_t i, int row_class,
-                                            const PslibRecord *record, int one16, PslibUnderWay *ring)
+                                            const PslibRecord *record, PslibUnderWay *ring)
 {
     ring->made[i % PSLIB_RING] = 0;
     if (ring->place[i % PSLIB_RING] != 0) return PSLIB_OK;
@@ -164,7 +125,7 @@ PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *k
     PslibFound found = pslib_partition_find(partition, keys[i], mixed);
     if (found.place == 0) {
         const PslibStatus status =
-            one16 || table->policies.admission.kind == PSLIB_ADMIT_ALL
+            table->policies.admission.kind == PSLIB_ADMIT_ALL
                 ? pslib_partition_add(partition, pslib_table_arenas(table, mixed), table->classes, keys[i], mixed,
                                       row_class, &found.place)
                 : pslib_admit(table, keys[i], mixed, record->shows == NULL ? 1.0f : record->shows[i], record->salt,
@@ -174,33 +135,30 @@ PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *k
         table->rows[row_class]++;
     }
     ring->place[i % PSLIB_RING] = found.place;
-    pslib_prefetch_by(table, found.place, 1, one16);
+    pslib_prefetch_row(table->classes, found.place, 1);
     return PSLIB_OK;
 }
 
 /* The last stage of a push. */
-PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t place, int made, int one16,
+PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t place, int made,
                                  const float *gradient, const PslibRecord *record, int64_t i)
 {
-    const PslibRowClass *shape = pslib_class_by(table, place, one16);
-    void *weights = pslib_weights_by(table, place, one16);
-    if (one16)
-        pslib_row_push_one16(table, one16 - 1, key, made, weights, pslib_row_state(shape, place - 1), gradient, record);
-    else
-        pslib_row_push(table, shape, key, made, weights, pslib_place_state(table->classes, place), gradient, record, i);
+    const PslibRowClass *shape = &table->classes[pslib_place_class(place)];
+    pslib_row_push(table, shape, key, made, pslib_place_weights(table->classes, place),
+                   pslib_place_state(table->classes, place), gradient, record, i);
 }
 
 PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                         int row_class, const PslibRecord *record, int64_t *done, int level, int one16)
+                                         int row_class, const PslibRecord *record, int64_t *done, int level)
 {
-    const int64_t dim = one16 ? 16 : table->classes[PSLIB_WIDE].weight_floats;
+    const int64_t dim = table->classes[PSLIB_WIDE].weight_floats;
     PslibUnderWay ring;
     PslibStatus status = PSLIB_OK;
     for (int64_t step = 0; step < n + 4 * PSLIB_AHEAD; step++) {
-        pslib_first_stages(table, keys, n, step, 1, level, one16, &ring);
+        pslib_first_stages(table, keys, n, step, 1, level, &ring);
         int64_t i = step - 3 * PSLIB_AHEAD;
         if ((uint64_t)i < (uint64_t)n) {
-            const PslibStatus now = pslib_find_or_make(table, keys, i, row_class, record, one16, &ring);
+            const PslibStatus now = pslib_find_or_make(table, keys, i, row_class, record, &ring);
             if (now != PSLIB_OK) { /* the keys before it are done, then it ends */
                 status = now;
                 n = i;
@@ -209,70 +167,48 @@ PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys
         i -= PSLIB_AHEAD;
         if ((uint64_t)i >= (uint64_t)n) continue;
         const uint32_t place = ring.place[i % PSLIB_RING];
-        if (!one16 && place == 0) continue; /* turned away */
-        pslib_push_one(table, keys[i], place, ring.made[i % PSLIB_RING], one16, gradients + i * dim, record, i);
-        if (!one16 && table->policies.promotion.kind != PSLIB_PROMOTE_NEVER) pslib_note_proof(table, keys[i], place);
+        if (place == 0) continue; /* turned away */
+        pslib_push_one(table, keys[i], place, ring.made[i % PSLIB_RING], gradients + i * dim, record, i);
+        if (table->policies.promotion.kind != PSLIB_PROMOTE_NEVER) pslib_note_proof(table, keys[i], place);
     }
     *done = n;
     return status;
 }
 
-PSLIB_INLINE int64_t pslib_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
-                                   int level)
-{
-    switch (pslib_is_half16(table)) {
-    case 1 + PSLIB_BFLOAT16: return pslib_pull_body(table, keys, n, now, out, level, 1 + PSLIB_BFLOAT16);
-    case 1 + PSLIB_FLOAT16: return pslib_pull_body(table, keys, n, now, out, level, 1 + PSLIB_FLOAT16);
-    default: return pslib_pull_body(table, keys, n, now, out, level, 0);
-    }
-}
-
-PSLIB_INLINE PslibStatus pslib_push_at(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                       int row_class, const PslibRecord *record, int64_t *done, int level)
-{
-    switch (pslib_is_half16(table)) {
-    case 1 + PSLIB_BFLOAT16:
-        return pslib_push_body(table, keys, n, gradients, row_class, record, done, level, 1 + PSLIB_BFLOAT16);
-    case 1 + PSLIB_FLOAT16:
-        return pslib_push_body(table, keys, n, gradients, row_class, record, done, level, 1 + PSLIB_FLOAT16);
-    default: return pslib_push_body(table, keys, n, gradients, row_class, record, done, level, 0);
-    }
-}
-
 static int64_t pslib_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    return pslib_pull_at(table, keys, n, now, out, PSLIB_PLAIN);
+    return pslib_pull_body(table, keys, n, now, out, PSLIB_PLAIN);
 }
 
 static PslibStatus pslib_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                     int row_class, const PslibRecord *record, int64_t *done)
 {
-    return pslib_push_at(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN);
+    return pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN);
 }
 
 #if PSLIB_HAS_LEVELS
 PSLIB_FOR_AVX2 static int64_t pslib_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    return pslib_pull_at(table, keys, n, now, out, PSLIB_AVX2);
+    return pslib_pull_body(table, keys, n, now, out, PSLIB_AVX2);
 }
 
 PSLIB_FOR_AVX2 static PslibStatus pslib_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
                                                   const float *gradients, int row_class, const PslibRecord *record,
                                                   int64_t *done)
 {
-    return pslib_push_at(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2);
+    return pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2);
 }
 
 PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    return pslib_pull_at(table, keys, n, now, out, PSLIB_AVX512);
+    return pslib_pull_body(table, keys, n, now, out, PSLIB_AVX512);
 }
 
 PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
                                                       const float *gradients, int row_class, const PslibRecord *record,
                                                       int64_t *done)
 {
-    return pslib_push_at(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512);
+    return pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512);
 }
 #endif
 
@@ -294,7 +230,7 @@ static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *
 static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                            int row_class, const PslibRecord *record, int64_t *done)
 {
-    if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, done);
+    if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, record, done);
 #if PSLIB_HAS_LEVELS
     if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, record, done);
     if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, record, done);

@@ -1,7 +1,7 @@
 """Many rows, many operations of every kind: each row is what its key and the number of its pushes say.
 
-All rows begin at 0 and a push adds the unit of the key times a sign of each column, numbers that every storage
-type holds exactly up to 30 pushes: a model of one byte a key, how often it was pushed, says all weights.
+All rows begin at 0 and a push adds the unit of the key times a sign of each column, numbers that every
+storage type holds exactly up to 30 pushes: a byte a key, how often it was pushed, says all weights.
 """
 
 from __future__ import annotations
