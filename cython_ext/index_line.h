@@ -23,7 +23,8 @@
 
 enum {
     PSLIB_CELLS = 5,            /* of one line */
-    PSLIB_FILLED_PERCENT = 75,  /* of all cells at most: fuller, and look-ups pass many full lines */
+    PSLIB_FILLED_PERCENT = 70,         /* of all cells at most: fuller, and look-ups pass many full lines */
+    PSLIB_SPARING_FILLED_PERCENT = 78, /* where rows are short beside their cells */
     PSLIB_ROW_BITS = 31
 };
 #define PSLIB_ROW_IDS (UINT32_C(1) << PSLIB_ROW_BITS) /* rows of one class in a table, and then some */

@@ -1,5 +1,6 @@
 /* strips.h: the stages of reading and stepping the rows of a batch, for the most common table: one part of
- * 16 weights of 4 or 2 bytes, no counters, every key admitted. A row is one cache line or half of one, and its address follows from the index entry.
+ * 16 weights of 4 or 2 bytes, no counters, every key admitted. A row is one cache line or half of one, its address
+ * follows from the index entry.
  *
  * As in table_loops.h, a look-up follows addresses that are read from memory one after the other, and the
  * misses of many keys have to overlap. Here the work of a key that does not wait for memory is as dear as the
@@ -7,10 +8,10 @@
  * branches that the processor would have to guess:
  *
  *     strip s          mix the keys; read the directory    prefetch the home lines
- *     strip s - 3      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
+ *     strip s - 2      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
  *                                                          behind it
- *     every 4 strips   look up those that were noted 2 to 6 strips ago, prefetch their rows; a push makes rows here
- *     strip s - 11     work on the rows
+ *     every 2 strips   look up those that were noted 1 to 3 strips ago, prefetch their rows; a push makes rows here
+ *     strip s - 6      work on the rows
  *
  * Nothing waits on the spot: the keys that are not in their home line (5 to 10 of 100) are looked up when their
  * next line has come. They are looked up for good, and rows made and stepped, in the order of the keys: a key
@@ -24,12 +25,12 @@
 
 enum {
     PSLIB_STRIP = 8,           /* keys */
-    PSLIB_STRIPS_TO_FIND = 3,  /* from the home lines' prefetch to their reading */
-    PSLIB_STRIPS_NOTED = 4,    /* whose notes are worked on together */
-    PSLIB_STRIPS_TO_LATER = 2, /* from the last of these to that work */
-    PSLIB_STRIPS_TO_WORK = 2,  /* from there to the rows of the first of them */
+    PSLIB_STRIPS_TO_FIND = 2,  /* from the home lines' prefetch to their reading */
+    PSLIB_STRIPS_NOTED = 2,    /* whose notes are worked on together */
+    PSLIB_STRIPS_TO_LATER = 1, /* from the last of these to that work */
+    PSLIB_STRIPS_TO_WORK = 1,  /* from there to the rows of the first of them */
     PSLIB_STRIPS_BEHIND = PSLIB_STRIPS_NOTED + PSLIB_STRIPS_TO_LATER + PSLIB_STRIPS_TO_WORK, /* from find to rows */
-    PSLIB_STRIP_RING = 128     /* keys; a power of two above all of these */
+    PSLIB_STRIP_RING = 64      /* keys; a power of two above all of these */
 };
 
 /* What is known of the keys under way; key i stands at i % PSLIB_STRIP_RING. */
@@ -138,7 +139,7 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
     for (int j = 0; j < PSLIB_STRIP; j++) __builtin_prefetch(strips->home[at + j]);
 }
 
-/* --- strip s - 3: one key, in its home line or noted */
+/* --- strip s - 2: one key, in its home line or noted */
 
 /* Where the row of a place lies; place 0 gives some address. state: OUT, where it is wanted. */
 PSLIB_INLINE void *pslib_row_at(const PslibRowMap *map, uint32_t place, float **state)
@@ -167,8 +168,8 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     const uintptr_t found = (uintptr_t)(place == 0) - 1;
     float *state;
     void *weights = pslib_row_at(map, place, for_push ? &state : NULL);
-    const uintptr_t next = ((uintptr_t)weights & found) | ((uintptr_t)(line + 1) & ~found);
-    __builtin_prefetch((const void *)next, for_push);
+    const uintptr_t behind = (uintptr_t)(line + (line->place[PSLIB_CELLS - 1] != 0)); /* full */
+    __builtin_prefetch((const void *)(((uintptr_t)weights & found) | (behind & ~found)), for_push);
     strips->weights[at] = (void *)((uintptr_t)weights & found);
     if (for_push) {
         strips->state[at] = state;
@@ -179,7 +180,7 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     return noted + (place == 0);
 }
 
-/* --- every 4 strips: keys that were noted */
+/* --- every 2 strips: keys that were noted */
 
 PSLIB_INLINE void pslib_strips_open(PslibStrips *strips)
 {
@@ -257,7 +258,7 @@ PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int s
     return n;
 }
 
-/* --- strip s - 11: the rows */
+/* --- strip s - 6: the rows */
 
 PSLIB_APART void pslib_first_row(const PslibTable *table, uint64_t key, float *out)
 {

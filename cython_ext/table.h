@@ -88,6 +88,8 @@ static inline void pslib_table_shape(PslibTable *table, int part_count, int narr
         table->classes[c] = pslib_row_class(&table->heap, counts[c], weights, pslib_storage_bytes(table->storage), head,
                                             state, table->storage == PSLIB_INT8 || table->decays);
     }
+    const PslibRowClass *most = &table->classes[narrow_parts > 0 ? PSLIB_NARROW : PSLIB_WIDE]; /* of the rows */
+    table->heap.sparing = most->row_bytes < PSLIB_CACHE_LINE;
 }
 
 PSLIB_INLINE PslibPartition *pslib_table_partition(const PslibTable *table, uint64_t mixed)

@@ -285,7 +285,8 @@ static inline int pslib_partition_in_order(const PslibTable *table, uint32_t num
     }
     for (int c = 0; c < PSLIB_CLASSES; c++) free(seen[c]);
     free(passed);
-    if (100 * filled > (uint64_t)partition->line_count * (PSLIB_CELLS * PSLIB_FILLED_PERCENT)) return 0;
+    if (100 * filled > (uint64_t)partition->line_count * (PSLIB_CELLS * pslib_index_percent(&table->heap)))
+        return 0;
     return sound && filled == partition->filled && filled == counted + pslib_partition_rows(&table->arenas[number]);
 }
 
