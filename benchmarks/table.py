@@ -2,9 +2,10 @@
 
 ``python benchmarks/table.py [--rows N ...] [--quick] [--json FILE] [--chart FILE]``
 
-Contenders take turns, batch by batch, and each figure is a median over their batches in processor time of the
-thread, so that a neighbour on the machine hits all of them alike or not at all. Compare ratios: absolute
-figures belong to the machine. Peers that are not there (a C++ compiler with absl, torch) are left out.
+Contenders take turns, batch by batch, in another random order every round (who follows an update pays for
+writing its lines back), and each figure is a median over their batches in processor time of the thread, so
+that a neighbour on the machine hits all of them alike or not at all. Compare ratios: absolute figures belong
+to the machine. Peers that are not there (a C++ compiler with absl, torch, fbgemm-gpu-cpu) are left out.
 """
 
 from __future__ import annotations
@@ -12,18 +13,30 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import platform
 import resource
 import subprocess
-import tempfile
+import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from table_peers import (
+    DIM,
+    Contenders,
+    Turn,
+    absl_peer,
+    at,
+    compiled,
+    fbgemm_peer,
+    n_of,
+    seconds,
+    torch_peer,
+)
 
 from cython_ext.distinct import distinct
 from cython_ext.ragged_pool import pool_rows, pool_rows_gradient
@@ -33,48 +46,15 @@ from pslib.optimizers import RowwiseAdagrad
 from pslib.stores import make_store
 from pslib.tables import PartSpec, TableSpec
 
-HERE = Path(__file__).parent
-DIM = 16
 BATCH = 106_496  # 4,096 examples of 26 fields
 SMALL_BATCH = 4_096
 LINE = 64
 PARTITION_BITS = 12
-ABSL_ROWS_MAX = 20_000_000  # its peak while it doubles would not fit beside the table
 DIMS = (1, 4, 8, 16, 32, 64, 128)
 
 Keys = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 Places = NDArray[np.int64]
-
-
-def compiled(source: str, *flags: str) -> ctypes.CDLL | None:
-    """A shared library of one source file of this folder; None where it can't be compiled."""
-    compiler = "g++" if source.endswith("cpp") else "gcc"
-    with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/library.so"
-        command = [compiler, "-O3", "-march=native", "-shared", "-fPIC", str(HERE / source), "-o", library]
-        try:
-            subprocess.run([*command, *flags], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            return None
-        return ctypes.CDLL(library)
-
-
-def absl_library() -> ctypes.CDLL | None:
-    try:
-        found = subprocess.run(
-            ["pkg-config", "--cflags", "--libs", "absl_flat_hash_map"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    library = compiled("table_absl.cpp", "-std=c++17", *found.stdout.split())
-    if library is not None:
-        library.absl_make.restype = ctypes.c_void_p
-        library.absl_bytes.restype = ctypes.c_int64
-    return library
 
 
 def limits_library() -> ctypes.CDLL:
@@ -87,32 +67,41 @@ def limits_library() -> ctypes.CDLL:
     return library
 
 
-def at(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-def n_of(count: int) -> ctypes.c_int64:
-    return ctypes.c_int64(count)
-
-
-def store_of(dim: int) -> Store:
+def store_of(dim: int, storage: str) -> Store:
     part = PartSpec("v", dim, RowwiseAdagrad(learning_rate=0.05), Uniform(0.01))
-    return make_store(TableSpec("t", (part,)), PARTITION_BITS)
+    return make_store(TableSpec("t", (part,), storage=storage), PARTITION_BITS)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.thread_time()
-    work()
-    return time.thread_time() - start
-
-
-def medians(work: dict[str, Callable[[], object]], rounds: int, keys_a_call: int) -> dict[str, float]:
+def medians(contenders: Contenders, rounds: int, keys_a_call: int) -> dict[str, float]:
     """Million keys a second of each; they take turns."""
-    spent: dict[str, list[float]] = {name: [] for name in work}
+    rng = np.random.default_rng(6)
+    spent: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
-        for name, call in work.items():
+        for name in rng.permutation(list(contenders)):
+            prepare, call = contenders[name]
+            prepare()
             spent[name].append(seconds(call))
     return {name: round(1e-6 * keys_a_call / float(np.median(some)), 2) for name, some in spent.items()}
+
+
+def at_once(work: dict[str, Callable[[], object]]) -> Contenders:
+    """Contenders that need no keys of their own."""
+    return {name: (lambda: None, call) for name, call in work.items()}
+
+
+def warm_memory(bytes_: int) -> None:
+    """Have the host of a virtual machine give it the memory that will be needed.
+
+    It takes a page from its host when it touches it first, which can cost ten times what the kernel does
+    with the page, and is no matter of the table.
+    """
+    size = min(bytes_, resource_bytes_free() * 3 // 4)
+    work = f"import numpy; numpy.ones({size // 8})"
+    subprocess.run([sys.executable, "-c", work], check=True)
+
+
+def resource_bytes_free() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * resource.getpagesize()
 
 
 def resident_peak_bytes() -> int:
@@ -126,11 +115,11 @@ def resident_bytes() -> int:
 # --- growth: before anything else in the process takes memory
 
 
-def growth(rows: int, dim: int) -> tuple[Store, Keys, dict[str, float]]:
+def growth(rows: int, dim: int, storage: str = "float32") -> tuple[Store, Keys, dict[str, float]]:
     """Insert all keys in batches of 4,096; memory and the slowest batch on the way."""
     keys = np.random.default_rng(0).integers(0, 1 << 64, rows, np.uint64)
     gradients = np.random.default_rng(1).standard_normal((SMALL_BATCH, dim)).astype(np.float32)
-    store = store_of(dim)
+    store = store_of(dim, storage)
     before, began = resident_bytes(), resident_peak_bytes()
     spent, work = [], []
     for start in range(0, rows - SMALL_BATCH + 1, SMALL_BATCH):
@@ -161,101 +150,53 @@ def growth(rows: int, dim: int) -> tuple[Store, Keys, dict[str, float]]:
 # --- look-up and update beside the limits and the peers
 
 
-class Turn:
-    """Keys and random places, new for every turn."""
-
-    def __init__(self, keys: Keys, index_lines: int, batch: int) -> None:
-        self.rng = np.random.default_rng(2)
-        self.all, self.index_lines, self.batch = keys, index_lines, batch
-        self.next()
-
-    def next(self) -> None:
-        self.numbers = self.rng.integers(0, len(self.all), self.batch)
-        self.keys = self.all[self.numbers]
-        self.index_places = self.rng.integers(0, self.index_lines, self.batch)
-
-
-def gathers(library: ctypes.CDLL, turn: Turn, rows: int, out: Floats) -> dict[str, Callable[[], object]]:
+def gathers(library: ctypes.CDLL, turn: Turn, rows: int, out: Floats) -> Contenders:
     index, lines, state = (
         ctypes.c_void_p(library.lines_make(n_of(count))) for count in (turn.index_lines, rows, rows // 16 + 1)
     )
     many = n_of(turn.batch)
     return {
-        "bare": lambda: library.gather_bare(lines, at(turn.numbers), many),
-        "same_lines_look_up": lambda: library.gather_copy(
-            index, at(turn.index_places), lines, at(turn.numbers), many, at(out)
+        "bare": (turn.next, lambda: library.gather_bare(lines, at(turn.numbers), many)),
+        "same_lines_look_up": (
+            turn.next,
+            lambda: library.gather_copy(index, at(turn.index_places), lines, at(turn.numbers), many, at(out)),
         ),
-        "same_lines_update": lambda: library.gather_update(
-            index, at(turn.index_places), lines, at(turn.numbers), state, many, at(out)
+        "same_lines_update": (
+            turn.next,
+            lambda: library.gather_update(
+                index, at(turn.index_places), lines, at(turn.numbers), state, many, at(out)
+            ),
         ),
     }
 
 
-def absl_peer(turn: Turn, keys: Keys, gradients: Floats, out: Floats) -> dict[str, Callable[[], object]]:
-    library = absl_library()
-    if library is None or len(keys) > ABSL_ROWS_MAX:
-        return {}
-    table = ctypes.c_void_p(library.absl_make())
-
-    def insert(some: Keys) -> None:
-        library.absl_push(table, at(some), n_of(len(some)), at(gradients))
-
-    spent = []
-    for start in range(0, len(keys) - BATCH + 1, BATCH):
-        spent.append(seconds(partial(insert, keys[start : start + BATCH])) / BATCH)
-    many = n_of(turn.batch)
-    print(f"absl: insert {1e-6 / float(np.median(spent)):.1f} million/s,", end=" ")
-    print(f"{library.absl_bytes(table) / len(keys):.0f} bytes a row")
+def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -> Contenders:
     return {
-        "absl_look_up": lambda: library.absl_pull(table, at(turn.keys), many, at(out)),
-        "absl_update": lambda: library.absl_push(table, at(turn.keys), many, at(gradients)),
+        "look_up": (turn.next, lambda: store.pull(turn.keys, out)),
+        "update": (turn.next, lambda: store.push(turn.keys, gradients)),
     }
 
 
-def torch_peer(turn: Turn, rows: int) -> dict[str, Callable[[], object]]:
-    """EmbeddingBag over a dense tensor that is indexed by row number: no hashing, no growth."""
-    try:
-        import torch
-    except ImportError:
-        return {}
-    torch.set_num_threads(1)
-    bag = torch.nn.EmbeddingBag(rows, DIM, mode="sum", sparse=True)
-    offsets = torch.arange(turn.batch)
-
-    def look_up() -> None:
-        with torch.no_grad():
-            bag(torch.from_numpy(turn.numbers), offsets)
-
-    return {"torch_embedding_bag_look_up": look_up}
-
-
-def measure(rows: int, rounds: int, peers: bool) -> dict[str, float]:
+def measure(rows: int, rounds: int) -> dict[str, float]:
+    warm_memory(rows * 115)
     store, keys, figures = growth(rows, DIM)
     print(json.dumps(figures), flush=True)
     gradients = np.random.default_rng(3).standard_normal((BATCH, DIM)).astype(np.float32)
     out = np.empty((BATCH, DIM), np.float32)
     turn = Turn(keys, store.stats()["index_bytes"] // LINE, BATCH)
-    contenders = gathers(limits_library(), turn, len(keys), out)
-    contenders |= {
-        "look_up": lambda: store.pull(turn.keys, out),
-        "update": lambda: store.push(turn.keys, gradients),
-    }
-    if peers:
-        contenders |= absl_peer(turn, keys, gradients, out) | torch_peer(turn, len(keys))
-    work: dict[str, Callable[[], object]] = {}
-    for place, (name, call) in enumerate(contenders.items()):
-        work[f"turn{place}"] = turn.next  # new keys for each: what the one before has read is in the cache
-        work[name] = call
-    speeds = {
-        name: speed for name, speed in medians(work, rounds, BATCH).items() if not name.startswith("turn")
-    }
+    contenders = gathers(limits_library(), turn, len(keys), out) | table_contenders(
+        store, turn, gradients, out
+    )
+    contenders |= absl_peer(turn, gradients, out) | torch_peer(turn, gradients) | fbgemm_peer(turn, gradients)
+    speeds = medians(contenders, rounds, BATCH)
     return figures | speeds | ratios(speeds)
 
 
 def ratios(speeds: dict[str, float]) -> dict[str, float]:
     pairs = [("look_up", "bare"), ("look_up", "same_lines_look_up"), ("update", "bare")]
     pairs += [("update", "same_lines_update"), ("look_up", "absl_look_up"), ("update", "absl_update")]
-    pairs += [("look_up", "torch_embedding_bag_look_up")]
+    pairs += [("look_up", "torch_embedding_bag_look_up"), ("update", "torch_sparse_adagrad_update")]
+    pairs += [("look_up", "fbgemm_look_up"), ("update", "fbgemm_update")]
     return {f"{a}/{b}": round(speeds[a] / speeds[b], 2) for a, b in pairs if b in speeds}
 
 
@@ -284,14 +225,18 @@ def helpers(rounds: int) -> dict[str, float]:
         np.add.at(np.zeros_like(rows), places, gradients[repeated])
 
     speeds = medians(
-        {
-            "distinct": lambda: distinct(keys),
-            "numpy_unique": lambda: np.unique(keys, return_inverse=True),
-            "pool": lambda: pool_rows(rows, places, offsets, False),
-            "numpy_take_reduceat": lambda: np.add.reduceat(rows.take(places, axis=0), offsets[:-1], axis=0),
-            "pool_gradient": lambda: pool_rows_gradient(gradients, places, offsets, len(found), False),
-            "numpy_add_at": add_at,
-        },
+        at_once(
+            {
+                "distinct": lambda: distinct(keys),
+                "numpy_unique": lambda: np.unique(keys, return_inverse=True),
+                "pool": lambda: pool_rows(rows, places, offsets, False),
+                "numpy_take_reduceat": lambda: np.add.reduceat(
+                    rows.take(places, axis=0), offsets[:-1], axis=0
+                ),
+                "pool_gradient": lambda: pool_rows_gradient(gradients, places, offsets, len(found), False),
+                "numpy_add_at": add_at,
+            }
+        ),
         rounds,
         BATCH,
     )
@@ -306,28 +251,22 @@ def helpers(rounds: int) -> dict[str, float]:
 # --- other widths
 
 
-def widths(rows: int, rounds: int) -> dict[str, dict[str, float]]:
-    figures = {}
-    for dim in DIMS:
-        store, keys, grown = growth(rows, dim)
-        turn = Turn(keys, 1, BATCH)
-        gradients, out = np.ones((BATCH, dim), np.float32), np.empty((BATCH, dim), np.float32)
-        work = {
-            "turn": turn.next,
-            "look_up": lambda store=store, out=out, turn=turn: store.pull(turn.keys, out),
-            "turn2": turn.next,
-            "update": lambda store=store, some=gradients, turn=turn: store.push(turn.keys, some),
-        }
-        speeds = medians(work, rounds, BATCH)
-        figures[str(dim)] = {
-            "look_up": speeds["look_up"],
-            "update": speeds["update"],
-            "insert": grown["insert"],
-            "bytes_a_row": grown["bytes_a_row"],
-            "payload_bytes": 8 + 4 * dim + 4,
-        }
-        print(dim, json.dumps(figures[str(dim)]), flush=True)
-    return figures
+def width(rows: int, rounds: int, dim: int, storage: str) -> dict[str, float]:
+    store, keys, grown = growth(rows, dim, storage)
+    gradients, out = np.ones((BATCH, dim), np.float32), np.empty((BATCH, dim), np.float32)
+    speeds = medians(table_contenders(store, Turn(keys, 1, BATCH), gradients, out), rounds, BATCH)
+    speeds |= {name: grown[name] for name in ("insert", "bytes_a_row")}
+    print(dim, storage, json.dumps(speeds), flush=True)
+    return speeds
+
+
+def widths(rows: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """By storage type and width."""
+    warm_memory(rows * 700)
+    return {
+        storage: {str(dim): width(rows, rounds, dim, storage) for dim in DIMS}
+        for storage in ("float32", "bfloat16", "float16", "int8")
+    }
 
 
 def draw(figures: dict[str, dict[str, float]], path: Path) -> None:
@@ -362,13 +301,13 @@ def main() -> None:
         "unit": "million keys a second; medians of processor time",
     }
     for rows in [1_000_000] if chosen.quick else chosen.rows:
-        figures[f"rows_{rows}"] = measure(rows, rounds, peers=True)
+        figures[f"rows_{rows}"] = measure(rows, rounds)
         print(rows, json.dumps(figures[f"rows_{rows}"]), flush=True)
     figures["helpers"] = helpers(rounds)  # after growth, whose peak of memory is the process's
     print(json.dumps(figures["helpers"]), flush=True)
     if chosen.chart is not None:
         figures["widths"] = widths(200_000 if chosen.quick else 5_000_000, rounds)
-        draw(figures["widths"], chosen.chart)
+        draw(figures["widths"]["float32"], chosen.chart)
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
 
