@@ -26,6 +26,8 @@ SHARE = 1 / 8
 """Of a table's rows that leave when it is full: ranking reads all, so few at a time would cost more."""
 TRIES = 4
 """Shares that leave for one push, before it is refused: 41 % of the rows."""
+UNIT_ROWS, UNIT_BYTES = 8, 1280
+"""A partition takes rows by units of about 1 KiB, at least 8 rows (``arena.h``): one row may cost a unit."""
 GROWTH_BYTES = 2 << 20
 """A table may be given memory by the huge page."""
 
@@ -43,7 +45,7 @@ class MemoryRoom:
 
     def __init__(self, limit_bytes: int, owner: str) -> None:
         self.limit_bytes, self._owner = limit_bytes, owner
-        self._sure_bytes = 0
+        self._sure_bytes = self._full_rows = 0
 
     def forget(self) -> None:
         """Look again at the next push: rows have come or gone by another way."""
@@ -84,24 +86,39 @@ class MemoryRoom:
     ) -> None:
         missing = {name: stores[name].missing(array) for name, array in keys.items() if array.size}
         missing = {name: count for name, count in missing.items() if count}
-        for _ in range(TRIES + 1):
+        for turn in range(TRIES + 1):
             used = sum(store.stats()["resident_bytes"] for store in stores.values())
+            if turn == 0 and used > self.limit_bytes - GROWTH_BYTES // 2:
+                self._full_rows -= int(self._full_rows * SHARE)
+            rows = sum(store.rows for store in stores.values())
             need = sum(_needed_bytes(specs[name], stores[name], count) for name, count in missing.items())
-            free_bytes = self.limit_bytes - GROWTH_BYTES - used
-            if not need or need <= free_bytes:
-                self._sure_bytes = max(0, free_bytes)
+            if self._has_room(used, need, rows, sum(missing.values())):
                 return
             yielding = [name for name in missing if specs[name].when_full != "refuse" and stores[name].rows]
             for name in yielding:
                 stores[name].evict_share(WHEN_FULL.index(specs[name].when_full) - 1, SHARE)
             if not yielding:
                 break
-        rows = sum(store.rows for store in stores.values())
         raise MemoryLimitError(
             f"memory limit: {self._owner} holds {used:,} of {self.limit_bytes:,} bytes in {rows:,} rows and "
             f"has no room for {sum(missing.values()):,} new ones; raise server_memory_bytes, add servers, "
             "or set admission, eviction or when_full of the table"
         )
+
+    def _has_room(self, used: int, need: int, rows: int, new_rows: int) -> bool:
+        """Whether new rows fit: into memory that is left, or into the places of rows that have left.
+
+        Places are scattered over partitions, so what they take together says little about whether the next
+        rows find one. Hence rows are counted: a shard that was full with so many rows stays full with a
+        little fewer, and with fewer still when it has grown all the same.
+        """
+        free_bytes = self.limit_bytes - GROWTH_BYTES - used
+        if not new_rows or need <= free_bytes:
+            self._sure_bytes = max(0, free_bytes // 2)  # a table also takes memory that no row explains
+            self._full_rows = self._full_rows if not new_rows else 0
+            return True
+        self._full_rows = self._full_rows or rows
+        return used <= self.limit_bytes and rows + new_rows <= self._full_rows * (1 - SHARE)
 
 
 def new_row_bytes(spec: TableSpec) -> int:
@@ -111,12 +128,11 @@ def new_row_bytes(spec: TableSpec) -> int:
 
 
 def _needed_bytes(spec: TableSpec, store: Store, count: int) -> int:
-    """Beyond the places that erased rows have left: half of them, since they may lie in other partitions."""
-    stats = store.stats()
-    row_bytes = new_row_bytes(spec)
+    """What so many new rows cost at most where no row has left a place, filters of admission among it."""
     filter_bytes = 0
     if isinstance(spec.admission, ByBloom):
         counters, partitions = spec.admission.counters, 1 << store.partition_bits
-        filter_bytes = min(count * counters, partitions * counters - stats["filter_bytes"])
-    left = 0 if stats["free_bytes"] // 2 >= count * row_bytes else count * row_bytes
-    return left + max(0, filter_bytes)
+        filter_bytes = min(count * counters, partitions * counters - store.stats()["filter_bytes"])
+    row_bytes = new_row_bytes(spec)
+    units = min(count, 1 << store.partition_bits) * max(UNIT_ROWS * row_bytes, UNIT_BYTES)
+    return count * row_bytes + units + max(0, filter_bytes)

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from pslib.config import Timing
+from pslib.errors import MemoryLimitError
 from pslib.initializers import Constant
 from pslib.leases import stream_of
 from pslib.optimizers import SGD
@@ -167,11 +168,13 @@ class Trainer(Asker):
         self.lost = False
         self._epochs: dict[int, int] = {}
         self._calls: dict[int, Op | Callable[[Any], None]] = {}
+        self._refused: list[Op] = []
+        """Pushes for which a server had no room: sent again under their names."""
 
     @property
     def idle(self) -> bool:
         """Whether it has nothing to do and waits for nothing."""
-        return not self.running or not (self.scripts or self._calls)
+        return not self.running or not (self.scripts or self._calls or self._refused)
 
     def start(self, script: Script, first: int, epoch: int) -> None:
         """Work on ``script`` from number ``first`` on: a new lease, or one that is taken over."""
@@ -193,6 +196,8 @@ class Trainer(Asker):
         if self.pulls_left and choice.random() < 0.3:
             self.pulls_left -= 1
             self._pull()
+        elif self._refused:
+            self._start(self._refused.pop(0))
         elif self.scripts:
             place = choice.randrange(len(self.scripts))
             script, number = self.scripts[place]
@@ -207,7 +212,7 @@ class Trainer(Asker):
         """Whether the call that this one must come after is over."""
         return not any(
             isinstance(other, Op) and (op.stream, op.after) == (other.stream, other.number)
-            for other in self._calls.values()
+            for other in (*self._calls.values(), *self._refused)
         )
 
     def _start(self, op: Op) -> None:
@@ -232,7 +237,12 @@ class Trainer(Asker):
         done, self.session.completed = self.session.completed, []
         for completed in done:
             call = self._calls.pop(completed.call)
-            if completed.error is not None:
+            if isinstance(completed.error, MemoryLimitError) and isinstance(call, Op):
+                self._refused.append(call)
+                units = self.world.history.units(call)
+                self.session.pushes_sent -= bool(units)
+                self.session.updates_sent -= units
+            elif completed.error is not None:
                 self._failed(str(completed.error))
             elif isinstance(call, Op):
                 self.world.history.acknowledged(call)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from pslib.errors import MemoryLimitError
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import Adopt, Image, Release
-from pslib.shard import Shard
+from pslib.protocol.messages import Adopt, Image, Push, Release
+from pslib.shard import PushPart, Shard
 from tests.invariants import SimulationError
 from tests.simulator import World
 
@@ -161,3 +162,22 @@ def test_a_planted_bug_is_caught_and_the_seed_named(
 
     first = next(seed for seed in range(seeds) if error_of(seed))  # StopIteration: not caught
     assert error_of(first).endswith(f"python -m tests.simulator {first}")
+
+
+class FullShard(Shard):
+    """Has no room for every third push, at first."""
+
+    refused = 0
+
+    def push(self, message: Push) -> PushPart:
+        if (message.number + FullShard.refused) % 3 == 0 and FullShard.refused < 60:
+            FullShard.refused += 1
+            raise MemoryLimitError("memory limit: planted")
+        return super().push(message)
+
+
+def test_a_push_that_was_refused_for_want_of_room_counts_once_when_it_is_sent_again() -> None:
+    for seed in range(20):
+        FullShard.refused = 0
+        World(seed, make_shard=FullShard).run()
+        assert FullShard.refused > 0
