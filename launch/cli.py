@@ -189,6 +189,13 @@ def _add_launch(commands: _Commands) -> None:
     parser.add_argument(
         "--shard-threads", type=int, default=1, metavar="N", help="threads of a server (default 1)"
     )
+    parser.add_argument(
+        "--server-memory-bytes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="what the tables of a server may take (default: no limit)",
+    )
     _add_run(parser, "folder for logs and records (default: logs in a temporary one)")
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(

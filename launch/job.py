@@ -15,8 +15,12 @@
     optimizers:                          # optional; defaults: the model's own for rows, Adam for dense
       rows: {name: Adagrad, learning_rate: 0.05}     # or one for each part: rows: {w: {...}, v: {...}}
       dense: {name: Adam, learning_rate: 0.001}
-    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0}
-    cluster: {servers: 2, trainers: 2, shard_threads: 1}
+    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0, maintain_every_batches: 10000}
+    table:                               # optional: when it does not fit memory
+      storage: bfloat16
+      admission: {name: ByCount, count: 3}
+      eviction: [{name: ByAge, age: 1000000}]
+    cluster: {servers: 2, trainers: 2, shard_threads: 1, server_memory_bytes: 16000000000}
     out: runs/first
 
 Paths may hold ``~`` and ``${VARIABLE}``.
@@ -25,6 +29,7 @@ Paths may hold ``~`` and ``${VARIABLE}``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,11 +39,13 @@ from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
 from launch.problems import problem_lines
+from launch.table_settings import fit_problems, policies_of, table_problems
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
 from pslib.schema import Schema
+from pslib.tables import TableSpec
 from rec_models import Model
 
 __all__ = ["Job", "read_job"]
@@ -128,6 +135,19 @@ class TrainingSection(_Section):
     epochs: int = Field(default=1, ge=1, le=1_000_000)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     lease_rows: int | None = Field(default=None, ge=1, le=65536)
+    maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
+
+
+class TableSection(_Section):
+    """What the table does at the limit of memory; see `pslib.tables.TableSpec` and `pslib.policies`."""
+
+    storage: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    admission: dict[str, Any] | None = None
+    eviction: list[dict[str, Any]] = []
+    score: dict[str, Any] | None = None
+    compact: dict[str, Any] | None = None
+    clock: Literal["steps", "seconds"] = "steps"
+    when_full: Literal["refuse", "oldest", "smallest_norm", "lowest_score"] = "refuse"
 
 
 class ClusterSection(_Section):
@@ -138,6 +158,7 @@ class ClusterSection(_Section):
     shard_threads: int = Field(default=1, ge=1, le=64)
     partition_bits: int = Field(default=12, ge=4, le=20)
     dense_blocks: int = Field(default=64, ge=1, le=4096)
+    server_memory_bytes: int = Field(default=0, ge=0)
 
 
 class Job(_Section):
@@ -147,6 +168,7 @@ class Job(_Section):
     model: ModelSection
     optimizers: OptimizersSection = OptimizersSection()
     training: TrainingSection = TrainingSection()
+    table: TableSection = TableSection()
     cluster: ClusterSection = ClusterSection()
     out: Name = "run"
 
@@ -164,6 +186,10 @@ class Job(_Section):
             self.row_optimizers,
             self.training.seed,
         )
+
+    def table_of(self, model: Model) -> TableSpec:
+        """The model's table with this file's policies."""
+        return replace(model.table(), **policies_of(self.table.model_dump()))
 
     @property
     def cluster_config(self) -> ClusterConfig:
@@ -273,6 +299,7 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     problems += path_problems(raw)
     bad_optimizers = optimizer_problems(raw.get("optimizers"))
     problems += bad_optimizers
+    problems += table_problems(raw.get("table"))
     if job is not None:
         problems += _cluster_problems(job)
     schema, bad_schema = _schema_of(raw)
@@ -280,6 +307,8 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     if isinstance(raw.get("model"), dict):
         rows = {} if bad_optimizers or job is None else job.row_optimizers
         problems += model_problems(raw["model"], schema, rows)
+    if not problems and job is not None:
+        problems += fit_problems(job.build_model().table(), job.table.model_dump())
     if problems or job is None:
         raise ConfigurationError(*problems)
     return job

@@ -27,7 +27,12 @@ def run_script(options: argparse.Namespace) -> int:
         When script, hosts or options do not allow it; nothing has been started then.
     """
     launcher, servers, trainers = _place(options)
-    config = ClusterConfig(servers=servers, trainers=trainers, shard_threads=options.shard_threads)
+    config = ClusterConfig(
+        servers=servers,
+        trainers=trainers,
+        shard_threads=options.shard_threads,
+        server_memory_bytes=options.server_memory_bytes,
+    )
     out = None if options.out is None else prepare_out(options.out, options.overwrite)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"
     plan = Plan(

@@ -78,9 +78,9 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
 def _trainer(job: Job, cluster: Cluster) -> Trainer:
     from pslib.trainer import Trainer
 
-    training = job.training
+    training, model = job.training, job.build_model()
     return Trainer(
-        job.build_model(),
+        model,
         cluster,
         batch_rows=training.batch_rows,
         staleness=training.staleness,
@@ -88,6 +88,8 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         dense_optimizer=job.dense_optimizer,
         seed=training.seed,
         lease_rows=training.lease_rows,
+        table=job.table_of(model),
+        maintain_every_batches=training.maintain_every_batches,
         out=None,  # the launcher keeps the records of the run
         progress=False,
     )

@@ -196,11 +196,12 @@ def connect(
     servers: int = 1,
     shard_threads: int = 1,
     partition_bits: int = 12,
+    server_memory_bytes: int = 0,
 ) -> Cluster:
     """Join a cluster as a trainer, or start one inside this process.
 
     Under a launcher (``pslib launch``, ``pslib train``) the environment says where the cluster is, and
-    ``servers``, ``shard_threads`` and ``partition_bits`` are the launcher's. Otherwise coordinator and
+    ``servers`` and all after it are the launcher's. Otherwise coordinator and
     servers run as threads of this process.
 
     Parameters
@@ -209,8 +210,8 @@ def connect(
         Address; default: the environment's PSLIB_COORDINATOR.
     cluster_id : str or None
         Default: the environment's PSLIB_CLUSTER_ID.
-    servers, shard_threads, partition_bits : int
-        Of an embedded cluster.
+    servers, shard_threads, partition_bits, server_memory_bytes : int
+        Of an embedded cluster; see `pslib.config.ClusterConfig`.
 
     Raises
     ------
@@ -227,7 +228,12 @@ def connect(
                 f"coordinator {coordinator}: its cluster id is missing; set {CLUSTER_ID_VARIABLE}"
             )
         return _join_processes(coordinator, cluster_id)
-    config = ClusterConfig(servers=servers, shard_threads=shard_threads, partition_bits=partition_bits)
+    config = ClusterConfig(
+        servers=servers,
+        shard_threads=shard_threads,
+        partition_bits=partition_bits,
+        server_memory_bytes=server_memory_bytes,
+    )
     embedded = Embedded(config)
     try:
         return Cluster(embedded.join(), embedded)

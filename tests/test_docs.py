@@ -78,11 +78,25 @@ def test_the_script_in_the_readme_is_the_example_and_is_about_twenty_lines():
 def test_the_job_file_in_the_readme_is_a_job_file(tmp_path):
     from launch.job import read_job
 
-    (text,) = blocks(README, "yaml")
+    text, _limited = blocks(README, "yaml")
     file = tmp_path / "clicks.yaml"
     file.write_text(text, encoding="utf-8")
     job = read_job(file)
     assert (job.model.name, job.cluster.servers) == (yaml.safe_load(text)["model"]["name"], 2)
+
+
+def test_the_table_that_does_not_fit_is_a_part_of_that_job_file(tmp_path):
+    from launch.job import read_job
+
+    whole, limited = map(yaml.safe_load, blocks(README, "yaml"))
+    for section, keys in limited.items():
+        whole[section] = whole.get(section, {}) | keys
+    file = tmp_path / "clicks.yaml"
+    file.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    job = read_job(file)
+    table = job.table_of(job.build_model())
+    assert table.to_dict().keys() - {"name", "seed", "parts"} == limited["table"].keys()
+    assert (job.cluster.servers, job.cluster.server_memory_bytes) == (2, 16_000_000_000)
 
 
 def commands() -> list[list[str]]:

@@ -1,0 +1,76 @@
+"""The section ``table`` of a job file: storage and policies; problems carry their path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from launch.problems import unknown_key, unknown_value
+from pslib.errors import ConfigurationError
+from pslib.policies import ADMISSIONS, EVICTIONS, Compact, Policy, Score, policy_from_dict
+from pslib.tables import TableSpec, policies_from_dict
+
+__all__ = ["fit_problems", "policies_of", "table_problems"]
+
+_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
+    "admission": ADMISSIONS,
+    "eviction": EVICTIONS,
+    "score": (Score,),
+    "compact": (Compact,),
+}
+
+
+def policies_of(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `TableSpec` that the section stands for.
+
+    Raises
+    ------
+    ConfigurationError
+        When `table_problems` would have found something.
+    """
+    return policies_from_dict({key: value for key, value in section.items() if value is not None})
+
+
+def table_problems(section: object) -> list[str]:
+    """All that is wrong with the policies of the section by themselves, one line each."""
+    if not isinstance(section, dict):
+        return []  # its type is somebody else's complaint
+    problems = []
+    for key, kinds in _KINDS.items():
+        given = section.get(key)
+        if key == "eviction" and isinstance(given, list):
+            for place, rule in enumerate(given):
+                problems += _policy_problems(f"table.{key}.{place}", rule, kinds)
+        elif given is not None and key != "eviction":
+            problems += _policy_problems(f"table.{key}", given, kinds)
+    return problems
+
+
+def _policy_problems(path: str, plain: object, kinds: tuple[type[Policy], ...]) -> list[str]:
+    if not isinstance(plain, dict):
+        example = {"name": kinds[0].__name__} if len(kinds) > 1 else {}
+        return [f"{path}: expected a mapping, for example {example}, got {plain!r}"]
+    by_name = {kind.__name__: kind for kind in kinds}
+    name = plain.get("name", kinds[0].__name__ if len(kinds) == 1 else None)
+    if name is None:
+        return [f"{path}.name: is missing; one of {', '.join(by_name)}"]
+    if name not in by_name:
+        return [unknown_value(f"{path}.name", name, by_name)]
+    known = [field.name for field in fields(by_name[name])]
+    if unknown := [key for key in plain if key not in (*known, "name")]:
+        return [unknown_key(f"{path}.{key}", known) for key in unknown]
+    try:
+        policy_from_dict(plain, kinds)
+    except ConfigurationError as error:
+        return [f"{path}.{line.removeprefix(f'{name}.')}" for line in error.problems]
+    return []
+
+
+def fit_problems(table: TableSpec, section: Mapping[str, Any]) -> list[str]:
+    """What is wrong with policies that are right by themselves, for the table of this model."""
+    try:
+        replace(table, **policies_of(section))
+    except ConfigurationError as error:
+        return [f"table.{line.removeprefix(f'table {table.name}: ')}" for line in error.problems]
+    return []
