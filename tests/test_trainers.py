@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.metrics import EvalResult, ScoreCounts
+from pslib.policies import Score
 from tests.clusters import cluster_of, vanish
 from tests.counting import CountingModel, write_examples
 from tests.training import UNHURRIED, counts_of, examples_counted, trainer_on
@@ -266,3 +268,37 @@ def test_trainers_with_different_models_end_with_a_line_for_one_of_them() -> Non
     (error,) = [result for result in results if result != "made"]
     assert isinstance(error, ConfigurationError)
     assert "dense parameters exist as" in str(error)
+
+
+def test_a_maintenance_happens_once_whoever_finishes_its_lease(tmp_path: Path) -> None:
+    """A trainer vanishes in the middle of a lease, and another one in the very end of it."""
+    path = write_examples(tmp_path / "a.parquet", 230)
+    table = replace(CountingModel().table(), score=Score(decay=0.5))
+    gone = threading.Event()
+
+    def script(dies_at: int) -> Callable[[Cluster], int]:
+        def run(cluster: Cluster) -> int:
+            steps = 0
+
+            def look(_batch, _rows) -> None:
+                nonlocal steps
+                steps += 1
+                time.sleep(0.002)
+                if steps == dies_at:
+                    vanish(cluster)
+                    gone.set()
+
+            trainer = trainer_on(cluster, CountingModel(look), table=table, maintain_every_batches=4)
+            if not dies_at:
+                assert gone.wait(20)
+            trainer.fit(path)
+            assert (counts_of(cluster, np.arange(230)) == 1).all()
+            return int(cluster.client.stats()["maintained"])
+
+        return run
+
+    for dies_at in (6, 8):
+        gone.clear()
+        with cluster_of(2, trainers=2, shard_threads=2, timing=UNHURRIED) as running:
+            _lost, maintained = running.run(script(dies_at), script(0))
+        assert maintained == 46 // 4  # batches of 5 examples; each lease but the last holds 4 of them
