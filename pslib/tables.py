@@ -250,7 +250,11 @@ class TableSpec:
         return bool(self.eviction) or self.decay_factor < 1
 
     def now(self, step: int, time_s: float) -> float:
-        """The time of a record in the unit of this table's clock."""
+        """The time of a record in the unit of this table's clock.
+
+        Rows keep it as float32: beyond 2^24 (16.8 million) steps only every second one can be told from the
+        next, so weight decay of rows that are pushed at every step grows coarse there.
+        """
         return float(step) if self.clock == "steps" else time_s
 
     def part_seed(self, part: PartSpec) -> int:
