@@ -1,14 +1,32 @@
-"""What stands in a checkpoint, read with pyarrow alone, in a form that does not depend on who wrote it."""
+"""What stands in a checkpoint, read with pyarrow alone, whoever wrote it; and what the golden one holds."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+
+from pslib.initializers import Constant, Normal, Uniform
+from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from pslib.tables import DenseSpec, PartSpec, TableSpec
+
+GOLDEN = Path(__file__).parent / "golden" / "checkpoint_v1"
+GOLDEN_TABLE = TableSpec(
+    "item",
+    (
+        PartSpec("a", 2, SGD(0.5), Constant(0.25)),
+        PartSpec("b", 3, Adagrad(0.1, initial_accumulator=0.5), Uniform(0.5)),
+        PartSpec("c", 2, RowwiseAdagrad(0.1), Normal(0.1)),
+        PartSpec("d", 1, Adam(0.01), Uniform(1.0)),
+    ),
+    seed=7,
+)
+GOLDEN_DENSE = DenseSpec(5, Adam(0.01))
+GOLDEN_KEYS = np.array([0, 1, 2, 3, 1 << 24, (1 << 24) + 1, 1 << 63, (1 << 64) - 1], np.uint64)
 
 
 @dataclass(frozen=True)
@@ -52,3 +70,11 @@ def state_of(pieces: Iterable[tuple[int, np.ndarray]]) -> bytes:
     ]
     counts = {float(state[-1]) for size, state in filled if state.size > kinds * size}
     return b"".join(array.tobytes() for array in (*arrays, np.array(sorted(counts), np.float32)))
+
+
+def golden_pushes() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    for number in range(3):
+        keys = GOLDEN_KEYS[number:]
+        ramp = np.arange(keys.size * 8 + 5, dtype=np.int64) * 7 + number
+        floats = ((ramp % 11 - 5) / 8).astype(np.float32)
+        yield keys, floats[5:].reshape(-1, 8), floats[:5]
