@@ -171,8 +171,13 @@ def gathers(library: ctypes.CDLL, turn: Turn, rows: int, out: Floats) -> Contend
 
 
 def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -> Contenders:
+    """Three, so that as many read the table in a round as read the lines of the limits.
+
+    Else a last-level cache of hundreds of MB would hold more of these.
+    """
     return {
         "look_up": (turn.next, lambda: store.pull(turn.keys, out)),
+        "look_up_again": (turn.next, lambda: store.pull(turn.keys, out)),
         "update": (turn.next, lambda: store.push(turn.keys, gradients)),
     }
 
