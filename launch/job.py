@@ -39,7 +39,7 @@ from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
 from launch.problems import problem_lines
-from launch.table_settings import fit_problems, policies_of, table_problems
+from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
@@ -142,10 +142,10 @@ class TableSection(_Section):
     """What the table does at the limit of memory; see `pslib.tables.TableSpec` and `pslib.policies`."""
 
     storage: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
-    admission: dict[str, Any] | None = None
-    eviction: list[dict[str, Any]] = []
-    score: dict[str, Any] | None = None
-    compact: dict[str, Any] | None = None
+    admission: Any = None  # what is wrong with these, `table_problems` says
+    eviction: Any = []
+    score: Any = None
+    compact: Any = None
     clock: Literal["steps", "seconds"] = "steps"
     when_full: Literal["refuse", "oldest", "smallest_norm", "lowest_score"] = "refuse"
 
@@ -308,7 +308,9 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         rows = {} if bad_optimizers or job is None else job.row_optimizers
         problems += model_problems(raw["model"], schema, rows)
     if not problems and job is not None:
-        problems += fit_problems(job.build_model().table(), job.table.model_dump())
+        section = job.table.model_dump()
+        problems += fit_problems(job.build_model().table(), section)
+        problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:
         raise ConfigurationError(*problems)
     return job

@@ -11,13 +11,20 @@ from pslib.errors import ConfigurationError
 from pslib.policies import ADMISSIONS, EVICTIONS, Compact, Policy, Score, policy_from_dict
 from pslib.tables import TableSpec, policies_from_dict
 
-__all__ = ["fit_problems", "policies_of", "table_problems"]
+__all__ = ["fit_problems", "maintenance_problems", "policies_of", "table_problems"]
 
 _KINDS: Mapping[str, tuple[type[Policy], ...]] = {
     "admission": ADMISSIONS,
     "eviction": EVICTIONS,
     "score": (Score,),
     "compact": (Compact,),
+}
+
+_EXAMPLES: Mapping[str, str] = {
+    "admission": "{name: ByCount, count: 3}",
+    "eviction": "{name: ByAge, age: 500000}",
+    "score": "{nonclick: 0.1, click: 1.0, decay: 0.98}",
+    "compact": "{wide_from: v, shows: 10}",
 }
 
 
@@ -39,17 +46,26 @@ def table_problems(section: object) -> list[str]:
     problems = []
     for key, kinds in _KINDS.items():
         given = section.get(key)
-        if key == "eviction" and isinstance(given, list):
+        if key != "eviction":
+            problems += [] if given is None else _policy_problems(f"table.{key}", given, kinds)
+        elif isinstance(given, list):
             for place, rule in enumerate(given):
                 problems += _policy_problems(f"table.{key}.{place}", rule, kinds)
-        elif given is not None and key != "eviction":
-            problems += _policy_problems(f"table.{key}", given, kinds)
+        elif key in section:
+            problems.append(f"table.{key}: expected a list, for example [{_EXAMPLES[key]}], got {given!r}")
     return problems
+
+
+def maintenance_problems(section: Mapping[str, Any], maintain_every_batches: int) -> list[str]:
+    """Rules of eviction that would never act."""
+    if not section["eviction"] or maintain_every_batches:
+        return []
+    return ["training.maintain_every_batches: expected > 0, as table.eviction acts only then, got 0 (never)"]
 
 
 def _policy_problems(path: str, plain: object, kinds: tuple[type[Policy], ...]) -> list[str]:
     if not isinstance(plain, dict):
-        example = {"name": kinds[0].__name__} if len(kinds) > 1 else {}
+        example = _EXAMPLES[path.split(".")[1]]
         return [f"{path}: expected a mapping, for example {example}, got {plain!r}"]
     by_name = {kind.__name__: kind for kind in kinds}
     name = plain.get("name", kinds[0].__name__ if len(kinds) == 1 else None)

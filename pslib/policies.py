@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 from pslib.errors import ConfigurationError
@@ -205,6 +205,7 @@ class ByChance(Policy):
 class ByAge(Policy):
     """A row leaves when no push has touched it for more than ``age``, in the unit of the table's clock.
 
+    That is batches of the training, unless the clock counts seconds, of which the default age is 30 days.
     Source: PaddlePaddle's ``delete_after_unseen_days``.
     """
 
@@ -353,7 +354,8 @@ def policy_from_dict(plain: Mapping[str, Any], kinds: Iterable[type[PolicyT]]) -
     if unknown := [key for key in numbers if key not in known]:
         takes = f"it takes {', '.join(known)}"
         raise ConfigurationError(*(f"{name}: unknown {key!r}; {takes}" for key in unknown))
-    try:
-        return by_name[name](**numbers)
-    except TypeError as error:
-        raise ConfigurationError(f"{name}: {error}; it takes {', '.join(known)}") from error
+    needed = [field.name for field in fields(by_name[name]) if field.default is MISSING]
+    if missing := [key for key in needed if key not in numbers]:
+        takes = f"it takes {', '.join(known)}"
+        raise ConfigurationError(*(f"{name}.{key}: is missing; {takes}" for key in missing))
+    return by_name[name](**numbers)

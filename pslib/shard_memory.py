@@ -6,7 +6,7 @@ nothing, pages that it has used count, whether rows fill them or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,9 +100,9 @@ class MemoryRoom:
             if not yielding:
                 break
         raise MemoryLimitError(
-            f"memory limit: {self._owner} holds {used:,} of {self.limit_bytes:,} bytes in {rows:,} rows and "
-            f"has no room for {sum(missing.values()):,} new ones; raise server_memory_bytes, add servers, "
-            "or set admission, eviction or when_full of the table"
+            f"memory limit: {self._owner} holds {used:,} of {self.limit_bytes:,} bytes in {rows:,} rows, and "
+            f"{sum(missing.values()):,} new ones may take {need:,} beside {GROWTH_BYTES:,} for growth; "
+            f"{_advice([specs[name] for name in missing])}"
         )
 
     def _has_room(self, used: int, need: int, rows: int, new_rows: int) -> bool:
@@ -119,6 +119,16 @@ class MemoryRoom:
             return True
         self._full_rows = self._full_rows or rows
         return used <= self.limit_bytes and rows + new_rows <= self._full_rows * (1 - SHARE)
+
+
+def _advice(full: Sequence[TableSpec]) -> str:
+    """What to do, without what has been done already."""
+    steps = "raise server_memory_bytes, lower partition_bits"
+    if any(spec.when_full != "refuse" for spec in full):
+        return f"{steps} or add servers: letting rows go (when_full) did not make enough room"
+    unset = [name for name in ("admission", "eviction") if not all(getattr(spec, name) for spec in full)]
+    settings = f"{', '.join(unset)} or when_full" if unset else "when_full"
+    return f"{steps}, add servers, or set {settings} of the table"
 
 
 def new_row_bytes(spec: TableSpec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -136,7 +136,7 @@ class TableSpec:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
-        object.__setattr__(self, "eviction", tuple(self.eviction))
+        object.__setattr__(self, "eviction", _rules(self.eviction))
         problems = [*self._part_problems(), *self._choice_problems(), *self._policy_problems()]
         if problems:
             raise ConfigurationError(*(f"table {self.name}: {problem}" for problem in problems))
@@ -148,7 +148,10 @@ class TableSpec:
             yield "part names must differ"
         decayed = [part.name for part in self.parts if part.optimizer.modifiers()[0] > 0]
         if decayed and self.clock != "steps":
-            yield f"part {decayed[0]}: weight decay counts steps; set clock to 'steps' or weight_decay to 0"
+            yield (
+                f"clock: expected 'steps', in which the weight decay of part {decayed[0]} counts, got "
+                f"{self.clock!r}; or set its weight_decay to 0"
+            )
 
     def _choice_problems(self) -> Iterator[str]:
         for name, value, known in (
@@ -167,13 +170,13 @@ class TableSpec:
             *(("eviction", rule, EVICTIONS) for rule in self.eviction),
         ):
             if not isinstance(value, kinds):
-                names = ", ".join(kind.__name__ for kind in kinds)
+                names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
                 yield f"{name}: expected one of {names}, got {value!r}"
         if len({type(rule) for rule in self.eviction}) != len(self.eviction):
             yield "eviction: each rule can stand once; remove the second of its kind"
         yield from self._score_problems()
         later = [part.name for part in self.parts[1:]]
-        if self.compact and self.compact.wide_from not in later:
+        if isinstance(self.compact, Compact) and self.compact.wide_from not in later:
             known = f"one of the parts after the first, {later}" if later else "a table of two parts or more"
             yield f"compact.wide_from: expected {known}, got {self.compact.wide_from!r}"
 
@@ -181,14 +184,14 @@ class TableSpec:
         """What needs a score must have one, and counts fade together."""
         users = [
             ("eviction by score", any(isinstance(rule, ByScore) for rule in self.eviction)),
-            ("compact by score", self.compact is not None and self.compact.score is not None),
+            ("compact by score", isinstance(self.compact, Compact) and self.compact.score is not None),
             ("when_full 'lowest_score'", self.when_full == "lowest_score"),
         ]
         for what, needed in users:
             if needed and self.score is None:
-                yield f"{what} needs a score; set score to Score()"
+                yield f"score: is missing; {what} needs a score: Score(), in a job file {{}}"
         keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
-        if keep is not None and self.score is not None and keep != self.score.decay:
+        if keep is not None and isinstance(self.score, Score) and keep != self.score.decay:
             yield (
                 f"admission.keep is {keep:g}, score.decay {self.score.decay:g}: all counts of a table "
                 "fade together; leave keep away"
@@ -308,6 +311,11 @@ class TableSpec:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"table description: {type(error).__name__}: {error}") from error
+
+
+def _rules(given: object) -> tuple[Any, ...]:
+    """A sequence as a tuple; a rule alone is a sequence of one."""
+    return tuple(given) if isinstance(given, Iterable) else (given,)
 
 
 def _plain(value: object) -> object:

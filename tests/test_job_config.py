@@ -13,7 +13,6 @@ from launch.job import Job, read_job
 from launch.yaml_text import flow_text, read_yaml, write_yaml
 from pslib.errors import ConfigurationError
 from pslib.optimizers import SGD, Adagrad, Adam, AdamW
-from pslib.policies import ByAge, ByCount, ByScore, Compact, Score
 from pslib.schema import DenseField, RaggedField, SparseField
 from tests.test_optimizers import ALL, name_of
 
@@ -316,78 +315,3 @@ def test_what_is_written_means_the_same_to_other_readers(value):
 @given(PLAIN)
 def test_a_value_on_one_line_reads_back_inside_a_list(value):
     assert read_yaml(f"[{flow_text(value)}, 1]", "x") == [value, 1]
-
-
-# --- the table at the limit of memory ---
-
-
-def test_a_table_is_stored_and_kept_as_the_file_says(tmp_path):
-    text = """\
-table:
-  storage: bfloat16
-  admission: {name: ByCount, count: 3}
-  eviction: [{name: ByAge, age: 1000}, {name: ByScore, score: 0.5}]
-  score: {decay: 0.9}
-  compact: {wide_from: v, score: 2}
-  when_full: oldest
-training: {maintain_every_batches: 100}
-cluster: {server_memory_bytes: 100000000}
-"""
-    job = read(tmp_path, GOOD + text)
-    table = job.table_of(job.build_model())
-    assert (table.storage, table.admission, table.when_full) == ("bfloat16", ByCount(3), "oldest")
-    assert table.eviction == (ByAge(1000), ByScore(0.5))
-    assert (table.score, table.compact) == (Score(decay=0.9), Compact("v", score=2))
-    assert job.cluster_config.server_memory_bytes == 100_000_000
-    again = read(tmp_path, job.to_yaml())
-    assert again.table_of(again.build_model()) == table
-    assert again.training.maintain_every_batches == 100
-
-
-def test_a_table_without_the_section_is_as_it_always_was(tmp_path):
-    job = read(tmp_path, GOOD)
-    assert job.table_of(job.build_model()) == job.build_model().table()
-
-
-@pytest.mark.parametrize(
-    ("section", "said"),
-    [
-        (
-            "{storage: bf16}",
-            "table.storage: expected one of float32, bfloat16, float16, int8, got 'bf16', "
-            "did you mean 'bfloat16'?",
-        ),
-        ("{storages: int8}", "table.storages: unknown key, did you mean 'storage'?"),
-        ("{admission: {count: 2}}", "table.admission.name: is missing; one of ByCount, ByBloom, ByChance"),
-        (
-            "{admission: {name: ByCnt}}",
-            "table.admission.name: expected one of ByCount, ByBloom, ByChance, got 'ByCnt', "
-            "did you mean 'ByCount'?",
-        ),
-        (
-            "{admission: {name: ByCount, cuont: 2}}",
-            "table.admission.cuont: unknown key, did you mean 'count'?",
-        ),
-        (
-            "{admission: {name: ByCount, count: 0}}",
-            "table.admission.count: expected a whole number in 1..65535, got 0",
-        ),
-        (
-            "{eviction: [{name: ByAge, age: -1}]}",
-            "table.eviction.0.age: expected a finite number >= 0, got -1",
-        ),
-        ("{score: {decay: 2}}", "table.score.decay: expected a finite number >= 0 and <= 1, got 2"),
-        ("{eviction: [{name: ByScore}]}", "table.eviction by score needs a score; set score to Score()"),
-        (
-            "{compact: {wide_from: w, shows: 2}}",
-            "table.compact.wide_from: expected one of the parts after the first, ['v'], got 'w'",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_table_is_told_with_its_path(tmp_path, section, said):
-    assert problems(tmp_path, GOOD + f"table: {section}\n") == [said]
-
-
-def test_a_memory_limit_below_what_a_shard_needs_is_refused(tmp_path):
-    (problem,) = problems(tmp_path, GOOD + "cluster: {server_memory_bytes: 1000}\n")
-    assert problem.startswith("cluster.server_memory_bytes: expected 0 (no limit) or at least 4194304")

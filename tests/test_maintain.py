@@ -167,6 +167,7 @@ def test_a_full_shard_refuses_new_rows_before_anything_changes_and_still_updates
         shard.push(push_of(number, many(500, 500 * number)))
     assert "\n" not in str(caught.value)
     assert f"{rows:,} rows" in str(caught.value)
+    assert "or set admission, eviction or when_full of the table" in str(caught.value)
     assert content(shard) == before
     assert shard.stores["t"].stats()["resident_bytes"] <= 8 << 20
     shard.push(push_of(number + 1, many(500)))
@@ -199,6 +200,15 @@ def test_a_full_shard_lets_the_worst_rows_go_and_stays_within_its_limit(when_ful
     assert limit // 2 < peak <= limit
     if when_full == "oldest":
         assert shard.stores["t"].missing(many(500, 500 * 599)) == 0
+
+
+def test_a_refusal_recommends_nothing_that_is_set_already() -> None:
+    shard = shard_of(replace(PLAIN, when_full="oldest"), memory_bytes=4 << 20)
+    with pytest.raises(MemoryLimitError, match=r"letting rows go \(when_full\) did not make enough room$"):
+        shard.push(push_of(0, many(200_000)))
+    shard = shard_of(replace(PLAIN, admission=ByChance(1.0)), memory_bytes=4 << 20)
+    with pytest.raises(MemoryLimitError, match=r"or set eviction or when_full of the table$"):
+        shard.push(push_of(0, many(200_000)))
 
 
 # --- through a client

@@ -71,7 +71,7 @@ def test_a_plain_table_is_described_as_it_always_was():
         (lambda: Compact("v", shows=0), "Compact.shows"),
         (lambda: policy_from_dict({"name": "ByMood"}, ADMISSIONS), "ByCount, ByBloom, ByChance"),
         (lambda: policy_from_dict({"name": "ByAge", "days": 3}, EVICTIONS), "unknown 'days'; it takes age"),
-        (lambda: policy_from_dict({"shows": 3}, (Compact,)), "wide_from"),
+        (lambda: policy_from_dict({"shows": 3}, (Compact,)), "Compact.wide_from: is missing"),
         (lambda: replace(PLAIN, storage="float8"), "table t: storage: expected one of float32, bfloat16"),
         (lambda: replace(PLAIN, clock="days"), "clock"),
         (lambda: replace(PLAIN, when_full="panic"), "when_full"),
@@ -80,6 +80,9 @@ def test_a_plain_table_is_described_as_it_always_was():
         (lambda: replace(PLAIN, compact=Compact("v", score=1)), "compact by score needs a score"),
         (lambda: replace(PLAIN, when_full="lowest_score"), "needs a score"),
         (lambda: replace(PLAIN, eviction=(ByAge(1), ByAge(2))), "once"),
+        (lambda: replace(PLAIN, eviction=3), "eviction: expected one of ByAge, ByNorm, ByScore, got 3"),
+        (lambda: replace(PLAIN, compact="v"), "compact: expected one of Compact, None, got 'v'"),
+        (lambda: replace(PLAIN, score=0.1, admission=ByCount(2, keep=0.5)), "score: expected one of Score"),
         (lambda: replace(PLAIN, admission=ByAge(1)), "admission: expected one of ByCount"),
         (lambda: replace(PLAIN, admission=ByCount(2, keep=0.5), score=Score()), "fade together"),
         (lambda: TableSpec.from_dict(PLAIN.to_dict() | {"colour": 1}), "unknown 'colour'"),
@@ -98,6 +101,10 @@ def test_all_problems_of_a_table_are_told_at_once():
     with pytest.raises(ConfigurationError) as caught:
         replace(PLAIN, storage="x", clock="y", eviction=(ByScore(1),), compact=Compact("u", shows=1))
     assert len(caught.value.problems) == 4
+
+
+def test_a_rule_alone_is_a_sequence_of_one():
+    assert replace(PLAIN, eviction=ByAge(3)) == replace(PLAIN, eviction=(ByAge(3),))
 
 
 def test_a_plain_row_counts_nothing():
