@@ -110,9 +110,29 @@ def summary_lines(
     lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({summary['examples']:,} examples)")
     servers = f"{summary['servers']} server{'s'[: summary['servers'] != 1]}"
     lines.append(f"rows          {summary['rows']:,} on {servers}")
+    lines += _table_lines(summary)
     moved = summary["bytes_sent"] + summary["bytes_received"]
     lines.append(f"bytes         {moved / 1e6:,.1f} MB between trainers and servers")
     for what, name in (("picture", "run.png"), ("checkpoint", "checkpoint"), ("summary", "summary.json")):
         if (out / name).exists():
             lines.append(f"{what:13} {out / name}")
+    return lines
+
+
+def _table_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What limits and policies did to the table; nothing for a table without any."""
+    lines = []
+    if limit := summary["memory_limit_bytes"]:
+        lines.append(f"tables        {summary['memory_bytes'] / 1e6:,.1f} of {limit / 1e6:,.1f} MB")
+    counted = {
+        "narrow rows": "narrow_rows",
+        "keys counted without a row": "counted_keys",
+        "promoted": "promoted",
+        "left by age": "evicted_age",
+        "left by norm": "evicted_norm",
+        "left by score": "evicted_score",
+        "left at the limit": "evicted_share",
+    }
+    if told := [f"{summary[name]:,} {what}" for what, name in counted.items() if summary[name]]:
+        lines.append(f"policies      {', '.join(told)}; {summary['maintained']:,} maintenances")
     return lines

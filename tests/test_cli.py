@@ -1,7 +1,6 @@
 """The command line: one line for every mistake, documented exit codes, nothing changed by bad input."""
 
 import errno
-import json
 import os
 import socket
 import subprocess
@@ -17,8 +16,6 @@ from launch import commands
 from launch.cli import build_parser, main
 from launch.job import read_job
 from launch.preflight import check_data
-from launch.summary import summary_lines, summary_of
-from pslib.config import ClusterConfig
 from pslib.errors import DataError, WaitTimeoutError
 from tests.standin_launch import ROOT
 
@@ -345,51 +342,3 @@ def test_generated_data_is_not_overwritten_unasked(tmp_path, capsys):
     assert "sparse: [C1, C2," in said
     assert all("exists already" in line for line in refused(capsys, *arguments))
     assert main([*arguments, "--overwrite"]) == 0
-
-
-# --- figures ---
-
-STATUS = {
-    "examples": 1000,
-    "seconds": 9.0,
-    "rows": 50,
-    "pushes_sent": 10,
-    "pushes_applied": 10,
-    "staleness_sum": 15,
-    "staleness_count": 10,
-    "staleness_max": 2,
-    "servers": 0,
-    "trainers": 0,
-    "results": [
-        {"kind": "fit", "seconds": 1.5},
-        {"kind": "evaluate", "seconds": 1, "auc": 0.6, "logloss": 0.5, "calibration": 1.0},
-        {"kind": "fit", "seconds": 0.5},
-        {"kind": "evaluate", "seconds": 1, "auc": 0.7, "logloss": 0.4, "calibration": 1.1},
-        {"kind": "save", "seconds": 3},
-    ],
-}
-
-
-def test_the_summary_counts_training_time_alone_and_the_processes_that_were_there():
-    summary = summary_of(STATUS, [], ClusterConfig(servers=2, trainers=3))
-    assert (summary["auc"], summary["logloss"], summary["calibration"]) == (0.7, 0.4, 1.1)
-    assert (summary["examples_per_s"], summary["seconds"]) == (500.0, 9.0)
-    assert (summary["servers"], summary["trainers"], summary["staleness_mean"]) == (2, 3, 1.5)
-
-
-def test_the_test_data_counts_and_not_the_last_validation():
-    tested = {"auc": 0.9, "logloss": 0.1, "calibration": 1.0}
-    results = [{"trainer": 0, "test": None}, {"trainer": 1, "test": tested}]
-    assert summary_of(STATUS, results, ClusterConfig())["auc"] == 0.9
-
-
-def test_a_run_that_never_began_has_a_summary_too():
-    summary = summary_of({}, [], ClusterConfig())
-    assert (summary["auc"], summary["examples"], summary["examples_per_s"]) == (None, 0, 0.0)
-
-
-def test_the_last_lines_show_the_best_possible_beside_the_reached(tmp_path):
-    (tmp_path / "summary.json").write_text(json.dumps({}))
-    lines = summary_lines(summary_of(STATUS, [], ClusterConfig()), tmp_path, {"auc": 0.83, "logloss": 0.4})
-    assert lines[0] == "AUC           0.7000 (best possible 0.8300)"
-    assert lines[-1] == f"summary       {tmp_path}/summary.json"

@@ -1,0 +1,65 @@
+"""The figures of a finished run: what `summary.json` holds, and its last lines."""
+
+import json
+
+from launch.summary import summary_lines, summary_of
+from pslib.config import ClusterConfig
+
+STATUS = {
+    "examples": 1000,
+    "seconds": 9.0,
+    "rows": 50,
+    "pushes_sent": 10,
+    "pushes_applied": 10,
+    "staleness_sum": 15,
+    "staleness_count": 10,
+    "staleness_max": 2,
+    "servers": 0,
+    "trainers": 0,
+    "results": [
+        {"kind": "fit", "seconds": 1.5},
+        {"kind": "evaluate", "seconds": 1, "auc": 0.6, "logloss": 0.5, "calibration": 1.0},
+        {"kind": "fit", "seconds": 0.5},
+        {"kind": "evaluate", "seconds": 1, "auc": 0.7, "logloss": 0.4, "calibration": 1.1},
+        {"kind": "save", "seconds": 3},
+    ],
+}
+
+
+def test_the_summary_counts_training_time_alone_and_the_processes_that_were_there():
+    summary = summary_of(STATUS, [], ClusterConfig(servers=2, trainers=3))
+    assert (summary["auc"], summary["logloss"], summary["calibration"]) == (0.7, 0.4, 1.1)
+    assert (summary["examples_per_s"], summary["seconds"]) == (500.0, 9.0)
+    assert (summary["servers"], summary["trainers"], summary["staleness_mean"]) == (2, 3, 1.5)
+
+
+def test_the_test_data_counts_and_not_the_last_validation():
+    tested = {"auc": 0.9, "logloss": 0.1, "calibration": 1.0}
+    results = [{"trainer": 0, "test": None}, {"trainer": 1, "test": tested}]
+    assert summary_of(STATUS, results, ClusterConfig())["auc"] == 0.9
+
+
+def test_a_run_that_never_began_has_a_summary_too():
+    summary = summary_of({}, [], ClusterConfig())
+    assert (summary["auc"], summary["examples"], summary["examples_per_s"]) == (None, 0, 0.0)
+
+
+def test_the_last_lines_tell_what_limits_and_policies_did_to_the_table(tmp_path):
+    did = {"memory_bytes": 8_400_000, "memory_limit_bytes": 16_000_000, "maintained": 5}
+    did |= {"narrow_rows": 9277, "evicted_age": 2121, "evicted_share": 7}
+    lines = summary_lines(summary_of(STATUS | did, [], ClusterConfig()), tmp_path)
+    assert "tables        8.4 of 16.0 MB" in lines
+    told = "policies      9,277 narrow rows, 2,121 left by age, 7 left at the limit; 5 maintenances"
+    assert told in lines
+
+
+def test_a_table_without_limit_and_policies_takes_no_line_at_the_end(tmp_path):
+    lines = summary_lines(summary_of(STATUS, [], ClusterConfig()), tmp_path)
+    assert [line for line in lines if line.startswith(("tables", "policies"))] == []
+
+
+def test_the_last_lines_show_the_best_possible_beside_the_reached(tmp_path):
+    (tmp_path / "summary.json").write_text(json.dumps({}))
+    lines = summary_lines(summary_of(STATUS, [], ClusterConfig()), tmp_path, {"auc": 0.83, "logloss": 0.4})
+    assert lines[0] == "AUC           0.7000 (best possible 0.8300)"
+    assert lines[-1] == f"summary       {tmp_path}/summary.json"
