@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -224,3 +226,18 @@ def test_the_first_checkpoint_of_format_2_still_loads(tmp_path: Path) -> None:
         save(client, tmp_path, GOLDEN_SPEC)
         client.close()
     assert content_of(tmp_path) == content_of(GOLDEN)
+
+
+def test_the_recipes_in_the_readme_read_tables_with_narrow_rows_and_counters(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    page = (Path(checkpoint.__file__).parent / "README.md").read_text()
+    pyarrow_recipe, pandas_recipe, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"folder": trained(tmp_path / "c", replace(PLAIN, **POLICIES["all"]))}
+    exec(pyarrow_recipe.replace('"embedding"', '"t"'), names)
+    exec(pandas_recipe, names)
+    wide, narrow, counters = names["embeddings"], names["narrow"], names["counters"]
+    assert wide.shape == ((~narrow).sum(), 3)
+    assert narrow.any()
+    assert list(counters.columns) == ["last_seen", "shows", "clicks"]
+    assert counters["shows"][narrow].max() < 4
+    assert (np.stack(names["frame"].loc[names["keys"], "v"]) == wide).all()
