@@ -35,6 +35,7 @@ enum {
 #define PSLIB_HUGE_PAGE ((size_t)2 << 20)
 #define PSLIB_REGION_MIN ((size_t)256 << 10)
 #define PSLIB_REGION_MAX ((size_t)1 << 30)
+#define PSLIB_PACK_MIN ((size_t)32 << 20) /* bytes of all regions from which on blocks are laid side by side */
 #if defined(__SANITIZE_ADDRESS__)
 #define PSLIB_HEAP_BLOCK_MIN SIZE_MAX
 #else
@@ -189,10 +190,11 @@ static inline PslibBlock *pslib_heap_find(const PslibHeap *heap, uint32_t lines)
     return NULL;
 }
 
-/* Begin or end to take blocks side by side. */
+/* Begin or end to take blocks side by side. Not in a small heap: packing may take a region of more than a huge page
+ * where all of the heap is less. */
 static inline void pslib_heap_pack(PslibHeap *heap, int packs)
 {
-    heap->packs = packs;
+    heap->packs = packs && (uint64_t)heap->region_bytes >= PSLIB_PACK_MIN;
     heap->packed = NULL;
 }
 

@@ -173,6 +173,19 @@ def run(script: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.parametrize("rows", [200, 2000, 20_000, 200_000])
+@pytest.mark.parametrize("left", [0.05, 0.45, 0.7])
+def test_a_table_that_loses_rows_never_takes_more_memory(rows: int, left: float) -> None:
+    store = Store(4, store_parts(SPEC), counters=1)
+    keys, gradients = random_keys(rows), np.ones((rows, 16), np.float32)
+    stay = int(left * rows)
+    store.push(keys, gradients, now=1.0)
+    store.push(keys[:stay], gradients[:stay], now=5.0)
+    before = store.stats()["resident_bytes"]
+    assert store.evict(0, 2.0, 6.0) == rows - stay
+    assert store.stats()["resident_bytes"] <= before + 8192  # lists of free rows
+
+
 def test_an_index_of_counted_keys_shrinks_as_they_fade_or_are_erased() -> None:
     keys = random_keys(20_000)
     for forget in (lambda store: store.decay(0.5), lambda store: store.erase(keys[1000:])):
