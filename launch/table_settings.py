@@ -71,7 +71,7 @@ def _policy_problems(path: str, plain: object, kinds: tuple[type[Policy], ...]) 
     name = plain.get("name", kinds[0].__name__ if len(kinds) == 1 else None)
     if name is None:
         return [f"{path}.name: is missing; one of {', '.join(by_name)}"]
-    if name not in by_name:
+    if not isinstance(name, str) or name not in by_name:
         return [unknown_value(f"{path}.name", name, by_name)]
     known = [field.name for field in fields(by_name[name])]
     if unknown := [key for key in plain if key not in (*known, "name")]:

@@ -47,6 +47,9 @@ WHEN_FULL = ("refuse", "oldest", "smallest_norm", "lowest_score")
 COUNT_MAX = 65535
 """An exact count lies in 16 bits of an index cell."""
 
+FLOAT_MAX = 3.4028234663852886e38
+"""The largest float32: beyond it a number of a policy would be infinite in the kernels."""
+
 BLOOM_COUNT_MAX = 255
 """A counter of the filter is one byte."""
 
@@ -84,13 +87,13 @@ class Policy:
 
 
 def _number(name: str, value: Any, low: float, high: float, open_low: bool = False) -> list[str]:
-    """A problem unless ``low <= value <= high`` (``low < value`` when open)."""
+    """A problem unless ``low <= value <= high`` (``low < value`` when open); kernels take it as float32."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and low <= value <= high and math.isfinite(value) and not (open_low and value == low):
+    if is_number and low <= value <= min(high, FLOAT_MAX) and not (open_low and value == low):
         return []
     bounds = f"> {low:g}" if open_low else f">= {low:g}"
-    top = "" if math.isinf(high) else f" and <= {high:g}"
-    return [f"{name}: expected a finite number {bounds}{top}, got {value!r}"]
+    top = f" and <= {min(high, FLOAT_MAX):g}" if high < math.inf or (is_number and value > FLOAT_MAX) else ""
+    return [f"{name}: expected a finite number {bounds}{top}, got {value!r:.60}"]
 
 
 def _whole(name: str, value: object, low: int, high: int) -> list[str]:
@@ -348,7 +351,7 @@ def policy_from_dict(plain: Mapping[str, Any], kinds: Iterable[type[PolicyT]]) -
     by_name = {kind.__name__: kind for kind in kinds}
     numbers = dict(plain)
     name = numbers.pop("name", next(iter(by_name)) if len(by_name) == 1 else None)
-    if name not in by_name:
+    if not isinstance(name, str) or name not in by_name:
         raise ConfigurationError(f"policy: expected one of {', '.join(by_name)}, got {name!r}")
     known = [field.name for field in fields(by_name[name])]
     if unknown := [key for key in numbers if key not in known]:

@@ -83,6 +83,19 @@ def test_a_table_without_the_section_is_as_it_always_was(tmp_path):
             "{compact: {wide_from: w, shows: 2}}",
             "table.compact.wide_from: expected one of the parts after the first, ['v'], got 'w'",
         ),
+        (
+            "{admission: {name: [ByCount]}}",
+            "table.admission.name: expected one of ByCount, ByBloom, ByChance, got ['ByCount'], "
+            "did you mean 'ByCount'?",
+        ),
+        (
+            "{score: {nonclick: 1.0e+300}}",
+            "table.score.nonclick: expected a finite number >= 0 and <= 3.40282e+38, got 1e+300",
+        ),
+        (
+            f"{{score: {{click: {10**400}}}}}",
+            f"table.score.click: expected a finite number >= 0 and <= 3.40282e+38, got {10**59}",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_table_is_told_with_its_path(tmp_path, section, said):
