@@ -149,6 +149,19 @@ def test_rows_that_never_counted_begin_at_the_checkpoints_step(tmp_path: Path) -
     assert (row["last_seen"], row["shows"], row["clicks"]) == (PUSHES, pytest.approx(0.98), 0)
 
 
+def test_steps_at_which_rows_were_seen_are_not_taken_for_seconds(tmp_path: Path) -> None:
+    """A table whose clock has changed begins anew: its rows were seen last when they were saved."""
+    first = trained(tmp_path, replace(PLAIN, eviction=(ByAge(30),)))
+    with cluster_of() as running:
+        client = joined(running, replace(PLAIN, eviction=(ByAge(3),), clock="seconds"))
+        rows = client.load(str(first))  # saved at second 0, after steps up to 5
+        client.maintain("t", time_s=3.0).wait()
+        assert client.stats()["rows"] == rows
+        client.maintain("t", time_s=4.0).wait()
+        assert client.stats()["rows"] == 0
+        client.close()
+
+
 def test_filters_come_back_after_a_load_onto_more_partitions_and_back(tmp_path: Path) -> None:
     spec = replace(PLAIN, **POLICIES["bloom"])
     folders = [trained(tmp_path / "0", spec)]

@@ -101,8 +101,9 @@ def _load_table(shard: Shard, table: str, saved: TableSpec, manifest: Manifest, 
     """Rows first, so that a key that is counted has none; return how many rows were taken."""
     filesystem, root = open_place(path)
     about = manifest.about
-    now = shard.tables[table].now(int(about.get("steps", 0)), float(about.get("seconds", 0.0)))
-    reader, counts, rows = RowReader(shard, table, now), CountReader(shard, table, saved), 0
+    spec, counts, rows = shard.tables[table], CountReader(shard, table, saved), 0
+    now = spec.now(int(about.get("steps", 0)), float(about.get("seconds", 0.0)))
+    reader = RowReader(shard, table, now, saved.clock == spec.clock)
     files = [entry for entry in manifest.files if entry.table == table]
     for entry in files:
         if entry.kind == ROWS:

@@ -81,11 +81,14 @@ class RowReader:
         A table of the shard whose parts are those of the checkpoint.
     now : float
         When rows that do not say so were seen last, in the unit of the table's clock.
+    same_clock : bool
+        Whether the checkpoint's table has that clock too; else its rows do not say so either.
     """
 
-    def __init__(self, shard: Shard, table: str, now: float) -> None:
+    def __init__(self, shard: Shard, table: str, now: float, same_clock: bool = True) -> None:
         self._shard, self._table = shard, table
         self._spec, self._store = shard.tables[table], shard.stores[table]
+        self._passed_over = frozenset() if same_clock else frozenset({"last_seen"})
         self._defaults: Mapping[str, float] = {"last_seen": now, "shows": 1.0, "clicks": 0.0}
 
     def take(self, batch: pa.RecordBatch) -> int:
@@ -141,7 +144,7 @@ class RowReader:
 
     def _head(self, batch: pa.RecordBatch, name: str, places: NDArray[np.int32]) -> FloatRows | float:
         """A counter or scale; 0 lets the store find the scale of rows that were not int8."""
-        if name not in batch.schema.names:
+        if name not in batch.schema.names or name in self._passed_over:
             return self._defaults.get(name, 0.0)
         numbers: FloatRows = batch.column(name).to_numpy(zero_copy_only=False)
         return numbers[places]
