@@ -12,10 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pslib.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.metrics import EvalResult, ScoreCounts
 from pslib.policies import Score
+from pslib.trainer.jobs import HeldLease
+from pslib.trainer.steps import LeasePlan
 from tests.clusters import cluster_of, vanish
 from tests.counting import CountingModel, write_examples
 from tests.training import UNHURRIED, counts_of, examples_counted, trainer_on
@@ -302,3 +305,39 @@ def test_a_maintenance_happens_once_whoever_finishes_its_lease(tmp_path: Path) -
         with cluster_of(2, trainers=2, shard_threads=2, timing=UNHURRIED) as running:
             _lost, maintained = running.run(script(dies_at), script(0))
         assert maintained == 46 // 4  # batches of 5 examples; each lease but the last holds 4 of them
+
+
+def test_a_maintenance_that_its_trainer_never_sent_is_sent_by_its_heir(
+    tmp_path: Path,
+) -> None:
+    """All batches of the lease are applied, and reported: nothing but the maintenance is left to do."""
+    path = write_examples(tmp_path / "a.parquet", 230)
+    table = replace(CountingModel().table(), score=Score(decay=0.5))
+    failed = threading.Event()
+
+    def dies(cluster: Cluster) -> None:
+        trainer = trainer_on(cluster, table=table, maintain_every_batches=4)
+
+        def maintain(lease: HeldLease, plan: LeasePlan) -> PendingPush:
+            raise ZeroDivisionError("between its last batch and its maintenance")
+
+        trainer._maintain = maintain  # type: ignore[method-assign]
+        try:
+            trainer.fit(path)
+        finally:
+            failed.set()
+
+    def heir(cluster: Cluster) -> int:
+        counted = CountingModel(lambda batch, _rows: batches.append(len(batch)))
+        trainer = trainer_on(cluster, counted, table=table, maintain_every_batches=4)
+        assert failed.wait(20)
+        trainer.fit(path)
+        assert (counts_of(cluster, np.arange(230)) == 1).all()
+        return int(cluster.client.stats()["maintained"])
+
+    batches: list[int] = []
+    with cluster_of(2, trainers=2, shard_threads=2) as running:
+        died, maintained = running.run(dies, heir)
+    assert isinstance(died, ZeroDivisionError)
+    assert maintained == 46 // 4
+    assert len(batches) <= 46 - 4
