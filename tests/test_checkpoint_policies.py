@@ -184,6 +184,23 @@ def test_filters_come_back_after_a_load_onto_more_partitions_and_back(tmp_path: 
     assert filters(folders[2]) == filters(folders[0])
 
 
+def test_joined_filters_forget_nothing_that_any_of_them_has_counted(tmp_path: Path) -> None:
+    spec = replace(PLAIN, admission=ByBloom(2, counters=64))
+    pair = {"t": (KEYS, np.ones((KEYS.size, 4), np.float32))}
+    with cluster_of(2, partition_bits=7) as running:
+        client = joined(running, spec)
+        client.push(pair).wait()
+        assert client.stats()["rows"] < KEYS.size // 2  # a few share their counters
+        save(client, tmp_path, spec)
+        client.close()
+    with cluster_of(partition_bits=5) as running:
+        client = joined(running, spec)
+        client.load(str(tmp_path))
+        client.push(pair).wait()
+        assert client.stats()["rows"] == KEYS.size
+        client.close()
+
+
 def test_narrow_rows_need_a_table_that_has_them(tmp_path: Path) -> None:
     first = trained(tmp_path, replace(PLAIN, compact=Compact("v", shows=4)))
     with cluster_of() as running:

@@ -233,6 +233,18 @@ def test_a_client_pushes_counts_and_maintains() -> None:
     assert (stats["rows"], stats["evicted_score"], stats["maintained"]) == (2, 1, 1)
 
 
+def test_parameters_of_servers_add_up_without_those_that_narrow_rows_lack() -> None:
+    with cluster_of(3, shard_threads=2) as running:
+        client = running.client()
+        client.setup([replace(PLAIN, compact=Compact("v", shows=2))])
+        shows = {"t": np.repeat(np.float32([1, 2]), 50)}
+        client.push({"t": (many(100), np.zeros((100, 3), np.float32))}, shows=shows).wait()
+        stats = client.stats()
+        client.close()
+    assert (stats["rows"], stats["narrow_rows"], stats["promoted"]) == (100, 50, 50)
+    assert stats["parameters"] == 50 * 1 + 50 * 3
+
+
 def test_counts_that_do_not_fit_are_refused_by_name() -> None:
     with cluster_of() as running:
         client = running.client()
@@ -242,6 +254,8 @@ def test_counts_that_do_not_fit_are_refused_by_name() -> None:
             client.push(pair, shows={"t": np.ones(3, np.float32)})
         with pytest.raises(ConfigurationError, match="shows of t: expected finite numbers"):
             client.push(pair, shows={"t": np.zeros(2, np.float32)}).wait()
+        with pytest.raises(ConfigurationError, match="clicks of t: expected finite numbers"):
+            client.push(pair, clicks={"t": np.full(2, np.nan, np.float32)}).wait()
         with pytest.raises(ConfigurationError, match="time_s"):
             client.push(pair, time_s=-1.0).wait()
         with pytest.raises(ConfigurationError, match="'u' is unknown"):
