@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from numpy import float32
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ _Part: TypeAlias = tuple[int, int, _Floats, _Floats, _Floats, int, _Floats, int,
 def vector_levels() -> tuple[str, ...]: ...
 
 class StoreMemory:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         partition_bits: int,
         parts: Sequence[_Part],
         narrow_parts: int = 0,
@@ -23,7 +23,7 @@ class StoreMemory:
         admission: tuple[int, float, int] = (0, 0.0, 0),
         promotion: tuple[int, float] = (0, 0.0),
         score: tuple[float, float] = (0.0, 0.0),
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def partition_bits(self) -> int: ...
     @property

@@ -98,10 +98,8 @@ cdef int raise_unless_done(str method, PslibStatus status, int64_t done, int64_t
 cdef class StoreMemory:
     """What a Store holds; made as `cython_ext.store.Store`."""
 
-    def __cinit__(self):
-        memset(&self.table, 0, sizeof(PslibTable))
-
-    def __init__(
+    # Not __init__, which a subclass may forget to call: there is no Store without a directory of partitions.
+    def __cinit__(
         self,
         partition_bits,
         parts,
@@ -113,8 +111,7 @@ cdef class StoreMemory:
         promotion=(0, 0.0),
         score=(0.0, 0.0),
     ):
-        if self.table.partitions != NULL:
-            raise ValueError("Store: expected to be initialised once")
+        memset(&self.table, 0, sizeof(PslibTable))
         bits = whole_number("Store: partition_bits", partition_bits, 0, PSLIB_PARTITION_BITS_MAX)
         count = whole_number("Store: number of parts", len(parts), 1, PSLIB_PARTS_MAX)
         self.narrow_parts = whole_number("Store: narrow_parts", narrow_parts, 0, count - 1)

@@ -441,6 +441,18 @@ def test_every_instruction_set_gives_the_bits_of_the_definition(
     store.check_consistency()
 
 
+def test_there_is_no_store_without_its_memory() -> None:
+    """A subclass that forgets super().__init__() has what it was made with; without that there is no object."""
+
+    class Forgetful(Store):
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+    assert Forgetful(0, store_parts(SPEC)).stats()["rows"] == 0
+    with pytest.raises(TypeError, match="at least 2 positional arguments"):
+        Store.__new__(Store)  # type: ignore[call-arg]
+
+
 def test_an_instruction_set_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vector_levels()[0] == "plain"
     monkeypatch.setenv("PSLIB_VECTORS", "mmx")
