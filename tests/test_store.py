@@ -404,10 +404,12 @@ def test_a_wrong_policy_is_refused_by_name(options: dict, message: str) -> None:
         Store(0, store_parts(SPEC), 1, **options)
 
 
-def test_a_store_is_initialised_once() -> None:
+def test_a_store_that_is_initialised_again_keeps_its_rows() -> None:
     store = new_store()
-    with pytest.raises(ValueError, match="once"):
-        store.__init__(0, store_parts(SPEC))  # type: ignore[misc]
+    store.push(np.array([1], np.uint64), np.ones((1, store.dim), np.float32))
+    store.__init__(0, store_parts(SPEC))  # type: ignore[misc]
+    assert store.rows == 1
+    store.check_consistency()
 
 
 WIDTHS = (
@@ -442,7 +444,7 @@ def test_every_instruction_set_gives_the_bits_of_the_definition(
 
 
 def test_there_is_no_store_without_its_memory() -> None:
-    """A subclass that forgets super().__init__() has what it was made with; without that there is no object."""
+    """A subclass that forgets super().__init__() has what it was made with; else there is no object."""
 
     class Forgetful(Store):
         def __init__(self, *arguments: object) -> None:
