@@ -354,8 +354,18 @@ class Client:
         return [one.wait() for one in pending]
 
     def stats(self) -> dict[str, Any]:
-        """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others."""
-        return merge_results([dict(a.values) for a in self._ask_all(Stats()) if isinstance(a, Result)])
+        """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others.
+
+        Returns
+        -------
+        dict
+            ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that
+            it holds, index, filters and free places included, for each of its rows (0 without rows).
+        """
+        merged = merge_results([dict(a.values) for a in self._ask_all(Stats()) if isinstance(a, Result)])
+        for table in merged.get("tables", {}).values():
+            table["bytes_a_row"] = table["resident_bytes"] / table["rows"] if table["rows"] else 0.0
+        return merged
 
     def save_files(self, path: str, stem: str) -> list[dict[str, Any]]:
         """Let every server write its files below ``path``; return the manifest entries, uncommitted."""

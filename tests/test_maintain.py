@@ -243,6 +243,11 @@ def test_parameters_of_servers_add_up_without_those_that_narrow_rows_lack() -> N
         client.close()
     assert (stats["rows"], stats["narrow_rows"], stats["promoted"]) == (100, 50, 50)
     assert stats["parameters"] == 50 * 1 + 50 * 3
+    table = stats["tables"]["t"]
+    assert (table["rows"], table["narrow_rows"], table["promoted"]) == (100, 50, 50)
+    assert table["bytes_a_row"] == stats["memory_bytes"] / 100 > 8 + 4
+    for purpose in ("index_bytes", "row_bytes", "free_bytes", "spare_bytes"):
+        assert table[purpose] == stats[purpose]
 
 
 def test_counts_that_do_not_fit_are_refused_by_name() -> None:

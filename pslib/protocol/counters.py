@@ -9,6 +9,7 @@ STORE_COUNTERS = (
     "index_bytes",
     "row_bytes",
     "free_bytes",
+    "spare_bytes",
     "filter_bytes",
     "directory_bytes",
     "counted_keys",

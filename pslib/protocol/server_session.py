@@ -124,7 +124,7 @@ def _run_rare(shard: Shard, message: Message) -> Any:
         if not shard.is_responsible(message.unit):
             return None
         return shard.release(message) if isinstance(message, Release) else shard.adopt(message)
-    return shard_stats(shard)
+    return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
 
 
 def shard_stats(shard: Shard) -> dict[str, Any]:
@@ -331,9 +331,12 @@ def _count_problem(message: Push) -> Failure | None:
 
 
 def merge_results(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sum numbers and join lists of the shards' results."""
+    """Sum numbers, join lists and merge mappings of the shards' results."""
     merged: dict[str, Any] = {}
     for result in results:
         for key, value in result.items():
-            merged[key] = merged[key] + value if key in merged else value
+            if isinstance(value, dict):
+                merged[key] = merge_results([merged.get(key, {}), value])
+            else:
+                merged[key] = merged[key] + value if key in merged else value
     return merged
