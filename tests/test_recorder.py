@@ -198,6 +198,16 @@ def test_a_run_that_only_waits_shows_neither_a_speed_nor_a_loss():
     assert "saving, 2,000 of 10,000 examples, AUC" in last
 
 
+def test_a_line_tells_how_much_of_the_memory_limit_is_taken():
+    stream = io.StringIO()
+    limited = {"rows": 7_000, "memory_bytes": 13_800_000, "memory_limit_bytes": 16_000_000}
+    watch(None, [training(2_500, **limited)], every_s=1, stream=stream, progress=True)
+    assert "7,000 rows in 14 of 16 MB, " in stream.getvalue()
+    limited["memory_limit_bytes"] = 0
+    watch(None, [training(2_500, **limited)], every_s=1, stream=(plain := io.StringIO()), progress=True)
+    assert "7,000 rows, " in plain.getvalue()
+
+
 def test_without_progress_nothing_is_shown():
     stream = Terminal()
     watch(None, [training(5)], stream=stream)

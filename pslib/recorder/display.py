@@ -49,9 +49,11 @@ def short(value: float | None) -> str:
 def _figures_text(status: Status, window: Window) -> str:
     # While a run waits, evaluates or saves, nothing was trained in the last second: no speed then, no loss.
     now = f"{window.examples_per_s:,.0f}/s, loss {short(window.loss)}, " if window.examples_per_s else ""
+    limit = status.table.get("memory_limit_bytes", 0)
+    room = f" in {status.memory_bytes / 1e6:,.0f} of {limit / 1e6:,.0f} MB" if limit else ""
     return (
         f"{now}AUC {short(window.auc_recent)}, "
-        f"staleness {status.staleness_mean:.1f}, {status.rows:,} rows, "
+        f"staleness {status.staleness_mean:.1f}, {status.rows:,} rows{room}, "
         f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
     )
 
