@@ -59,7 +59,7 @@ class PartSpec:
     Raises
     ------
     ConfigurationError
-        When ``dim`` is not in 1..DIM_MAX or the name is not an identifier.
+        When ``dim`` is not in 1..DIM_MAX, the name is not an identifier, or optimizer or initializer is none.
     """
 
     name: str
@@ -72,6 +72,9 @@ class PartSpec:
             raise ConfigurationError(f"part name: expected an identifier, got {self.name!r}")
         if not 1 <= self.dim <= DIM_MAX:
             raise ConfigurationError(f"part {self.name}: dim must be in 1..{DIM_MAX}, got {self.dim}")
+        for what, kind in (("optimizer", Optimizer), ("initializer", Initializer)):
+            if not isinstance(value := getattr(self, what), kind):
+                raise ConfigurationError(f"part {self.name}: {what}: expected one of pslib's, got {value!r}")
 
     @property
     def state_floats(self) -> int:

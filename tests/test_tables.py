@@ -52,6 +52,8 @@ def test_an_initializer_survives_its_plain_form(initializer):
         (lambda: PartSpec("v", 0), "dim"),
         (lambda: PartSpec("v", DIM_MAX + 1), "dim"),
         (lambda: PartSpec("not a name", 1), "identifier"),
+        (lambda: PartSpec("v", 1, optimizer="Adam"), "part v: optimizer"),
+        (lambda: PartSpec("v", 1, initializer=0.01), "part v: initializer"),
         (lambda: TableSpec("t", ()), "parts"),
         (lambda: TableSpec("t", (PartSpec("v", 1), PartSpec("v", 2))), "differ"),
         (lambda: TableSpec("a/b", (PartSpec("v", 1),)), "identifier"),
