@@ -20,7 +20,7 @@
       storage: bfloat16
       admission: {name: ByCount, count: 3}
       eviction: [{name: ByAge, age: 1000000}]
-    cluster: {servers: 2, trainers: 2, shard_threads: 1, server_memory_bytes: 16000000000}
+    cluster: {servers: 2, trainers: 2, shard_threads: 1, server_memory_bytes: 16GB}
     out: runs/first
 
 Paths may hold ``~`` and ``${VARIABLE}``.
@@ -33,7 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
@@ -60,6 +60,16 @@ def _named(value: object) -> object:
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _bytes_of(value: object) -> object:
+    """Bytes of a text with a unit (16GB, 1.5 GiB); anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(value))
+    except ValidationError as error:
+        raise ValueError(f"expected a whole number of bytes or a text like 16GB, got {value!r}") from error
 
 
 Name = Annotated[str, Field(min_length=1)]
@@ -158,7 +168,7 @@ class ClusterSection(_Section):
     shard_threads: int = Field(default=1, ge=1, le=64)
     partition_bits: int = Field(default=12, ge=4, le=20)
     dense_blocks: int = Field(default=64, ge=1, le=4096)
-    server_memory_bytes: int = Field(default=0, ge=0)
+    server_memory_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=0)] = 0
 
 
 class Job(_Section):

@@ -268,7 +268,8 @@ class Shard:
         FencedError
             When the lease has another holder by now.
         MemoryLimitError
-            When it needs new rows and there is no room for them; nothing has changed.
+            When it needs new rows and there is no room for them. Nothing of the push is applied; rows that a
+            table with ``when_full`` let go to make room are gone.
         """
         selection = self._select(message.keys, message.blocks)
         fresh = self._fresh(message, selection)

@@ -105,3 +105,19 @@ def test_what_is_wrong_with_a_table_is_told_with_its_path(tmp_path, section, sai
 def test_a_memory_limit_below_what_a_shard_needs_is_refused(tmp_path):
     (problem,) = problems(tmp_path, GOOD + "cluster: {server_memory_bytes: 1000}\n")
     assert problem.startswith("cluster.server_memory_bytes: expected 0 (no limit) or at least 4194304")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("16GB", 16 * 10**9), ("1.5 GiB", 3 << 29), ("16000000000", 16 * 10**9)]
+)
+def test_a_memory_limit_may_have_a_unit(tmp_path, text, count):
+    job = read(tmp_path, GOOD + f"cluster: {{server_memory_bytes: {text}}}\n")
+    assert job.cluster_config.server_memory_bytes == count
+    assert f"server_memory_bytes: {count}\n" in job.to_yaml()
+
+
+def test_a_memory_limit_with_a_unit_that_is_none_is_refused(tmp_path):
+    (problem,) = problems(tmp_path, GOOD + "cluster: {server_memory_bytes: 16 barrels}\n")
+    assert problem == (
+        "cluster.server_memory_bytes: expected a whole number of bytes or a text like 16GB, got '16 barrels'"
+    )
