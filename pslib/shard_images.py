@@ -17,13 +17,12 @@ from pslib.errors import ConfigurationError
 from pslib.policies import ByBloom, ByCount
 from pslib.protocol.messages import Adopt, Image
 from pslib.row_layout import RowLayout
+from pslib.tables import TableSpec
 
 if TYPE_CHECKING:
     from pslib.shard import Shard
 
 __all__ = ["adopt_block", "adopt_rows", "image_of"]
-
-_SUFFIXES = ("", ".narrow", ".counted")
 
 
 def image_of(shard: Shard, unit: int, map_version: int) -> Image:
@@ -64,10 +63,14 @@ def adopt_rows(shard: Shard, message: Adopt) -> None:
     MemoryLimitError
         When there is no room for the rows; nothing has changed.
     """
-    known = {f"{name}{suffix}" for name in shard.stores for suffix in _SUFFIXES}
+    known = {of for name in shard.stores for of in _key_arrays(shard.tables[name])}
     if unknown := sorted(set(message.keys) - known):
         raise ConfigurationError(
-            f"unit {message.unit}: its image has table {unknown[0]!r}, this server has {sorted(shard.stores)}"
+            f"unit {message.unit}: its image has table {unknown[0]!r}, this server has {sorted(known)}"
+        )
+    if alone := sorted(of for of in message.keys if of.partition(".")[0] not in message.keys):
+        raise ConfigurationError(
+            f"unit {message.unit}: its image has {alone[0]!r} and no {alone[0].partition('.')[0]!r}"
         )
     for name, keys in message.keys.items():
         _check(shard, message, name, keys)
@@ -79,6 +82,12 @@ def adopt_rows(shard: Shard, message: Adopt) -> None:
     shard.room.make(rows, shard.stores, shard.tables)
     for name in rows:
         _import_table(shard, message, name)
+
+
+def _key_arrays(spec: TableSpec) -> list[str]:
+    """Names of the arrays of keys that an image of a table may have."""
+    narrow = [f"{spec.name}.narrow"] if spec.compact else []
+    return [spec.name, *narrow, *([f"{spec.name}.counted"] if isinstance(spec.admission, ByCount) else [])]
 
 
 def _check(shard: Shard, message: Adopt, name: str, keys: NDArray[np.uint64]) -> None:

@@ -142,6 +142,20 @@ def test_an_image_that_does_not_fit_changes_nothing() -> None:
     assert content(target) == {}
 
 
+@pytest.mark.parametrize("policies", [{}, {"admission": ByCount(3), "compact": Compact("v", shows=2)}])
+def test_an_image_with_keys_that_would_be_lost_is_refused_by_name(policies) -> None:
+    """Narrow rows of a table that has none; or narrow rows whose table is not in the image."""
+    source = shard_of(replace(PLAIN, admission=ByCount(3), compact=Compact("v", shows=2)))
+    source.push(push_of(0, keys_in(3, 3), shows=3.0))
+    image = source.release(Release(3, 1, 2))
+    target = shard_of(replace(PLAIN, **policies), own=False)
+    keys = {name: keys for name, keys in image.keys.items() if not policies or name != "t"}
+    said = "has 't.counted' and no 't'" if policies else "has table 't.counted', this server has"
+    with pytest.raises(ConfigurationError, match=said):
+        target.adopt(Adopt(3, 2, image.marks, image.content, keys))
+    assert content(target) == {}
+
+
 # --- the memory limit
 
 
