@@ -99,9 +99,9 @@ cdef class StorePolicies(StoreRows):
     def evict(self, rule, number, now=0.0, partitions=None):
         """Forget all rows that a rule lets go, in the order of partitions and row numbers.
 
-        A partition that has lost half its rows is put together and gives back what is left empty; while fewer
-        have left, their places wait for new rows and memory stays as it was, or grows a little (1 million rows
-        in 4,096 partitions: 94 to at most 104 MB at 50 to 60 % gone, 55 MB at 70 %).
+        A partition that has lost half its rows is put together and gives back what is left empty; while
+        fewer have left, their places wait for new rows and memory stays as it was, or grows a little (1
+        million rows in 4,096 partitions: 94 to at most 104 MB at 50 to 60 % gone, 55 MB at 70 %).
 
         Parameters
         ----------
