@@ -14,7 +14,19 @@ from pslib.optimizers import SGD
 from pslib.partition_map import PartitionMap
 from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Codec
-from pslib.protocol.messages import Message, Setup
+from pslib.protocol.messages import (
+    Adopt,
+    Done,
+    Image,
+    Message,
+    Pull,
+    Pulled,
+    Push,
+    Pushed,
+    Release,
+    Setup,
+    Stats,
+)
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession, run_on_shard
 from pslib.shard import Shard
@@ -26,6 +38,7 @@ CODEC = Codec("demo")
 TIMING = Timing(retry_s=1.0, retry_max_s=4.0, request_s=30.0)
 SGD_1 = SGD(learning_rate=1.0)
 PEER = b"me"
+NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -110,3 +123,37 @@ class OneServer:
 
 def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:
     raise AssertionError("no test here touches files")
+
+
+def push_ones(number: int, keys: Any, epoch: int = 0, floor: int = 0, stream: int = 7, **dense: Any) -> Push:
+    """A push that adds 1 to every key of table t."""
+    gradients = -np.ones((keys.size, 1), np.float32)
+    blocks, vector = dense.get("blocks", NO_BLOCKS), dense.get("dense", NO_FLOATS)
+    return Push(stream, number, epoch, floor, 0, {"t": keys}, {"t": gradients}, blocks, vector)
+
+
+def values_of(server: OneServer, keys: Any) -> list[float]:
+    """Rows of table t, one float each."""
+    answer = server.ask(Pull({"t": keys}, NO_BLOCKS))
+    assert isinstance(answer, Pulled)
+    return answer.rows["t"].ravel().tolist()
+
+
+def refusals(answer: Pushed | Pulled) -> dict[int, int]:
+    """Owner of each unit that was refused."""
+    return dict(zip(answer.refused_units.tolist(), answer.refused_owners.tolist(), strict=True))
+
+
+def move_unit(unit: int, source: OneServer, target: OneServer, owner: int, version: int) -> Adopt:
+    """Move a unit; give back the message that did it, to be sent once more."""
+    image = source.ask(Release(unit, owner, version))
+    assert isinstance(image, Image), image
+    adopt = Adopt(image.unit, image.map_version, image.marks, image.content, image.keys)
+    assert target.ask(adopt) == Done()
+    return adopt
+
+
+def counts_of(server: OneServer) -> tuple[int, int]:
+    """Pushes and updates that the server has applied."""
+    values = server.ask(Stats()).values
+    return values["pushes_applied"], values["updates_applied"]

@@ -1,7 +1,7 @@
 /* Prints a hash of what tables hold after the same records: every machine must print the same.
  *
- * tests/test_arm.py compiles it for this machine and for 64-bit ARM and compares. One line for each
- * (optimizer, storage, floats a row): name of the case, hash of all pulled and exported bits.
+ * tests/test_same_bits.py compiles it for this machine and for 64-bit ARM and compares with a golden file.
+ * One line for each (optimizer, storage, floats a row): name of the case, hash of all pulled and exported bits.
  */
 #include <stdio.h>
 

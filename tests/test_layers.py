@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rec_models.layers
-from cython_ext.fused_layers import relu_gradient
 from pslib.batch import Batch
 from rec_models.layers import (
     add,
@@ -272,17 +271,11 @@ def test_linear_relu_does_not_hide_that_a_run_has_diverged():
         predicting(), Var(np.full((1, 2), np.nan)), Var(np.ones((2, 2))), Var(np.ones(2))
     ).value
     assert np.isnan(value).all()
-    assert np.isnan(relu_gradient(value, value)[1]).all()
 
 
 def test_linear_relu_refuses_a_bias_of_another_width():
     with pytest.raises(ValueError, match="bias: expected 2 values, one a column, got 3"):
         linear_relu(predicting(), Var(np.ones((1, 2))), Var(np.ones((2, 2))), Var(np.ones(3)))
-
-
-def test_relu_gradient_refuses_a_gradient_of_another_shape():
-    with pytest.raises(ValueError, match=r"gradient: expected \(1, 2\), got \(2, 2\)"):
-        relu_gradient(np.ones((2, 2)), np.ones((1, 2)))
 
 
 def test_mlp_shapes_name_every_matrix_in_order():

@@ -16,51 +16,31 @@ from pslib.protocol.messages import (
     Done,
     Erase,
     Failure,
-    Image,
     Pull,
     Pulled,
     Push,
-    Pushed,
     Release,
     Result,
     Setup,
     Stats,
 )
-from tests.protocol_worlds import CODEC, PEER, OneServer, key_in, keys_in, setup_of
+from tests.protocol_worlds import (
+    CODEC,
+    NO_BLOCKS,
+    NO_FLOATS,
+    PEER,
+    OneServer,
+    counts_of,
+    key_in,
+    keys_in,
+    move_unit,
+    push_ones,
+    refusals,
+    setup_of,
+    values_of,
+)
 
-NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
-
-
-def _push(number: int, keys: Any, epoch: int = 0, floor: int = 0, stream: int = 7, **dense: Any) -> Push:
-    """A push that adds 1 to every key of table t."""
-    gradients = -np.ones((keys.size, 1), np.float32)
-    blocks, vector = dense.get("blocks", NO_BLOCKS), dense.get("dense", NO_FLOATS)
-    return Push(stream, number, epoch, floor, 0, {"t": keys}, {"t": gradients}, blocks, vector)
-
-
-def _values(server: OneServer, keys: Any) -> list[float]:
-    answer = server.ask(Pull({"t": keys}, NO_BLOCKS))
-    assert isinstance(answer, Pulled)
-    return answer.rows["t"].ravel().tolist()
-
-
-def _refusals(answer: Pushed | Pulled) -> dict[int, int]:
-    return dict(zip(answer.refused_units.tolist(), answer.refused_owners.tolist(), strict=True))
-
-
-def _move(unit: int, source: OneServer, target: OneServer, owner: int, version: int) -> Adopt:
-    """Move a unit; give back the message that did it, to be sent once more."""
-    image = source.ask(Release(unit, owner, version))
-    assert isinstance(image, Image), image
-    adopt = Adopt(image.unit, image.map_version, image.marks, image.content, image.keys)
-    assert target.ask(adopt) == Done()
-    return adopt
-
-
-def _counts(server: OneServer) -> tuple[int, int]:
-    values = server.ask(Stats()).values
-    return values["pushes_applied"], values["updates_applied"]
 
 
 class TestPushAndPull:
@@ -70,24 +50,24 @@ class TestPushAndPull:
         server.ask(setup_of(t=1))
         keys = keys_in(0, 1, 2, 9, 15)
         for _ in range(3):
-            assert _refusals(server.ask(_push(0, keys))) == {}
-        assert _values(server, keys) == [1.0] * 5
-        assert _counts(server) == (1, 5)
+            assert refusals(server.ask(push_ones(0, keys))) == {}
+        assert values_of(server, keys) == [1.0] * 5
+        assert counts_of(server) == (1, 5)
 
     @SHARDS
     def test_a_pull_creates_no_rows(self, shards: int) -> None:
         server = OneServer(shards)
         server.ask(setup_of(t=1))
-        assert _values(server, keys_in(0, 5, 0)) == [0.0] * 3
+        assert values_of(server, keys_in(0, 5, 0)) == [0.0] * 3
         assert server.ask(Stats()).values["rows"] == 0
 
     @SHARDS
     def test_only_what_is_not_owned_is_refused(self, shards: int) -> None:
         server = OneServer(shards, units=[0, 1, 2])
         server.ask(setup_of(t=1))
-        assert _refusals(server.ask(_push(0, keys_in(1, 9, 2, 10)))) == {9: NOBODY, 10: NOBODY}
+        assert refusals(server.ask(push_ones(0, keys_in(1, 9, 2, 10)))) == {9: NOBODY, 10: NOBODY}
         answer = server.ask(Pull({"t": keys_in(9, 1, 2)}, NO_BLOCKS))
-        assert _refusals(answer) == {9: NOBODY}
+        assert refusals(answer) == {9: NOBODY}
         assert answer.rows["t"].ravel().tolist() == [0.0, 1.0, 1.0]
 
     @SHARDS
@@ -98,23 +78,23 @@ class TestPushAndPull:
         old, new = OneServer(shards, [0, 1]), OneServer(shards, [2])
         for server in (old, new):
             server.ask(setup_of(t=1))
-        new.ask(_push(0, keys_in(1, 2)))
-        _move(1, old, new, owner=1, version=2)
-        new.ask(_push(0, keys_in(1, 2)))
-        assert _values(new, keys_in(1, 2)) == [1.0, 1.0]
+        new.ask(push_ones(0, keys_in(1, 2)))
+        move_unit(1, old, new, owner=1, version=2)
+        new.ask(push_ones(0, keys_in(1, 2)))
+        assert values_of(new, keys_in(1, 2)) == [1.0, 1.0]
 
     @SHARDS
     def test_an_erase_counts_once_and_a_late_copy_erases_nothing_that_came_back(self, shards: int) -> None:
         server = OneServer(shards)
         server.ask(setup_of(t=1))
         keys = keys_in(0, 5)
-        server.ask(_push(0, keys))
+        server.ask(push_ones(0, keys))
         erase = Erase(7, 1, 0, 1, 0, {"t": keys})
         server.ask(erase)
         assert server.ask(Stats()).values["rows"] == 0
-        server.ask(_push(2, keys, floor=2))
+        server.ask(push_ones(2, keys, floor=2))
         server.ask(erase)
-        assert _values(server, keys) == [1.0, 1.0]
+        assert values_of(server, keys) == [1.0, 1.0]
 
     @SHARDS
     def test_an_empty_pull_and_an_empty_push_are_answered(self, shards: int) -> None:
@@ -124,17 +104,17 @@ class TestPushAndPull:
         answer = server.ask(Pull({"t": none}, NO_BLOCKS))
         assert answer.rows["t"].shape == (0, 3)
         push = Push(7, 0, 0, 0, 0, {"t": none}, {"t": np.empty((0, 3), np.float32)}, NO_BLOCKS, NO_FLOATS)
-        assert _refusals(server.ask(push)) == {}
-        assert _counts(server) == (0, 0)
+        assert refusals(server.ask(push)) == {}
+        assert counts_of(server) == (0, 0)
 
     @SHARDS
     def test_who_has_lost_a_lease_is_fenced_in_words(self, shards: int) -> None:
         server = OneServer(shards)
         server.ask(setup_of(t=1))
-        server.ask(_push(0, keys_in(0), epoch=1))
-        answer = server.ask(_push(1, keys_in(0), epoch=0))
+        server.ask(push_ones(0, keys_in(0), epoch=1))
+        answer = server.ask(push_ones(1, keys_in(0), epoch=0))
         assert answer == Failure("fenced", "lease 7 is held under epoch 1; this push has epoch 0")
-        assert _values(server, keys_in(0)) == [1.0]
+        assert values_of(server, keys_in(0)) == [1.0]
 
     def test_a_push_that_was_fenced_by_one_shard_and_applied_by_another_still_counts_once(self) -> None:
         """The heir has spoken to shard 0 only; the old holder's push is applied by shard 1 and then refused.
@@ -145,10 +125,10 @@ class TestPushAndPull:
         server.ask(setup_of(t=1))
         server.shards[0].marks.fresh(7, 0, 1, 0b1)
         keys = keys_in(0, 1)
-        assert isinstance(server.ask(_push(3, keys, epoch=0)), Failure)
-        server.ask(_push(3, keys, epoch=1))
-        assert _values(server, keys) == [1.0, 1.0]
-        assert _counts(server) == (1, 2)
+        assert isinstance(server.ask(push_ones(3, keys, epoch=0)), Failure)
+        server.ask(push_ones(3, keys, epoch=1))
+        assert values_of(server, keys) == [1.0, 1.0]
+        assert counts_of(server) == (1, 2)
 
 
 class TestDenseBlocks:
@@ -163,7 +143,7 @@ class TestDenseBlocks:
         assert server.ask(Pull({}, blocks)).dense.tolist() == order.tolist()
         server.ask(Push(7, 0, 0, 0, 16 + int(blocks[0]), {}, {}, blocks, -order.astype(np.float32)))
         assert server.ask(Pull({}, blocks)).dense.tolist() == (2 * order).tolist()
-        assert _counts(server) == (1, blocks.size)
+        assert counts_of(server) == (1, blocks.size)
 
     def test_a_block_moves_with_its_weights_its_state_and_its_marks(self) -> None:
         old, new = OneServer(1, [16, 17, 18, 19]), OneServer(2, [])
@@ -171,9 +151,9 @@ class TestDenseBlocks:
             server.ask(setup_of(dense_length=7))
         push = Push(7, 0, 0, 0, 17, {}, {}, np.array([1], np.uint32), -np.ones(2, np.float32))
         old.ask(push)
-        _move(17, old, new, owner=1, version=2)
-        assert _refusals(old.ask(push)) == {17: 1}
-        assert _refusals(new.ask(push)) == {}
+        move_unit(17, old, new, owner=1, version=2)
+        assert refusals(old.ask(push)) == {17: 1}
+        assert refusals(new.ask(push)) == {}
         assert new.ask(Pull({}, np.array([1], np.uint32))).dense.tolist() == [3.0, 4.0]
 
     def test_a_block_without_elements_moves_too(self) -> None:
@@ -181,7 +161,7 @@ class TestDenseBlocks:
         old, new = OneServer(1), OneServer(1, [])
         for server in (old, new):
             server.ask(setup_of(dense_length=1))
-        _move(19, old, new, owner=1, version=2)
+        move_unit(19, old, new, owner=1, version=2)
         assert new.shards[0].owned == 1 << 19
 
     def test_a_block_is_not_adopted_before_the_dense_parameters_are_set_up(self) -> None:
@@ -196,155 +176,14 @@ class TestDenseBlocks:
         assert new.ask(adopt) == Done()
 
 
-class TestMoves:
-    def test_an_erase_that_goes_on_after_a_move_erases_nothing_that_came_back(self) -> None:
-        """Its part for unit 4 was refused first; unit 3 has new rows since it was erased there."""
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
-        _move(4, first, second, owner=1, version=2)
-        erase = Erase(7, 1, 0, 1, 0, {"t": keys_in(3, 4)})
-        assert _refusals(first.ask(erase)) == {4: 1}
-        first.ask(_push(2, keys_in(3)))
-        second.ask(_push(0, keys_in(4)))
-        _move(4, second, first, owner=0, version=3)
-        assert _refusals(first.ask(erase)) == {}
-        assert _values(first, keys_in(3)) == [1.0]
-        assert _values(first, keys_in(4)) == [0.0]
-
-    def test_an_image_with_keys_of_another_partition_is_refused_whole(self) -> None:
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
-        first.ask(_push(0, keys_in(3)))
-        image = first.ask(Release(3, 1, 2))
-        answer = second.ask(Adopt(4, 2, image.marks, image.content, image.keys))
-        assert (answer.code, "keys of other partitions" in answer.text) == ("configuration", True)
-        assert second.ask(Stats()).values["rows"] == 0
-        assert _refusals(second.ask(_push(0, keys_in(4)))) == {4: NOBODY}
-
-    @SHARDS
-    def test_rows_state_and_marks_move_and_the_old_owner_names_the_new_one(self, shards: int) -> None:
-        old, new = OneServer(shards), OneServer(shards, [])
-        for server in (old, new):
-            server.ask(setup_of(t=1))
-        push = _push(0, keys_in(3, 4))
-        old.ask(push)
-        _move(3, old, new, owner=1, version=2)
-        assert _refusals(old.ask(push)) == {3: 1}
-        new.ask(_push(0, keys_in(3)))
-        assert _values(new, keys_in(3)) == [1.0]
-        assert old.ask(Stats()).values["rows"] == 1
-
-    def test_a_release_asked_again_gives_the_same_image_again(self) -> None:
-        server = OneServer()
-        server.ask(setup_of(t=1))
-        server.ask(_push(0, keys_in(3)))
-        first, second = server.ask(Release(3, 1, 2)), server.ask(Release(3, 1, 2))
-        assert first.content["t.weights"].tolist() == second.content["t.weights"].tolist() == [[1.0]]
-        assert first.marks == second.marks
-
-    def test_an_image_is_kept_until_the_map_of_its_move_is_published(self) -> None:
-        server = OneServer()
-        server.ask(setup_of(t=1))
-        server.ask(Release(3, 1, 2))
-        server.ask(Release(4, 1, 3))
-        server.shards[0].forget_images(2)
-        assert list(server.shards[0]._released) == [4]
-
-    def test_a_second_copy_of_an_adoption_changes_nothing(self) -> None:
-        old, new = OneServer(), OneServer(1, [])
-        for server in (old, new):
-            server.ask(setup_of(t=1))
-        adopt = _move(3, old, new, owner=1, version=2)
-        new.ask(_push(0, keys_in(3)))
-        assert new.ask(adopt) == Done()
-        assert _values(new, keys_in(3)) == [1.0]
-
-    def test_a_late_copy_of_an_adoption_makes_no_second_owner(self) -> None:
-        """The unit has moved on: owning it again, with the old rows, would split the cluster's memory."""
-        first, second, third = OneServer(), OneServer(1, []), OneServer(1, [])
-        for server in (first, second, third):
-            server.ask(setup_of(t=1))
-        adopt = _move(3, first, second, owner=1, version=2)
-        _move(3, second, third, owner=2, version=3)
-        assert second.ask(adopt) == Done()
-        assert _refusals(second.ask(_push(0, keys_in(3)))) == {3: 2}
-
-    def test_a_late_copy_of_a_release_takes_nothing_away_from_the_unit_that_came_back(self) -> None:
-        first, second = OneServer(), OneServer(1, [])
-        for server in (first, second):
-            server.ask(setup_of(t=1))
-        _move(3, first, second, owner=1, version=2)
-        _move(3, second, first, owner=0, version=3)
-        assert first.ask(Release(3, 1, 2)).code == "configuration"
-        assert _refusals(first.ask(_push(0, keys_in(3)))) == {}
-
-    def test_a_unit_may_be_given_to_its_owner(self) -> None:
-        server = OneServer(2)
-        server.ask(setup_of(t=1))
-        server.ask(_push(0, keys_in(3)))
-        _move(3, server, server, owner=0, version=2)
-        server.ask(_push(0, keys_in(3)))
-        assert _values(server, keys_in(3)) == [1.0]
-
-    def test_a_unit_that_is_owned_is_not_adopted_from_somebody_else(self) -> None:
-        server = OneServer()
-        assert server.ask(Adopt(3, 2, {"done_below": 0, "streams": []}, {}, {})).code == "configuration"
-
-    def test_a_unit_that_is_not_owned_is_not_released(self) -> None:
-        server = OneServer(1, [])
-        assert "this server does not own it" in server.ask(Release(3, 1, 2)).text
-
-    def test_tables_that_the_source_has_not_heard_of_yet_are_empty_in_its_image(self) -> None:
-        old, new = OneServer(), OneServer(1, [])
-        new.ask(setup_of(t=1))
-        _move(3, old, new, owner=1, version=2)
-        assert _values(new, keys_in(3)) == [0.0]
-
-    @pytest.mark.parametrize(
-        ("content", "keys"),
-        [
-            ({}, {"t": keys_in(3)}),
-            (
-                {"t.weights": np.zeros((1, 2), np.float32), "t.state": np.zeros((1, 0), np.float32)},
-                {"t": keys_in(3)},
-            ),
-            (
-                {"t.weights": np.zeros((2, 1), np.float32), "t.state": np.zeros((2, 0), np.float32)},
-                {"t": keys_in(3)},
-            ),
-            ({"t.weights": np.zeros((1, 1)), "t.state": np.zeros((1, 0), np.float32)}, {"t": keys_in(3)}),
-            ({"t.weights": np.zeros((1, 1), np.float32)}, {"t": keys_in(3)}),
-            (
-                {"t.weights": np.zeros((1, 1), np.float32), "t.state": np.zeros((1, 0), np.float32)},
-                {"t": keys_in(4)},
-            ),
-            ({}, {"x": keys_in(3)}),
-        ],
-        ids=["no rows", "too wide", "too many", "float64", "no state", "another partition", "unknown table"],
-    )
-    def test_an_image_that_does_not_fit_is_refused_and_nothing_has_changed(
-        self, content: dict[str, Any], keys: dict[str, Any]
-    ) -> None:
-        """A unit that is owned without its rows would be a silent loss."""
-        server = OneServer(1, [])
-        server.ask(setup_of(t=1))
-        answer = server.ask(Adopt(3, 2, {"done_below": 0, "streams": [[7, 0, 9, []]]}, content, keys))
-        assert isinstance(answer, Failure)
-        assert server.shards[0].owned == 0
-        assert len(server.shards[0].marks) == 0
-        assert server.ask(Stats()).values["rows"] == 0
-
-
 class TestSetup:
     @SHARDS
     def test_the_same_tables_may_be_set_up_twice_and_keep_their_rows(self, shards: int) -> None:
         server = OneServer(shards)
         for _ in range(2):
             assert server.ask(setup_of(dense_length=3, t=1)) == Done()
-            server.ask(_push(0, keys_in(0)))
-        assert _values(server, keys_in(0)) == [1.0]
+            server.ask(push_ones(0, keys_in(0)))
+        assert values_of(server, keys_in(0)) == [1.0]
 
     @pytest.mark.parametrize(
         "second",
@@ -465,6 +304,6 @@ class TestRefusedRequests:
                 raise MemoryError
 
         server.shards[1].stores["t"] = Broken()  # type: ignore[assignment]
-        assert server.ask(_push(0, keys_in(1))).code == "internal"
-        answer = server.ask(_push(1, keys_in(0)))
+        assert server.ask(push_ones(0, keys_in(1))).code == "internal"
+        answer = server.ask(push_ones(1, keys_in(0)))
         assert answer.text == "shard 1 stopped: Push (7, 0) ended half-way: MemoryError: "

@@ -17,10 +17,11 @@ from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Maintain, Push, Setup
 from pslib.shard import PushPart, Shard
 from pslib.tables import PartSpec, TableSpec
-from tests import simulator
+from tests import simulated_processes, simulator
 from tests.definitions import unmix64
 from tests.invariants import SimulationError
-from tests.simulator import PARTITION_BITS, SGD_1, World
+from tests.simulated_processes import PARTITION_BITS, SGD_1
+from tests.simulator import World
 
 PARTITIONS = 1 << PARTITION_BITS
 KEYS = np.array([unmix64(p << (64 - PARTITION_BITS) | 1) for p in range(PARTITIONS)], np.uint64)
@@ -30,7 +31,7 @@ SHOWS = 2.0**60
 NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
 
 
-class MaintainingTrainer(simulator.Trainer):
+class MaintainingTrainer(simulated_processes.Trainer):
     """Does what every trainer does, and four maintenances on top."""
 
     def __init__(self, world: World) -> None:
@@ -61,11 +62,11 @@ class MaintainingTrainer(simulator.Trainer):
 
 @pytest.fixture(autouse=True)
 def maintaining(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = [*simulator.SETUP.tables["tables"], WORTH.to_dict()]
-    setup = replace(simulator.SETUP, tables={"tables": tables})
+    tables = [*simulated_processes.SETUP.tables["tables"], WORTH.to_dict()]
+    setup = replace(simulated_processes.SETUP, tables={"tables": tables})
     assert isinstance(setup, Setup)
-    monkeypatch.setattr(simulator, "SETUP", setup)
-    monkeypatch.setattr(simulator, "DIMS", simulator.DIMS | {"worth": 1})
+    monkeypatch.setattr(simulated_processes, "SETUP", setup)
+    monkeypatch.setattr(simulated_processes, "DIMS", simulated_processes.DIMS | {"worth": 1})
     monkeypatch.setattr(simulator, "Trainer", MaintainingTrainer)
 
 
