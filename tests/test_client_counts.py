@@ -33,10 +33,10 @@ def sent(
         pushes: list[Push] = []
         start = client.session.requests.start
 
-        def watched(now_s, address, message, *waits):
+        def watched(now_s, address, message, *waits, **named):
             if isinstance(message, Push):
                 pushes.append(message)
-            return start(now_s, address, message, *waits)
+            return start(now_s, address, message, *waits, **named)
 
         monkeypatch.setattr(client.session.requests, "start", watched)
         names = {PLAIN.name, spec.name}
