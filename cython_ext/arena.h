@@ -81,7 +81,8 @@ static inline PslibRowClass pslib_row_class(PslibHeap *heap, int part_count, int
                            .weight_bytes = weights, .row_bytes = weights + state};
     shape.with_room = shape.without_memory = PSLIB_NONE;
     shape.unit_shift = PSLIB_UNIT_SHIFT_MAX;
-    while (shape.unit_shift > PSLIB_UNIT_SHIFT_MIN && (shape.row_bytes << shape.unit_shift) > PSLIB_UNIT_BYTES_AIM + 256)
+    while (shape.unit_shift > PSLIB_UNIT_SHIFT_MIN &&
+           (shape.row_bytes << shape.unit_shift) > PSLIB_UNIT_BYTES_AIM + 256)
         shape.unit_shift--;
     shape.slab_shift = shape.unit_shift;
 #if !defined(__SANITIZE_ADDRESS__) /* which sees the ends of slabs, so there each unit is one */

@@ -73,7 +73,8 @@ PSLIB_FOR_AVX2 static inline uint32_t pslib_line_mask_avx2(const PslibLine *line
     const __m256i keys = _mm256_load_si256((const __m256i *)(const void *)line);
     const __m256i same = _mm256_cmpeq_epi64(keys, _mm256_set1_epi64x((long long)key));
     const uint32_t last = (line->key[4] == key) & (line->place[4] != 0);
-    const __m128i empty = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)(const void *)line->place), _mm_setzero_si128());
+    const __m128i places = _mm_loadu_si128((const __m128i *)(const void *)line->place);
+    const __m128i empty = _mm_cmpeq_epi32(places, _mm_setzero_si128());
     const uint32_t filled = ~(uint32_t)_mm_movemask_ps(_mm_castsi128_ps(empty));
     return ((uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(same)) & filled) | last << 4;
 }

@@ -34,7 +34,8 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
         return noted;
     }
     for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
-    for (uint32_t j = 0; j < works; j++) *absent += pslib_strip_pull(table, map->storage, strips, work_at + j, to + 16 * j);
+    for (uint32_t j = 0; j < works; j++)
+        *absent += pslib_strip_pull(table, map->storage, strips, work_at + j, to + 16 * j);
     return noted;
 }
 
@@ -80,7 +81,8 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
         return noted;
     }
     for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
-    for (uint32_t j = 0; j < works; j++) pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
+    for (uint32_t j = 0; j < works; j++)
+        pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
     return noted;
 }
 
@@ -118,7 +120,8 @@ PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t
 }
 
 /* Once for each storage type, so that the compiler knows it. */
-PSLIB_INLINE int64_t pslib_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out, int level)
+PSLIB_INLINE int64_t pslib_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+                                         int level)
 {
     switch (table->storage) {
     case PSLIB_BFLOAT16: return pslib_one16_pull_body(table, keys, n, out, level, PSLIB_BFLOAT16);
@@ -138,44 +141,13 @@ PSLIB_INLINE PslibStatus pslib_one16_push_at(PslibTable *table, const uint64_t *
     }
 }
 
-static int64_t pslib_one16_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
-{
-    return pslib_one16_pull_at(table, keys, n, out, PSLIB_PLAIN);
-}
-
-static PslibStatus pslib_one16_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                          const PslibRecord *record, int64_t *done)
-{
-    return pslib_one16_push_at(table, keys, n, gradients, record, done, PSLIB_PLAIN);
-}
-
-#if PSLIB_HAS_LEVELS
-PSLIB_FOR_AVX2 static int64_t pslib_one16_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n,
-                                                    float *out)
-{
-    return pslib_one16_pull_at(table, keys, n, out, PSLIB_AVX2);
-}
-
-PSLIB_FOR_AVX2 static PslibStatus pslib_one16_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                        const float *gradients, const PslibRecord *record,
-                                                        int64_t *done)
-{
-    return pslib_one16_push_at(table, keys, n, gradients, record, done, PSLIB_AVX2);
-}
-
-PSLIB_FOR_AVX512 static int64_t pslib_one16_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n,
-                                                        float *out)
-{
-    return pslib_one16_pull_at(table, keys, n, out, PSLIB_AVX512);
-}
-
-PSLIB_FOR_AVX512 static PslibStatus pslib_one16_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                            const float *gradients, const PslibRecord *record,
-                                                            int64_t *done)
-{
-    return pslib_one16_push_at(table, keys, n, gradients, record, done, PSLIB_AVX512);
-}
-#endif
+/* As pslib_table_pull and pslib_table_push. */
+PSLIB_COPIES(int64_t, pslib_one16_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float *out), table, keys, n, out)
+PSLIB_COPIES(PslibStatus, pslib_one16_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
+              int64_t *done),
+             table, keys, n, gradients, record, done)
 
 /* Whether a table is of the kind that these loops are for. */
 static inline int pslib_is_one16(const PslibTable *table)
@@ -183,26 +155,6 @@ static inline int pslib_is_one16(const PslibTable *table)
     return table->part_count == 1 && table->parts[0].dim == 16 && table->classes[PSLIB_NARROW].part_count == 0 &&
            table->storage != PSLIB_INT8 && table->counters == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL &&
            pslib_optimizer_is_plain(&table->parts[0].optimizer);
-}
-
-/* As pslib_table_pull and pslib_table_push. */
-static inline int64_t pslib_one16_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float *out)
-{
-#if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_one16_pull_avx512(table, keys, n, out);
-    if (table->level == PSLIB_AVX2) return pslib_one16_pull_avx2(table, keys, n, out);
-#endif
-    return pslib_one16_pull_plain(table, keys, n, out);
-}
-
-static inline PslibStatus pslib_one16_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                           const PslibRecord *record, int64_t *done)
-{
-#if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_one16_push_avx512(table, keys, n, gradients, record, done);
-    if (table->level == PSLIB_AVX2) return pslib_one16_push_avx2(table, keys, n, gradients, record, done);
-#endif
-    return pslib_one16_push_plain(table, keys, n, gradients, record, done);
 }
 
 #endif

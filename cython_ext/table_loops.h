@@ -91,8 +91,8 @@ PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t
         pslib_first_parts(table, shape->part_count, key, out + shape->weight_floats);
 }
 
-PSLIB_INLINE int64_t pslib_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
-                                     int level)
+PSLIB_INLINE int64_t pslib_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
+                                   int level)
 {
     const int64_t dim = table->classes[PSLIB_WIDE].weight_floats;
     PslibUnderWay ring;
@@ -148,8 +148,8 @@ PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t
                    pslib_place_state(table->classes, place), gradient, record, i);
 }
 
-PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                         int row_class, const PslibRecord *record, int64_t *done, int level)
+PSLIB_INLINE PslibStatus pslib_push_at(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                       int row_class, const PslibRecord *record, int64_t *done, int level)
 {
     const int64_t dim = table->classes[PSLIB_WIDE].weight_floats;
     PslibUnderWay ring;
@@ -175,53 +175,20 @@ PSLIB_INLINE PslibStatus pslib_push_body(PslibTable *table, const uint64_t *keys
     return status;
 }
 
-static int64_t pslib_pull_plain(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
-{
-    return pslib_pull_body(table, keys, n, now, out, PSLIB_PLAIN);
-}
-
-static PslibStatus pslib_push_plain(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                    int row_class, const PslibRecord *record, int64_t *done)
-{
-    return pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_PLAIN);
-}
-
-#if PSLIB_HAS_LEVELS
-PSLIB_FOR_AVX2 static int64_t pslib_pull_avx2(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
-{
-    return pslib_pull_body(table, keys, n, now, out, PSLIB_AVX2);
-}
-
-PSLIB_FOR_AVX2 static PslibStatus pslib_push_avx2(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                  const float *gradients, int row_class, const PslibRecord *record,
-                                                  int64_t *done)
-{
-    return pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX2);
-}
-
-PSLIB_FOR_AVX512 static int64_t pslib_pull_avx512(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
-{
-    return pslib_pull_body(table, keys, n, now, out, PSLIB_AVX512);
-}
-
-PSLIB_FOR_AVX512 static PslibStatus pslib_push_avx512(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                      const float *gradients, int row_class, const PslibRecord *record,
-                                                      int64_t *done)
-{
-    return pslib_push_body(table, keys, n, gradients, row_class, record, done, PSLIB_AVX512);
-}
-#endif
+PSLIB_COPIES(int64_t, pslib_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out),
+             table, keys, n, now, out)
+PSLIB_COPIES(PslibStatus, pslib_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, int row_class,
+              const PslibRecord *record, int64_t *done),
+             table, keys, n, gradients, row_class, record, done)
 
 /* Weights of all parts of n keys at the time `now`; what a key has no row or no wide row for is its first value.
  * out: (n, dim) OUT. Changes nothing in the table. Returns how many keys have no row. */
 static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
     if (pslib_is_one16(table)) return pslib_one16_pull(table, keys, n, out);
-#if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_pull_avx512(table, keys, n, now, out);
-    if (table->level == PSLIB_AVX2) return pslib_pull_avx2(table, keys, n, now, out);
-#endif
-    return pslib_pull_plain(table, keys, n, now, out);
+    return pslib_pull(table, keys, n, now, out);
 }
 
 /* One optimizer step for each key in order; a key without a row gets one of row_class first or is turned away.
@@ -231,11 +198,7 @@ static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *ke
                                            int row_class, const PslibRecord *record, int64_t *done)
 {
     if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, record, done);
-#if PSLIB_HAS_LEVELS
-    if (table->level == PSLIB_AVX512) return pslib_push_avx512(table, keys, n, gradients, row_class, record, done);
-    if (table->level == PSLIB_AVX2) return pslib_push_avx2(table, keys, n, gradients, row_class, record, done);
-#endif
-    return pslib_push_plain(table, keys, n, gradients, row_class, record, done);
+    return pslib_push(table, keys, n, gradients, row_class, record, done);
 }
 
 #endif

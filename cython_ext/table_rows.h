@@ -237,7 +237,8 @@ static inline int pslib_place_in_order(const PslibTable *table, uint32_t number,
 /* Every filled cell is the one that a look-up of its key finds, and holds a row, or a count in a table that
  * counts keys. seen: for each class new numbers of its rows; rows that are met become erased. passed:
  * (line_count,) zeros; keys that went by each line are counted. */
-static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number, uint32_t *const *seen, uint32_t *passed)
+static inline int pslib_cells_in_order(const PslibTable *table, uint32_t number, uint32_t *const *seen,
+                                       uint32_t *passed)
 {
     const PslibPartition *partition = &table->partitions[number];
     for (uint32_t i = 0; i < partition->line_count; i++) {

@@ -1,6 +1,6 @@
 /* vectors.h: which instruction set a kernel is compiled for, and which one this machine has.
  *
- * A kernel is one always-inline body and a few one-line copies of it, each with a target attribute: the
+ * A kernel is one always-inline body and a few copies of it (PSLIB_COPIES), each with a target attribute: the
  * compiler vectorises the same C for each instruction set, and nothing has to be written or tested twice. Sums
  * have a fixed order and products are never fused with additions (-ffp-contract=off), so all copies give the
  * same bits.
@@ -11,7 +11,7 @@
 #ifndef PSLIB_VECTORS_H
 #define PSLIB_VECTORS_H
 
-enum { PSLIB_PLAIN = 0, PSLIB_AVX2 = 1, PSLIB_AVX512 = 2, PSLIB_LEVELS = 3 };
+enum { PSLIB_PLAIN = 0, PSLIB_AVX2 = 1, PSLIB_AVX512 = 2 };
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PSLIB_HAS_LEVELS 1
@@ -25,6 +25,23 @@ enum { PSLIB_PLAIN = 0, PSLIB_AVX2 = 1, PSLIB_AVX512 = 2, PSLIB_LEVELS = 3 };
 #endif
 #else
 #define PSLIB_HAS_LEVELS 0
+#endif
+
+/* The function `name` with these parameters, in brackets with their types, and these arguments: the always-inline
+ * name_at(arguments, level), compiled once for each level, of which it runs the copy for `level`. */
+#if PSLIB_HAS_LEVELS
+#define PSLIB_COPIES(result, name, level, parameters, ...)                                                     \
+    static result name##_plain parameters { return name##_at(__VA_ARGS__, PSLIB_PLAIN); }                      \
+    PSLIB_FOR_AVX2 static result name##_avx2 parameters { return name##_at(__VA_ARGS__, PSLIB_AVX2); }         \
+    PSLIB_FOR_AVX512 static result name##_avx512 parameters { return name##_at(__VA_ARGS__, PSLIB_AVX512); }   \
+    static inline result name parameters                                                                       \
+    {                                                                                                          \
+        if ((level) == PSLIB_AVX512) return name##_avx512(__VA_ARGS__);                                        \
+        return (level) == PSLIB_AVX2 ? name##_avx2(__VA_ARGS__) : name##_plain(__VA_ARGS__);                   \
+    }
+#else
+#define PSLIB_COPIES(result, name, level, parameters, ...) \
+    static result name parameters { return name##_at(__VA_ARGS__, PSLIB_PLAIN); }
 #endif
 
 /* The highest level that this machine has. */
