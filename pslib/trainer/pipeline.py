@@ -1,9 +1,8 @@
 """The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
 Three threads and bounded queues: one reads, one pulls, the caller's computes and pushes; acknowledgements
-come in the endpoint's thread. A semaphore with one permit more than the bound keeps a trainer from running
-too far ahead: a batch takes a permit before its pull and gives it back when its push is applied everywhere,
-so with staleness 0 every pull sees every earlier push.
+come in the endpoint's thread. Where rows come from is the business of a `RowSource` (`pslib.trainer.rows`),
+how far a trainer may run ahead that of a `Pace` (`pslib.trainer.pace`).
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from pslib.batch import Batch
-from pslib.client import Client, PendingPull, PendingPush
+from pslib.client import Client, PendingPush
 from pslib.errors import PslibError
 from pslib.protocol.client_session import Moment
 from pslib.trainer.jobs import HeldLease, Job
-from pslib.trainer.staleness import StalenessBound
+from pslib.trainer.pace import Pace
+from pslib.trainer.rows import PendingRows, RowSource
 from pslib.trainer.steps import LeasePlan
 
 __all__ = ["Pipeline", "Prefetched"]
@@ -49,7 +50,7 @@ class Prefetched:
     lease: HeldLease
     number: int
     batch: Batch
-    pull: PendingPull
+    pull: PendingRows
     staleness: int
     moment: Moment
 
@@ -69,12 +70,14 @@ class Pipeline:
         Which steps they are.
     maintain : callable
         Starts the maintenance that ends a lease.
-    table : str
-        The table that batches name.
-    staleness : StalenessBound
-        How many batches may be on their way at once, less one; it rises while the trainer warms up.
-    dense : bool
-        Whether each pull reads the dense parameters too.
+    rows : RowSource
+        Where rows come from.
+    pace : Pace
+        When a batch may be pulled.
+    ahead : int
+        How many batches may wait for the computing thread, at least 1.
+    began_s : float
+        Seconds of training before this cluster began.
     """
 
     def __init__(
@@ -84,19 +87,17 @@ class Pipeline:
         batches_of: BatchesOf,
         plan_of: PlanOf,
         maintain: Maintain,
-        table: str,
-        staleness: StalenessBound,
-        dense: bool,
+        rows: RowSource,
+        pace: Pace,
+        ahead: int,
+        began_s: float = 0.0,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
         self._plan_of, self._maintain = plan_of, maintain
-        self._table, self._dense = table, dense
-        self._staleness = staleness
-        self._permits = threading.Semaphore(staleness.now + 1)
+        self._rows, self._pace, self._began_s = rows, pace, began_s
         self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
-        self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(staleness.bound + 1)
+        self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
-        self._in_flight = 0
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._threads = [
@@ -120,11 +121,7 @@ class Pipeline:
                 if item is None:
                     break
                 state, prefetched = item
-                push = compute(prefetched)
-                if push is None:
-                    self._batch_done(state)
-                else:
-                    push.on_done(self._acknowledge(state, push))
+                self._after(compute(prefetched), partial(self._batch_done, state))
             self._check()
         finally:
             self._end()
@@ -158,67 +155,54 @@ class Pipeline:
     def _pull_all(self) -> None:
         while (item := self._take(self._read)) is not None:
             state, number, batch = item
-            while not self._permits.acquire(timeout=TURN_S):
-                self._check()
-                if self._over.is_set():
-                    return
-            with self._lock:
-                staleness = self._in_flight
-                self._in_flight += 1
-            moment = Moment(state.plan.first_step + number, state.lease.time_s)
-            pull = self._client.pull(
-                {self._table: batch.keys}, self._dense, step=moment.step, time_s=moment.time_s
-            )
+            staleness = self._pace.enter(state.lease, number, self._over)
+            if staleness is None:
+                return
+            moment = Moment(state.plan.first_step + number, self._began_s + state.lease.time_s)
+            pull = self._rows.pull(batch, moment)
             prefetched = Prefetched(state.lease, number, batch, pull, staleness, moment)
             if not self._put(self._pulled, (state, prefetched)):
                 return
         self._put(self._pulled, None)
-
-    def _acknowledge(self, state: _LeaseState, push: PendingPush) -> Callable[[], None]:
-        def acknowledged() -> None:
-            try:
-                push.wait(0)
-                self._batch_done(state)
-            except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
-                self._stop(error)
-
-        return acknowledged
 
     def _batch_done(self, state: _LeaseState) -> None:
         with self._lock:
             state.left -= 1
             over = state.left == 0
         if over:
-            self._lease_done(state, self._give_permit)
+            self._lease_done(state, self._pace.applied)
         else:
-            self._give_permit()
-
-    def _give_permit(self) -> None:
-        with self._lock:
-            self._in_flight -= 1
-            risen = self._staleness.batch_done()
-        self._permits.release(1 + risen)
+            self._pace.applied()
 
     def _lease_done(self, state: _LeaseState, then: Callable[[], None]) -> None:
-        """All batches are applied: maintain the table if it is time, before the last permit is given back.
+        """All batches are applied: flush and, if it is time, maintain the table, before the pace hears of it.
 
         Else a pull of the next lease could see rows, with staleness 0 too, that this maintenance lets go.
         """
-        if not state.plan.maintained:
+
+        def end() -> None:
             then()
             self._end_lease(state)
-            return
-        pending = self._maintain(state.lease, state.plan)
 
-        def maintained() -> None:
+        def maintain() -> None:
+            self._after(self._maintain(state.lease, state.plan) if state.plan.maintained else None, end)
+
+        self._after(self._rows.flush(state.lease, state.plan), maintain)
+
+    def _after(self, pending: PendingPush | None, then: Callable[[], None]) -> None:
+        """Call ``then`` when a push is applied, at once when there is none."""
+        if pending is None:
+            then()
+            return
+
+        def applied() -> None:
             try:
                 pending.wait(0)
                 then()
-                self._end_lease(state)
-            except Exception as error:  # as in _acknowledge
+            except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
                 self._stop(error)
 
-        pending.on_done(maintained)
+        pending.on_done(applied)
 
     def _end_lease(self, state: _LeaseState) -> None:
         pending = self._job.end(state.lease)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from numbers import Integral
 
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Optimizer
+from pslib.optimizers import Adam, Optimizer
 from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.model import TrainableModel
 
-__all__ = ["check_settings", "table_of"]
+__all__ = ["TrainerSettings", "table_of"]
 
 STALENESS_MAX = 1024
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
@@ -23,35 +24,44 @@ MAINTAIN_EVERY_MAX = 1 << 31
 """More batches than anybody trains: what is to never happen is 0."""
 
 
-def check_settings(
-    batch_rows: int,
-    staleness: int,
-    warmup_batches: int,
-    lease_rows: int | None,
-    seed: int,
-    maintain_every_batches: int,
-    dense_optimizer: Optimizer,
-) -> None:
-    """All that is wrong with a trainer's settings, as one ConfigurationError."""
-    ranges = [
-        ("batch_rows", batch_rows, 1, BATCH_ROWS_MAX),
-        ("staleness", staleness, 0, STALENESS_MAX),
-        ("warmup_batches", warmup_batches, 0, WARMUP_BATCHES_MAX),
-        ("lease_rows", 1 if lease_rows is None else lease_rows, 1, LEASE_ROWS_MAX),
-        ("seed", seed, 0, (1 << 63) - 1),
-        ("maintain_every_batches", maintain_every_batches, 0, MAINTAIN_EVERY_MAX),
-    ]
-    problems = [
-        f"{name}: expected a whole number in {low}..{high}, got {value!r}"
-        for name, value, low, high in ranges
-        if not isinstance(value, Integral) or not low <= int(value) <= high
-    ]
-    try:
-        DenseSpec(0, dense_optimizer)
-    except ConfigurationError as error:
-        problems += error.problems
-    if problems:
-        raise ConfigurationError(*problems)
+@dataclass(frozen=True, kw_only=True)
+class TrainerSettings:
+    """How a trainer trains; `pslib.Trainer` says what each of them does.
+
+    Raises
+    ------
+    ConfigurationError
+        When any is out of range; all of them at once.
+    """
+
+    batch_rows: int = 4096
+    staleness: int = 2
+    warmup_batches: int = 500
+    dense_optimizer: Optimizer = field(default_factory=Adam)
+    seed: int = 0
+    lease_rows: int | None = None
+    maintain_every_batches: int = 0
+
+    def __post_init__(self) -> None:
+        ranges = [
+            ("batch_rows", self.batch_rows, 1, BATCH_ROWS_MAX),
+            ("staleness", self.staleness, 0, STALENESS_MAX),
+            ("warmup_batches", self.warmup_batches, 0, WARMUP_BATCHES_MAX),
+            ("lease_rows", 1 if self.lease_rows is None else self.lease_rows, 1, LEASE_ROWS_MAX),
+            ("seed", self.seed, 0, (1 << 63) - 1),
+            ("maintain_every_batches", self.maintain_every_batches, 0, MAINTAIN_EVERY_MAX),
+        ]
+        problems = [
+            f"{name}: expected a whole number in {low}..{high}, got {value!r}"
+            for name, value, low, high in ranges
+            if not isinstance(value, Integral) or not low <= int(value) <= high
+        ]
+        try:
+            DenseSpec(0, self.dense_optimizer)
+        except ConfigurationError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigurationError(*problems)
 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:

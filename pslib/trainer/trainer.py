@@ -9,38 +9,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.checkpoint import Manifest, ManifestFile, commit, read_manifest
-from pslib.client import PendingPull, PendingPush
+from pslib.client import PendingPush
 from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
-from pslib.metrics import EvalResult, ScoreCounts
+from pslib.metrics import EvalResult
 from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Arrays
-from pslib.push_counts import batch_counts
 from pslib.tables import DenseSpec, TableSpec, text_hash
+from pslib.trainer.compute import Computer
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
+from pslib.trainer.pace import AsyncPace
 from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
-from pslib.trainer.settings import check_settings, table_of
+from pslib.trainer.rows import ServerRows
+from pslib.trainer.scoring import Scorer
+from pslib.trainer.settings import TrainerSettings, table_of
 from pslib.trainer.staleness import StalenessBound
 from pslib.trainer.steps import LeasePlan, StepPlan
 
 __all__ = ["Trainer"]
 
 Paths = str | Path | Sequence[str | Path]
-EVALUATE_AHEAD = 4
-"""Batches whose rows are pulled ahead in evaluation, where nothing can be stale."""
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
@@ -100,21 +100,24 @@ class Trainer:
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
-        dense_optimizer = dense_optimizer or Adam()
-        ranges = (batch_rows, staleness, warmup_batches, lease_rows, seed, maintain_every_batches)
-        check_settings(*ranges, dense_optimizer)
-        self.model, self.cluster, self.seed = model, cluster, seed
-        self.batch_rows, self.lease_rows = batch_rows, lease_rows
+        self.settings = TrainerSettings(
+            batch_rows=batch_rows,
+            staleness=staleness,
+            warmup_batches=warmup_batches,
+            dense_optimizer=dense_optimizer or Adam(),
+            seed=seed,
+            lease_rows=lease_rows,
+            maintain_every_batches=maintain_every_batches,
+        )
+        self.model, self.cluster = model, cluster
         self.staleness = StalenessBound(staleness, warmup_batches)
         self._client = cluster.client
         self._table = table_of(model, table)
-        self.maintain_every_batches = maintain_every_batches
         self._layout = DenseLayout(model.dense_shapes())
-        self._dense_optimizer = dense_optimizer
         self._progress = Progress(self._client)
         self._client.setup(
             [self._table],
-            DenseSpec(self._layout.length, self._dense_optimizer),
+            DenseSpec(self._layout.length, self.settings.dense_optimizer),
             self._layout.flatten(model.initial_dense(seed)),
         )
         self._client.member.progress = self._progress.snapshot
@@ -158,35 +161,56 @@ class Trainer:
         return results
 
     def _fit(self, data: ParquetData, epochs: int) -> None:
-        lease_rows = self.lease_rows or default_lease_rows(data.rows, self.batch_rows)
-        order = Order(self.seed, [group.rows for group in data.row_groups], lease_rows)
+        settings = self.settings
+        lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
+        order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
-        details = {"examples": data.rows * epochs, "epochs": epochs, "first_epoch": first_epoch}
-        every = self.maintain_every_batches
-        settings = [self.batch_rows, lease_rows, first_epoch, self.seed, self._steps, every]
-        job = self._open("fit", data, order, counts, details, settings)
-        steps = StepPlan(order, first_epoch, counts, self.batch_rows, self._steps, every)
-        reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
+        steps = StepPlan(
+            order, first_epoch, counts, settings.batch_rows, self._steps, settings.maintain_every_batches
+        )
+        job = self._open_fit(data, order, counts, lease_rows)
+        reader = LeaseReader(data, self.model.schema, order, settings.batch_rows)
 
         def batches_of(lease: HeldLease) -> Iterator[Batch]:
             epoch, index = _epoch_and_index(counts, lease.index)
             first = min(lease.first_batch, steps.of(lease.index).batches)
             return reader.batches(first_epoch + epoch, index, first)
 
-        def plan_of(lease: HeldLease) -> LeasePlan:
-            return steps.of(lease.index)
-
+        rows = ServerRows(self._client, self._table)
+        computer = Computer(
+            self.model, self._layout, rows, self._progress, lambda item: self._step_seed(counts, item)
+        )
+        pipeline = Pipeline(
+            self._client,
+            job,
+            batches_of,
+            lambda lease: steps.of(lease.index),
+            self._maintain,
+            rows,
+            AsyncPace(self.staleness),
+            ahead=settings.staleness + 1,
+            began_s=self._seconds,
+        )
         try:
-            table = self._table.name
-            pipeline = Pipeline(
-                self._client, job, batches_of, plan_of, self._maintain, table, self.staleness, dense=True
-            )
-            pipeline.run(lambda item: self._train_batch(item, self._step_seed(counts, first_epoch, item)))
+            pipeline.run(computer.train)
         finally:
             reader.close()
         self._epochs += epochs
         self._steps = steps.end
+
+    def _open_fit(self, data: ParquetData, order: Order, counts: list[int], lease_rows: int) -> Job:
+        first_epoch, settings = self._epochs, self.settings
+        details = {"examples": data.rows * len(counts), "epochs": len(counts), "first_epoch": first_epoch}
+        must_agree = [
+            settings.batch_rows,
+            lease_rows,
+            first_epoch,
+            settings.seed,
+            self._steps,
+            settings.maintain_every_batches,
+        ]
+        return self._open("fit", data, order, counts, details, must_agree)
 
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
         """The maintenance that ends a lease: named like its batches, so that it happens once."""
@@ -196,27 +220,10 @@ class Trainer:
             self._table.name, step=step, time_s=self._seconds + lease.time_s, name=name
         )
 
-    def _step_seed(self, counts: list[int], first_epoch: int, item: Prefetched) -> int:
+    def _step_seed(self, counts: list[int], item: Prefetched) -> int:
         """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
         epoch, index = _epoch_and_index(counts, item.lease.index)
-        return text_hash(*map(str, (self.seed, first_epoch + epoch, index, item.number)))
-
-    def _train_batch(self, item: Prefetched, step_seed: int) -> PendingPush:
-        pulled = item.pull.wait()
-        rows = pulled.rows[self._table.name]
-        step = self.model.loss_and_gradients(item.batch, rows, self._layout.views(pulled.dense), step_seed)
-        self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
-        gradient, table = np.ascontiguousarray(step.rows_gradient, np.float32), self._table.name
-        counts = batch_counts(item.batch) if self._table.takes_counts else None
-        return self._client.push(
-            {table: (item.batch.keys, gradient)},
-            self._layout.flatten(step.dense_gradients),
-            PushName(item.lease.stream, item.number, item.lease.epoch),
-            step=item.moment.step,
-            time_s=self._seconds + item.moment.time_s,
-            shows={table: counts.shows} if counts else None,
-            clicks={table: counts.clicks} if counts else None,
-        )
+        return text_hash(*map(str, (self.settings.seed, self._epochs + epoch, index, item.number)))
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
@@ -231,15 +238,16 @@ class Trainer:
         return self._evaluate(ParquetData(_strings(data), self.model.schema))
 
     def _evaluate(self, data: ParquetData) -> EvalResult:
-        lease_rows = default_lease_rows(data.rows, self.batch_rows)
+        batch_rows = self.settings.batch_rows
+        lease_rows = default_lease_rows(data.rows, batch_rows)
         order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
         details = {"examples": data.rows, "epoch": self._epochs}
-        job = self._open("evaluate", data, order, [order.leases(0)], details, [self.batch_rows, self._epochs])
-        reader = LeaseReader(data, self.model.schema, order, self.batch_rows)
-        dense = self._layout.views(self._client.pull({}, dense=True).wait().dense)
+        job = self._open("evaluate", data, order, [order.leases(0)], details, [batch_rows, self._epochs])
+        reader = LeaseReader(data, self.model.schema, order, batch_rows)
+        scorer = Scorer(self.model, self._client, self._table.name, self._layout, self._steps)
         try:
             for lease in job.leases():
-                counts = self._score(reader.batches(0, lease.index), dense)
+                counts = scorer.score(reader.batches(0, lease.index))
                 scores, positives, negatives = counts.to_arrays()
                 payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
                 job.end(lease, payload).wait()
@@ -248,23 +256,6 @@ class Trainer:
         outcome = job.outcome()
         names = ("examples", "positives", "auc", "logloss", "calibration")
         return EvalResult(**{name: outcome[name] for name in names})
-
-    def _score(self, batches: Iterator[Batch], dense: dict[str, NDArray[np.float32]]) -> ScoreCounts:
-        parts, ahead = [], []
-        for batch in batches:
-            ahead.append((batch, self._pull(batch)))
-            if len(ahead) > EVALUATE_AHEAD:
-                parts.append(self._score_one(*ahead.pop(0), dense))
-        parts += [self._score_one(*one, dense) for one in ahead]
-        return ScoreCounts.merge(parts)
-
-    def _pull(self, batch: Batch) -> PendingPull:
-        return self._client.pull({self._table.name: batch.keys}, step=self._steps)
-
-    def _score_one(self, batch: Batch, pull: Any, dense: dict[str, NDArray[np.float32]]) -> ScoreCounts:
-        rows = pull.wait().rows[self._table.name]
-        probabilities = np.ascontiguousarray(self.model.predict(batch, rows, dense), np.float32)
-        return ScoreCounts.of(probabilities, batch.labels)
 
     # --- saving -------------------------------------------------------------------------------------------
 
@@ -288,7 +279,7 @@ class Trainer:
             tables=[self._table.to_dict()],
             dense={
                 "length": self._layout.length,
-                "optimizer": self._dense_optimizer.to_dict(),
+                "optimizer": self.settings.dense_optimizer.to_dict(),
                 "parameters": self._layout.describe(),
             },
             files=[ManifestFile(**entry) for entry in entries],
@@ -296,8 +287,8 @@ class Trainer:
             about={
                 "model": type(self.model).__name__,
                 "schema": self.model.schema.to_dict(),
-                "seed": self.seed,
-                "batch_rows": self.batch_rows,
+                "seed": self.settings.seed,
+                "batch_rows": self.settings.batch_rows,
                 "epochs": self._epochs,
                 "steps": self._steps,
                 "seconds": self._seconds + lease.time_s,

@@ -1,0 +1,126 @@
+"""Where the rows of a batch come from, and where its gradients go.
+
+The pipeline sees a `RowSource` alone: the servers themselves (`ServerRows`), or a copy of some of their rows
+in this process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.client import Client, PendingPull, PendingPush
+from pslib.protocol.client_session import Moment, PushName
+from pslib.push_counts import batch_counts
+from pslib.tables import TableSpec
+from pslib.trainer.jobs import HeldLease
+from pslib.trainer.steps import LeasePlan
+
+__all__ = ["Gradients", "PendingRows", "PulledRows", "RowSource", "ServerRows"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PulledRows:
+    """What a step reads.
+
+    Attributes
+    ----------
+    rows : (U, D) float32
+        Rows of ``batch.keys``.
+    dense : (length,) float32
+        All dense parameters, see `pslib.trainer.dense.DenseLayout`.
+    """
+
+    rows: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """What a step leaves: gradients of the mean loss in the shapes of `PulledRows`."""
+
+    rows: NDArray[np.float32]
+    dense: NDArray[np.float32]
+
+
+class PendingRows(Protocol):
+    """Rows of a batch that are on their way."""
+
+    def wait(self) -> PulledRows:
+        """The rows. Errors as for `Pending.wait`."""
+        ...
+
+
+class RowSource(Protocol):
+    """Rows out, gradients in; batches come in the order in which they are trained."""
+
+    def pull(self, batch: Batch, moment: Moment) -> PendingRows:
+        """Ask for the rows of a batch; called in the puller's thread."""
+        ...
+
+    def push(
+        self, batch: Batch, pulled: PulledRows, gradients: Gradients, name: PushName, moment: Moment
+    ) -> PendingPush | None:
+        """Take a batch's gradients, in the computing thread; None when nothing of it travels now."""
+        ...
+
+    def flush(self, lease: HeldLease, plan: LeasePlan) -> PendingPush | None:
+        """Send what is held back of a lease whose batches are all applied; called in the endpoint's thread.
+
+        It must not wait. None when nothing is held back.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerPull:
+    table: str
+    pending: PendingPull
+
+    def wait(self) -> PulledRows:
+        pulled = self.pending.wait()
+        return PulledRows(pulled.rows[self.table], pulled.dense)
+
+
+class ServerRows:
+    """Every batch reads its rows from the servers and sends them its gradients.
+
+    Parameters
+    ----------
+    client : Client
+    table : TableSpec
+        The table that batches name.
+    """
+
+    def __init__(self, client: Client, table: TableSpec) -> None:
+        self._client, self._table = client, table
+
+    def pull(self, batch: Batch, moment: Moment) -> PendingRows:
+        """Rows and all dense parameters."""
+        name = self._table.name
+        pending = self._client.pull({name: batch.keys}, True, step=moment.step, time_s=moment.time_s)
+        return _ServerPull(name, pending)
+
+    def push(
+        self, batch: Batch, pulled: PulledRows, gradients: Gradients, name: PushName, moment: Moment
+    ) -> PendingPush:
+        """One message to every server."""
+        table = self._table.name
+        counts = batch_counts(batch) if self._table.takes_counts else None
+        return self._client.push(
+            {table: (batch.keys, gradients.rows)},
+            gradients.dense,
+            name,
+            step=moment.step,
+            time_s=moment.time_s,
+            shows={table: counts.shows} if counts else None,
+            clicks={table: counts.clicks} if counts else None,
+        )
+
+    def flush(self, lease: HeldLease, plan: LeasePlan) -> None:
+        """Nothing is held back."""
+        return

@@ -1,0 +1,56 @@
+"""Scores of batches that are not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pslib.batch import Batch
+from pslib.client import Client, PendingPull
+from pslib.metrics import ScoreCounts
+from pslib.trainer.dense import DenseLayout
+from pslib.trainer.model import TrainableModel
+
+__all__ = ["Scorer"]
+
+AHEAD = 4
+"""Batches whose rows are pulled ahead: nothing can be stale."""
+
+
+class Scorer:
+    """Predicts batches with the rows and dense parameters that the servers have now.
+
+    Parameters
+    ----------
+    model : TrainableModel
+    client : Client
+    table : str
+        The table that batches name.
+    layout : DenseLayout
+        Of the model's dense parameters, which are read once, here.
+    step : int
+        The step at which rows are read: weight decay that they have missed up to it shows.
+    """
+
+    def __init__(
+        self, model: TrainableModel, client: Client, table: str, layout: DenseLayout, step: int
+    ) -> None:
+        self._model, self._client, self._table, self._step = model, client, table, step
+        self._dense = layout.views(client.pull({}, dense=True).wait().dense)
+
+    def score(self, batches: Iterator[Batch]) -> ScoreCounts:
+        """How often each score came with each label."""
+        parts: list[ScoreCounts] = []
+        ahead: list[tuple[Batch, PendingPull]] = []
+        for batch in batches:
+            ahead.append((batch, self._client.pull({self._table: batch.keys}, step=self._step)))
+            if len(ahead) > AHEAD:
+                parts.append(self._one(*ahead.pop(0)))
+        parts += [self._one(*one) for one in ahead]
+        return ScoreCounts.merge(parts)
+
+    def _one(self, batch: Batch, pull: PendingPull) -> ScoreCounts:
+        rows = pull.wait().rows[self._table]
+        probabilities = np.ascontiguousarray(self._model.predict(batch, rows, self._dense), np.float32)
+        return ScoreCounts.of(probabilities, batch.labels)
