@@ -19,5 +19,8 @@ def test_data() -> Path:
     """The folder of real data; a test that asks for it is skipped, with this reason, where it is absent."""
     folder = Path(os.environ.get("PSLIB_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"no real data at {folder}; set PSLIB_TEST_DATA to the folder that holds it")
+        pytest.skip(
+            f"published data whose terms forbid handing it on, so this repository can't carry it; none at "
+            f"{folder}: set PSLIB_TEST_DATA to a folder that has it"
+        )
     return folder.resolve()

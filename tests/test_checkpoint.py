@@ -169,7 +169,9 @@ def test_the_recipe_in_the_readme_reads_rows_with_pyarrow(saved: tuple[Path, Con
 
 
 def test_the_recipe_in_the_readme_reads_rows_with_pandas(saved: tuple[Path, Content]) -> None:
-    pytest.importorskip("pandas")
+    pytest.importorskip(
+        "pandas", reason="the recipe shown to users reads with pandas, which pslib does not need"
+    )
     folder, _ = saved
     names: dict[str, object] = {"folder": folder}
     for block in readme_blocks():

@@ -28,7 +28,10 @@ CRITEO_NAMES = ["label", *CRITEO_DENSE, *CRITEO_SPARSE]
 def real(name: str) -> Path:
     path = TEST_DATA / name
     if not path.exists():
-        pytest.skip(f"{name} is not in the test data folder (PSLIB_TEST_DATA)")
+        pytest.skip(
+            f"{name}: published data whose terms forbid handing it on; set PSLIB_TEST_DATA to a folder "
+            "that has it"
+        )
     return path
 
 

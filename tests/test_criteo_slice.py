@@ -21,7 +21,10 @@ TRAIN_ROWS = 8000
 def slice_of_criteo(test_data: Path) -> Path:
     path = test_data / "ctr_criteo_slices" / "criteo_first10000.tsv"
     if not path.is_file():
-        pytest.skip(f"{path.name} is not in the test data folder (PSLIB_TEST_DATA)")
+        pytest.skip(
+            f"{path.name}: published data whose terms forbid handing it on; set PSLIB_TEST_DATA to a folder "
+            "that has it"
+        )
     return path
 
 

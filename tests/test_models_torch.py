@@ -7,7 +7,11 @@ from rec_models import MODELS, build
 from tests.gradient_check import BATCH, SCHEMA, random
 from tests.gradient_check import MODELS as CASES
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip(
+    "torch",
+    reason="PyTorch is the reference here and no dependency of pslib (1 GB); the same mathematics is checked "
+    "everywhere against NumPy definitions and finite differences",
+)
 embedding_bag = torch.nn.functional.embedding_bag
 
 

@@ -11,7 +11,11 @@ import pytest
 from pslib.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Optimizer
 from tests.test_optimizers import name_of, row_step
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip(
+    "torch",
+    reason="PyTorch is the reference here and no dependency of pslib (1 GB); the same mathematics is checked "
+    "everywhere against NumPy definitions and finite differences",
+)
 optim = torch.optim
 
 TWINS: list[tuple[Optimizer, Callable[[Any], Any]]] = [

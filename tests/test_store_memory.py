@@ -234,7 +234,9 @@ OUT_OF_MEMORY = """
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of address space are Linux's")
 @pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="ASan can't live under such a limit"
+    "libasan" in os.environ.get("LD_PRELOAD", ""),
+    reason="the test limits address space, of which the address sanitizer reserves terabytes; the plain "
+    "build runs it",
 )
 @pytest.mark.parametrize("bits", [0, 10])
 def test_a_table_that_finds_no_memory_says_so_and_goes_on(bits: int) -> None:

@@ -36,7 +36,9 @@ def tracked() -> list[str]:
     try:
         listed = run("git", "ls-files", "--cached", folder=ROOT)
     except (AssertionError, FileNotFoundError):
-        pytest.skip("not a git checkout: nothing to compare with")
+        pytest.skip(
+            "what a source distribution must hold is git's list of files, and this is no git checkout"
+        )
     return [name for name in listed.splitlines() if (ROOT / name).is_file()]
 
 
