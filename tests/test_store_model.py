@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from cython_ext.store import Store, vector_levels
 from pslib.initializers import Constant, Normal, Uniform
 from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.tables import PartSpec, TableSpec
-from tests.definitions import DictTable, store_parts, unmix64
+from tests.definitions import DictTable, store_parts
 from tests.definitions_storage import STORAGE_NAMES
+from tests.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 
 
 def spec_of(weight_decay: float) -> TableSpec:
@@ -30,15 +31,6 @@ def spec_of(weight_decay: float) -> TableSpec:
 
 
 SPEC, DECAYING = spec_of(0), spec_of(0.3)
-
-# Mixed values that differ in few bits share partition and home line: the worst that an index can meet. Homes
-# are the first lines, one in the middle, and the last, from where entries go on round the end.
-HOMES = (0, 1 << 34, 3 << 37, 7 << 37)
-CROWDED = [unmix64(home | (high << 60) | low) for home in HOMES for high in (0, 15) for low in range(30)]
-UNIVERSE = [0, 1, 2**64 - 1, 2**63, *CROWDED]
-
-KEYS = st.lists(st.sampled_from(UNIVERSE), max_size=150).map(lambda keys: np.asarray(keys, np.uint64))
-SEEDS = st.integers(0, 2**32 - 1)
 
 
 def rows_by_key(table: Store | DictTable, partition: int, narrow: bool) -> dict[int, bytes]:
@@ -60,8 +52,9 @@ def assert_same_table(store: Store, model: DictTable) -> None:
             assert rows_by_key(store, partition, narrow) == rows_by_key(model, partition, narrow)
 
 
-class StoreAgainstDict(RuleBasedStateMachine):
+class StoreAgainstDict(StoreRules):
     storage = 0
+    spec = SPEC
 
     @initialize(
         partition_bits=st.integers(0, 4),
@@ -95,7 +88,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
     @rule(seed=SEEDS, narrow=st.booleans())
     def push_all(self, seed: int, narrow: bool) -> None:
-        self.push(np.random.default_rng(seed).permutation(np.asarray(UNIVERSE, np.uint64)), seed, narrow)
+        self.push(np.random.default_rng(seed).permutation(UNIVERSE), seed, narrow)
 
     @rule(keys=KEYS, now=st.integers(-20, 60))
     def pull(self, keys: np.ndarray, now: int) -> None:
@@ -103,29 +96,9 @@ class StoreAgainstDict(RuleBasedStateMachine):
         assert self.store.pull(keys, have, now) == self.model.pull(keys, want, now)
         assert have.tobytes() == want.tobytes()
 
-    @rule(keys=KEYS)
-    def erase(self, keys: np.ndarray) -> None:
-        assert self.store.erase(keys) == self.model.erase(keys)
-
     @rule(seed=SEEDS, kept=st.integers(0, 12))
     def erase_nearly_all(self, seed: int, kept: int) -> None:
-        self.erase(np.random.default_rng(seed).permutation(np.asarray(UNIVERSE, np.uint64))[kept:])
-
-    @rule(keys=KEYS, seed=SEEDS)
-    def assign(self, keys: np.ndarray, seed: int) -> None:
-        weights = self.numbers(seed, len(keys), SPEC.dim)
-        state = np.abs(self.numbers(seed, len(keys), self.store.state_floats))
-        self.store.assign(keys, weights, state)
-        self.model.assign(keys, weights, state)
-
-    @rule(keys=KEYS)
-    def promote(self, keys: np.ndarray) -> None:
-        assert self.store.promote(keys) == self.model.promote(keys)
-
-    @rule(place=st.integers(0, 15))
-    def drop(self, place: int) -> None:
-        partition = place % (1 << self.store.partition_bits)
-        assert self.store.drop_partition(partition) == self.model.drop_partition(partition)
+        self.erase(np.random.default_rng(seed).permutation(UNIVERSE)[kept:])
 
     @rule(narrow=st.booleans())
     def move_to_another_store(self, narrow: bool) -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from cython_ext.store import Store, vector_levels
 from pslib.initializers import Normal, Uniform
 from pslib.optimizers import SGD, Adagrad, RowwiseAdagrad
 from pslib.tables import PartSpec, TableSpec
-from tests.definitions import partition_of, store_parts, unmix64
+from tests.definitions import partition_of, store_parts
 from tests.definitions_policies import (
     AGE,
     ALWAYS,
@@ -29,6 +29,7 @@ from tests.definitions_policies import (
     PolicyTable,
     filter_places,
 )
+from tests.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 
 SPEC = TableSpec(
     "embedding",
@@ -40,15 +41,6 @@ SPEC = TableSpec(
     seed=5,
 )
 
-# Mixed values that differ in few bits share partition, home line and counters of a small filter.
-HOMES = (0, 1 << 34, 7 << 37)
-CROWDED = [unmix64(home | (high << 60) | low) for home in HOMES for high in (0, 15) for low in range(25)]
-UNIVERSE = np.asarray([0, 1, 2**64 - 1, 2**63, *CROWDED], np.uint64)
-
-KEYS = st.lists(st.sampled_from(UNIVERSE.tolist()), max_size=120).map(
-    lambda keys: np.asarray(keys, np.uint64)
-)
-SEEDS = st.integers(0, 2**32 - 1)
 FACTORS = st.sampled_from([0.0, 0.1, 0.5, 0.98, 1.0])
 ADMISSIONS = st.one_of(
     st.just((ALWAYS, 0.0, 0)),
@@ -105,7 +97,9 @@ def copy_of(store: Store, policies: dict[str, object]) -> Store:
     return moved
 
 
-class StoreAgainstPolicies(RuleBasedStateMachine):
+class StoreAgainstPolicies(StoreRules):
+    spec = SPEC
+
     @initialize(
         partition_bits=st.integers(0, 4),
         narrow_parts=st.integers(1, 2),
@@ -152,27 +146,6 @@ class StoreAgainstPolicies(RuleBasedStateMachine):
         have, want = (np.full((len(keys), SPEC.dim), np.nan, np.float32) for _ in range(2))
         assert self.store.pull(keys, have) == self.model.pull(keys, want) == self.store.missing(keys)
         assert have.tobytes() == want.tobytes()
-
-    @rule(keys=KEYS)
-    def erase(self, keys: np.ndarray) -> None:
-        assert self.store.erase(keys) == self.model.erase(keys)
-
-    @rule(keys=KEYS, seed=SEEDS)
-    def assign(self, keys: np.ndarray, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        weights = rng.standard_normal((len(keys), SPEC.dim)).astype(np.float32)
-        state = rng.random((len(keys), self.store.state_floats)).astype(np.float32)
-        self.store.assign(keys, weights, state)
-        self.model.assign(keys, weights, state)
-
-    @rule(keys=KEYS)
-    def promote(self, keys: np.ndarray) -> None:
-        assert self.store.promote(keys) == self.model.promote(keys)
-
-    @rule(place=st.integers(0, 15))
-    def drop(self, place: int) -> None:
-        partition = place % (1 << self.store.partition_bits)
-        assert self.store.drop_partition(partition) == self.model.drop_partition(partition)
 
     def some_partitions(self, seed: int) -> np.ndarray | None:
         count = 1 << self.store.partition_bits
