@@ -208,12 +208,12 @@ class ByChance(Policy):
 class ByAge(Policy):
     """A row leaves when no push has touched it for more than ``age``, in the unit of the table's clock.
 
-    That is batches of the training, unless the clock counts seconds, of which the default age is 30 days.
+    That is batches of the training, or seconds; no age would be a sensible default for both, so there is none.
     Source: PaddlePaddle's ``delete_after_unseen_days``.
     """
 
     kind: ClassVar[int] = 0
-    age: float = 30 * 86400.0
+    age: float
 
     def problems(self) -> Iterable[str]:
         """Of the age."""
