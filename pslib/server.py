@@ -19,7 +19,8 @@ from pslib.member import MemberHandle, join
 from pslib.partition_map import PartitionMap
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Load, Message, Save
-from pslib.protocol.server_session import Job, ServerSession, merge_results, run_on_shard, shard_stats
+from pslib.protocol.server_session import ServerSession, merge_results
+from pslib.protocol.shard_jobs import Job, ShardTurns, Work, shard_stats
 from pslib.shard import Shard
 from pslib.transport import ServerLink, Transport, ZmqTransport
 
@@ -27,7 +28,6 @@ __all__ = ["Server", "run_server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
-Work = Callable[[Shard], None]
 
 
 FILE_WORKS_KEPT = 8
@@ -67,7 +67,7 @@ class _FileWork:
 
 
 class _ShardThread:
-    """Does jobs on one shard, in the order in which they came; ``failed`` hears of it if it can't go on."""
+    """Does jobs on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on."""
 
     def __init__(
         self,
@@ -78,8 +78,9 @@ class _ShardThread:
         self.shard = shard
         self.stats = shard_stats(shard)
         self._done, self._failed = done, failed
-        self._files = _FileWork()
+        self._turns = ShardTurns(shard, _FileWork())
         self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
+        self._ending = False
         self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
         self._thread.start()
 
@@ -87,20 +88,30 @@ class _ShardThread:
         self._work.put(work)
 
     def finish(self) -> None:
-        """Do what is queued, then end the thread."""
+        """Do what waits, then end the thread."""
         self._work.put(None)
         self._thread.join()
         self.stats = shard_stats(self.shard)
 
     def _run(self) -> None:
         try:
-            while (work := self._work.get()) is not None:
-                if isinstance(work, Job):
-                    self._done(work, self.shard.index, run_on_shard(self.shard, work, self._files))
-                else:
-                    work(self.shard)
+            while self._take():
+                if over := self._turns.turn():
+                    self._done(over[0], self.shard.index, over[1])
         except BaseException as error:  # nobody would answer requests for these partitions any more
             self._failed(error)
+
+    def _take(self) -> bool:
+        """Take in what has come, and wait for it only when nothing is left to do; False at the end."""
+        while not (self._turns and (self._ending or self._work.empty())):
+            if self._ending:
+                return False
+            work = self._work.get()
+            if work is None:
+                self._ending = True
+            else:
+                self._turns.put(work)
+        return True
 
     def refresh_stats(self, _shard: Shard) -> None:
         """Counters for the next heartbeat, read in the thread that owns them."""
@@ -210,8 +221,8 @@ class Server:
         for peer, frames in self._link.poll(patience_s):
             job = self._session.receive(peer, frames)
             if job:
-                for thread in self._threads:
-                    thread.put(job)
+                for index in job.shards:
+                    self._threads[index].put(job)
         while self._finished:
             self._session.complete(*self._finished.popleft())
         replies, self._session.outbox = self._session.outbox, []

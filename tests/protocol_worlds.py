@@ -28,7 +28,8 @@ from pslib.protocol.messages import (
     Stats,
 )
 from pslib.protocol.requests import RequestTable
-from pslib.protocol.server_session import ServerSession, run_on_shard
+from pslib.protocol.server_session import ServerSession
+from pslib.protocol.shard_jobs import run_on_shard
 from pslib.shard import Shard
 from pslib.tables import PartSpec, TableSpec
 from tests.definitions import unmix64
@@ -112,8 +113,8 @@ class OneServer:
         """The answer to one request; both ways through the codec."""
         job = self.session.receive(PEER, [bytes(frame) for frame in self.codec.encode(request_id, message)])
         if job:
-            for index, shard in enumerate(self.shards):
-                self.session.complete(job, index, run_on_shard(shard, job, _no_files))
+            for index in job.shards:
+                self.session.complete(job, index, run_on_shard(self.shards[index], job, _no_files))
         (reply,) = self.session.outbox
         self.session.outbox.clear()
         envelope = self.codec.decode([bytes(frame) for frame in reply.frames])

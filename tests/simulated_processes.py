@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from pslib.protocol.codec import Codec
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
 from pslib.protocol.requests import RequestTable
-from pslib.protocol.server_session import Job, ServerSession, run_on_shard
+from pslib.protocol.server_session import ServerSession
+from pslib.protocol.shard_jobs import ShardTurns
 from pslib.shard import Shard
 from pslib.tables import PartSpec, TableSpec
 from tests.invariants import SimulationError, check_owners
@@ -47,7 +47,7 @@ DIMS = {"item": 2, "user": 1}
 
 
 class Server:
-    """A `ServerSession` and its shards; shards take their jobs in order, at their own pace."""
+    """A `ServerSession` and its shards, which serve in slices of one to three rows, each at its own pace."""
 
     def __init__(
         self, world: World, index: int, make_shard: Callable[..., Shard], marks: Callable[[], Marks]
@@ -56,23 +56,35 @@ class Server:
         count = world.random.randint(1, 3)
         self.shards = [make_shard(PARTITION_BITS, DENSE_BLOCKS, i, count, marks()) for i in range(count)]
         for shard in self.shards:
+            shard.slice_rows = world.random.randint(1, 3)
             shard.own(world.map.units_of(index))
             shard.setup(SETUP)
         self.session = ServerSession(CODEC, self.shards)
-        self._jobs: list[deque[Job]] = [deque() for _ in range(count)]
+        self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
 
     def receive(self, peer: int, frames: list[bytes]) -> None:
         """Take a message from the network."""
         job = self.session.receive(peer.to_bytes(4, "big"), frames)
-        if job:
-            for index, jobs in enumerate(self._jobs):
-                jobs.append(job)
-                self.world.after(self.world.random.uniform(0, 0.004), partial(self._work, index))
+        for index in job.shards if job else ():
+            self._put(index, job)
         self._send()
 
+    def _put(self, index: int, work: Any) -> None:
+        turns = self._turns[index]
+        if not turns:
+            self._later(index)
+        turns.put(work)
+
+    def _later(self, index: int) -> None:
+        self.world.after(self.world.random.uniform(0, 0.004), partial(self._work, index))
+
     def _work(self, index: int) -> None:
-        job = self._jobs[index].popleft()
-        result = run_on_shard(self.shards[index], job, _no_files)
+        over = self._turns[index].turn()
+        if self._turns[index]:
+            self._later(index)
+        if over is None:
+            return
+        job, result = over
         if isinstance(result, Failure) and result.code == "internal":
             raise SimulationError(f"server {self.index}: {result.text}")
         if isinstance(job.message, Release | Adopt):
@@ -88,9 +100,13 @@ class Server:
 
     def learn(self, map_version: int, done_below: int) -> None:
         """What a heartbeat tells: images of published moves may be forgotten, and streams that are done."""
-        for shard in self.shards:
+
+        def told(shard: Shard) -> None:
             shard.forget_images(map_version)
             shard.marks.finish_below(done_below)
+
+        for index in range(len(self.shards)):
+            self._put(index, told)
 
 
 def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:

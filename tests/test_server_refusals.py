@@ -11,7 +11,8 @@ import pytest
 from pslib.policies import ByAge, ByCount, Compact, Score
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Maintain, Message, Push, Pushed
-from pslib.protocol.server_session import ServerSession, run_on_shard
+from pslib.protocol.server_session import ServerSession
+from pslib.protocol.shard_jobs import run_on_shard
 from pslib.shard import Shard
 from tests.test_maintain import ALL, NO_BLOCKS, NO_FLOATS, PLAIN, content, many, shard_of
 

@@ -305,5 +305,5 @@ class TestRefusedRequests:
 
         server.shards[1].stores["t"] = Broken()  # type: ignore[assignment]
         assert server.ask(push_ones(0, keys_in(1))).code == "internal"
-        answer = server.ask(push_ones(1, keys_in(0)))
+        answer = server.ask(push_ones(1, keys_in(3)))
         assert answer.text == "shard 1 stopped: Push (7, 0) ended half-way: MemoryError: "

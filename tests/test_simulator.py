@@ -14,6 +14,7 @@ from pslib.errors import MemoryLimitError
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Image, Push, Release
 from pslib.shard import PushPart, Shard
+from pslib.shard_serving import Shares, Steps
 from tests.invariants import SimulationError
 from tests.simulator import World
 
@@ -169,11 +170,11 @@ class FullShard(Shard):
 
     refused = 0
 
-    def push(self, message: Push) -> PushPart:
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
         if (message.number + FullShard.refused) % 3 == 0 and FullShard.refused < 60:
             FullShard.refused += 1
             raise MemoryLimitError("memory limit: planted")
-        return super().push(message)
+        return super().push_steps(message, shares)
 
 
 def test_a_push_that_was_refused_for_want_of_room_counts_once_when_it_is_sent_again() -> None:

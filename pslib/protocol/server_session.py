@@ -1,29 +1,20 @@
 """A server's side of the wire, as a pure machine: frames in, jobs for shards and replies out.
 
-The receiving thread decodes a request and makes a `Job` of it; every shard runs the job on the units it is
-responsible for (`run_on_shard`); when the last shard is done the reply is built. Shards take jobs in order,
-so a second copy of a push is answered after the first has been applied.
+The receiving thread decodes a request and makes a `Job` of it, with the keys split by shard; the shards that
+have a part in it run it (`pslib.protocol.shard_jobs`); when the last of them is done the reply is built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pslib.errors import (
-    CheckpointError,
-    LocalProtocolError,
-    MemoryLimitError,
-    PslibError,
-    RemoteProtocolError,
-)
+from cython_ext.selection import split_keys
+from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
-from pslib.protocol.counters import STORE_COUNTERS
-from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
     Done,
@@ -43,9 +34,11 @@ from pslib.protocol.messages import (
     Setup,
     Stats,
 )
+from pslib.protocol.shard_jobs import Job
 from pslib.shard import PullPart, PushPart, Shard
+from pslib.shard_serving import KeyShare
 
-__all__ = ["Job", "Reply", "ServerSession", "merge_results", "run_on_shard", "shard_stats"]
+__all__ = ["Reply", "ServerSession", "merge_results"]
 
 FAILURE_CHARS_MAX = 1000
 """An error text must fit a message, whatever it quotes."""
@@ -57,8 +50,6 @@ REQUESTS = (Setup, Pull, Push, Erase, Maintain, Stats, Save, Load, Release, Adop
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
 
-FileWork = Callable[[Shard, Message], dict[str, Any]]
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -66,94 +57,6 @@ class Reply:
 
     peer: bytes
     frames: list[Buffer]
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request on its way through the shards; ``rows`` and ``dense`` are the shared outputs of a pull."""
-
-    peer: bytes
-    request_id: int
-    message: Message
-    rows: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    dense: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    dense_views: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    results: dict[int, Any] = field(default_factory=dict)
-
-
-def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
-    """Do one shard's share of a job; errors come back as values, so that one bad request harms no other."""
-    if shard.broken:
-        return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
-    try:
-        return _run(shard, job, files)
-    except FencedError as error:
-        return Failure("fenced", str(error))
-    except CheckpointError as error:
-        return Failure("checkpoint", str(error))
-    except MemoryLimitError as error:
-        return Failure("memory-limit", str(error))
-    except PslibError as error:
-        return Failure("configuration", str(error))
-    except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
-        message, text = job.message, f"{type(error).__name__}: {error}"
-        if isinstance(
-            message, Push | Erase | Maintain
-        ):  # perhaps half applied: no mark can make a retry exact any more
-            shard.broken = f"{message.kind} ({message.stream}, {message.number}) ended half-way: {text}"
-        return Failure("internal", text)
-
-
-def _run(shard: Shard, job: Job, files: FileWork) -> Any:
-    message = job.message
-    if isinstance(message, Pull):
-        return shard.pull(message, job.rows, job.dense_views)
-    if isinstance(message, Push):
-        return shard.push(message)
-    if isinstance(message, Save | Load):
-        return files(shard, message)
-    return _run_rare(shard, message)
-
-
-def _run_rare(shard: Shard, message: Message) -> Any:
-    if isinstance(message, Erase | Maintain):
-        return shard.erase(message) if isinstance(message, Erase) else shard.maintain(message)
-    if isinstance(message, Setup):
-        return shard.setup(message)
-    if isinstance(message, Release | Adopt):
-        if not shard.is_responsible(message.unit):
-            return None
-        return shard.release(message) if isinstance(message, Release) else shard.adopt(message)
-    return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
-
-
-def shard_stats(shard: Shard) -> dict[str, Any]:
-    """Counters of one shard, to be summed over shards and servers.
-
-    ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` say of what it consists and
-    what policies have done.
-    """
-    totals = {
-        "pushes_applied": shard.counters.pushes_applied,
-        "updates_applied": shard.counters.updates_applied,
-        "rows_pushed": shard.counters.rows_pushed,
-        "rows_pulled": shard.counters.rows_pulled,
-        "maintained": shard.counters.maintained,
-        "memory_limit_bytes": shard.room.limit_bytes,
-        "rows": 0,
-        "parameters": 0,
-        "memory_bytes": 0,
-    } | dict.fromkeys(STORE_COUNTERS, 0)
-    for name, store in shard.stores.items():
-        stats, spec = store.stats(), shard.tables[name]
-        totals["rows"] += stats["rows"]
-        totals["parameters"] += stats["rows"] * spec.dim - stats["narrow_rows"] * spec.wide_only_dim
-        totals["memory_bytes"] += stats["resident_bytes"]
-        for counter in STORE_COUNTERS:
-            totals[counter] += stats[counter]
-    if shard.dense:
-        totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
-    return totals
 
 
 class ServerSession:
@@ -171,6 +74,8 @@ class ServerSession:
         self.codec, self.shards = codec, shards
         self.outbox: list[Reply] = []
         self.protocol_errors = 0
+        self._everybody = tuple(range(len(shards)))
+        self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
 
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> Job | None:
         """A job for all shards, or None when the request was answered at once (refused, or not a message)."""
@@ -180,11 +85,13 @@ class ServerSession:
             self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
-        job = Job(peer, envelope.request_id, envelope.message)
+        job = Job(peer, envelope.request_id, envelope.message, self._everybody)
         problem = self._problem(envelope.message)
         if problem:
             self._reply(peer, job.request_id, problem)
             return None
+        if isinstance(job.message, Pull | Push | Erase):
+            self._split(job, job.message)
         if isinstance(job.message, Pull):
             self._make_outputs(job, job.message)
         return job
@@ -192,7 +99,7 @@ class ServerSession:
     def complete(self, job: Job, shard_index: int, result: Any) -> None:
         """Take one shard's result; the last one builds the reply."""
         job.results[shard_index] = result
-        if len(job.results) == len(self.shards):
+        if len(job.results) == len(job.shards):
             self._reply(job.peer, job.request_id, self._answer(job))
 
     def _reply(self, peer: bytes, request_id: int, message: Message) -> None:
@@ -279,13 +186,32 @@ class ServerSession:
                 return Failure("configuration", f"gradients of {name}: expected {expected}, got {got}")
         return _count_problem(message)
 
+    def _split(self, job: Job, message: Pull | Push | Erase) -> None:
+        """Give each of several shards its own keys, so that they need not all look at all of them."""
+        if len(self.shards) == 1:
+            return
+        first = self.shards[0]
+        shares: dict[int, dict[str, KeyShare]] = {}
+        for name, keys in message.keys.items():
+            grouped, order, starts = split_keys(keys, first.partition_bits, self._shard_of, len(self.shards))
+            for index in np.flatnonzero(np.diff(starts)).tolist():
+                cut = slice(starts[index], starts[index + 1])
+                share = KeyShare(grouped[cut], None if keys.size == cut.stop - cut.start else order[cut])
+                shares.setdefault(index, {})[name] = share
+        blocks = [] if isinstance(message, Erase) else message.blocks.tolist()
+        for block in blocks:
+            shares.setdefault((first.partitions + block) % len(self.shards), {})
+        job.shares = shares or {0: {}}
+        job.shards = tuple(job.shares)
+
     def _make_outputs(self, job: Job, message: Pull) -> None:
+        """Room for the rows, with whatever is in it: each row is written by the shard that answers for it."""
         first = self.shards[0]
         for name, keys in message.keys.items():
-            job.rows[name] = np.zeros((keys.size, first.tables[name].dim), np.float32)
+            job.rows[name] = np.empty((keys.size, first.tables[name].dim), np.float32)
         if first.dense and message.blocks.size:
             bounds = [first.dense.bounds(block) for block in message.blocks.tolist()]
-            job.dense = np.zeros(sum(stop - start for start, stop in bounds), np.float32)
+            job.dense = np.empty(sum(stop - start for start, stop in bounds), np.float32)
             at = 0
             for block, (start, stop) in zip(message.blocks.tolist(), bounds, strict=True):
                 job.dense_views[block] = job.dense[at : at + stop - start]

@@ -1,0 +1,215 @@
+"""A request on its way through the shards of a server, and in which order one shard serves what waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import CheckpointError, MemoryLimitError, PslibError
+from pslib.protocol.counters import STORE_COUNTERS
+from pslib.protocol.marks import FencedError
+from pslib.protocol.messages import (
+    Adopt,
+    Erase,
+    Failure,
+    Load,
+    Maintain,
+    Message,
+    Pull,
+    Push,
+    Release,
+    Save,
+    Setup,
+)
+from pslib.shard import Shard
+from pslib.shard_serving import KeyShare, Steps, finish
+
+__all__ = ["FileWork", "Job", "ShardTurns", "Work", "run_on_shard", "shard_stats", "steps_on_shard"]
+
+FileWork = Callable[[Shard, Message], dict[str, Any]]
+Work = Callable[[Shard], None]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way through the shards.
+
+    Attributes
+    ----------
+    peer, request_id, message
+        Who asks what.
+    shards : tuple of int
+        Those that have a part in it.
+    shares : mapping of shard to table to KeyShare
+        Keys by shard, split once; a shard that is not in it looks at all keys.
+    rows, dense, dense_views
+        Shared outputs of a pull.
+    results : dict of int to outcome
+        What shards have done.
+    """
+
+    peer: bytes
+    request_id: int
+    message: Message
+    shards: tuple[int, ...] = (0,)
+    shares: Mapping[int, Mapping[str, KeyShare]] = field(default_factory=dict)
+    rows: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    dense: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    dense_views: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def key_count(self) -> int:
+        """Keys of all its tables."""
+        keys = getattr(self.message, "keys", None) or {}
+        return sum(array.size for array in keys.values())
+
+
+def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
+    """Do one shard's share of a job, all at once."""
+    return finish(steps_on_shard(shard, job, files))
+
+
+def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
+    """Do one shard's share of a job; errors come back as values, so that one bad request harms no other."""
+    if shard.broken:
+        return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
+    try:
+        return (yield from _steps(shard, job, files))
+    except FencedError as error:
+        return Failure("fenced", str(error))
+    except CheckpointError as error:
+        return Failure("checkpoint", str(error))
+    except MemoryLimitError as error:
+        return Failure("memory-limit", str(error))
+    except PslibError as error:
+        return Failure("configuration", str(error))
+    except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
+        message, text = job.message, f"{type(error).__name__}: {error}"
+        if isinstance(
+            message, Push | Erase | Maintain
+        ):  # perhaps half applied: no mark can make a retry exact any more
+            shard.broken = f"{message.kind} ({message.stream}, {message.number}) ended half-way: {text}"
+        return Failure("internal", text)
+
+
+def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
+    message, shares = job.message, job.shares.get(shard.index)
+    if isinstance(message, Pull):
+        return (yield from shard.pull_steps(message, job.rows, job.dense_views, shares))
+    if isinstance(message, Push):
+        return (yield from shard.push_steps(message, shares))
+    if isinstance(message, Erase):
+        return (yield from shard.erase_steps(message, shares))
+    if isinstance(message, Save | Load):
+        return files(shard, message)
+    return _run_rare(shard, message)
+
+
+def _run_rare(shard: Shard, message: Message) -> Any:
+    if isinstance(message, Maintain):
+        return shard.maintain(message)
+    if isinstance(message, Setup):
+        return shard.setup(message)
+    if isinstance(message, Release | Adopt):
+        if not shard.is_responsible(message.unit):
+            return None
+        return shard.release(message) if isinstance(message, Release) else shard.adopt(message)
+    return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
+
+
+def shard_stats(shard: Shard) -> dict[str, Any]:
+    """Counters of one shard, to be summed over shards and servers.
+
+    ``memory_bytes`` is what its tables have taken of the system; `STORE_COUNTERS` say of what it consists and
+    what policies have done.
+    """
+    totals = {
+        "pushes_applied": shard.counters.pushes_applied,
+        "updates_applied": shard.counters.updates_applied,
+        "rows_pushed": shard.counters.rows_pushed,
+        "rows_pulled": shard.counters.rows_pulled,
+        "maintained": shard.counters.maintained,
+        "memory_limit_bytes": shard.room.limit_bytes,
+        "rows": 0,
+        "parameters": 0,
+        "memory_bytes": 0,
+    } | dict.fromkeys(STORE_COUNTERS, 0)
+    for name, store in shard.stores.items():
+        stats, spec = store.stats(), shard.tables[name]
+        totals["rows"] += stats["rows"]
+        totals["parameters"] += stats["rows"] * spec.dim - stats["narrow_rows"] * spec.wide_only_dim
+        totals["memory_bytes"] += stats["resident_bytes"]
+        for counter in STORE_COUNTERS:
+            totals[counter] += stats[counter]
+    if shard.dense:
+        totals["parameters"] += sum(weights.size for weights in shard.dense.weights.values())
+    return totals
+
+
+class ShardTurns:
+    """What waits for one shard, and what is served next: a pure machine.
+
+    Requests are served in the order in which they came, the long ones in slices; between two slices short
+    pulls have their turn. So a short pull waits for one slice, never for a whole long request; everything
+    else, and every second copy of a push, waits until the push before it is applied and marked.
+
+    Parameters
+    ----------
+    shard : Shard
+        Only this object touches it.
+    files : callable
+        Saves and loads it.
+    """
+
+    def __init__(self, shard: Shard, files: FileWork) -> None:
+        self._shard, self._files = shard, files
+        self._lane: deque[Job | Work] = deque()
+        self._passing: deque[Job] = deque()
+        self._steps: Steps[Any] | None = None
+        self._long = 0
+        self._passed_rows = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lane or self._passing)
+
+    def put(self, work: Job | Work) -> None:
+        """Take in a request, or a function of the shard, which is called in its turn."""
+        if isinstance(work, Job):
+            is_long = work.key_count > self._shard.slice_rows
+            if self._long and not is_long and isinstance(work.message, Pull):
+                self._passing.append(work)
+                return
+            self._long += is_long
+        self._lane.append(work)
+
+    def turn(self) -> tuple[Job, Any] | None:
+        """Serve one short request or one slice; the job that this ended, with its outcome.
+
+        Short pulls go first, but long requests get every second slice: nobody waits for ever.
+        """
+        if self._passing and (self._passed_rows < self._shard.slice_rows or not self._lane):
+            job = self._passing.popleft()
+            self._passed_rows += job.key_count
+            return job, run_on_shard(self._shard, job, self._files)
+        self._passed_rows = 0
+        work = self._lane[0]
+        if not isinstance(work, Job):
+            self._lane.popleft()
+            work(self._shard)
+            return None
+        if self._steps is None:
+            self._steps = steps_on_shard(self._shard, work, self._files)
+        try:
+            next(self._steps)
+        except StopIteration as over:
+            self._lane.popleft()
+            self._steps = None
+            self._long -= work.key_count > self._shard.slice_rows
+            return work, over.value
+        return None
