@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,21 @@ from numpy.typing import NDArray
 
 from pslib.clock import Clock
 from pslib.config import Timing
-from pslib.endpoint import Endpoint, Pending
+from pslib.endpoint import Endpoint
 from pslib.errors import ConfigurationError
 from pslib.member import Joined, MemberHandle, join
 from pslib.partition_map import PartitionMap
+from pslib.pending_calls import PendingPull, PendingPush, Pulled
 from pslib.protocol.client_session import ClientSession, Moment, PushName
 from pslib.protocol.codec import Codec
+from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
+from pslib.protocol.packed import pack_gradients
 from pslib.protocol.server_session import merge_results
 from pslib.push_counts import checked_keys, checked_pair, counts_of, kind_of, summed
 from pslib.tables import DenseSpec, TableSpec
 from pslib.transport import Transport
+from pslib.wire_format import ROW_TYPES, check_type
 
 __all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
 
@@ -33,41 +36,6 @@ CLIENT_STREAMS = 1 << 63
 """Streams from here on belong to clients; below are leases."""
 FILE_PATIENCE_S = 3600.0
 """A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """Rows in the order of the keys, and all dense parameters (empty when not asked for)."""
-
-    rows: Mapping[str, Rows]
-    dense: Rows
-
-
-class PendingPull:
-    """A pull on its way."""
-
-    def __init__(self, take: Callable[[], Pulled], pending: Pending[int]) -> None:
-        self._take, self._pending = take, pending
-
-    def wait(self, timeout_s: float | None = None) -> Pulled:
-        """The rows. Errors as for `Pending.wait`."""
-        self._pending.wait(timeout_s)
-        return self._take()
-
-
-class PendingPush:
-    """A push on its way; done when every server has applied its share."""
-
-    def __init__(self, pending: Pending[int]) -> None:
-        self._pending = pending
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Return when the push is applied everywhere. Errors as for `Pending.wait`."""
-        self._pending.wait(timeout_s)
-
-    def on_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when it is over, well or not."""
-        self._pending.on_done(callback)
 
 
 class Client:
@@ -201,7 +169,14 @@ class Client:
     # --- pull and push ------------------------------------------------------------------------------------
 
     def pull(
-        self, keys: Mapping[str, Keys], dense: bool = False, *, step: int = 0, time_s: float = 0.0
+        self,
+        keys: Mapping[str, Keys],
+        dense: bool = False,
+        *,
+        step: int = 0,
+        time_s: float = 0.0,
+        rows_as: str = "float32",
+        dense_as: str = "float32",
     ) -> PendingPull:
         """Read rows; creates nothing: an unseen key gives its first value.
 
@@ -213,6 +188,8 @@ class Client:
             Whether to read all dense parameters too.
         step, time_s
             The reader's time: weight decay that a row has missed up to ``step`` shows in its answer.
+        rows_as, dense_as : str
+            How rows and dense parameters travel (`pslib.wire_format`); they arrive as float32.
         """
         moment = Moment(step, float(time_s))
         used = self.session
@@ -221,7 +198,7 @@ class Client:
         def begin(session: ClientSession, now_s: float) -> int:
             nonlocal used
             used = session
-            return session.pull(now_s, wanted, dense, moment)
+            return session.pull(now_s, wanted, dense, moment, rows_as, dense_as)
 
         taken: list[Pulled] = []
 
@@ -243,13 +220,14 @@ class Client:
     def push(
         self,
         gradients: Mapping[str, tuple[Keys, Rows]],
-        dense: Rows | None = None,
+        dense: NDArray[Any] | None = None,
         name: PushName | None = None,
         *,
         step: int = 0,
         time_s: float = 0.0,
         shows: Mapping[str, Rows] | None = None,
         clicks: Mapping[str, Rows] | None = None,
+        gradients_as: str = "float32",
     ) -> PendingPush:
         """Send gradients; each server takes one optimizer step on each key.
 
@@ -257,8 +235,8 @@ class Client:
         ----------
         gradients : mapping of table name to ((n,) uint64, (n, dim) float32)
             Repeated keys are summed first, in order. With a ``name`` keys must be distinct already.
-        dense : (length,) float32 or None
-            Gradient of all dense parameters.
+        dense : (length,) float32, uint16 (bfloat16) or float16, or None
+            Gradient of all dense parameters; it travels as it is, see `pslib.trainer.dense.ErrorFeedback`.
         name : PushName or None
             The name under which it counts once; None takes the next of this client's own stream.
         step, time_s
@@ -266,6 +244,8 @@ class Client:
         shows, clicks : mapping of table name to (n,) float32, or None
             How often each key was shown (above 0) and clicked; 1 and 0 where not given, so that a key that
             repeats was shown as often as it occurs. Tables whose policies do not count are sent none.
+        gradients_as : str
+            How gradients of rows travel (`pslib.wire_format`); int8 rounds by the push's name and the key.
 
         Raises
         ------
@@ -276,6 +256,7 @@ class Client:
             ``name`` when there is.
         """
         dims = self.session.dims
+        check_type("gradients_as", gradients_as, ROW_TYPES)
         checked = {table: checked_pair(table, *pair, dims.get(table)) for table, pair in gradients.items()}
         if dense is not None and not isinstance(dense, np.ndarray):
             expected = f"({self.session.dense_length},) float32"
@@ -290,10 +271,16 @@ class Client:
             for table, (keys, rows) in checked.items():
                 checked[table], counts[table] = summed(keys, rows, counts.get(table), table in counted)
         moment, given = Moment(step, float(time_s)), {t: pair for t, pair in counts.items() if pair}
+        next_name = name or PushName(self._stream, self._next_number)
+        salt = record_salt(next_name.stream, next_name.number)
+        packed = {
+            table: (keys, pack_gradients(keys, rows, gradients_as, salt) if table in dims else rows)
+            for table, (keys, rows) in checked.items()
+        }
 
         def begin(session: ClientSession, now_s: float) -> int:
             own = name or PushName(self._stream, self._next_number)
-            call = session.push(now_s, own, checked, dense, moment, given)
+            call = session.push(now_s, own, packed, dense, moment, given)
             self._next_number += name is None  # only now: a number that is never sent would be waited for
             return call
 

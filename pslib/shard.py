@@ -21,6 +21,7 @@ from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Maintain, Pull, Push, Release, Setup
+from pslib.protocol.packed import PackedRows
 from pslib.shard_images import adopt_block, adopt_rows, image_of
 from pslib.shard_memory import MemoryRoom
 from pslib.shard_serving import (
@@ -42,8 +43,6 @@ from pslib.stores import DenseBlocks, make_store
 from pslib.tables import DenseSpec, TableSpec
 
 __all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
-
-FloatRows = NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -237,8 +236,8 @@ class Shard:
     def pull_steps(
         self,
         message: Pull,
-        rows: Mapping[str, FloatRows],
-        dense: Mapping[int, FloatRows],
+        rows: Mapping[str, PackedRows],
+        dense: Mapping[int, NDArray[Any]],
         shares: Shares | None = None,
     ) -> Steps[PullPart]:
         """Steps of a pull; see `pslib.shard_serving.pull_steps`."""
@@ -252,7 +251,9 @@ class Shard:
         """Steps of an erase; see `pslib.shard_serving.erase_steps`."""
         return erase_steps(self, message, shares)
 
-    def pull(self, message: Pull, rows: Mapping[str, FloatRows], dense: Mapping[int, FloatRows]) -> PullPart:
+    def pull(
+        self, message: Pull, rows: Mapping[str, PackedRows], dense: Mapping[int, NDArray[Any]]
+    ) -> PullPart:
         """A whole pull at once."""
         return finish(self.pull_steps(message, rows, dense))
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from cython_ext.selection import first_of_others, gather_rows, mark_partitions, scatter_rows, split_keys
+from cython_ext.selection import first_of_others, mark_partitions, split_keys
 from pslib.errors import ConfigurationError
 from pslib.partition_map import units_of_mask
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Arrays, Erase, Pull, Push
+from pslib.protocol.packed import PackedRows, floats_of, gradients_of, put_floats
 
 if TYPE_CHECKING:
     from pslib.shard import Shard
@@ -52,7 +53,6 @@ SELECT_ROWS = 16
 MINE, NOT_OWNED, SIBLING = 0, 1, 2
 """What a partition is to a shard (`Shard.kind_of_partition`)."""
 
-FloatRows = NDArray[np.float32]
 Keys = NDArray[np.uint64]
 Places = NDArray[np.int32]
 ResultT = TypeVar("ResultT")
@@ -148,8 +148,8 @@ def _checked(shard: Shard, tables: Arrays, shares: Shares | None) -> Shares:
 def pull_steps(
     shard: Shard,
     message: Pull,
-    rows: Mapping[str, FloatRows],
-    dense: Mapping[int, FloatRows],
+    rows: Mapping[str, PackedRows],
+    dense: Mapping[int, NDArray[Any]],
     shares: Shares | None = None,
 ) -> Steps[PullPart]:
     """Write this shard's rows and blocks into the shared outputs; zeros where it refuses.
@@ -157,8 +157,8 @@ def pull_steps(
     Parameters
     ----------
     shard, message
-    rows : mapping of table name to (n, dim) float32
-    dense : mapping of block number to (floats,) float32
+    rows : mapping of table name to PackedRows
+    dense : mapping of block number to (floats,) of one of `DENSE_TYPES`
     shares : mapping of table name to KeyShare, or None
         The keys that siblings are not responsible for, when somebody has split them; None: all keys.
     """
@@ -171,31 +171,31 @@ def pull_steps(
                 yield
             served += stop - start
             part = share.cut(start, stop)
-            out = rows[name][start:stop] if share.places is None else rows[name]
+            out = rows[name].cut(start, stop) if share.places is None else rows[name]
             _pull_slice(shard, message, name, part, out, refused)
     yield from _pull_dense(shard, message, dense, refused)
     return PullPart(refused)
 
 
 def _pull_slice(
-    shard: Shard, message: Pull, name: str, share: KeyShare, out: FloatRows, refused: dict[int, int]
+    shard: Shard, message: Pull, name: str, share: KeyShare, out: PackedRows, refused: dict[int, int]
 ) -> None:
     """Rows of a share to their places in ``out``; without places, one after the other."""
     mine, theirs = _own(shard, share, refused)
     store, now = shard.stores[name], shard.tables[name].now(message.step, message.time_s)
-    if mine.places is None:
-        store.pull(mine.keys, out, now)
+    if mine.places is None and out.is_plain:
+        store.pull(mine.keys, out.values, now)
     else:
-        found = np.empty((mine.keys.size, out.shape[1]), np.float32)
+        found = np.empty((mine.keys.size, store.dim), np.float32)
         store.pull(mine.keys, found, now)
-        scatter_rows(found, mine.places, out)
-    if theirs is not None:
-        out[theirs.places] = 0  # else the answer would show what was in this memory before
+        out.put(found, mine.places)
+    if theirs is not None and theirs.places is not None:
+        out.clear(theirs.places)  # else the answer would show what was in this memory before
     shard.counters.rows_pulled += mine.keys.size
 
 
 def _pull_dense(
-    shard: Shard, message: Pull, dense: Mapping[int, FloatRows], refused: dict[int, int]
+    shard: Shard, message: Pull, dense: Mapping[int, NDArray[Any]], refused: dict[int, int]
 ) -> Steps[None]:
     served = 0
     for block in message.blocks.tolist():
@@ -204,7 +204,7 @@ def _pull_dense(
             if served >= ROW_FLOATS * shard.slice_rows:
                 served = 0
                 yield
-            dense[block][:] = shard.dense.weights[block]
+            put_floats(dense[block], shard.dense.weights[block])
             served += dense[block].size
         elif shard.is_responsible(unit):
             refused |= shard.refusals([unit])
@@ -335,12 +335,8 @@ def _push_slice(
     shard: Shard, message: Push, name: str, share: KeyShare, where: tuple[int, int], salt: int
 ) -> None:
     """One optimizer step on each key of a cut of the share."""
-    cut, given = share.cut(*where), message.gradients[name]
-    if cut.places is None:
-        gradients = given[slice(*where)]
-    else:
-        gradients = np.empty((cut.keys.size, given.shape[1]), given.dtype)
-        gather_rows(given, cut.places, gradients)
+    cut, given = share.cut(*where), gradients_of(message, name)
+    gradients = (given.cut(*where) if cut.places is None else given.take(cut.places)).floats()
     counts = [
         None if name not in of else of[name][slice(*where) if cut.places is None else cut.places]
         for of in (message.shows, message.clicks)
@@ -360,5 +356,5 @@ def _push_dense(shard: Shard, message: Push, fresh: int) -> Steps[None]:
                 served = 0
                 yield
             served += last - first
-            shard.dense.apply(block, message.dense[start : start + last - first])
+            shard.dense.apply(block, floats_of(message.dense[start : start + last - first]))
         start += last - first

@@ -16,6 +16,7 @@ from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
+from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import ShardTurns
@@ -164,6 +165,8 @@ class Trainer(Asker):
         self.scripts: list[tuple[Script, int]] = []
         self.pulls_left = world.random.randint(1, 3)
         self.lost = False
+        self._rows_as = world.random.choice(["float32", "bfloat16", "float16"])
+        self._gradients_as = world.random.choice(["float32", "bfloat16", "float16"])
         self._epochs: dict[int, int] = {}
         self._calls: dict[int, Op | Callable[[Any], None]] = {}
         self._refused: list[Op] = []
@@ -219,12 +222,26 @@ class Trainer(Asker):
         if op.erases:
             call = self.session.erase(self.world.now_s, name, {t: pair[0] for t, pair in op.rows.items()})
         else:
-            call = self.session.push(self.world.now_s, name, op.rows, op.dense)
+            call = self.session.push(self.world.now_s, name, self._packed(op), self._packed_dense(op))
         self._calls[call] = op
+
+    def _packed(self, op: Op) -> dict[str, tuple[Any, PackedRows]]:
+        """Gradients as this trainer sends them: small whole numbers are exact in 16 bits."""
+        return {
+            table: (keys, pack_gradients(keys, rows, self._gradients_as, salt=op.number))
+            for table, (keys, rows) in op.rows.items()
+        }
+
+    def _packed_dense(self, op: Op) -> Any:
+        if op.dense is None or self._gradients_as == "float32":
+            return op.dense
+        return pack_gradients(np.empty(0, np.uint64), op.dense[None], "bfloat16", 0).values[0]
 
     def _pull(self) -> None:
         keys, check = self.world.history.expectation(self.world.random)
-        self._calls[self.session.pull(self.world.now_s, keys, dense=True)] = check
+        dense_as = "float32" if self._rows_as == "float32" else "float16"  # exact up to 2048
+        call = self.session.pull(self.world.now_s, keys, dense=True, rows_as=self._rows_as, dense_as=dense_as)
+        self._calls[call] = check
 
     def answered(self, ticket: int, message: Message) -> None:
         if not self.session.receive(self.world.now_s, ticket, message):

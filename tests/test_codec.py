@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -16,7 +17,18 @@ from hypothesis.extra import numpy as npst
 from pslib.config import Limits
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import _LAYOUT, DTYPES, PROTOCOL_VERSION, Codec
-from pslib.protocol.messages import ALL_MESSAGES, Done, Failure, Message, Pull, Pulled, Push, Result, Stats
+from pslib.protocol.messages import (
+    ALL_MESSAGES,
+    ArrayRule,
+    Done,
+    Failure,
+    Message,
+    Pull,
+    Pulled,
+    Push,
+    Result,
+    Stats,
+)
 
 CODEC = Codec("demo")
 U64 = st.integers(0, 2**64 - 1)
@@ -29,9 +41,9 @@ PLAIN = st.recursive(
 )
 
 
-def _array(dtype: np.dtype[Any] | None, ndim: int) -> st.SearchStrategy[np.ndarray[Any, Any]]:
-    dtypes = st.sampled_from(sorted(DTYPES.values(), key=str)) if dtype is None else st.just(dtype)
-    shape = npst.array_shapes(min_dims=ndim, max_dims=ndim, min_side=0, max_side=5)
+def _array(rule: ArrayRule) -> st.SearchStrategy[np.ndarray[Any, Any]]:
+    dtypes = st.sampled_from(sorted(rule.dtypes or DTYPES.values(), key=str))
+    shape = npst.array_shapes(min_dims=rule.ndim, max_dims=rule.ndim, min_side=0, max_side=5)
     return npst.arrays(dtypes, shape)
 
 
@@ -48,9 +60,9 @@ def _messages(cls: type[Message]) -> st.SearchStrategy[Message]:
     values = {}
     for spec in _LAYOUT[cls.kind]:
         if spec.one:
-            values[spec.name] = _array(spec.one.dtype, spec.one.ndim)
+            values[spec.name] = _array(spec.one)
         elif spec.many:
-            values[spec.name] = st.dictionaries(NAMES, _array(spec.many.dtype, spec.many.ndim), max_size=3)
+            values[spec.name] = st.dictionaries(NAMES, _array(spec.many), max_size=3)
         else:
             assert spec.plain is not None
             values[spec.name] = plain[spec.plain]
@@ -124,8 +136,8 @@ class TestGoldenBytes:
 
     def test_a_push(self) -> None:
         assert [bytes(frame).hex() for frame in CODEC.encode(9, PUSH)] == [
-            "9602a464656d6fa450757368099b0703010205"
-            "91a46974656d91a46974656dcd012ccb3ff800000000000091a46974656d91a46974656d"
+            "9603a464656d6fa450757368099c0703010205"
+            "91a46974656d91a46974656dcd012ccb3ff800000000000091a46974656d91a46974656d90"
             "9692a275380293a26634020192a275340192a266340192a266340292a2663402",
             "01000000000000000200000000000000",
             "0000803f000000c0",
@@ -141,12 +153,30 @@ class TestGoldenBytes:
             rows, np.empty(0, np.float32), np.array([3], np.uint32), np.array([0xFFFF], np.uint16)
         )
         assert [bytes(frame).hex() for frame in CODEC.encode(2**64 - 1, answer)] == [
-            "9602a464656d6fa650756c6c6564cfffffffffffffffff"
-            "9191a46974656d9493a26634010292a266340092a275340192a2753201",
+            "9603a464656d6fa650756c6c6564cfffffffffffffffff"
+            "9291a46974656d909493a26634010292a266340092a275340192a2753201",
             "0000c03f00000040",
             "",
             "03000000",
             "ffff",
+        ]
+
+    def test_a_push_of_int8_rows_and_a_bfloat16_block(self) -> None:
+        packed = {
+            "gradients": {"item": np.array([[127, -64], [0, 1]], np.int8)},
+            "gradient_scales": {"item": np.array([0.5, 2.0], np.float32)},
+            "dense": np.array([0x3F80], np.uint16),
+        }
+        push = replace(PUSH, shows={}, clicks={}, **packed)
+        assert [bytes(frame).hex() for frame in CODEC.encode(9, push)] == [
+            "9603a464656d6fa450757368099c0703010205"
+            "91a46974656d91a46974656dcd012ccb3ff8000000000000909091a46974656d"
+            "9592a275380293a26931020292a275340192a275320192a2663402",
+            "01000000000000000200000000000000",
+            "7fc00001",
+            "04000000",
+            "803f",
+            "0000003f00000040",
         ]
 
 
@@ -202,7 +232,7 @@ def _header(**changes: Any) -> bytes:
         "cluster": "demo",
         "kind": "Pull",
         "request_id": 1,
-        "values": [["t"], 0, 0.0],
+        "values": [["t"], 0, 0.0, "float32", "bfloat16"],
         "arrays": [["u8", 1], ["u4", 0]],
     }
     return msgpack.packb(list((parts | changes).values()))
@@ -222,9 +252,9 @@ class TestWhatIsNotAMessage:
     @pytest.mark.parametrize(
         ("changes", "error"),
         [
-            ({"version": 1}, "protocol version: expected 2, got 1; install one pslib everywhere"),
+            ({"version": 1}, "protocol version: expected 3, got 1; install one pslib everywhere"),
             ({"version": True}, "protocol version"),
-            ({"version": [[]]}, "protocol version: expected 2, got list"),
+            ({"version": [[]]}, "protocol version: expected 3, got list"),
             ({"cluster": "other"}, "cluster id: expected 'demo', got 'other'; this is another cluster"),
             ({"cluster": {}}, "cluster id: expected 'demo', got dict"),
             ({"kind": "Nothing"}, "message kind: unknown 'Nothing'"),
@@ -234,8 +264,9 @@ class TestWhatIsNotAMessage:
             ({"request_id": 1.0}, "request_id"),
             ({"values": None}, "expected lists of values"),
             ({"values": []}, "keys: expected a list of names"),
-            ({"values": [["t"], 0, 0.0, 1]}, "more fields than the message has"),
+            ({"values": [["t"], 0, 0.0, "float32", "int8", 1]}, "more fields than the message has"),
             ({"values": [["t"], 0, 0]}, "time_s: expected float, got int"),
+            ({"values": [["t"], 0, 0.0, 1]}, "rows_as: expected str, got int"),
             ({"values": [["t"], 0, float("nan")]}, "time_s: expected a finite number, got nan"),
             ({"values": [["t", "t"]], "arrays": [["u8", 1], ["u8", 0]]}, "keys: expected distinct names"),
             ({"values": [[1]]}, "array name: expected a short string"),
@@ -253,6 +284,10 @@ class TestWhatIsNotAMessage:
             ({"arrays": [["u8", 1, 1, 1], ["u4", 0]]}, r"expected \[dtype, length\]"),
             ({"arrays": [["u8", 1, 1], ["u4", 0]]}, "keys: expected 1-d uint64"),
             ({"arrays": [["i8", 1], ["u4", 0]]}, "keys: expected 1-d uint64"),
+            (
+                {"kind": "Pulled", "values": [["t"], []], "arrays": [["u4", 1, 2], ["f4", 0]]},
+                "rows: expected 2-d float32 or uint16 or float16 or int8",
+            ),
         ],
     )
     def test_a_wrong_header_gets_one_line_that_says_what_was_expected(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import PslibError
-from pslib.protocol.messages import Erase, Maintain, Message, Pull, Push
+from pslib.errors import ConfigurationError, MemoryLimitError, PslibError, UnavailableError
+from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
+from pslib.protocol.packed import PackedRows
 
 __all__ = [
     "Acked",
@@ -90,6 +91,8 @@ class PullCall:
     dense: Rows
     moment: Moment = BEGINNING
     started_s: float = 0.0
+    rows_as: str = "float32"
+    dense_as: str = "float32"
     open_parts: int = 0
 
 
@@ -99,9 +102,9 @@ class PushCall:
 
     name: PushName
     home: int
-    gradients: Mapping[str, tuple[Keys, Rows]] | None
+    gradients: Mapping[str, PackedRows] | None
     keys: Mapping[str, Keys]
-    dense: Rows
+    dense: NDArray[Any]
     moment: Moment = BEGINNING
     counts: Mapping[str, Counts] = field(default_factory=dict)
     started_s: float = 0.0
@@ -144,7 +147,7 @@ def keys_of(call: Call, table: str, places: NDArray[np.int32] | None) -> Keys:
     return _taken(call.keys[table], places)
 
 
-def message_of(call: Call, part: Part, floor: int, dense: Rows) -> Message:
+def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Message:
     """What a part of a call asks of its server.
 
     Parameters
@@ -153,25 +156,39 @@ def message_of(call: Call, part: Part, floor: int, dense: Rows) -> Message:
         The call, and which of its places and blocks this server owns.
     floor : int
         All numbers of the call's stream below it are applied everywhere.
-    dense : (n,) float32
-        The gradient of the part's blocks.
+    dense : (n,)
+        The gradient of the part's blocks, as it travels.
     """
     keys = {table: keys_of(call, table, some) for table, some in part.places.items()}
     step, time_s = call.moment.step, call.moment.time_s
     if isinstance(call, PullCall):
-        return Pull(keys=keys, blocks=part.blocks, step=step, time_s=time_s)
+        return Pull(keys, part.blocks, step, time_s, call.rows_as, call.dense_as)
     name = call.name
     named = (name.stream, name.number, name.epoch, floor, call.home)
     if isinstance(call, MaintainCall):
         return Maintain(*named, call.table, step, time_s, call.decay, part.blocks)
     if call.gradients is None:
         return Erase(*named, keys)
-    gradients = {table: _taken(call.gradients[table][1], some) for table, some in part.places.items()}
+    packed = {table: call.gradients[table].take(some) for table, some in part.places.items()}
+    gradients = {table: rows.values for table, rows in packed.items()}
+    scales = {table: rows.scales for table, rows in packed.items() if rows.scales.size}
     counted = [(table, some) for table, some in part.places.items() if table in call.counts]
     shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
     clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
-    return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks)
+    return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks, scales)
 
 
 def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any]:
     return array if places is None else array[places]
+
+
+def error_of(failure: Failure, address: str) -> PslibError:
+    """The exception for the refusal of a part."""
+    text = f"server at {address}: {failure.text}"
+    if failure.code == "memory-limit":
+        return MemoryLimitError(text)
+    return (
+        ConfigurationError(text)
+        if failure.code in ("configuration", "unknown-table")
+        else UnavailableError(text)
+    )

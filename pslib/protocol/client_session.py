@@ -17,7 +17,6 @@ from cython_ext.hashing import partition_of
 from pslib.errors import (
     ConfigurationError,
     LocalProtocolError,
-    MemoryLimitError,
     PslibError,
     UnavailableError,
     WaitTimeoutError,
@@ -35,11 +34,14 @@ from pslib.protocol.calls import (
     PullCall,
     PushCall,
     PushName,
+    error_of,
     keys_of,
     message_of,
 )
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
+from pslib.protocol.packed import PackedRows, floats_of, rows_of
 from pslib.protocol.requests import RequestTable
+from pslib.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 
 __all__ = ["ClientSession", "Completed", "Counts", "Moment", "PullCall", "PushName"]
 
@@ -98,21 +100,29 @@ class ClientSession:
     # --- calls --------------------------------------------------------------------------------------------
 
     def pull(
-        self, now_s: float, keys: Mapping[str, Keys], dense: bool = False, moment: Moment = BEGINNING
+        self,
+        now_s: float,
+        keys: Mapping[str, Keys],
+        dense: bool = False,
+        moment: Moment = BEGINNING,
+        rows_as: str = "float32",
+        dense_as: str = "float32",
     ) -> int:
         """Ask for rows (and all dense parameters); return the call's number. Keys may repeat."""
         self._check_tables(keys)
+        check_type("rows_as", rows_as, ROW_TYPES)
+        check_type("dense_as", dense_as, DENSE_TYPES)
         rows = {name: np.empty((array.size, self.dims[name]), np.float32) for name, array in keys.items()}
         vector = np.empty(self.dense_length if dense else 0, np.float32)
-        call = PullCall(keys, rows, vector, moment, now_s)
+        call = PullCall(keys, rows, vector, moment, now_s, rows_as, dense_as)
         return self._begin(now_s, call, self._all_blocks() if dense else NO_BLOCKS)
 
     def push(
         self,
         now_s: float,
         name: PushName,
-        gradients: Mapping[str, tuple[Keys, Rows]],
-        dense: Rows | None = None,
+        gradients: Mapping[str, tuple[Keys, Rows | PackedRows]],
+        dense: NDArray[Any] | None = None,
         moment: Moment = BEGINNING,
         counts: Mapping[str, Counts] | None = None,
     ) -> int:
@@ -120,21 +130,22 @@ class ClientSession:
         keys = {table: pair[0] for table, pair in gradients.items()}
         self._check_tables(keys)
         vector = NO_FLOATS if dense is None else dense
-        if vector.shape not in ((0,), (self.dense_length,)) or vector.dtype != np.float32:
+        if vector.shape not in ((0,), (self.dense_length,)) or vector.dtype not in DENSE_TYPES.values():
             raise ConfigurationError(
                 f"dense gradient: expected ({self.dense_length},) float32, got {vector.shape} {vector.dtype}"
             )
-        for table, (array, rows) in gradients.items():
-            expected = (array.size, self.dims[table])
-            if rows.shape != expected or rows.dtype != np.float32:
-                raise ConfigurationError(
-                    f"gradients of {table}: expected {expected} float32, got {rows.shape} {rows.dtype}"
-                )
+        packed = {
+            table: rows if isinstance(rows, PackedRows) else PackedRows(rows)
+            for table, (_keys, rows) in gradients.items()
+        }
+        for table, rows in packed.items():
+            if problem := rows.problem(keys[table].size, self.dims[table]):
+                raise ConfigurationError(f"gradients of {table}: {problem}")
         for table, pair in (counts or {}).items():
             if not pair.shows.shape == pair.clicks.shape == keys[table].shape:
                 raise ConfigurationError(f"counts of {table}: expected {keys[table].size} shows and clicks")
         touched = self._touched(keys, vector.size > 0)
-        call = PushCall(name, _home(touched), gradients, keys, vector, moment, counts or {}, now_s)
+        call = PushCall(name, _home(touched), packed, keys, vector, moment, counts or {}, now_s)
         return self._begin_push(now_s, call, touched.size)
 
     def erase(self, now_s: float, name: PushName, keys: Mapping[str, Keys]) -> int:
@@ -254,13 +265,13 @@ class ClientSession:
         size = self._block_size
         return min(block * size, self.dense_length), min((block + 1) * size, self.dense_length)
 
-    def _cut(self, call: Call, blocks: NDArray[np.uint32]) -> Rows:
+    def _cut(self, call: Call, blocks: NDArray[np.uint32]) -> NDArray[Any]:
         """The gradient of these dense blocks, side by side."""
         dense = call.dense if isinstance(call, PushCall) else NO_FLOATS
         if not dense.size or blocks.size * self._block_size >= self.dense_length:
             return dense
         pieces = [dense[slice(*self._bounds(block))] for block in blocks.tolist()]
-        return np.concatenate(pieces) if pieces else np.empty(0, np.float32)
+        return np.concatenate(pieces) if pieces else dense[:0]
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -274,7 +285,7 @@ class ClientSession:
             return True
         call.open_parts -= 1
         if isinstance(message, Failure):
-            self._finish(part.call, _error_of(message, self.map.addresses[part.server]))
+            self._finish(part.call, error_of(message, self.map.addresses[part.server]))
             return True
         if not isinstance(message, Pulled | Pushed) or not self._fits(call, part, message):
             text = f"server {part.server} at {self.map.addresses[part.server]}: {message.kind} does not fit"
@@ -295,10 +306,16 @@ class ClientSession:
             return False
         if not isinstance(call, PullCall) or isinstance(message, Pushed):
             return not isinstance(call, PullCall) and isinstance(message, Pushed)
-        sizes = {n: call.keys[n].size if some is None else some.size for n, some in part.places.items()}
-        shapes = {name: (size, self.dims[name]) for name, size in sizes.items()}
+        if set(message.rows) != set(part.places) or not set(message.row_scales) <= set(part.places):
+            return False
+        for name, some in part.places.items():
+            size, rows = call.keys[name].size if some is None else some.size, rows_of(message, name)
+            if rows.problem(size, self.dims[name]) or rows.values.dtype != ROW_TYPES[call.rows_as]:
+                return False
         floats = sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
-        return {n: rows.shape for n, rows in message.rows.items()} == shapes and message.dense.size == floats
+        return message.dense.size == floats and (
+            not floats or message.dense.dtype == DENSE_TYPES[call.dense_as]
+        )
 
     def expire(self, ticket: int, waited_s: float) -> bool:
         """A part has not been answered in time: its call fails. False for tickets of others."""
@@ -313,13 +330,13 @@ class ClientSession:
     def _store(self, call: PullCall, part: Part, message: Pulled) -> None:
         for name, some in part.places.items():
             if some is None:
-                call.rows[name] = message.rows[name]
+                call.rows[name] = rows_of(message, name).floats()
             else:
-                call.rows[name][some] = message.rows[name]
-        start = 0
+                rows_of(message, name).write_to(call.rows[name], some)
+        start, dense = 0, floats_of(message.dense)
         for block in part.blocks.tolist():
             first, last = self._bounds(block)
-            call.dense[first:last] = message.dense[start : start + last - first]
+            call.dense[first:last] = dense[start : start + last - first]
             start += last - first
 
     def _go_on(self, now_s: float, call: Call, part: Part, message: Pulled | Pushed) -> None:
@@ -368,14 +385,3 @@ class ClientSession:
 def _home(touched: NDArray[np.uint32]) -> int:
     """The one unit by which a push is counted."""
     return int(touched[0]) if touched.size else 0
-
-
-def _error_of(failure: Failure, address: str) -> PslibError:
-    text = f"server at {address}: {failure.text}"
-    if failure.code == "memory-limit":
-        return MemoryLimitError(text)
-    return (
-        ConfigurationError(text)
-        if failure.code in ("configuration", "unknown-table")
-        else UnavailableError(text)
-    )

@@ -20,7 +20,7 @@ from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["PROTOCOL_VERSION", "Codec", "Envelope"]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 Buffer = bytes | bytearray | memoryview
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -63,7 +63,7 @@ _LAYOUT = {kind: _describe(cls) for kind, cls in ALL_MESSAGES.items()}
 
 
 def _fits(array: np.ndarray[Any, Any], rule: ArrayRule) -> bool:
-    return array.ndim == rule.ndim and (rule.dtype is None or array.dtype == rule.dtype)
+    return array.ndim == rule.ndim and (not rule.dtypes or array.dtype in rule.dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,7 @@ class Codec:
 
     def _pack(self, spec: _Field, array: Any, rule: ArrayRule, frames: list[Buffer]) -> list[Any]:
         if not _fits(array, rule) or array.dtype not in _CODES:
-            raise LocalProtocolError(
-                f"field {spec.name}: expected {rule.ndim}-d {rule.dtype}, got {array.ndim}-d {array.dtype}"
-            )
+            raise LocalProtocolError(f"field {spec.name}: expected {rule}, got {array.ndim}-d {array.dtype}")
         if array.size:
             frames.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         else:
@@ -245,7 +243,7 @@ def _name(name: Any) -> str:
 
 def _checked(name: str, array: np.ndarray[Any, Any] | None, rule: ArrayRule) -> np.ndarray[Any, Any]:
     if array is None or not _fits(array, rule):
-        raise TypeError(f"{name}: expected {rule.ndim}-d {rule.dtype}")
+        raise TypeError(f"{name}: expected {rule}")
     return array
 
 

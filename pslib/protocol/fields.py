@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["ArrayRule", "Message", "array", "arrays", "no_arrays"]
+__all__ = ["ArrayRule", "Arrays", "Message", "Plain", "PlainList", "array", "arrays", "no_arrays"]
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Named arrays; the names are table names or array roles."""
+
+Plain = Mapping[str, Any]
+"""Nested dicts and lists of numbers, strings, booleans and None."""
+
+PlainList = Sequence[Any]
+"""A list of the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRule:
-    """What an array field may hold: dtype and number of dimensions (None: any of the wire's dtypes)."""
+    """What an array field may hold: dtypes (empty: any of the wire's) and number of dimensions."""
 
-    dtype: np.dtype[Any] | None
+    dtypes: tuple[np.dtype[Any], ...]
     ndim: int
 
-
-def array(dtype: DTypeLike | None, ndim: int = 1) -> Any:
-    """Declare a field that is one array."""
-    return field(metadata={"array": ArrayRule(None if dtype is None else np.dtype(dtype), ndim)})
+    def __str__(self) -> str:
+        return f"{self.ndim}-d {' or '.join(map(str, self.dtypes)) or 'array'}"
 
 
-def arrays(dtype: DTypeLike | None, ndim: int = 1) -> Any:
-    """Declare a field that is a mapping of names to arrays."""
-    return field(metadata={"arrays": ArrayRule(None if dtype is None else np.dtype(dtype), ndim)})
+def _rule(dtypes: tuple[DTypeLike, ...], ndim: int) -> ArrayRule:
+    return ArrayRule(tuple(map(np.dtype, dtypes)), ndim)
 
 
-def no_arrays(dtype: DTypeLike, ndim: int = 1) -> Any:
+def array(*dtypes: DTypeLike, ndim: int = 1) -> Any:
+    """Declare a field that is one array, of one of these dtypes."""
+    return field(metadata={"array": _rule(dtypes, ndim)})
+
+
+def arrays(*dtypes: DTypeLike, ndim: int = 1) -> Any:
+    """Declare a field that is a mapping of names to arrays, each of one of these dtypes."""
+    return field(metadata={"arrays": _rule(dtypes, ndim)})
+
+
+def no_arrays(*dtypes: DTypeLike, ndim: int = 1) -> Any:
     """Declare a field that is a mapping of names to arrays, and empty when it is not given."""
-    return field(default_factory=dict, metadata={"arrays": ArrayRule(np.dtype(dtype), ndim)})
+    return field(default_factory=dict, metadata={"arrays": _rule(dtypes, ndim)})
 
 
 class Message:

@@ -8,14 +8,15 @@ arrays); arrays travel as frames of their own and are never copied. The grammar 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.protocol.fields import ArrayRule, Message, array, arrays, no_arrays
+from pslib.protocol.fields import ArrayRule, Arrays, Message, Plain, PlainList, array, arrays, no_arrays
+from pslib.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
     "ALL_MESSAGES",
@@ -55,17 +56,8 @@ __all__ = [
     "Stop",
 ]
 
-Arrays = Mapping[str, NDArray[Any]]
-"""Named arrays; the names are table names or array roles."""
-
 NOBODY = 0xFFFF
 """Owner in a refusal when the server does not know one: ask again a little later, or wait for the map."""
-
-Plain = Mapping[str, Any]
-"""Nested dicts and lists of numbers, strings, booleans and None."""
-
-PlainList = Sequence[Any]
-"""A list of the same."""
 
 
 # --- between client and server -----------------------------------------------------------------------------
@@ -86,22 +78,26 @@ class Pull(Message):
     """Read rows and dense blocks; creates nothing.
 
     ``step`` and ``time_s`` are the reader's time: weight decay that a row has missed shows in the answer.
+    ``rows_as`` (one of `ROW_TYPES`) and ``dense_as`` (of `DENSE_TYPES`) say how they are to travel.
     """
 
     keys: Arrays = arrays(np.uint64)
     blocks: NDArray[np.uint32] = array(np.uint32)
     step: int = 0
     time_s: float = 0.0
+    rows_as: str = "float32"
+    dense_as: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled(Message):
-    """Rows in the order of the keys, dense blocks side by side; what this server does not own, by unit."""
+    """Rows in the order of the keys (int8: and scales), dense blocks side by side; refusals by unit."""
 
-    rows: Arrays = arrays(np.float32, 2)
-    dense: NDArray[np.float32] = array(np.float32)
+    rows: Arrays = arrays(*ROW_TYPES.values(), ndim=2)
+    dense: NDArray[Any] = array(*DENSE_TYPES.values())
     refused_units: NDArray[np.uint32] = array(np.uint32)
     refused_owners: NDArray[np.uint16] = array(np.uint16)
+    row_scales: Arrays = no_arrays(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,8 @@ class Push(Message):
     ``epoch`` fences the holder of a lease; all numbers below ``all_acked_below`` are applied everywhere;
     ``home`` is the one unit by which the whole push is counted (`pushes_applied`). ``step`` and ``time_s``
     are its time: a server never looks at a clock. ``shows`` and ``clicks`` say how often each key was shown
-    and clicked, of the tables that need it (`TableSpec.takes_counts`); without them 1 and 0.
+    and clicked, of the tables that need it (`TableSpec.takes_counts`); without them 1 and 0. How gradients
+    are packed is said by their dtypes, and by ``gradient_scales`` where the type has scales (`PackedRows`).
     """
 
     stream: int
@@ -120,13 +117,14 @@ class Push(Message):
     all_acked_below: int
     home: int
     keys: Arrays = arrays(np.uint64)
-    gradients: Arrays = arrays(np.float32, 2)
+    gradients: Arrays = arrays(*ROW_TYPES.values(), ndim=2)
     blocks: NDArray[np.uint32] = array(np.uint32)
-    dense: NDArray[np.float32] = array(np.float32)
+    dense: NDArray[Any] = array(*DENSE_TYPES.values())
     step: int = 0
     time_s: float = 0.0
     shows: Arrays = no_arrays(np.float32)
     clicks: Arrays = no_arrays(np.float32)
+    gradient_scales: Arrays = no_arrays(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ class Image(Message):
     unit: int
     map_version: int
     marks: Plain
-    content: Arrays = arrays(None, 2)
+    content: Arrays = arrays(ndim=2)
     keys: Arrays = arrays(np.uint64)
 
 
@@ -229,7 +227,7 @@ class Adopt(Message):
     unit: int
     map_version: int
     marks: Plain
-    content: Arrays = arrays(None, 2)
+    content: Arrays = arrays(ndim=2)
     keys: Arrays = arrays(np.uint64)
 
 
@@ -333,7 +331,7 @@ class EndLease(Message):
     job: int
     stream: int
     epoch: int
-    payload: Arrays = arrays(None, 1)
+    payload: Arrays = arrays()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,11 @@ from pslib.protocol.messages import (
     Setup,
     Stats,
 )
+from pslib.protocol.packed import PackedRows, gradients_of, request_problem
 from pslib.protocol.shard_jobs import Job
 from pslib.shard import PullPart, PushPart, Shard
 from pslib.shard_serving import KeyShare
+from pslib.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
 
@@ -124,7 +126,7 @@ class ServerSession:
             return None
         problem = self._table_problem(message.keys) or self._dense_problem(message)
         if not isinstance(message, Erase):
-            problem = problem or _time_problem(message.time_s)
+            problem = problem or _time_problem(message.time_s) or _packing_problem(message)
         if isinstance(message, Pull):
             return problem or self._answer_problem(message)
         problem = problem or self._unit_problem("home unit", message.home)
@@ -153,7 +155,8 @@ class ServerSession:
     def _answer_problem(self, message: Pull) -> Failure | None:
         """Whether the rows asked for would fit an answer; looked at before memory is taken for them."""
         tables, limits = self.shards[0].tables, self.codec.limits
-        sizes = [keys.size * tables[name].dim * 4 for name, keys in message.keys.items()]
+        width = ROW_TYPES[message.rows_as].itemsize
+        sizes = [keys.size * tables[name].dim * width for name, keys in message.keys.items()]
         rows_bytes_max = limits.message_bytes_max // 2  # dense blocks and refusals need room too
         if max(sizes, default=0) <= limits.frame_bytes_max and sum(sizes) <= rows_bytes_max:
             return None
@@ -180,10 +183,9 @@ class ServerSession:
         if set(message.gradients) != set(message.keys):
             return Failure("configuration", "gradients and keys name different tables")
         for name, keys in message.keys.items():
-            expected = (keys.size, self.shards[0].tables[name].dim)
-            if message.gradients[name].shape != expected:
-                got = message.gradients[name].shape
-                return Failure("configuration", f"gradients of {name}: expected {expected}, got {got}")
+            problem = gradients_of(message, name).problem(keys.size, self.shards[0].tables[name].dim)
+            if problem:
+                return Failure("configuration", f"gradients of {name}: {problem}")
         return _count_problem(message)
 
     def _split(self, job: Job, message: Pull | Push | Erase) -> None:
@@ -208,10 +210,10 @@ class ServerSession:
         """Room for the rows, with whatever is in it: each row is written by the shard that answers for it."""
         first = self.shards[0]
         for name, keys in message.keys.items():
-            job.rows[name] = np.empty((keys.size, first.tables[name].dim), np.float32)
+            job.rows[name] = PackedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
         if first.dense and message.blocks.size:
             bounds = [first.dense.bounds(block) for block in message.blocks.tolist()]
-            job.dense = np.empty(sum(stop - start for start, stop in bounds), np.float32)
+            job.dense = np.empty(sum(stop - start for start, stop in bounds), DENSE_TYPES[message.dense_as])
             at = 0
             for block, (start, stop) in zip(message.blocks.tolist(), bounds, strict=True):
                 job.dense_views[block] = job.dense[at : at + stop - start]
@@ -235,7 +237,9 @@ class ServerSession:
         units = np.fromiter(refused.keys(), np.uint32, len(refused))
         owners = np.fromiter(refused.values(), np.uint16, len(refused))
         if isinstance(job.message, Pull):
-            return Pulled(job.rows, job.dense, units, owners)
+            scales = {name: rows.scales for name, rows in job.rows.items() if rows.scales.size}
+            values = {name: rows.values for name, rows in job.rows.items()}
+            return Pulled(values, job.dense, units, owners, scales)
         return Pushed(units, owners)
 
 
@@ -243,6 +247,11 @@ def _time_problem(time_s: float) -> Failure | None:
     if 0 <= time_s <= TIME_S_MAX:
         return None
     return Failure("configuration", f"time_s: expected 0..{TIME_S_MAX:g}, got {time_s:g}")
+
+
+def _packing_problem(message: Pull | Push) -> Failure | None:
+    problem = request_problem(message)
+    return Failure("configuration", problem) if problem else None
 
 
 def _count_problem(message: Push) -> Failure | None:

@@ -26,6 +26,7 @@ from pslib.protocol.messages import (
     Save,
     Setup,
 )
+from pslib.protocol.packed import PackedRows
 from pslib.shard import Shard
 from pslib.shard_serving import KeyShare, Steps, finish
 
@@ -58,9 +59,9 @@ class Job:
     message: Message
     shards: tuple[int, ...] = (0,)
     shares: Mapping[int, Mapping[str, KeyShare]] = field(default_factory=dict)
-    rows: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    dense: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    dense_views: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    rows: dict[str, PackedRows] = field(default_factory=dict)
+    dense: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.float32))
+    dense_views: dict[int, NDArray[Any]] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
 
     @property

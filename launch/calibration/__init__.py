@@ -1,1 +1,0 @@
-"""Measuring what things cost on this machine: short runs of the real code, for `pslib.planner`."""
