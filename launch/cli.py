@@ -116,6 +116,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_convert(commands)
     _add_data(commands)
+    _add_plan(commands)
+    _add_bench(commands)
     _add_version(commands)
     return parser
 
@@ -220,6 +222,22 @@ def _add_demo(commands: _Commands) -> None:
         "--out", default="runs/demo", metavar="DIR", help="folder of the run (default: runs/demo)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_plan(commands: _Commands) -> None:
+    from launch.plan import add_plan
+
+    add_plan(_command(commands, "plan", "plan", "say how many machines a model needs and what breaks first"))
+
+
+def _add_bench(commands: _Commands) -> None:
+    parser = commands.add_parser("bench", help="measure this machine", description="Measure this machine.")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    calibrate = _command(
+        actions, "calibrate", "calibrate", "measure what pslib plan counts with, in about two minutes"
+    )
+    calibrate.add_argument("--json", metavar="FILE", help="write the coefficients there, for pslib plan")
+    calibrate.add_argument("--quick", action="store_true", help="in seconds, and less exactly")
 
 
 def _add_version(commands: _Commands) -> None:

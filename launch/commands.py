@@ -6,7 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
-__all__ = ["convert", "data_check", "data_generate", "demo", "evaluate", "launch", "train", "version"]
+__all__ = [
+    "calibrate",
+    "convert",
+    "data_check",
+    "data_generate",
+    "demo",
+    "evaluate",
+    "launch",
+    "plan",
+    "train",
+    "version",
+]
 
 
 def _changes(options: argparse.Namespace) -> dict[str, object]:
@@ -56,6 +67,20 @@ def demo(options: argparse.Namespace) -> int:
     from launch.demo import run_demo
 
     return run_demo(Path(options.out), progress=not options.quiet)
+
+
+def plan(options: argparse.Namespace) -> int:
+    """``pslib plan``."""
+    from launch.plan import run_plan
+
+    return run_plan(options)
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """``pslib bench calibrate``."""
+    from launch.calibrate import run_calibrate
+
+    return run_calibrate(options)
 
 
 def convert(options: argparse.Namespace) -> int:

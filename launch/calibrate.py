@@ -1,0 +1,182 @@
+"""``pslib bench calibrate``: what things cost on this machine, for ``pslib plan --coefficients``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from launch.calibration.steps import workload_of
+from launch.calibration.whole import Run, distinct_of, run_rate
+from launch.local import LocalLauncher
+from launch.supervise import Plan, run_cluster
+from pslib.clock import utc_now_text
+from pslib.config import ClusterConfig
+from pslib.data.files import atomic_output
+from pslib.data.generator import GeneratorConfig, generate, generated_schema
+from pslib.errors import EXIT_DONE, UnavailableError
+from pslib.planner.coefficients import Coefficients
+from pslib.planner.scenes import one_machine_rate
+from pslib.planner.workload import Workload
+from pslib.schema import Schema
+
+__all__ = ["calibrate", "run_calibrate", "run_workload"]
+
+SCRIPT = Path(__file__).parent / "calibration" / "script.py"
+FIELDS, KEYS = 26, 1_000_000
+BATCH_ROWS = 2048
+MORE_THREADS = 4
+TOGETHER = (0.25, 8.0)
+"""Bounds of what stages may cost each other; below 1 where they were measured slower than they are."""
+HALVINGS = 14
+
+
+def run_calibrate(options: argparse.Namespace) -> int:
+    """Measure, write the file that was asked for, print what came out."""
+    costs = calibrate(quick=options.quick, say=print)
+    if options.json:
+        with atomic_output(Path(options.json)) as file:
+            file.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
+    for line in _lines(costs):
+        print(line)
+    return EXIT_DONE
+
+
+def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
+    """Measure this machine.
+
+    Parameters
+    ----------
+    quick : bool
+        In seconds, and less exactly.
+    say : callable
+        Gets a line before each part.
+
+    Raises
+    ------
+    UnavailableError
+        When a process of the measurement fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="pslib-calibrate-") as name:
+        folder = Path(name)
+        config = GeneratorConfig(
+            train_rows=30_000 if quick else 300_000,
+            test_rows=1,
+            vocabularies=(KEYS // FIELDS,) * FIELDS,
+            seed=11,
+        )
+        say("making examples")
+        generate(folder / "data", config)
+        schema = generated_schema(config)
+        settings: dict[str, Any] = {
+            "folder": str(folder / "data"),
+            "schema": schema.to_dict(),
+            "seconds": 0.05 if quick else 0.5,
+            "table_rows": 200_000 if quick else 3_000_000,
+            "wire_rows": 20_000 if quick else 1_000_000,
+            "batch_rows": BATCH_ROWS,
+        }
+        say("rows, messages, reading, steps")
+        found = _in_trainer(folder, settings | {"part": "all"}, 1)
+        more = _in_trainer(folder, settings | {"part": "threads"}, MORE_THREADS)
+        costs = _coefficients(found, more, quick)
+        say("a whole run")
+        run = Run(batch_rows=BATCH_ROWS, epochs=2 if quick else 3)
+        measured = run_rate(run, folder / "data", schema)
+        work = run_workload(run, folder / "data", schema)
+        return replace(costs, together=_rounded(_together(run, work, costs, measured)))
+
+
+def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
+    """A run in the planner's words; the distinct keys of its batches are counted."""
+    distinct = distinct_of(data, schema, run.batch_rows)
+    return workload_of(
+        schema, run.batch_rows, run.dim, run.hidden, staleness=run.staleness, distinct=distinct
+    )
+
+
+def _together(run: Run, work: Workload, costs: Coefficients, measured: float) -> float:
+    """The factor with which the simulation gives the measured rate, by halving an interval."""
+    low, high = TOGETHER
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        tried = replace(costs, together=middle)
+        rate = one_machine_rate(work, tried, servers=run.servers, trainers=run.trainers).examples_per_s
+        low, high = (middle, high) if rate > measured else (low, middle)
+    return (low + high) / 2
+
+
+def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> dict[str, Any]:
+    """Run the script in the trainer of a cluster of its own."""
+    out, given = folder / "found.json", folder / "settings.json"
+    given.write_text(json.dumps(settings | {"out": str(out)}), encoding="utf-8")
+    plan = Plan(
+        config=ClusterConfig(shard_threads=shard_threads),
+        cluster_id=secrets.token_hex(8),
+        trainer_arguments=(str(SCRIPT), str(given)),
+        logs=folder,
+    )
+    outcome = run_cluster(LocalLauncher(1), plan)
+    if outcome.exit_code != EXIT_DONE:
+        raise UnavailableError(f"calibrate: a process failed: {outcome.reason}")
+    return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
+    """Put them together; a thread's share of a message comes from one key on more threads."""
+    one = found.pop("one_key_server_us")
+    thread = max(0.0, (more["one_key_server_us"] - one) / (MORE_THREADS - 1))
+    message = max(found.pop("server_message_us") - thread, 0.0)
+    plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
+    tables = [{name: _rounded(value) for name, value in one.items()} for one in found["tables"]]
+    about = f"Python {platform.python_version()}" + (", quick: a rough guess" if quick else "")
+    return Coefficients.from_dict(
+        plain
+        | {
+            "format": 1,
+            "machine": _machine(),
+            "date": utc_now_text()[:10],
+            "about": about,
+            "cores": len(os.sched_getaffinity(0)),
+            "tables": tables,
+            "server_message_us": _rounded(message),
+            "thread_job_us": _rounded(thread),
+            "together": 1.0,
+        },
+        "calibrate",
+    )
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _machine() -> str:
+    """The processor's name and the number of cores that this process may use."""
+    name = platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _lines(costs: Coefficients) -> list[str]:
+    plain = asdict(costs)
+    lines = [f"{costs.machine}, {costs.date}, {costs.about}"]
+    lines += [f"{name:24}{plain[name]:>18,.4g}" for name in plain if isinstance(plain[name], float)]
+    lines += [
+        f"{cost.storage:9} {cost.floats:3} floats: pull {cost.pull_us:.4f}, push {cost.push_us:.4f}, "
+        f"insert {cost.insert_us:.4f} us a row"
+        for cost in costs.tables
+    ]
+    return lines

@@ -1,0 +1,66 @@
+"""What `pslib bench calibrate` runs in a trainer of a real cluster: ``script.py PART OUT ARGUMENTS``.
+
+In the trainer's own process, so that threads, allocator and processor are those of training.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launch.calibration.rows import measure_rows
+from launch.calibration.steps import measure_reading, measure_steps
+from launch.calibration.wire import (
+    loopback_mb_s,
+    measure_checkpoint,
+    measure_wire,
+    one_key,
+    server_cpu,
+    set_up,
+)
+from pslib.cluster import connect
+from pslib.schema import Schema
+
+__all__ = ["measure_all", "measure_threads"]
+
+
+def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
+    """Everything but whole runs."""
+    folder, seconds = Path(settings["folder"]), settings["seconds"]
+    schema = Schema.from_dict(settings["schema"])
+    costs, found = measure_rows(settings["table_rows"])
+    with connect() as cluster:
+        client = cluster.client
+        _, private_bytes = server_cpu()
+        found["server_process_bytes"] = float(private_bytes())
+        found["trainer_process_bytes"] = float(psutil.Process().memory_full_info().uss)
+        set_up(client, settings["wire_rows"])
+        found |= measure_wire(client, settings["wire_rows"], costs, seconds)
+        found["checkpoint_mb_s"] = measure_checkpoint(client, str(folder / "checkpoint"))
+        found["one_key_server_us"] = one_key(client, 2 * seconds).other_s * 1e6
+        found["loopback_mb_s"] = loopback_mb_s()
+        found |= measure_reading(folder, schema, settings["batch_rows"])
+        found |= measure_steps(schema, 2 * seconds)
+    return found | {
+        "tables": [
+            {name: getattr(cost, name) for name in ("storage", "floats", "pull_us", "push_us", "insert_us")}
+            for cost in costs
+        ]
+    }
+
+
+def measure_threads(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a request of one key takes of a server with more threads."""
+    with connect() as cluster:
+        set_up(cluster.client, 1_000)
+        return {"one_key_server_us": one_key(cluster.client, 2 * settings["seconds"]).other_s * 1e6}
+
+
+if __name__ == "__main__":
+    given = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    measured = (measure_all if given["part"] == "all" else measure_threads)(given)
+    Path(given["out"]).write_text(json.dumps(measured), encoding="utf-8")

@@ -1,0 +1,111 @@
+"""What a trainer's own work costs: reading and keying examples, and steps of models of several shapes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from launch.calibration.fit import fit_costs
+from launch.calibration.timing import Spent, repeat
+from pslib.batch import Batch
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order, default_lease_rows
+from pslib.data.reader import LeaseReader
+from pslib.optimizers import RowwiseAdagrad
+from pslib.planner.workload import Workload
+from pslib.schema import Schema
+from pslib.tables import TableSpec
+from pslib.trainer.compute import Computer
+from pslib.trainer.dense import DenseLayout
+from rec_models import DeepFM
+
+__all__ = ["SHAPES", "measure_reading", "measure_steps", "workload_of"]
+
+SHAPES = (
+    (512, 16, (64,)),
+    (4096, 16, (64,)),
+    (4096, 4, (16,)),
+    (512, 16, (400, 400)),
+    (2048, 16, (400, 400, 400)),
+    (4096, 8, (400, 200)),
+)
+"""Batch, dim, hidden units: products and memory-bound work in different shares."""
+
+
+def measure_reading(folder: Path, schema: Schema, batch_rows: int) -> dict[str, float]:
+    """A value of an example: decoded, hashed, made distinct."""
+    data = ParquetData(str(folder / "train.parquet"), schema)
+    order = Order(0, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))
+    reader = LeaseReader(data, schema, order, batch_rows)
+    examples = 0
+    wall, own = time.perf_counter(), time.process_time()
+    for index in range(order.leases(0)):
+        for batch in reader.batches(0, index):
+            examples += len(batch)
+    own_s, wall_s = time.process_time() - own, time.perf_counter() - wall
+    reader.close()
+    values = examples * (len(schema.sparse) + len(schema.dense))
+    return {"read_value_us": own_s / values * 1e6, "read_width": max(1.0, own_s / wall_s)}
+
+
+def workload_of(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], **more: Any) -> Workload:
+    """The planner's words for a DeepFM on this schema."""
+    table = TableSpec(
+        "embedding", DeepFM(schema, dim=dim, hidden=hidden, v_optimizer=RowwiseAdagrad()).parts()
+    )
+    return Workload(
+        rows=more.pop("rows", 1),
+        table=table,
+        keys=len(schema.sparse),
+        dense_fields=len(schema.dense),
+        hidden=hidden,
+        batch_rows=batch_rows,
+        **more,
+    )
+
+
+def measure_steps(schema: Schema, seconds: float) -> dict[str, float]:
+    """A step, a multiply-add of its products, a float that passes through memory."""
+    amounts, totals, widths = [], [], []
+    for batch_rows, dim, hidden in SHAPES:
+        work = workload_of(schema, batch_rows, dim, hidden)
+        spent = _step(schema, batch_rows, dim, hidden, seconds)
+        millions = batch_rows / 1e6
+        amounts.append((1.0, work.multiply_adds * millions, work.touched_floats * millions))
+        totals.append(spent.own_s * 1e6)
+        widths.append(spent.own_s / spent.wall_s)
+    step, product, memory = fit_costs(np.array(amounts), np.array(totals))
+    width = float(np.mean(widths))
+    return {
+        "step_us": float(step),
+        "multiply_add_us": float(product),
+        "float_us": float(memory),
+        "compute_width": max(1.0, width),
+    }
+
+
+def _step(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], seconds: float) -> Spent:
+    """One step through `Computer`, with rows at hand and a push that goes nowhere."""
+    rng = np.random.default_rng(0)
+    model = DeepFM(schema, dim=dim, hidden=hidden, v_optimizer=RowwiseAdagrad())
+    fields, distinct = len(schema.sparse), batch_rows * len(schema.sparse) // 2
+    batch = Batch(
+        labels=(rng.random(batch_rows) < 0.25).astype(np.float32),
+        dense=rng.random((batch_rows, len(schema.dense)), np.float32),
+        keys=np.arange(distinct, dtype=np.uint64),
+        sparse=rng.integers(0, distinct, (batch_rows, fields)).astype(np.int32),
+        ragged={},
+    )
+    layout = DenseLayout(model.dense_shapes())
+    rows = rng.standard_normal((distinct, dim + 1), np.float32) * np.float32(0.01)
+    pulled = SimpleNamespace(rows=rows, dense=layout.flatten(model.initial_dense(0)))
+    nowhere: Any = SimpleNamespace(
+        push=lambda *given: None, trained=lambda *given: None, wait=lambda: pulled, stream=0, epoch=0
+    )
+    computer = Computer(model, layout, nowhere, nowhere, lambda item: 0)
+    item: Any = SimpleNamespace(batch=batch, pull=nowhere, lease=nowhere, number=0, staleness=0, moment=None)
+    return repeat(lambda: computer.train(item), seconds)

@@ -1,0 +1,47 @@
+"""Time of a piece of work, as a clock and as processors count it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Spent", "repeat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of one call: the clock's median; the means of this process's processors, and of another's."""
+
+    wall_s: float
+    own_s: float
+    other_s: float
+
+
+def repeat(
+    work: Callable[[], object], seconds: float, other: Callable[[], float] | None = None, least: int = 5
+) -> Spent:
+    """Call ``work`` for about so many seconds, once before that unmeasured.
+
+    Parameters
+    ----------
+    work : callable
+    seconds : float
+    other : callable, optional
+        Processor seconds of another process so far.
+    least : int
+        Calls at least.
+    """
+    work()
+    walls: list[float] = []
+    start, own = time.perf_counter(), time.process_time()
+    others = other() if other else 0.0
+    last = start
+    while len(walls) < least or last - start < seconds:
+        work()
+        now = time.perf_counter()
+        walls.append(now - last)
+        last = now
+    count = len(walls)
+    spent_elsewhere = (other() if other else 0.0) - others
+    return Spent(sorted(walls)[count // 2], (time.process_time() - own) / count, spent_elsewhere / count)

@@ -1,0 +1,105 @@
+"""Rates of whole runs: ``pslib train`` with processes, as a user starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launch.job import read_job
+from launch.train import run_job
+from launch.yaml_text import write_yaml
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order, default_lease_rows
+from pslib.data.reader import LeaseReader
+from pslib.errors import UnavailableError
+from pslib.schema import Schema
+
+__all__ = ["Run", "distinct_of", "run_rate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training of DeepFM on this machine.
+
+    Attributes
+    ----------
+    servers, trainers, batch_rows, dim : int
+    hidden : tuple of int
+    epochs : int
+        Over the data.
+    staleness : int
+    """
+
+    servers: int = 1
+    trainers: int = 1
+    batch_rows: int = 2048
+    dim: int = 16
+    hidden: tuple[int, ...] = (256, 256)
+    epochs: int = 1
+    staleness: int = 2
+
+    @property
+    def name(self) -> str:
+        """In a line."""
+        hidden = "-".join(map(str, self.hidden))
+        return (
+            f"{self.servers} server{'s' * (self.servers > 1)} x {self.trainers} trainer"
+            f"{'s' * (self.trainers > 1)}, batch {self.batch_rows}, dim {self.dim}, {hidden}"
+        )
+
+
+def run_rate(run: Run, folder: Path, schema: Schema) -> float:
+    """Examples/s from the opening of the data to the last push; ``folder`` holds ``train.parquet``.
+
+    Raises
+    ------
+    UnavailableError
+        When the run fails.
+    """
+    optimizer = {"name": "RowwiseAdagrad"}
+    job = {
+        "data": {"train": str(folder / "train.parquet"), "schema": _plain(schema)},
+        "model": {"name": "deepfm", "dim": run.dim, "hidden": list(run.hidden)},
+        "optimizers": {"rows": {"w": optimizer, "v": optimizer}},
+        "training": {
+            "batch_rows": run.batch_rows,
+            "staleness": run.staleness,
+            "warmup_batches": 0,
+            "epochs": run.epochs,
+        },
+        "cluster": {"servers": run.servers, "trainers": run.trainers},
+        "out": str(folder / "run"),
+    }
+    file = folder / "run.yaml"
+    file.write_text(write_yaml(job), encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = run_job(read_job(file), overwrite=True, progress=False)
+    if code:
+        raise UnavailableError(f"{run.name}: ended with exit code {code}; its logs are in {folder / 'run'}")
+    summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
+    return float(summary["examples_per_s"])
+
+
+def _plain(schema: Schema) -> dict[str, Any]:
+    return {
+        "label": schema.label,
+        "dense": [{"name": field.name, "log1p": field.log1p} for field in schema.dense],
+        "sparse": [field.name for field in schema.sparse],
+    }
+
+
+def distinct_of(folder: Path, schema: Schema, batch_rows: int) -> float:
+    """Share of a batch's keys that are distinct, of some batches of the data."""
+    data = ParquetData(str(folder / "train.parquet"), schema)
+    order = Order(0, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))
+    reader = LeaseReader(data, schema, order, batch_rows)
+    keys = examples = 0
+    for batch in reader.batches(0, 0):
+        keys += batch.keys.size
+        examples += len(batch)
+    reader.close()
+    return keys / (examples * len(schema.sparse))

@@ -1,0 +1,1 @@
+"""How many machines, how fast, what breaks first: a plan from measured coefficients, and its simulation."""

@@ -1,0 +1,293 @@
+"""The planner: from a workload and a kind of machine to servers, trainers, and what breaks first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pslib.config import ClusterConfig
+from pslib.errors import ConfigurationError
+from pslib.planner.coefficients import TEXTS, Coefficients
+from pslib.planner.demand import Demand
+from pslib.planner.limits import Cluster, Limit, limits_of, partition_bits, rates_of
+from pslib.planner.scenes import cluster_rate
+from pslib.planner.simulate import Simulated
+from pslib.planner.workload import MachineSpec, Workload
+
+__all__ = ["Plan", "PlanRequest", "make_plan"]
+
+HEADROOM = 0.7
+"""Share of memory, cores and network that a plan uses: growth, uneven hashing, a neighbour that fails."""
+HELPED_BY_SERVERS = (
+    "cores of a server",
+    "network of a server",
+    "thread of a server that moves bytes",
+    "threads of a server that own rows",
+)
+SERVERS_MOST = 0.95
+"""Share of what servers bear that trainers are planned for where it is less than was wanted."""
+TURNS = 8
+HELPS = 0.3
+"""Share of what more trainers promise that the simulated rate must gain for more of them."""
+SHARD_THREADS_MAX = 64
+SERVERS_MAX, TRAINERS_MAX = ClusterConfig.SERVERS_MAX, ClusterConfig.TRAINERS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What to plan.
+
+    Attributes
+    ----------
+    workload : Workload
+    machine : MachineSpec
+    costs : Coefficients
+    examples_per_s : float or None
+        Wanted rate; None: as fast as the given servers and trainers are.
+    servers, trainers : int or None
+        Given numbers of processes; None: as many as are needed.
+    trainer_cores : int
+        Cores of one trainer process; a machine holds as many processes as fit.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is neither a rate nor a number of trainers, or a number is out of range.
+    """
+
+    workload: Workload
+    machine: MachineSpec
+    costs: Coefficients
+    examples_per_s: float | None = None
+    servers: int | None = None
+    trainers: int | None = None
+    trainer_cores: int = 4
+
+    def __post_init__(self) -> None:
+        if problems := [*self._problems()]:
+            raise ConfigurationError(*problems)
+
+    def _problems(self) -> Iterator[str]:
+        if self.examples_per_s is None and self.trainers is None:
+            yield "plan: expected a rate (examples_per_s) or a number of trainers, got neither"
+        if self.examples_per_s is not None and not 0 < self.examples_per_s < math.inf:
+            yield f"examples_per_s: expected more than 0, got {self.examples_per_s:g}"
+        if self.trainer_cores < 1:
+            yield f"trainer_cores: expected 1 or more, got {self.trainer_cores}"
+        for name, value, most in (
+            ("servers", self.servers, SERVERS_MAX),
+            ("trainers", self.trainers, TRAINERS_MAX),
+        ):
+            if value is not None and not 1 <= value <= most:
+                yield f"{name}: expected 1..{most}, got {value}"
+
+    @property
+    def a_machine(self) -> int:
+        """Trainer processes of one machine."""
+        return max(1, self.machine.cores // self.trainer_cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A cluster and what it will do. Bytes are 10^9 a GB.
+
+    Attributes
+    ----------
+    request : PlanRequest
+    cluster : Cluster
+        With the predicted examples/s.
+    shard_threads : int
+        Of one server, those that own rows.
+    partition_bits : int
+    servers_because, trainers_because : str
+    row_bytes, server_bytes : float
+        Memory of a row, and of a server with its rows.
+    server_bit_s, trainer_bit_s : float
+        Of the busier direction of a server's card, of a trainer machine's, at the predicted rate.
+    keys_a_message : float
+        What a batch asks of one server.
+    checkpoint_bytes, checkpoint_s : float
+        Of all rows, before compression; each server writes its own.
+    simulated : Simulated
+    limits : tuple of Limit
+        At the predicted rate, the tightest first.
+    """
+
+    request: PlanRequest
+    cluster: Cluster
+    shard_threads: int
+    partition_bits: int
+    servers_because: str
+    trainers_because: str
+    row_bytes: float
+    server_bytes: float
+    server_bit_s: float
+    trainer_bit_s: float
+    keys_a_message: float
+    checkpoint_bytes: float
+    checkpoint_s: float
+    simulated: Simulated
+    limits: tuple[Limit, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it can't be run as it is: one line each."""
+        problems = [
+            f"{limit.name}: {limit.used}; {limit.remedy}"
+            for limit in self.limits
+            if limit.share > 1 and limit.grows_with != "rate"
+        ]
+        wanted = self.request.examples_per_s
+        if wanted and self.cluster.examples_per_s < 0.97 * wanted:
+            problems.append(
+                f"{wanted:,.0f} examples/s were wanted, {self.cluster.examples_per_s:,.0f} are reached; "
+                f"{self.limits_of_rate[0].name}: {self.limits_of_rate[0].remedy}"
+            )
+        return problems
+
+    @property
+    def limits_of_rate(self) -> list[Limit]:
+        """Those that more examples/s use up, the tightest first."""
+        return [limit for limit in self.limits if limit.grows_with == "rate"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form for JSON."""
+        plain = asdict(self)
+        work = self.request.workload
+        plain["request"] = {
+            "rows": work.rows,
+            "parameters": work.parameters,
+            "table": work.table.to_dict(),
+            "keys": work.keys,
+            "dense_fields": work.dense_fields,
+            "hidden": list(work.hidden),
+            "batch_rows": work.batch_rows,
+            "staleness": work.staleness,
+            "distinct": work.distinct,
+            "examples_per_s": self.request.examples_per_s,
+            "machine": asdict(self.request.machine),
+            "coefficients": {name: getattr(self.request.costs, name) for name in TEXTS},
+        }
+        return plain | {"problems": self.problems}
+
+
+def make_plan(request: PlanRequest) -> Plan:
+    """Choose servers and trainers, simulate them, and rank what would break first."""
+    for_memory = servers, because = _servers_for_memory(request)
+    rate = goal = request.examples_per_s or 1.0
+    trainers, threads, work = request.trainers or 1, 1, request.workload
+    for _ in range(TURNS):
+        threads = _shard_threads(_sized(request, servers, trainers, threads, goal)[0], request.machine, goal)
+        demand, cluster = _sized(request, servers, trainers, threads, goal)
+        server_rate, trainer_rate = rates_of(demand, request.machine, cluster)
+        if request.examples_per_s is None:
+            goal = min(server_rate, trainer_rate)
+            continue
+        if request.servers is None:
+            more, why = _servers_for_rate(request, demand, cluster)
+            servers, because = max((more, why), for_memory, key=lambda wanted: wanted[0])
+        # Trainers beyond what servers bear would only wait; more servers take everything but messages.
+        borne = server_rate if request.servers else work.batch_rows / (2 * demand.message_s)
+        goal = min(rate, SERVERS_MOST * borne)
+        if request.trainers is None:
+            trainers = min(max(1, math.ceil(trainers * goal / (HEADROOM * trainer_rate))), TRAINERS_MAX)
+    demand, cluster = _sized(request, servers, trainers, threads, goal)
+    return _finished(request, demand, cluster, because)
+
+
+def _sized(
+    request: PlanRequest, servers: int, trainers: int, threads: int, rate: float
+) -> tuple[Demand, Cluster]:
+    cores = min(request.trainer_cores, request.machine.cores)
+    demand = Demand(request.workload, request.costs, servers, threads, float(cores))
+    return demand, Cluster(servers, trainers, request.a_machine, rate)
+
+
+def _servers_for_memory(request: PlanRequest) -> tuple[int, str]:
+    if request.servers is not None:
+        return request.servers, "given"
+    room = HEADROOM * request.machine.memory_bytes - request.costs.server_process_bytes
+    if room <= 0:
+        raise ConfigurationError(
+            f"machine: memory: a server process alone takes "
+            f"{request.costs.server_process_bytes / 1e6:,.0f} MB, {HEADROOM:.0%} of "
+            f"{request.machine.memory_bytes / 1e6:,.0f} MB do not hold it; take larger machines"
+        )
+    need = request.workload.rows * request.costs.row_bytes(request.workload.payload_bytes)
+    servers = max(1, math.ceil(need / room))
+    if servers > SERVERS_MAX:
+        raise ConfigurationError(
+            f"rows: {need / 1e12:,.1f} TB need {servers:,} servers, {SERVERS_MAX:,} are the most; "
+            "take larger machines or a smaller storage"
+        )
+    return servers, f"memory: {need / 1e9:,.1f} GB of rows in {HEADROOM:.0%} of their memory"
+
+
+def _servers_for_rate(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[int, str]:
+    """Servers so that each is used to the headroom, and what asks for them; messages do not get fewer."""
+    limits = limits_of(demand, request.machine, cluster)
+    limit = next(limit for limit in limits if limit.name in HELPED_BY_SERVERS)
+    servers = math.ceil(cluster.servers * limit.share / HEADROOM)
+    return min(servers, SERVERS_MAX), f"{limit.name}: at most {HEADROOM:.0%} of it used"
+
+
+def _shard_threads(demand: Demand, machine: MachineSpec, rate: float) -> int:
+    """Threads for the rows of a server at that rate; each adds a little to every request."""
+    busy = rate / demand.workload.batch_rows * (demand.pull_rows_s + demand.push_rows_s)
+    return max(1, min(math.ceil(busy / HEADROOM), machine.cores - 1, SHARD_THREADS_MAX))
+
+
+def _simulated(request: PlanRequest, demand: Demand, cluster: Cluster) -> tuple[Demand, Cluster, Simulated]:
+    """Simulate; where the rate is missed, with more trainers, and where they do not help, more servers."""
+    goal, least = cluster.examples_per_s, 0.0
+    for turn in range(TURNS):
+        result = cluster_rate(demand, request.machine, cluster)
+        rate = result.examples_per_s
+        if request.examples_per_s is None or rate >= goal or turn == TURNS - 1:
+            break
+        servers, trainers = cluster.servers, cluster.trainers
+        if request.trainers is None and rate > least:
+            trainers = min(math.ceil(trainers * 1.05 * goal / rate), TRAINERS_MAX)
+            least = rate * (1 + HELPS * (trainers / cluster.trainers - 1))
+        elif request.servers is None:
+            servers, least = min(math.ceil(1.25 * servers), SERVERS_MAX), 0.0
+        if (servers, trainers) == (cluster.servers, cluster.trainers):
+            break
+        demand, cluster = _sized(request, servers, trainers, demand.shard_threads, goal)
+    reached = min(result.examples_per_s, goal) if request.examples_per_s else result.examples_per_s
+    return demand, replace(cluster, examples_per_s=reached), result
+
+
+def _finished(request: PlanRequest, demand: Demand, cluster: Cluster, because: str) -> Plan:
+    """The plan of this cluster, or of a somewhat larger one that reaches the rate."""
+    servers = cluster.servers
+    demand, cluster, result = _simulated(request, demand, cluster)
+    if cluster.servers > servers:
+        because = "the simulated rate: with fewer, trainers wait"
+    limits = tuple(limits_of(demand, request.machine, cluster))
+    work, costs = request.workload, request.costs
+    row_bytes, saved = costs.row_bytes(work.payload_bytes), work.rows * work.saved_row_bytes
+    bit_s = (
+        8 * cluster.examples_per_s / work.batch_rows * max(demand.server_in_bytes, demand.server_out_bytes)
+    )
+    on_one = min(cluster.a_machine, cluster.trainers) / cluster.trainers
+    tightest = next(limit for limit in limits if "trainer" in limit.name)
+    return Plan(
+        request=request,
+        cluster=cluster,
+        shard_threads=demand.shard_threads,
+        partition_bits=partition_bits(work.rows, cluster.servers),
+        servers_because=because,
+        trainers_because="given" if request.trainers else f"{tightest.name}: {tightest.used}",
+        row_bytes=row_bytes,
+        server_bytes=work.rows * row_bytes / cluster.servers + costs.server_process_bytes,
+        server_bit_s=bit_s,
+        trainer_bit_s=bit_s * on_one * cluster.servers,
+        keys_a_message=demand.rows_each,
+        checkpoint_bytes=saved,
+        checkpoint_s=saved / cluster.servers / (costs.checkpoint_mb_s * 1e6),
+        simulated=result,
+        limits=limits,
+    )

@@ -1,0 +1,359 @@
+"""Servers and trainers, simulated: what the pipeline of `pslib.trainer` does, with times instead of work.
+
+A trainer has a thread that reads, one that pulls, one that computes and pushes, and one that takes answers;
+batches wait between them in queues, and a permit more than the staleness bound keeps it from running ahead.
+A server has a thread that receives and K that own rows. All of them share the cores of their machine, and
+messages the cards of both. The same `Scene` and seed give the same result.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pslib.planner.events import Cores, Events, Network, Worker
+
+__all__ = ["BatchCost", "Scene", "Simulated", "simulate"]
+
+READ_AHEAD = 4
+"""As `pslib.trainer.pipeline.READ_AHEAD`."""
+SETTLED_SHARE = 0.25
+"""Of all batches: before them queues fill, and nothing is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """What one batch costs: core seconds, and bytes. "Each" is a message to, or from, one server.
+
+    Attributes
+    ----------
+    read_s, read_width : float
+        Reading a batch, and cores it can use at once.
+    pull_s, push_s : float
+        A trainer making all requests of a batch.
+    compute_s, compute_width : float
+        The step.
+    answer_s, ack_s : float
+        A trainer taking one answer to a pull; to a push.
+    receive_s : float
+        A server's receiving thread, each.
+    pull_rows_s, push_rows_s : float
+        All threads of a server that own rows, each.
+    server_byte_s, trainer_byte_s : float
+        The thread of either end that moves bytes between sockets and memory, for one byte in or out.
+    hop_s : float
+        Waking the next thread or process: passes, and costs no core.
+    pull_bytes, rows_bytes, push_bytes, ack_bytes : float
+        Of a request, its answer, a push, its answer; each.
+    """
+
+    read_s: float = 0.0
+    read_width: float = 1.0
+    pull_s: float = 0.0
+    push_s: float = 0.0
+    compute_s: float = 0.0
+    compute_width: float = 1.0
+    answer_s: float = 0.0
+    ack_s: float = 0.0
+    receive_s: float = 0.0
+    pull_rows_s: float = 0.0
+    push_rows_s: float = 0.0
+    server_byte_s: float = 0.0
+    trainer_byte_s: float = 0.0
+    hop_s: float = 0.0
+    pull_bytes: float = 0.0
+    rows_bytes: float = 0.0
+    push_bytes: float = 0.0
+    ack_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Who runs where.
+
+    Attributes
+    ----------
+    machine_cores : tuple of float
+        Cores of each machine.
+    servers, trainers : tuple of int
+        For each process its machine.
+    batch : BatchCost
+    batch_rows : int
+        Examples of a batch.
+    staleness : int
+        Batches a trainer may run ahead.
+    shard_threads : int
+        Threads of a server that own rows.
+    network_byte_s : tuple of float
+        For each machine the seconds that its card needs a byte, each way.
+    latency_s, own_byte_s : float
+        Seconds a message between machines, seconds a byte within one.
+    jitter : float
+        Reading and computing take ``1 +- jitter`` of their time, evenly spread.
+    seed : int
+        Of the jitter.
+    """
+
+    machine_cores: tuple[float, ...]
+    servers: tuple[int, ...]
+    trainers: tuple[int, ...]
+    batch: BatchCost
+    batch_rows: int
+    staleness: int = 2
+    shard_threads: int = 1
+    network_byte_s: tuple[float, ...] = ()
+    latency_s: float = 0.0
+    own_byte_s: float = 0.0
+    jitter: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a simulation came to.
+
+    Attributes
+    ----------
+    examples_per_s : float
+        Of all trainers, after queues have filled.
+    staleness_mean : float
+        Batches of the same trainer that were on their way when one was pulled.
+    server_cores, trainer_cores : float
+        Share of the cores of machines with servers, with trainers, that was busy.
+    server_network, trainer_network : float
+        Share of the time in which the busier direction of their cards was.
+    waits_for_rows : float
+        Share of a trainer's time in which it could compute and had no rows.
+    """
+
+    examples_per_s: float
+    staleness_mean: float
+    server_cores: float
+    trainer_cores: float
+    server_network: float
+    trainer_network: float
+    waits_for_rows: float
+
+
+class _Server:
+    def __init__(self, world: _World, machine: int) -> None:
+        self._world, self.machine = world, machine
+        cores = world.cores[machine]
+        self._moving, self._receiving = Worker(cores), Worker(cores)
+        self._shards = [Worker(cores) for _ in range(world.scene.shard_threads)]
+
+    def request(self, sent: float, rows_s: float, answered: float, reply: Callable[[], None]) -> None:
+        """Receive it, let each thread do its share of the rows, answer when the last has."""
+        batch, left = self._world.scene.batch, len(self._shards)
+
+        def moved() -> None:  # half of the work is before the rows and half after them
+            self._receiving.do(batch.receive_s / 2, received)
+
+        def received() -> None:
+            for shard in self._shards:
+                shard.do(rows_s / len(self._shards), shard_done)
+
+        def shard_done() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._receiving.do(batch.receive_s / 2, done)
+
+        def done() -> None:
+            self._moving.do(batch.server_byte_s * answered, reply)
+
+        self._moving.do(batch.server_byte_s * sent, moved)
+
+
+class _Trainer:
+    def __init__(self, world: _World, machine: int) -> None:
+        self._world, self.machine = world, machine
+        cores = world.cores[machine]
+        self._reading, self._pulling, self._computing = (Worker(cores) for _ in range(3))
+        self._moving, self._answers = Worker(cores), Worker(cores)
+        self._permits = world.scene.staleness + 1
+        self._read_slots = READ_AHEAD + 1  # one more is in the reader's hands
+        self._read, self._pulled = 0, 0
+        self._pull_waits = self._computes = False
+        self._arrived: set[int] = set()
+        self._next_computed = 0
+        self._free_since_s, self.waited_s = 0.0, 0.0
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._read_next()
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def _read_next(self) -> None:
+        if self._read_slots:
+            self._read_slots -= 1
+            batch = self._world.scene.batch
+            self._reading.do(batch.read_s * self._world.jitter(), self._read_one, batch.read_width)
+
+    def _read_one(self) -> None:
+        self._read += 1
+        self._read_next()
+        self._pull_next()
+
+    # --- pulling --------------------------------------------------------------------------------------------
+
+    def _pull_next(self) -> None:
+        if self._pull_waits or not self._read or not self._permits:
+            return
+        self._pull_waits = True
+        self._read -= 1
+        self._permits -= 1
+        self._read_slots += 1
+        self._read_next()
+        self._world.pulled(self._world.scene.staleness - self._permits)
+        number, self._pulled = self._pulled, self._pulled + 1
+        self._pulling.do(self._world.scene.batch.pull_s, lambda: self._send_pulls(number))
+
+    def _send_pulls(self, number: int) -> None:
+        batch = self._world.scene.batch
+        self._pull_waits = False
+        self._ask_all(
+            batch.pull_bytes, batch.pull_rows_s, batch.rows_bytes, batch.answer_s, lambda: self._rows(number)
+        )
+        self._pull_next()
+
+    def _ask_all(
+        self, sent: float, rows_s: float, answered: float, take_s: float, then: Callable[[], None]
+    ) -> None:
+        """One message to each server, and its answer; ``then`` when all answers have been taken."""
+        world, left = self._world, len(self._world.servers)
+        byte_s = world.scene.batch.trainer_byte_s
+
+        def taken() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                then()
+
+        def ask(server: _Server) -> None:
+            def arrived() -> None:
+                self._moving.do(byte_s * answered, lambda: self._answers.do(take_s, taken))
+
+            def reply() -> None:
+                world.send(server.machine, self.machine, answered, arrived)
+
+            def asked() -> None:
+                server.request(sent, rows_s, answered, reply)
+
+            self._moving.do(byte_s * sent, lambda: world.send(self.machine, server.machine, sent, asked))
+
+        for server in world.servers:
+            ask(server)
+
+    # --- computing and pushing ------------------------------------------------------------------------------
+
+    def _rows(self, number: int) -> None:
+        self._arrived.add(number)
+        self._compute_next()
+
+    def _compute_next(self) -> None:
+        if self._computes or self._next_computed not in self._arrived:
+            return
+        self._computes = True
+        self._arrived.remove(self._next_computed)
+        self._next_computed += 1
+        events, batch = self._world.events, self._world.scene.batch
+        self.waited_s += events.now_s - self._free_since_s
+        self._computing.do(batch.compute_s * self._world.jitter(), self._computed, batch.compute_width)
+
+    def _computed(self) -> None:
+        self._computing.do(self._world.scene.batch.push_s, self._send_pushes)
+
+    def _send_pushes(self) -> None:
+        batch = self._world.scene.batch
+        self._ask_all(batch.push_bytes, batch.push_rows_s, batch.ack_bytes, batch.ack_s, self._applied)
+        self._computes = False
+        self._free_since_s = self._world.events.now_s
+        self._compute_next()
+
+    def _applied(self) -> None:
+        self._permits += 1
+        self._world.applied()
+        self._pull_next()
+
+
+class _World:
+    def __init__(self, scene: Scene, batches: int) -> None:
+        self.scene, self.events = scene, Events()
+        self.cores = [Cores(self.events, cores) for cores in scene.machine_cores]
+        byte_s = scene.network_byte_s or (0.0,) * len(self.cores)
+        self._network = Network(self.events, byte_s, scene.latency_s, scene.own_byte_s)
+        self._random = random.Random(scene.seed)  # a simulation's noise, no secret
+        self.servers = [_Server(self, machine) for machine in scene.servers]
+        self.trainers = [_Trainer(self, machine) for machine in scene.trainers]
+        self.total, self.done = batches * len(self.trainers), 0
+        self._staleness_sum = self._pulls = 0
+        self._skipped = int(self.total * SETTLED_SHARE)
+        self._settled_s = 0.0
+
+    def jitter(self) -> float:
+        """A factor around 1."""
+        spread = self.scene.jitter
+        return 1.0 + spread * (2.0 * self._random.random() - 1.0) if spread else 1.0
+
+    def send(self, source: int, target: int, count: float, then: Callable[[], None]) -> None:
+        """Carry a message; whoever takes it must be woken first."""
+        events, hop_s = self.events, self.scene.batch.hop_s
+        self._network.send(source, target, count, lambda: events.at(events.now_s + hop_s, then))
+
+    def pulled(self, staleness: int) -> None:
+        """A batch is pulled while so many of its trainer are on their way."""
+        self._staleness_sum += staleness
+        self._pulls += 1
+
+    def applied(self) -> None:
+        """A batch is over."""
+        self.done += 1
+        if self.done == self._skipped:
+            self._settled_s = self.events.now_s
+
+    def run(self) -> Simulated:
+        """Until as many batches are over as were asked for, while others go on: there is no tail."""
+        for trainer in self.trainers:
+            trainer.start()
+        self.events.run(lambda: self.done >= self.total)
+        end_s = max(self.events.now_s, 1e-12)
+        counted_s = max(end_s - self._settled_s, 1e-12)
+        return Simulated(
+            examples_per_s=(self.done - self._skipped) * self.scene.batch_rows / counted_s,
+            staleness_mean=self._staleness_sum / max(self._pulls, 1),
+            server_cores=self._busy(self.scene.servers, end_s),
+            trainer_cores=self._busy(self.scene.trainers, end_s),
+            server_network=self._sent(self.scene.servers, end_s),
+            trainer_network=self._sent(self.scene.trainers, end_s),
+            waits_for_rows=sum(trainer.waited_s for trainer in self.trainers) / len(self.trainers) / end_s,
+        )
+
+    def _busy(self, of: tuple[int, ...], end_s: float) -> float:
+        machines = set(of)
+        cores = sum(self.scene.machine_cores[machine] for machine in machines)
+        return sum(self.cores[machine].busy_s for machine in machines) / cores / end_s
+
+    def _sent(self, of: tuple[int, ...], end_s: float) -> float:
+        network = self._network
+        return max(max(network.out_s[machine], network.in_s[machine]) for machine in set(of)) / end_s
+
+
+def simulate(scene: Scene, batches: int = 40) -> Simulated:
+    """Let trainers train so many batches each, on the average.
+
+    Parameters
+    ----------
+    scene : Scene
+    batches : int
+        For each trainer; the first quarter of all is not counted.
+
+    Examples
+    --------
+    >>> batch = BatchCost(compute_s=0.1)
+    >>> simulate(Scene((1.0,), (0,), (0,), batch, batch_rows=100)).examples_per_s.__round__()
+    1000
+    """
+    return _World(scene, batches).run()

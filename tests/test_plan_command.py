@@ -1,0 +1,111 @@
+"""``pslib plan`` and ``pslib bench calibrate``: readable, exact as JSON, and one line for every mistake."""
+
+import json
+
+import numpy as np
+import pytest
+
+from launch.calibration.fit import fit_costs
+from launch.calibration.whole import Run
+from launch.cli import main
+from pslib.planner.coefficients import read_coefficients
+from tests.planning import COSTS
+
+PLAN = ["plan", "--rows", "5e9", "--dim", "16", "--optimizer", "rowwise_adagrad", "--examples-per-s", "2e6"]
+
+
+def test_a_plan_is_a_short_table_with_reasons(capsys):
+    assert main([*PLAN, "--machine", "cores=32,memory=256GB,network=25Gbit"]) == 0
+    text = capsys.readouterr().out
+    for word in ("servers", "trainers", "memory a server", "network a server", "checkpoint", "breaks first"):
+        assert word in text
+    assert "5,000,000,000 rows of 16 floats, 80,000,000,000 parameters, RowwiseAdagrad" in text
+    assert len(text.splitlines()) < 40
+
+
+def test_json_holds_the_question_the_answer_and_where_costs_come_from(capsys, tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(COSTS.to_dict()), encoding="utf-8")
+    assert main([*PLAN, "--coefficients", str(file), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["cluster"]["servers"] >= 3
+    assert plan["cluster"]["examples_per_s"] == 2e6
+    assert plan["request"]["coefficients"]["machine"] == "a round machine"
+    assert plan["limits"][0]["share"] >= plan["limits"][-1]["share"]
+
+
+def test_parameters_stand_for_rows_of_all_parts(capsys):
+    assert main(["plan", "--parameters", "100e9", "--dim", "1,16", "--trainers", "8"]) == 0
+    assert "5,882,352,941 rows of 1 + 16 floats, 100,000,000,000 parameters" in capsys.readouterr().out
+
+
+def test_units_of_machines_are_read(capsys):
+    machine = "cores=8,memory=64GiB,network=10Gbit,latency_us=20,open_files=65536"
+    assert main([*PLAN, "--machine", machine, "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)["request"]["machine"]
+    assert read["memory_bytes"] == 64 * 1024**3
+    assert (read["cores"], read["network_bit_s"], read["latency_us"], read["open_files"]) == (
+        8,
+        1e10,
+        20,
+        65536,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan"], "one of the arguments --rows --parameters is required"),
+        (["plan", "--rows", "many"], "expected a number like 5e9 or 2M, got 'many'"),
+        (["plan", "--rows", "5e9"], "expected a rate (examples_per_s) or a number of trainers, got neither"),
+        ([*PLAN, "--machine", "cores=32"], "--machine: memory, network missing, expected as in cores=32,"),
+        (
+            [*PLAN, "--machine", "cores=x,memory=1GB,network=1Gbit"],
+            "--machine: cores: got 'x', expected",
+        ),
+        (
+            [*PLAN, "--machine", "disk=3"],
+            "--machine: expected cores, memory, network, latency_us",
+        ),
+        ([*PLAN, "--optimizer", "lamb"], "--optimizer: expected one of SGD, Momentum"),
+        ([*PLAN, "--storage", "float8"], "storage: expected one of float32"),
+        ([*PLAN, "--hidden", "4x4"], "expected whole numbers with commas between, got '4x4'"),
+        ([*PLAN, "--coefficients", "absent.json"], "absent.json: can't be read"),
+        ([*PLAN, "--dim", ""], "expected 1..8 parts, got 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value[-2:]),
+)
+def test_mistakes_end_with_64_and_one_line(arguments, message, capsys):
+    assert main(arguments) == 64
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_costs_are_found_again_in_what_they_add_up_to():
+    rng = np.random.default_rng(0)
+    amounts = rng.random((12, 4)) * [1, 1000, 10, 1]
+    true = np.array([100.0, 0.05, 3.0, 0.0])
+    assert fit_costs(amounts, amounts @ true) == pytest.approx(true, rel=1e-6, abs=1e-6)
+
+
+def test_a_cost_that_would_be_negative_is_zero_and_the_rest_still_fit():
+    amounts = np.array([[1.0, 1.0], [1.0, 10.0], [1.0, 100.0]])
+    costs = fit_costs(amounts, np.array([10.0, 9.0, 8.0]))
+    assert costs[1] == 0
+    assert costs[0] == pytest.approx(9, rel=0.05)
+
+
+def test_a_run_has_a_name_for_people():
+    assert Run(trainers=2).name == "1 server x 2 trainers, batch 2048, dim 16, 256-256"
+
+
+def test_calibrating_quickly_gives_coefficients_that_a_plan_takes(tmp_path, capsys):
+    file = tmp_path / "costs.json"
+    assert main(["bench", "calibrate", "--quick", "--json", str(file)]) == 0
+    assert "quick: a rough guess" in capsys.readouterr().out
+    costs = read_coefficients(file)
+    for name in ("server_message_us", "client_message_us", "read_value_us", "loopback_mb_s", "together"):
+        assert getattr(costs, name) > 0, name
+    assert {cost.storage for cost in costs.tables} == {"float32", "bfloat16", "float16", "int8"}
+    assert main([*PLAN, "--coefficients", str(file)]) == 0
