@@ -20,13 +20,32 @@ from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Result, Status, Stop
 from pslib.server import Server
-from pslib.transport import MemoryTransport, Transport, ZmqTransport
+from pslib.transport import Keys, MemoryTransport, Transport, ZmqTransport, read_keys
 
 __all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
 log = logging.getLogger("pslib")
 COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
 CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
+KEYS_VARIABLE = "PSLIB_KEYS"
+"""Names the file of a key, never a key: environments are inherited, listed and logged."""
+
+
+_given: Keys | None = None
+
+
+def use_keys(keys: Keys | None) -> None:
+    """What `connect` and `watch` take when they are told nothing else: a worker's, from its launcher."""
+    global _given  # noqa: PLW0603  (a secret that is in no argument, file or variable must be somewhere)
+    _given = keys
+
+
+def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
+    """The keys that were given, as such or as a file; else the launcher's; else those of the environment."""
+    if isinstance(keys, Keys):
+        return keys
+    path = keys or (os.environ.get(KEYS_VARIABLE) if _given is None else None)
+    return read_keys(path) if path else _given
 
 
 class Embedded:
@@ -197,6 +216,7 @@ def connect(
     shard_threads: int = 1,
     partition_bits: int = 12,
     server_memory_bytes: int = 0,
+    keys: Keys | str | os.PathLike[str] | None = None,
 ) -> Cluster:
     """Join a cluster as a trainer, or start one inside this process.
 
@@ -212,6 +232,9 @@ def connect(
         Default: the environment's PSLIB_CLUSTER_ID.
     servers, shard_threads, partition_bits, server_memory_bytes : int
         Of an embedded cluster; see `pslib.config.ClusterConfig`.
+    keys : Keys, path or None
+        To join an encrypted cluster: a key file of ``pslib keys make``. Default: the launcher's, or the file
+        that the environment's PSLIB_KEYS names.
 
     Raises
     ------
@@ -227,7 +250,7 @@ def connect(
             raise ConfigurationError(
                 f"coordinator {coordinator}: its cluster id is missing; set {CLUSTER_ID_VARIABLE}"
             )
-        return _join_processes(coordinator, cluster_id)
+        return _join_processes(coordinator, cluster_id, _keys_of(keys))
     config = ClusterConfig(
         servers=servers,
         shard_threads=shard_threads,
@@ -242,8 +265,8 @@ def connect(
         raise
 
 
-def _join_processes(coordinator: str, cluster_id: str) -> Cluster:
-    transport = ZmqTransport()
+def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Cluster:
+    transport = ZmqTransport(keys=keys)
     try:
         cluster = Cluster(Client(transport, coordinator, cluster_id, SystemClock()), None)
     except BaseException:
@@ -256,8 +279,8 @@ def _join_processes(coordinator: str, cluster_id: str) -> Cluster:
 class Watcher:
     """An observer of a cluster: sees its status, can ask it to end, takes no part."""
 
-    def __init__(self, coordinator: str, cluster_id: str) -> None:
-        self._coordinator, self._transport = coordinator, ZmqTransport()
+    def __init__(self, coordinator: str, cluster_id: str, keys: Keys | None = None) -> None:
+        self._coordinator, self._transport = coordinator, ZmqTransport(keys=keys)
         link, first_request_id = self._transport.connect(), secrets.randbits(63)
         self._endpoint = Endpoint(link, Codec(cluster_id), Timing(), SystemClock(), first_request_id)
 
@@ -277,6 +300,6 @@ class Watcher:
         self._transport.close()
 
 
-def watch(coordinator: str, cluster_id: str) -> Watcher:
-    """Observe the cluster whose coordinator is at this address."""
-    return Watcher(coordinator, cluster_id)
+def watch(coordinator: str, cluster_id: str, keys: Keys | str | os.PathLike[str] | None = None) -> Watcher:
+    """Observe the cluster whose coordinator is at this address; ``keys`` as for `connect`."""
+    return Watcher(coordinator, cluster_id, _keys_of(keys))

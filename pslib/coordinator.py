@@ -11,7 +11,7 @@ from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Message, Status
-from pslib.transport import Transport, ZmqTransport
+from pslib.transport import Keys, Transport, ZmqTransport
 
 __all__ = ["Coordinator", "run_coordinator"]
 
@@ -92,7 +92,7 @@ class Coordinator:
             log.warning("pslib coordinator: dropped a message: %s", error)
             self._link.send(peer, self._codec.encode(0, Failure("protocol", str(error))))
             return
-        answer = self.session.handle(self._clock.now_s(), envelope.message)
+        answer = self.session.handle(self._clock.now_s(), envelope.message, getattr(peer, "role", None))
         self._link.send(peer, self._encode(envelope.request_id, answer))
         if final and isinstance(envelope.message, Status):
             self._last_status_s = self._clock.now_s()
@@ -111,6 +111,7 @@ def run_coordinator(
     listen: str,
     announce: Callable[[str], None],
     insecure_network: bool = False,
+    keys: Keys | None = None,
 ) -> int:
     """Run a coordinator process over ZeroMQ; return its exit code.
 
@@ -121,9 +122,11 @@ def run_coordinator(
     announce : callable
         Called once with the address, when others can connect.
     insecure_network : bool
-        Whether ``listen`` may be reachable from other machines.
+        Whether ``listen`` may be reachable from other machines without encryption.
+    keys : Keys or None
+        A server's, for an encrypted cluster.
     """
-    transport = ZmqTransport(insecure_network=insecure_network)
+    transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
         coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock())
         announce(coordinator.address)

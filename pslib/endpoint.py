@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.errors import (
+    AccessError,
     CheckpointError,
     ConfigurationError,
     MemoryLimitError,
@@ -36,6 +37,16 @@ log = logging.getLogger("pslib")
 ValueT = TypeVar("ValueT")
 IDLE_POLL_S = 0.05
 """How late a retry may be; messages and new requests end a poll at once."""
+
+
+_ERRORS: Mapping[str, type[PslibError]] = {
+    "configuration": ConfigurationError,
+    "unknown-table": ConfigurationError,
+    "forbidden": AccessError,
+    "checkpoint": CheckpointError,
+    "memory-limit": MemoryLimitError,
+    "protocol": RemoteProtocolError,
+}
 
 
 class Pending(Generic[ValueT]):
@@ -88,13 +99,7 @@ class Pending(Generic[ValueT]):
 def failure_error(failure: Failure, peer: str) -> PslibError:
     """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
     text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
-    if failure.code in ("configuration", "unknown-table"):
-        return ConfigurationError(text)
-    if failure.code == "checkpoint":
-        return CheckpointError(text)
-    if failure.code == "memory-limit":
-        return MemoryLimitError(text)
-    return RemoteProtocolError(text) if failure.code == "protocol" else UnavailableError(text)
+    return _ERRORS.get(failure.code, UnavailableError)(text)
 
 
 class Endpoint:
@@ -219,6 +224,8 @@ class Endpoint:
         for peer, frames in self._link.poll(min(IDLE_POLL_S, self.timing.retry_s / 4)):
             self.bytes_received += sum(len(frame) for frame in frames)
             self._receive(peer, frames)
+        for peer, reason in self._link.refusals():
+            self._refused(peer, Failure("forbidden", reason))
         now_s = self.clock.now_s()
         with self.lock:
             for expired in self.requests.tick(now_s):
@@ -248,8 +255,18 @@ class Endpoint:
             return
         with self.lock:
             ticket = self.requests.receive(envelope.request_id)
-            if ticket is None:
-                return
+        if ticket is not None:
+            self._answer(peer, ticket, message)
+
+    def _refused(self, peer: str, refusal: Failure) -> None:
+        """Nobody can connect to this peer: what waits for it hears why, at once."""
+        with self.lock:
+            tickets = self.requests.give_up(peer)
+        for ticket in tickets:
+            self._answer(peer, ticket, refusal)
+
+    def _answer(self, peer: str, ticket: int, message: Message) -> None:
+        with self.lock:
             pending = self._asked.pop(ticket, None)
             if pending is None and self.session:
                 self.session.receive(self.clock.now_s(), ticket, message)

@@ -4,7 +4,8 @@
 
     PslibError                       exit code 70 (our own fault)
     ├── ConfigurationError           64  what the user asked for can't be done
-    │   └── DataError                64  a file or a value in it is not what the schema says
+    │   ├── DataError                64  a file or a value in it is not what the schema says
+    │   └── AccessError              64  a key opens no connection, or may not ask this
     ├── ProtocolError                70  bytes that are not a legal message
     │   ├── LocalProtocolError           this side tried to send something illegal
     │   └── RemoteProtocolError          the other side did
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "EXIT_DONE",
+    "AccessError",
     "CheckpointCorruptError",
     "CheckpointError",
     "CheckpointIncompatibleError",
@@ -69,6 +71,10 @@ class ConfigurationError(PslibError):
 
 class DataError(ConfigurationError):
     """A data file, or a value in it, is not what the schema says; the message names file, row and column."""
+
+
+class AccessError(ConfigurationError):
+    """A key opens no connection, or its role may not ask this; the message says which key would."""
 
 
 class ProtocolError(PslibError):

@@ -22,7 +22,7 @@ from pslib.protocol.messages import Load, Message, Save
 from pslib.protocol.server_session import ServerSession, merge_results
 from pslib.protocol.shard_jobs import Job, ShardTurns, Work, shard_stats
 from pslib.shard import Shard
-from pslib.transport import ServerLink, Transport, ZmqTransport
+from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 
 __all__ = ["Server", "run_server"]
 
@@ -254,9 +254,11 @@ class Server:
         self._link.close()
 
 
-def run_server(coordinator: str, cluster_id: str, listen: str, insecure_network: bool = False) -> int:
+def run_server(
+    coordinator: str, cluster_id: str, listen: str, insecure_network: bool = False, keys: Keys | None = None
+) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed)."""
-    transport = ZmqTransport(insecure_network=insecure_network)
+    transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
         return Server(transport, coordinator, cluster_id, listen, SystemClock()).run()
     finally:

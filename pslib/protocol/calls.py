@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import ConfigurationError, MemoryLimitError, PslibError, UnavailableError
+from pslib.errors import AccessError, ConfigurationError, MemoryLimitError, PslibError, UnavailableError
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
 
@@ -182,13 +182,14 @@ def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any
     return array if places is None else array[places]
 
 
+_ERRORS: Mapping[str, type[PslibError]] = {
+    "configuration": ConfigurationError,
+    "unknown-table": ConfigurationError,
+    "forbidden": AccessError,
+    "memory-limit": MemoryLimitError,
+}
+
+
 def error_of(failure: Failure, address: str) -> PslibError:
     """The exception for the refusal of a part."""
-    text = f"server at {address}: {failure.text}"
-    if failure.code == "memory-limit":
-        return MemoryLimitError(text)
-    return (
-        ConfigurationError(text)
-        if failure.code in ("configuration", "unknown-table")
-        else UnavailableError(text)
-    )
+    return _ERRORS.get(failure.code, UnavailableError)(f"server at {address}: {failure.text}")

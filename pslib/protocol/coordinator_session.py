@@ -36,6 +36,7 @@ from pslib.protocol.messages import (
     Status,
     Stop,
 )
+from pslib.protocol.roles import refusal
 
 __all__ = ["CoordinatorSession"]
 
@@ -98,8 +99,10 @@ class CoordinatorSession:
             Leave: self._leave,
         }
 
-    def handle(self, now_s: float, message: Message) -> Message:
-        """Answer one request; unknown kinds get a `Failure`."""
+    def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:
+        """Answer one request; unknown kinds get a `Failure`, and so does what ``role`` may not ask."""
+        if forbidden := refusal(role, message):
+            return forbidden
         if self._started_s is None:
             self._started_s = now_s
         handler: Any = self._handlers.get(type(message))

@@ -385,8 +385,8 @@ class Failure(Message):
 
     A push that one shard refuses may have been applied by another (``fenced``, ``memory-limit``,
     ``internal``): marks say to which units, so the same push under the same name still counts once. All other
-    refusals change nothing. ``code`` is one of protocol, configuration, fenced, memory-limit, unknown-table,
-    checkpoint, unavailable, internal.
+    refusals change nothing. ``code`` is one of protocol, configuration, forbidden, fenced, memory-limit,
+    unknown-table, checkpoint, unavailable, internal.
     """
 
     code: str

@@ -112,6 +112,13 @@ class RequestTable:
         self._by_attempt.clear()
         self.outbox.clear()
 
+    def give_up(self, peer: str) -> list[int]:
+        """Ask this peer nothing any more of what it has not answered; returns the tickets of that."""
+        tickets = [request.ticket for request in self._open.values() if request.peer == peer]
+        for ticket in tickets:
+            self.cancel(ticket)
+        return tickets
+
     def tick(self, now_s: float) -> list[Expired]:
         """Send again what is due; return, and forget, what nobody has answered in time."""
         expired = []

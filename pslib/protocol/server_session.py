@@ -35,6 +35,7 @@ from pslib.protocol.messages import (
     Stats,
 )
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
+from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
 from pslib.shard import PullPart, PushPart, Shard
 from pslib.shard_serving import KeyShare
@@ -88,7 +89,7 @@ class ServerSession:
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
         job = Job(peer, envelope.request_id, envelope.message, self._everybody)
-        problem = self._problem(envelope.message)
+        problem = refusal(getattr(peer, "role", None), envelope.message) or self._problem(envelope.message)
         if problem:
             self._reply(peer, job.request_id, problem)
             return None

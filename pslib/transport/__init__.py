@@ -1,7 +1,17 @@
 """Doors to other processes: ZeroMQ, and a twin in memory with the same behaviour."""
 
-from pslib.transport.link import ClientLink, ServerLink, Transport
+from pslib.transport.keys import Keys, read_keys
+from pslib.transport.link import ClientLink, Peer, ServerLink, Transport
 from pslib.transport.memory_link import MemoryTransport
 from pslib.transport.zmq_link import ZmqTransport
 
-__all__ = ["ClientLink", "MemoryTransport", "ServerLink", "Transport", "ZmqTransport"]
+__all__ = [
+    "ClientLink",
+    "Keys",
+    "MemoryTransport",
+    "Peer",
+    "ServerLink",
+    "Transport",
+    "ZmqTransport",
+    "read_keys",
+]

@@ -7,7 +7,22 @@ from typing import Protocol
 
 from pslib.protocol.codec import Buffer
 
-__all__ = ["ClientLink", "ServerLink", "Transport"]
+__all__ = ["ClientLink", "Peer", "ServerLink", "Transport"]
+
+
+class Peer(bytes):
+    """The identity of a connection, and the role of the key that it was opened with.
+
+    A network without keys gives plain bytes: it knows no roles.
+    """
+
+    role: str
+
+    def __new__(cls, identity: bytes, role: str) -> Peer:
+        """Identity and role."""
+        peer = super().__new__(cls, identity)
+        peer.role = role
+        return peer
 
 
 class ClientLink(Protocol):
@@ -19,6 +34,13 @@ class ClientLink(Protocol):
 
     def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
         """Messages and the addresses they came from; waits for one, for `wake`, or for the timeout."""
+        ...
+
+    def refusals(self) -> list[tuple[str, str]]:
+        """Peers that can't be reached for a reason that has a name, and the reason; each time once.
+
+        A wrong key, or encryption on one side only. The link tries again with the next message.
+        """
         ...
 
     def wake(self) -> None:
@@ -43,7 +65,7 @@ class ServerLink(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that have come, with the identity of their sender."""
+        """Messages that have come, with the identity of their sender: a `Peer` where there are keys."""
         ...
 
     def wake(self) -> None:

@@ -65,6 +65,10 @@ class MemoryClientLink:
         """Answers that have come."""
         return self.mailbox.take(timeout_s)
 
+    def refusals(self) -> list[tuple[str, str]]:
+        """Nobody is refused in memory."""
+        return []
+
     def wake(self) -> None:
         """End a poll in another thread."""
         self.mailbox.wake()

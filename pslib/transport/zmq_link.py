@@ -1,4 +1,4 @@
-"""ZeroMQ links: the one file that imports zmq.
+"""ZeroMQ links; its encryption stands in curve.py beside this file, its warnings in monitor.py.
 
 ROUTER and DEALER only (draft sockets abort the process). ZeroMQ reconnects and finds dead links, but loses
 queued messages in silence when a peer dies: resending is the business of `pslib.protocol.requests`.
@@ -16,11 +16,16 @@ import zmq
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Buffer
+from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
+from pslib.transport.keys import Keys
+from pslib.transport.monitor import Monitor, trouble
 
 __all__ = ["ZmqTransport"]
 
 POLL_BATCH_MAX = 64
 """Messages taken from one socket before others get their turn."""
+POLLS_A_LOOK = 64
+"""A busy link looks this often why some peer is silent; an idle one at each of its polls."""
 
 # option: (value, why)
 _COMMON: dict[int, tuple[int, str]] = {
@@ -39,7 +44,7 @@ _COMMON: dict[int, tuple[int, str]] = {
     zmq.HANDSHAKE_IVL: (10000, "a connection that says nothing is dropped"),
 }
 _ROUTER: dict[int, tuple[int, str]] = {
-    zmq.ROUTER_HANDOVER: (1, "a client that reconnects under its identity is served"),
+    zmq.ROUTER_HANDOVER: (0, "else anybody who guesses an identity gets the answers of its owner"),
     zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
     zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
 }
@@ -78,11 +83,15 @@ class _Waker:
                 os.close(self.fd)
 
 
-def _receive(socket: zmq.Socket[bytes]) -> list[Buffer] | None:
+def _receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
     try:
-        return [frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+        return socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
+
+
+def _buffers(frames: Sequence[zmq.Frame]) -> list[Buffer]:
+    return [frame.buffer for frame in frames]
 
 
 def _send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
@@ -97,7 +106,7 @@ def _send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
 
 def _come(
     poller: zmq.Poller, waker: _Waker, timeout_s: float
-) -> Iterator[tuple[zmq.Socket[bytes], list[Buffer]]]:
+) -> Iterator[tuple[zmq.Socket[bytes], list[zmq.Frame]]]:
     """Messages that have come, and the socket of each; waits for one, for the waker, or for the timeout."""
     for source, _event in poller.poll(max(0, int(timeout_s * 1000))):
         if not isinstance(source, zmq.Socket):
@@ -113,10 +122,16 @@ def _come(
 class ZmqClientLink:
     """One DEALER an address, made when first needed."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
-        self._context, self._limits = context, limits
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, keys: Keys | None = None
+    ) -> None:
+        self._context, self._limits, self._keys = context, limits, keys
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._peers: dict[zmq.Socket[bytes], str] = {}
+        self._monitors: dict[str, Monitor] = {}
+        self._silent: set[str] = set()
+        self._refusals: list[tuple[str, str]] = []
+        self._polls = 0
         self._poller = zmq.Poller()
         self._waker = _Waker(self._poller)
 
@@ -125,6 +140,7 @@ class ZmqClientLink:
         socket = self._sockets.get(peer)
         if socket is None:
             socket = self._connect(peer)
+        self._silent.add(peer)
         _send(socket, frames)
 
     def _connect(self, peer: str) -> zmq.Socket[bytes]:
@@ -132,19 +148,52 @@ class ZmqClientLink:
         for option, (value, _why) in _COMMON.items():
             socket.setsockopt(option, value)
         socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes_max)
+        if self._keys:
+            encrypt_client(socket, self._keys)
+        monitor = Monitor(socket)
         try:
             socket.connect(peer)
         except zmq.ZMQError as error:
+            monitor.close()
             socket.close()
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
-        self._sockets[peer], self._peers[socket] = socket, peer
+        self._sockets[peer], self._peers[socket], self._monitors[peer] = socket, peer, monitor
         self._poller.register(socket, zmq.POLLIN)
         return socket
 
     def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
         """Messages that have come from any peer."""
-        came = _come(self._poller, self._waker, timeout_s)
-        return [(self._peers[socket], frames) for socket, frames in came]
+        came = [
+            (self._peers[socket], _buffers(frames))
+            for socket, frames in _come(self._poller, self._waker, timeout_s)
+        ]
+        self._silent.difference_update([peer for peer, _frames in came])
+        self._polls += 1
+        if self._silent and (not came or self._polls % POLLS_A_LOOK == 0):
+            self._look()
+        return came
+
+    def _look(self) -> None:
+        """See why the silent are silent; ZeroMQ gives up for good on some, so their sockets are not kept."""
+        role = self._keys.role if self._keys else None
+        for peer in tuple(self._silent):
+            reason = trouble(self._monitors[peer], peer, role)
+            if reason is not None:
+                self._refusals.append((peer, reason))
+                self._disconnect(peer)
+
+    def _disconnect(self, peer: str) -> None:
+        socket = self._sockets.pop(peer)
+        self._silent.discard(peer)
+        self._poller.unregister(socket)
+        del self._peers[socket]
+        self._monitors.pop(peer).close()
+        socket.close(linger=0)
+
+    def refusals(self) -> list[tuple[str, str]]:
+        """Peers that could not be connected, and why."""
+        told, self._refusals = self._refusals, []
+        return told
 
     def wake(self) -> None:
         """End a poll in another thread."""
@@ -152,23 +201,33 @@ class ZmqClientLink:
 
     def close(self) -> None:
         """Close all sockets; queued messages are dropped."""
-        for socket in self._sockets.values():
-            socket.close(linger=0)
+        for peer in tuple(self._sockets):
+            self._disconnect(peer)
         self._waker.close()
 
 
 class ZmqServerLink:
     """One ROUTER."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        limits: Limits,
+        keys: Keys | None = None,
+    ) -> None:
+        self._monitor: Monitor | None = None
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in (_COMMON | _ROUTER).items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
+        if keys:
+            encrypt_server(self._socket, keys)
+            self._monitor = Monitor(self._socket)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
-            self._socket.close()
+            self._close(linger_ms=0)
             raise ConfigurationError(
                 f"can't listen on {address}: {error}; choose another port or 0 for any free one"
             ) from error
@@ -183,8 +242,14 @@ class ZmqServerLink:
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that have come."""
-        came = _come(self._poller, self._waker, timeout_s)
-        return [(bytes(frames[0]), frames[1:]) for _socket, frames in came]
+        came: list[tuple[bytes, list[Buffer]]] = []
+        for _socket, frames in _come(self._poller, self._waker, timeout_s):
+            peer = frames[0].bytes if self._monitor is None else peer_of(frames[0])
+            if peer is not None:
+                came.append((peer, _buffers(frames[1:])))
+        if self._monitor is not None:
+            self._monitor.count_failures(self.address)
+        return came
 
     def wake(self) -> None:
         """End a poll in another thread."""
@@ -192,8 +257,13 @@ class ZmqServerLink:
 
     def close(self) -> None:
         """Stop listening; give what is queued a moment to leave."""
-        self._socket.close(linger=500)
+        self._close(linger_ms=500)
         self._waker.close()
+
+    def _close(self, linger_ms: int) -> None:
+        if self._monitor is not None and not self._socket.closed:
+            self._monitor.close()
+        self._socket.close(linger=linger_ms)
 
 
 def is_loopback(address: str) -> bool:
@@ -220,7 +290,9 @@ class ZmqTransport:
     insecure_network : bool
         Whether to listen beyond this machine without encryption; must be said by name.
     io_threads : int
-        Threads of ZeroMQ that move bytes.
+        Threads of ZeroMQ that move bytes, and encrypt them.
+    keys : Keys or None
+        Encrypt all links, and let only known keys connect; None encrypts nothing.
     """
 
     def __init__(
@@ -228,24 +300,34 @@ class ZmqTransport:
         limits: Limits = _LIMITS,
         insecure_network: bool = False,
         io_threads: int = 1,
+        keys: Keys | None = None,
     ) -> None:
-        self._limits, self._insecure = limits, insecure_network
+        self._limits, self._insecure, self._keys = limits, insecure_network, keys
+        self._zap: ZapHandler | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
 
     def connect(self) -> ZmqClientLink:
         """A link that asks."""
-        return ZmqClientLink(self._context, self._limits)
+        return ZmqClientLink(self._context, self._limits, self._keys)
 
     def listen(self, address: str) -> ZmqServerLink:
         """A link that answers; ConfigurationError when the address is taken or open to the network."""
-        if not self._insecure and not is_loopback(address):
+        if self._keys is None and not self._insecure and not is_loopback(address):
             raise ConfigurationError(
-                f"refused to listen on {address}: it is open to the network and pslib does not encrypt yet; "
-                "on a private network say --insecure-network"
+                f"refused to listen on {address}: other machines reach it and there are no keys; make some "
+                "with pslib keys make and give --keys, or on a private network say --insecure-network"
             )
-        return ZmqServerLink(self._context, address, self._limits)
+        if self._keys and not self._keys.listens:
+            raise ConfigurationError(
+                f"refused to listen on {address}: this key is a {self._keys.role}'s; give server.keys"
+            )
+        if self._keys and self._zap is None:
+            self._zap = ZapHandler(self._context, self._keys.allowed)
+        return ZmqServerLink(self._context, address, self._limits, self._keys)
 
     def close(self) -> None:
         """End the threads of ZeroMQ when all links are closed; answers still queued get their moment."""
+        if self._zap is not None:
+            self._zap.close()
         self._context.destroy(linger=0)

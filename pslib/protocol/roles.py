@@ -1,0 +1,91 @@
+"""Who may ask what: a pure table of message kinds and roles.
+
+A cluster with keys knows the role of every connection from the key that it was opened with (see
+`pslib.transport.curve`), and both sessions refuse, in one line and before anything else looks at the message,
+what the role may not ask. A network without keys knows nobody, and everybody may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pslib.protocol.messages import (
+    Adopt,
+    EndLease,
+    Erase,
+    Failure,
+    Heartbeat,
+    JobResult,
+    Leave,
+    Load,
+    Maintain,
+    Message,
+    NextLease,
+    OpenJob,
+    Pull,
+    Push,
+    Register,
+    Release,
+    Save,
+    Setup,
+    Stats,
+    Status,
+    Stop,
+)
+
+__all__ = ["ALLOWED", "ROLES", "refusal"]
+
+ROLES = ("server", "trainer", "reader", "admin")
+"""A server's key is the coordinator's too."""
+
+_EVERYBODY = frozenset(ROLES)
+_TRAINING = frozenset({"trainer", "admin"})
+_MEMBERS = frozenset({"server", "trainer", "admin"})
+_ADMIN = frozenset({"server", "admin"})
+
+ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
+    {
+        Pull: _EVERYBODY,
+        Stats: _EVERYBODY,
+        Status: _EVERYBODY,
+        JobResult: _EVERYBODY,
+        Setup: _TRAINING,
+        Push: _TRAINING,
+        Erase: _TRAINING,
+        Maintain: _TRAINING,
+        Save: _TRAINING,
+        Load: _TRAINING,
+        OpenJob: _TRAINING,
+        NextLease: _TRAINING,
+        EndLease: _TRAINING,
+        Register: _MEMBERS,
+        Heartbeat: _MEMBERS,
+        Leave: _MEMBERS,
+        Release: _ADMIN,
+        Adopt: _ADMIN,
+        Stop: _ADMIN,
+    }
+)
+"""Roles that may send a request; kinds that are missing here are answers, or nobody's to ask."""
+
+
+def refusal(role: str | None, message: Message) -> Failure | None:
+    """Why a connection of this role may not ask this; None when it may.
+
+    Parameters
+    ----------
+    role : str or None
+        One of `ROLES`; None where the network has no keys.
+    message : Message
+        The request.
+    """
+    if role is None:
+        return None
+    allowed = ALLOWED.get(type(message), frozenset())
+    if role not in allowed:
+        who = " or ".join(one for one in ROLES if one in allowed) or "nobody"
+        return Failure("forbidden", f"{message.kind} is for {who}; this key is a {role}'s, give another")
+    if isinstance(message, Register | Heartbeat | Leave) and role not in (message.role, "admin"):
+        return Failure("forbidden", f"a {role}'s key can't be a {message.role!r:.80} of the cluster")
+    return None

@@ -1,0 +1,149 @@
+"""Why a connection does not come about: events of ZeroMQ as errors with names.
+
+A wrong key, or encryption on one side only, is a silent hang in ZeroMQ: messages wait for a connection that
+never comes. What goes wrong is told on the monitor of a socket, and only there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket as sockets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+__all__ = ["Monitor", "mechanism_at", "trouble"]
+
+log = logging.getLogger("pslib")
+EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+SUSPICIOUS = 3
+"""A server that dies in a handshake fails one of them; a wrong key fails them all, 20 a second."""
+PROBE_S = 0.3
+"""How long to wait for a greeting: one round trip."""
+GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0"
+"""Signature and version of ZMTP 3.0 (https://rfc.zeromq.org/spec/23). Whoever hears them sends all of his own
+greeting; with a mechanism after them, he would hang up first where it is not his."""
+GREETING_BYTES = 64
+"""Signature, version, 20 bytes of mechanism, as-server, filler."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Monitor:
+    """The events of one socket.
+
+    Its pipe is without bound: a full one would hold up the thread of ZeroMQ that moves all bytes. So `events`
+    must be called now and then.
+
+    Attributes
+    ----------
+    watched : zmq.Socket
+    failures : int
+        Handshakes that have failed since the last one that did not.
+    refused : int
+        All that have failed, of a socket that listens.
+    """
+
+    watched: zmq.Socket[bytes]
+    failures: int = 0
+    refused: int = 0
+    _pipe: zmq.Socket[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        address = f"inproc://pslib-monitor-{next(_numbers)}"
+        self.watched.monitor(address, EVENTS)
+        self._pipe = self.watched.context.socket(zmq.PAIR)
+        self._pipe.rcvhwm = 0
+        self._pipe.linger = 0
+        self._pipe.connect(address)
+
+    def events(self) -> Iterator[zmq.Event]:
+        """What has happened since the last call."""
+        assert self._pipe is not None
+        with suppress(zmq.Again):
+            while True:
+                event = zmq.Event(parse_monitor_message(self._pipe.recv_multipart(zmq.NOBLOCK))["event"])
+                self.failures = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self.failures + 1
+                yield event
+
+    def count_failures(self, address: str) -> None:
+        """Of a socket that listens: say how many could not connect, ever more rarely."""
+        before = self.refused
+        failed = sum(event != zmq.EVENT_HANDSHAKE_SUCCEEDED for event in self.events())
+        self.refused += failed
+        if failed and (before == 0 or len(str(before)) < len(str(self.refused))):
+            log.warning(
+                "pslib: %s has refused %d connections: no key, an unknown one, or no ZeroMQ at all",
+                address,
+                self.refused,
+            )
+
+    def close(self) -> None:
+        """Before the socket is closed."""
+        if self._pipe is not None:
+            self.watched.disable_monitor()
+            self._pipe.close(linger=0)
+            self._pipe = None
+
+
+def trouble(monitor: Monitor, address: str, role: str | None) -> str | None:
+    """What keeps this process from the server at ``address``, to be read after its name; None: nothing known.
+
+    Parameters
+    ----------
+    monitor : Monitor
+        Of the socket that is connected there.
+    address : str
+    role : str or None
+        Of this process's key; None when it has none.
+    """
+    for event in list(monitor.events()):
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return (
+                f"it refused this key: it knows no such {role}; use a key of its folder, and start it "
+                "again when the key was added after its start"
+            )
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            return _mismatch(role, "CURVE" if role is None else "NULL")
+    if role is None or monitor.failures < SUSPICIOUS:
+        return None
+    monitor.failures = 0
+    return _mismatch(role, mechanism_at(address))
+
+
+def _mismatch(role: str | None, mechanism: str) -> str | None:
+    if role is None:
+        return "it is encrypted and this process has no key; give it one with --keys, keys= or PSLIB_KEYS"
+    if mechanism == "NULL":
+        return "it speaks without encryption, this cluster is encrypted; is it another cluster's?"
+    if mechanism == "CURVE":
+        return f"it has another server key than this {role}'s file says; is it another cluster's?"
+    return None
+
+
+def mechanism_at(address: str) -> str:
+    """What a server's greeting says of its encryption: "CURVE", "NULL", or "" when nobody greets.
+
+    A server that can't read a client's first message hangs up, and so does a proxy whose server is gone; only
+    the first one greets.
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    with suppress(OSError, ValueError):
+        with sockets.create_connection((host.strip("[]"), int(port)), PROBE_S) as plain:
+            plain.settimeout(PROBE_S)
+            plain.sendall(GREETING)
+            greeting = b""
+            while len(greeting) < GREETING_BYTES and (more := plain.recv(GREETING_BYTES - len(greeting))):
+                greeting += more
+        return greeting[12:32].rstrip(b"\0").decode("ascii", "replace")
+    return ""
