@@ -46,6 +46,7 @@ from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
 from pslib.schema import Schema
 from pslib.tables import TableSpec
+from pslib.wire_format import DENSE_EVERY_MAX
 from rec_models import Model
 
 __all__ = ["Job", "read_job"]
@@ -136,6 +137,15 @@ class OptimizersSection(_Section):
     dense: dict[str, Any] | None = None
 
 
+class WireSection(_Section):
+    """In which types rows, gradients and dense parameters travel; see `pslib.wire_format.WireFormat`."""
+
+    rows: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    gradients: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    dense: Literal["float32", "bfloat16", "float16"] = "float32"
+    dense_every_batches: int = Field(default=1, ge=1, le=DENSE_EVERY_MAX)
+
+
 class TrainingSection(_Section):
     """Numbers of the training loop; see `pslib.trainer.Trainer`."""
 
@@ -146,6 +156,7 @@ class TrainingSection(_Section):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     lease_rows: int | None = Field(default=None, ge=1, le=65536)
     maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
+    wire: WireSection = Field(default_factory=WireSection)
 
 
 class TableSection(_Section):

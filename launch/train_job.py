@@ -77,6 +77,7 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
 
 def _trainer(job: Job, cluster: Cluster) -> Trainer:
     from pslib.trainer import Trainer
+    from pslib.wire_format import WireFormat
 
     training, model = job.training, job.build_model()
     return Trainer(
@@ -90,6 +91,7 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         lease_rows=training.lease_rows,
         table=job.table_of(model),
         maintain_every_batches=training.maintain_every_batches,
+        wire=WireFormat(**training.wire.model_dump()),
         out=None,  # the launcher keeps the records of the run
         progress=False,
     )

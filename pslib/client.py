@@ -19,6 +19,7 @@ from pslib.partition_map import PartitionMap
 from pslib.pending_calls import PendingPull, PendingPush, Pulled
 from pslib.protocol.client_session import ClientSession, Moment, PushName
 from pslib.protocol.codec import Codec
+from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
@@ -166,6 +167,10 @@ class Client:
             if self.endpoint.session:
                 self.endpoint.session.set_map(new_map)
 
+    def nothing_known(self) -> KnownDense:
+        """For a first pull whose dense parameters the next one will know."""
+        return KnownDense(np.empty(0, np.float32), np.zeros(self.joined.map.dense_blocks, np.uint64))
+
     # --- pull and push ------------------------------------------------------------------------------------
 
     def pull(
@@ -177,6 +182,7 @@ class Client:
         time_s: float = 0.0,
         rows_as: str = "float32",
         dense_as: str = "float32",
+        known: KnownDense | None = None,
     ) -> PendingPull:
         """Read rows; creates nothing: an unseen key gives its first value.
 
@@ -190,6 +196,9 @@ class Client:
             The reader's time: weight decay that a row has missed up to ``step`` shows in its answer.
         rows_as, dense_as : str
             How rows and dense parameters travel (`pslib.wire_format`); they arrive as float32.
+        known : KnownDense or None
+            Dense parameters that this client has: blocks that are still the same do not travel again.
+            `nothing_known` at first, then `Pulled.known_dense` of an earlier pull.
         """
         moment = Moment(step, float(time_s))
         used = self.session
@@ -198,7 +207,7 @@ class Client:
         def begin(session: ClientSession, now_s: float) -> int:
             nonlocal used
             used = session
-            return session.pull(now_s, wanted, dense, moment, rows_as, dense_as)
+            return session.pull(now_s, wanted, dense, moment, rows_as, dense_as, known)
 
         taken: list[Pulled] = []
 
@@ -206,7 +215,7 @@ class Client:
             with self.endpoint.lock:
                 if not taken:
                     call = used.pulled(number)
-                    taken.append(Pulled(call.rows, call.dense))
+                    taken.append(Pulled(call.rows, call.dense, call.versions))
             return taken[0]
 
         def settle() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.endpoint import Pending
+from pslib.protocol.calls import NO_VERSIONS
+from pslib.protocol.dense_answer import KnownDense
 
 __all__ = ["PendingPull", "PendingPush", "Pulled"]
 
@@ -17,10 +19,19 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Rows in the order of the keys, and all dense parameters (empty when not asked for)."""
+    """Rows in the order of the keys, and all dense parameters (empty when not asked for).
+
+    ``versions`` are those of the dense blocks, where some were `known`.
+    """
 
     rows: Mapping[str, Rows]
     dense: Rows
+    versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
+
+    @property
+    def known_dense(self) -> KnownDense:
+        """The dense parameters, for the next pull."""
+        return KnownDense(self.dense, self.versions)
 
 
 class PendingPull:

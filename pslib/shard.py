@@ -19,6 +19,7 @@ from cython_ext.store import Store
 from pslib.errors import ConfigurationError
 from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
+from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
@@ -145,7 +146,7 @@ class Shard:
             for store in self.stores.values():
                 store.drop_partition(unit)
         elif self.dense:
-            del self.dense.weights[unit - self.partitions], self.dense.state[unit - self.partitions]
+            self.dense.drop(unit - self.partitions)
         return image
 
     def adopt(self, message: Adopt) -> None:
@@ -237,7 +238,7 @@ class Shard:
         self,
         message: Pull,
         rows: Mapping[str, PackedRows],
-        dense: Mapping[int, NDArray[Any]],
+        dense: DenseAnswer,
         shares: Shares | None = None,
     ) -> Steps[PullPart]:
         """Steps of a pull; see `pslib.shard_serving.pull_steps`."""
@@ -251,9 +252,7 @@ class Shard:
         """Steps of an erase; see `pslib.shard_serving.erase_steps`."""
         return erase_steps(self, message, shares)
 
-    def pull(
-        self, message: Pull, rows: Mapping[str, PackedRows], dense: Mapping[int, NDArray[Any]]
-    ) -> PullPart:
+    def pull(self, message: Pull, rows: Mapping[str, PackedRows], dense: DenseAnswer) -> PullPart:
         """A whole pull at once."""
         return finish(self.pull_steps(message, rows, dense))
 

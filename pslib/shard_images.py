@@ -36,6 +36,7 @@ def image_of(shard: Shard, unit: int, map_version: int) -> Image:
         block = unit - shard.partitions
         content["weights"] = shard.dense.weights[block][None]
         content["state"] = shard.dense.state[block][None]
+        content["version"] = np.array([[shard.dense.versions[block]]], np.uint64)
     return Image(unit, map_version, shard.marks.export(unit), content, keys)
 
 
@@ -128,7 +129,8 @@ def adopt_block(shard: Shard, message: Adopt) -> None:
     start, stop = shard.dense.bounds(block)
     floats = shard.dense.spec.optimizer.initial_state(stop - start).size
     weights = content_of(message, "weights", (1, stop - start))
-    shard.dense.put(block, weights[0], content_of(message, "state", (1, floats))[0])
+    version = int(content_of(message, "version", (1, 1), np.uint64)[0, 0])
+    shard.dense.put(block, weights[0], content_of(message, "state", (1, floats))[0], version)
 
 
 def content_of(message: Adopt, name: str, shape: tuple[int, int], dtype: Any = np.float32) -> NDArray[Any]:

@@ -18,9 +18,10 @@ from cython_ext.hashing import partition_of
 from cython_ext.selection import first_of_others, mark_partitions, split_keys
 from pslib.errors import ConfigurationError
 from pslib.partition_map import units_of_mask
+from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Arrays, Erase, Pull, Push
-from pslib.protocol.packed import PackedRows, floats_of, gradients_of, put_floats
+from pslib.protocol.packed import PackedRows, floats_of, gradients_of
 
 if TYPE_CHECKING:
     from pslib.shard import Shard
@@ -149,7 +150,7 @@ def pull_steps(
     shard: Shard,
     message: Pull,
     rows: Mapping[str, PackedRows],
-    dense: Mapping[int, NDArray[Any]],
+    dense: DenseAnswer,
     shares: Shares | None = None,
 ) -> Steps[PullPart]:
     """Write this shard's rows and blocks into the shared outputs; zeros where it refuses.
@@ -158,7 +159,7 @@ def pull_steps(
     ----------
     shard, message
     rows : mapping of table name to PackedRows
-    dense : mapping of block number to (floats,) of one of `DENSE_TYPES`
+    dense : DenseAnswer
     shares : mapping of table name to KeyShare, or None
         The keys that siblings are not responsible for, when somebody has split them; None: all keys.
     """
@@ -194,9 +195,7 @@ def _pull_slice(
     shard.counters.rows_pulled += mine.keys.size
 
 
-def _pull_dense(
-    shard: Shard, message: Pull, dense: Mapping[int, NDArray[Any]], refused: dict[int, int]
-) -> Steps[None]:
+def _pull_dense(shard: Shard, message: Pull, dense: DenseAnswer, refused: dict[int, int]) -> Steps[None]:
     served = 0
     for block in message.blocks.tolist():
         unit = shard.partitions + block
@@ -204,12 +203,10 @@ def _pull_dense(
             if served >= ROW_FLOATS * shard.slice_rows:
                 served = 0
                 yield
-            put_floats(dense[block], shard.dense.weights[block])
-            served += dense[block].size
+            served += dense.put(block, shard.dense.weights[block], shard.dense.versions[block])
         elif shard.is_responsible(unit):
             refused |= shard.refusals([unit])
-            if block in dense:
-                dense[block][:] = 0
+            dense.refuse(block)
 
 
 # --- push and erase ----------------------------------------------------------------------------------------

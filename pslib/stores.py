@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +55,9 @@ class DenseBlocks:
         self.size = -(-spec.length // blocks)
         self.weights: dict[int, FloatRows] = {}
         self.state: dict[int, FloatRows] = {}
+        self.versions: dict[int, int] = {}
+        """Of each block: rises by one with each step. It begins at a number that follows from the first
+        weights, so that blocks of two lives of a server are not taken for the same."""
         self._hyperparameters = spec.optimizer.hyperparameters()
         self._modifiers = spec.optimizer.modifiers()
         self._corrections = spec.optimizer.corrections()
@@ -61,14 +66,23 @@ class DenseBlocks:
         """First and last-but-one element of a block."""
         return min(block * self.size, self.spec.length), min((block + 1) * self.size, self.spec.length)
 
-    def put(self, block: int, weights: FloatRows, state: FloatRows | None = None) -> None:
-        """Own a block with these weights; a fresh state when none is given."""
+    def put(
+        self, block: int, weights: FloatRows, state: FloatRows | None = None, version: int | None = None
+    ) -> None:
+        """Own a block with these weights; a fresh state when none is given, and a version of its own."""
         self.weights[block] = np.array(weights, np.float32)
+        first = (zlib.crc32(self.weights[block].tobytes()) | 1) << 32
+        self.versions[block] = self.versions.get(block, first - 1) + 1 if version is None else version
         fresh = self.spec.optimizer.initial_state(weights.size)
         self.state[block] = fresh if state is None else np.array(state, np.float32)
 
+    def drop(self, block: int) -> None:
+        """Stop owning a block."""
+        del self.weights[block], self.state[block], self.versions[block]
+
     def apply(self, block: int, gradient: FloatRows) -> None:
         """One optimizer step of one block."""
+        self.versions[block] += 1
         apply_dense(
             self.spec.optimizer.kind,
             self._hyperparameters,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["DENSE_TYPES", "ROW_TYPES", "WireFormat", "check_type"]
+__all__ = ["DENSE_TYPES", "FLOAT32", "ROW_TYPES", "WireFormat", "check_type"]
 
 ROW_TYPES: Mapping[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -26,6 +27,9 @@ ROW_TYPES: Mapping[str, np.dtype[Any]] = {
 
 DENSE_TYPES: Mapping[str, np.dtype[Any]] = {name: kind for name, kind in ROW_TYPES.items() if name != "int8"}
 """Types of dense parameters and their gradients: one scale for a whole block would lose its small numbers."""
+
+DENSE_EVERY_MAX = 1 << 16
+"""Far more batches than anybody would train on the same dense parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,9 @@ class WireFormat:
     dense : {"float32", "bfloat16", "float16"}
         Dense parameters, and their gradients with error feedback: what rounding cuts off one gradient is
         added to the next.
+    dense_every_batches : int
+        Dense parameters are pulled for every so many batches and are that much older in between; their
+        gradients are pushed for every batch all the same.
 
     Raises
     ------
@@ -51,6 +58,7 @@ class WireFormat:
     rows: str = "float32"
     gradients: str = "float32"
     dense: str = "float32"
+    dense_every_batches: int = 1
 
     def __post_init__(self) -> None:
         problems = [
@@ -62,6 +70,10 @@ class WireFormat:
             )
             if not isinstance(kind, str) or kind not in known
         ]
+        every = self.dense_every_batches
+        if not isinstance(every, Integral) or isinstance(every, bool) or not 1 <= every <= DENSE_EVERY_MAX:
+            expected = f"a whole number in 1..{DENSE_EVERY_MAX}"
+            problems.append(f"wire.dense_every_batches: expected {expected}, got {every!r}")
         if problems:
             raise ConfigurationError(*problems)
 
@@ -72,6 +84,10 @@ class WireFormat:
         if unknown := sorted(set(plain) - set(known)):
             raise ConfigurationError(f"wire: unknown {unknown[0]!r}; it takes {', '.join(known)}")
         return WireFormat(**plain)
+
+
+FLOAT32 = WireFormat()
+"""Everything as it is."""
 
 
 def check_type(what: str, name: str, known: Mapping[str, Any]) -> None:

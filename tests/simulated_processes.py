@@ -14,6 +14,7 @@ from pslib.initializers import Constant
 from pslib.optimizers import SGD
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
+from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
 from pslib.protocol.packed import PackedRows, pack_gradients
@@ -167,6 +168,9 @@ class Trainer(Asker):
         self.lost = False
         self._rows_as = world.random.choice(["float32", "bfloat16", "float16"])
         self._gradients_as = world.random.choice(["float32", "bfloat16", "float16"])
+        self._known: KnownDense | None = None
+        if world.random.random() < 0.7:
+            self._known = KnownDense(np.empty(0, np.float32), np.zeros(DENSE_BLOCKS, np.uint64))
         self._epochs: dict[int, int] = {}
         self._calls: dict[int, Op | Callable[[Any], None]] = {}
         self._refused: list[Op] = []
@@ -240,8 +244,21 @@ class Trainer(Asker):
     def _pull(self) -> None:
         keys, check = self.world.history.expectation(self.world.random)
         dense_as = "float32" if self._rows_as == "float32" else "float16"  # exact up to 2048
-        call = self.session.pull(self.world.now_s, keys, dense=True, rows_as=self._rows_as, dense_as=dense_as)
-        self._calls[call] = check
+        call = self.session.pull(
+            self.world.now_s,
+            keys,
+            dense=True,
+            rows_as=self._rows_as,
+            dense_as=dense_as,
+            known=self._known,
+        )
+
+        def pulled(result: Any) -> None:
+            check(result)
+            if self._known:
+                self._known = KnownDense(result.dense, result.versions)
+
+        self._calls[call] = pulled
 
     def answered(self, ticket: int, message: Message) -> None:
         if not self.session.receive(self.world.now_s, ticket, message):

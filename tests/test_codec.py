@@ -154,7 +154,7 @@ class TestGoldenBytes:
         )
         assert [bytes(frame).hex() for frame in CODEC.encode(2**64 - 1, answer)] == [
             "9603a464656d6fa650756c6c6564cfffffffffffffffff"
-            "9291a46974656d909493a26634010292a266340092a275340192a2753201",
+            "9391a46974656d90909493a26634010292a266340092a275340192a2753201",
             "0000c03f00000040",
             "",
             "03000000",
@@ -232,7 +232,7 @@ def _header(**changes: Any) -> bytes:
         "cluster": "demo",
         "kind": "Pull",
         "request_id": 1,
-        "values": [["t"], 0, 0.0, "float32", "bfloat16"],
+        "values": [["t"], 0, 0.0, "float32", "bfloat16", []],
         "arrays": [["u8", 1], ["u4", 0]],
     }
     return msgpack.packb(list((parts | changes).values()))
@@ -264,7 +264,7 @@ class TestWhatIsNotAMessage:
             ({"request_id": 1.0}, "request_id"),
             ({"values": None}, "expected lists of values"),
             ({"values": []}, "keys: expected a list of names"),
-            ({"values": [["t"], 0, 0.0, "float32", "int8", 1]}, "more fields than the message has"),
+            ({"values": [["t"], 0, 0.0, "float32", "int8", [], 1]}, "more fields than the message has"),
             ({"values": [["t"], 0, 0]}, "time_s: expected float, got int"),
             ({"values": [["t"], 0, 0.0, 1]}, "rows_as: expected str, got int"),
             ({"values": [["t"], 0, float("nan")]}, "time_s: expected a finite number, got nan"),
@@ -285,7 +285,7 @@ class TestWhatIsNotAMessage:
             ({"arrays": [["u8", 1, 1], ["u4", 0]]}, "keys: expected 1-d uint64"),
             ({"arrays": [["i8", 1], ["u4", 0]]}, "keys: expected 1-d uint64"),
             (
-                {"kind": "Pulled", "values": [["t"], []], "arrays": [["u4", 1, 2], ["f4", 0]]},
+                {"kind": "Pulled", "values": [["t"], [], []], "arrays": [["u4", 1, 2], ["f4", 0]]},
                 "rows: expected 2-d float32 or uint16 or float16 or int8",
             ),
         ],

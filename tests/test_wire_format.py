@@ -290,3 +290,11 @@ def test_gradients_that_have_no_size_travel_too(kind: str, rows: np.ndarray) -> 
     back = pack_gradients(np.arange(len(rows), dtype=np.uint64), rows, kind, 1).floats()
     np.testing.assert_array_equal(np.isfinite(back), np.isfinite(rows))
     assert (back[rows == 0] == 0).all()
+
+
+@pytest.mark.parametrize("every", [0, 1.5, True, 1 << 17])
+def test_how_often_dense_parameters_are_pulled_is_a_whole_number(every: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"wire.dense_every_batches: expected a whole number in 1\.\."
+    ):
+        WireFormat(dense_every_batches=every)

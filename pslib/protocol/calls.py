@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import AccessError, ConfigurationError, MemoryLimitError, PslibError, UnavailableError
+from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
 
@@ -25,6 +26,7 @@ __all__ = [
     "PushName",
 ]
 
+NO_VERSIONS = np.empty(0, np.uint64)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 
@@ -93,6 +95,8 @@ class PullCall:
     started_s: float = 0.0
     rows_as: str = "float32"
     dense_as: str = "float32"
+    known: KnownDense | None = None
+    versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
     open_parts: int = 0
 
 
@@ -162,7 +166,8 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
     keys = {table: keys_of(call, table, some) for table, some in part.places.items()}
     step, time_s = call.moment.step, call.moment.time_s
     if isinstance(call, PullCall):
-        return Pull(keys, part.blocks, step, time_s, call.rows_as, call.dense_as)
+        known = {VERSIONS: call.known.versions[part.blocks]} if call.known and part.blocks.size else {}
+        return Pull(keys, part.blocks, step, time_s, call.rows_as, call.dense_as, known)
     name = call.name
     named = (name.stream, name.number, name.epoch, floor, call.home)
     if isinstance(call, MaintainCall):

@@ -38,8 +38,10 @@ from pslib.protocol.calls import (
     keys_of,
     message_of,
 )
+from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
-from pslib.protocol.packed import PackedRows, floats_of, rows_of
+from pslib.protocol.packed import PackedRows
+from pslib.protocol.pulled_parts import pulled_fits, store_pulled
 from pslib.protocol.requests import RequestTable
 from pslib.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 
@@ -107,15 +109,30 @@ class ClientSession:
         moment: Moment = BEGINNING,
         rows_as: str = "float32",
         dense_as: str = "float32",
+        known: KnownDense | None = None,
     ) -> int:
-        """Ask for rows (and all dense parameters); return the call's number. Keys may repeat."""
+        """Ask for rows (and all dense parameters); return the call's number. Keys may repeat.
+
+        Of dense parameters that are ``known`` only blocks that have changed travel.
+        """
         self._check_tables(keys)
         check_type("rows_as", rows_as, ROW_TYPES)
         check_type("dense_as", dense_as, DENSE_TYPES)
         rows = {name: np.empty((array.size, self.dims[name]), np.float32) for name, array in keys.items()}
         vector = np.empty(self.dense_length if dense else 0, np.float32)
-        call = PullCall(keys, rows, vector, moment, now_s, rows_as, dense_as)
+        call = PullCall(keys, rows, vector, moment, now_s, rows_as, dense_as, known if dense else None)
+        if call.known:
+            self._check_known(call.known)
+            call.versions = np.zeros(self.map.dense_blocks, np.uint64)
         return self._begin(now_s, call, self._all_blocks() if dense else NO_BLOCKS)
+
+    def _check_known(self, known: KnownDense) -> None:
+        shapes = known.versions.shape, known.vector.shape
+        if shapes[0] != (self.map.dense_blocks,) or (
+            shapes[1] != (self.dense_length,) and known.versions.any()
+        ):
+            expected = f"({self.map.dense_blocks},) versions of ({self.dense_length},) floats"
+            raise ConfigurationError(f"known dense parameters: expected {expected}, got {shapes}")
 
     def push(
         self,
@@ -292,7 +309,7 @@ class ClientSession:
             self._finish(part.call, UnavailableError(f"{text} what it was asked; is it of another version?"))
             return True
         if isinstance(message, Pulled) and isinstance(call, PullCall):
-            self._store(call, part, message)
+            store_pulled(call, part, message, self._bounds)
         if message.refused_units.size:
             self._go_on(now_s, call, part, message)
         if call.open_parts == 0 and part.call in self._calls:
@@ -306,16 +323,7 @@ class ClientSession:
             return False
         if not isinstance(call, PullCall) or isinstance(message, Pushed):
             return not isinstance(call, PullCall) and isinstance(message, Pushed)
-        if set(message.rows) != set(part.places) or not set(message.row_scales) <= set(part.places):
-            return False
-        for name, some in part.places.items():
-            size, rows = call.keys[name].size if some is None else some.size, rows_of(message, name)
-            if rows.problem(size, self.dims[name]) or rows.values.dtype != ROW_TYPES[call.rows_as]:
-                return False
-        floats = sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
-        return message.dense.size == floats and (
-            not floats or message.dense.dtype == DENSE_TYPES[call.dense_as]
-        )
+        return pulled_fits(call, part, message, self.dims, self._bounds)
 
     def expire(self, ticket: int, waited_s: float) -> bool:
         """A part has not been answered in time: its call fails. False for tickets of others."""
@@ -326,18 +334,6 @@ class ClientSession:
         text = f"waited {waited_s:.0f} s for server {part.server} at {address}: no answer; is it alive?"
         self._finish(part.call, WaitTimeoutError(text))
         return True
-
-    def _store(self, call: PullCall, part: Part, message: Pulled) -> None:
-        for name, some in part.places.items():
-            if some is None:
-                call.rows[name] = rows_of(message, name).floats()
-            else:
-                rows_of(message, name).write_to(call.rows[name], some)
-        start, dense = 0, floats_of(message.dense)
-        for block in part.blocks.tolist():
-            first, last = self._bounds(block)
-            call.dense[first:last] = dense[start : start + last - first]
-            start += last - first
 
     def _go_on(self, now_s: float, call: Call, part: Part, message: Pulled | Pushed) -> None:
         """Send what was refused to the owners that the refusal names."""

@@ -78,7 +78,8 @@ class Pull(Message):
     """Read rows and dense blocks; creates nothing.
 
     ``step`` and ``time_s`` are the reader's time: weight decay that a row has missed shows in the answer.
-    ``rows_as`` (one of `ROW_TYPES`) and ``dense_as`` (of `DENSE_TYPES`) say how they are to travel.
+    ``rows_as`` (one of `ROW_TYPES`) and ``dense_as`` (of `DENSE_TYPES`) say how they are to travel, ``known``
+    which version of each block the client has already (`KnownDense`).
     """
 
     keys: Arrays = arrays(np.uint64)
@@ -87,6 +88,7 @@ class Pull(Message):
     time_s: float = 0.0
     rows_as: str = "float32"
     dense_as: str = "float32"
+    known: Arrays = no_arrays(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Pulled(Message):
     refused_units: NDArray[np.uint32] = array(np.uint32)
     refused_owners: NDArray[np.uint16] = array(np.uint16)
     row_scales: Arrays = no_arrays(np.float32)
+    dense_versions: Arrays = no_arrays(np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,9 @@ def request_problem(message: Pull | Push) -> str:
     ):
         if name not in known:
             return f"{what}: expected one of {', '.join(known)}, got {name[:80]!r}"
+    sizes = {name: array.size for name, array in message.known.items()}
+    if sizes not in ({}, {"versions": message.blocks.size}):
+        return f"known: expected {message.blocks.size} versions of dense blocks or nothing, got {sizes}"
     return ""
 
 

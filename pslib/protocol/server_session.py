@@ -15,6 +15,7 @@ import numpy as np
 from cython_ext.selection import split_keys
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.messages import (
     Adopt,
     Done,
@@ -39,7 +40,7 @@ from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
 from pslib.shard import PullPart, PushPart, Shard
 from pslib.shard_serving import KeyShare
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.wire_format import ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
 
@@ -213,12 +214,7 @@ class ServerSession:
         for name, keys in message.keys.items():
             job.rows[name] = PackedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
         if first.dense and message.blocks.size:
-            bounds = [first.dense.bounds(block) for block in message.blocks.tolist()]
-            job.dense = np.empty(sum(stop - start for start, stop in bounds), DENSE_TYPES[message.dense_as])
-            at = 0
-            for block, (start, stop) in zip(message.blocks.tolist(), bounds, strict=True):
-                job.dense_views[block] = job.dense[at : at + stop - start]
-                at += stop - start
+            job.dense = DenseAnswer.to(message, first.dense.bounds)
 
     def _answer(self, job: Job) -> Message:
         results = [job.results[index] for index in sorted(job.results)]
@@ -240,7 +236,8 @@ class ServerSession:
         if isinstance(job.message, Pull):
             scales = {name: rows.scales for name, rows in job.rows.items() if rows.scales.size}
             values = {name: rows.values for name, rows in job.rows.items()}
-            return Pulled(values, job.dense, units, owners, scales)
+            dense, versions = job.dense.frames()
+            return Pulled(values, dense, units, owners, scales, versions)
         return Pushed(units, owners)
 
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pslib.errors import CheckpointError, MemoryLimitError, PslibError
 from pslib.protocol.counters import STORE_COUNTERS
+from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
@@ -48,7 +46,7 @@ class Job:
         Those that have a part in it.
     shares : mapping of shard to table to KeyShare
         Keys by shard, split once; a shard that is not in it looks at all keys.
-    rows, dense, dense_views
+    rows, dense
         Shared outputs of a pull.
     results : dict of int to outcome
         What shards have done.
@@ -60,8 +58,7 @@ class Job:
     shards: tuple[int, ...] = (0,)
     shares: Mapping[int, Mapping[str, KeyShare]] = field(default_factory=dict)
     rows: dict[str, PackedRows] = field(default_factory=dict)
-    dense: NDArray[Any] = field(default_factory=lambda: np.empty(0, np.float32))
-    dense_views: dict[int, NDArray[Any]] = field(default_factory=dict)
+    dense: DenseAnswer = field(default_factory=DenseAnswer)
     results: dict[int, Any] = field(default_factory=dict)
 
     @property
@@ -102,7 +99,7 @@ def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
 def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
     message, shares = job.message, job.shares.get(shard.index)
     if isinstance(message, Pull):
-        return (yield from shard.pull_steps(message, job.rows, job.dense_views, shares))
+        return (yield from shard.pull_steps(message, job.rows, job.dense, shares))
     if isinstance(message, Push):
         return (yield from shard.push_steps(message, shares))
     if isinstance(message, Erase):

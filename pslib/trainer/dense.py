@@ -1,4 +1,4 @@
-"""Dense parameters as one flat vector: what travels, and views of it by name: what the model sees."""
+"""Dense parameters as one flat vector, which travels, and views of it by name, which the model sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DenseLayout"]
+from cython_ext.packing import pack_with_feedback
+from pslib.client import Client, Pulled
+from pslib.wire_format import DENSE_TYPES, WireFormat
+
+__all__ = ["DenseLayout", "DensePulls", "ErrorFeedback"]
 
 
 class DenseLayout:
@@ -44,3 +48,58 @@ class DenseLayout:
     def describe(self) -> list[dict[str, Any]]:
         """Name and shape of each, for the manifest."""
         return [{"name": name, "shape": list(shape)} for name, shape in self.shapes.items()]
+
+
+class ErrorFeedback:
+    """Dense gradients in 16 bits: what rounding cuts off one gradient is added to the next.
+
+    So what is applied over many batches is their sum, however small a gradient is beside the weight of its
+    block. What is left when a trainer ends, less than one rounding step a number, is lost.
+
+    Parameters
+    ----------
+    length : int
+        Dense parameters.
+    kind : str
+        Of `DENSE_TYPES`; float32 is passed on as it is.
+    """
+
+    def __init__(self, length: int, kind: str) -> None:
+        self._dtype = DENSE_TYPES[kind]
+        self._residual = np.zeros(0 if kind == "float32" else length, np.float32)
+
+    def packed(self, gradient: NDArray[np.float32]) -> NDArray[Any]:
+        """A new vector, as it travels."""
+        if self._dtype == np.float32:
+            return gradient
+        out = np.empty(gradient.size, self._dtype)
+        pack_with_feedback(gradient, self._residual, out)
+        return out
+
+
+class DensePulls:
+    """When dense parameters are asked for, and what a batch reads in between.
+
+    `ask` is called in the puller's thread, `arrived` in the computing one, both in the order of batches.
+
+    Parameters
+    ----------
+    client : Client
+    wire : WireFormat
+    """
+
+    def __init__(self, client: Client, wire: WireFormat) -> None:
+        self._wire, self._batches = wire, 0
+        self._known = client.nothing_known()
+
+    def ask(self) -> dict[str, Any]:
+        """Arguments of the next pull."""
+        wants = self._batches % self._wire.dense_every_batches == 0
+        self._batches += 1
+        return {"dense": wants, "dense_as": self._wire.dense, "known": self._known if wants else None}
+
+    def arrived(self, pulled: Pulled) -> NDArray[np.float32]:
+        """The dense parameters of the batch whose pull has come: its own, or the last ones before it."""
+        if pulled.versions.size:
+            self._known = pulled.known_dense
+        return self._known.vector

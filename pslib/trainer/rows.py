@@ -17,8 +17,10 @@ from pslib.client import Client, PendingPull, PendingPush
 from pslib.protocol.client_session import Moment, PushName
 from pslib.push_counts import batch_counts
 from pslib.tables import TableSpec
+from pslib.trainer.dense import DensePulls, ErrorFeedback
 from pslib.trainer.jobs import HeldLease
 from pslib.trainer.steps import LeasePlan
+from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Gradients", "PendingRows", "PulledRows", "RowSource", "ServerRows"]
 
@@ -80,10 +82,11 @@ class RowSource(Protocol):
 class _ServerPull:
     table: str
     pending: PendingPull
+    dense: DensePulls
 
     def wait(self) -> PulledRows:
         pulled = self.pending.wait()
-        return PulledRows(pulled.rows[self.table], pulled.dense)
+        return PulledRows(pulled.rows[self.table], self.dense.arrived(pulled))
 
 
 class ServerRows:
@@ -94,16 +97,26 @@ class ServerRows:
     client : Client
     table : TableSpec
         The table that batches name.
+    wire : WireFormat
+        How rows, gradients and dense parameters travel.
     """
 
-    def __init__(self, client: Client, table: TableSpec) -> None:
-        self._client, self._table = client, table
+    def __init__(self, client: Client, table: TableSpec, wire: WireFormat = FLOAT32) -> None:
+        self._client, self._table, self._wire = client, table, wire
+        self._dense = DensePulls(client, wire)
+        self._feedback = ErrorFeedback(client.session.dense_length, wire.dense)
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
         """Rows and all dense parameters."""
         name = self._table.name
-        pending = self._client.pull({name: batch.keys}, True, step=moment.step, time_s=moment.time_s)
-        return _ServerPull(name, pending)
+        pending = self._client.pull(
+            {name: batch.keys},
+            step=moment.step,
+            time_s=moment.time_s,
+            rows_as=self._wire.rows,
+            **self._dense.ask(),
+        )
+        return _ServerPull(name, pending, self._dense)
 
     def push(
         self, batch: Batch, pulled: PulledRows, gradients: Gradients, name: PushName, moment: Moment
@@ -113,12 +126,13 @@ class ServerRows:
         counts = batch_counts(batch) if self._table.takes_counts else None
         return self._client.push(
             {table: (batch.keys, gradients.rows)},
-            gradients.dense,
+            self._feedback.packed(gradients.dense),
             name,
             step=moment.step,
             time_s=moment.time_s,
             shows={table: counts.shows} if counts else None,
             clicks={table: counts.clicks} if counts else None,
+            gradients_as=self._wire.gradients,
         )
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:

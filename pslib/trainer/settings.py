@@ -9,6 +9,7 @@ from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer
 from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.model import TrainableModel
+from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["TrainerSettings", "table_of"]
 
@@ -41,6 +42,7 @@ class TrainerSettings:
     seed: int = 0
     lease_rows: int | None = None
     maintain_every_batches: int = 0
+    wire: WireFormat = FLOAT32
 
     def __post_init__(self) -> None:
         ranges = [

@@ -37,6 +37,7 @@ from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import TrainerSettings, table_of
 from pslib.trainer.staleness import StalenessBound
 from pslib.trainer.steps import LeasePlan, StepPlan
+from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
 
@@ -73,6 +74,8 @@ class Trainer:
     maintain_every_batches : int
         Counts fade and rows leave, by the table's policies, at the end of a lease in which the number of all
         trained batches passes a multiple of this; 0: never.
+    wire : WireFormat
+        In which types rows, gradients and dense parameters travel, and how often the last are pulled.
     out : path or None
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
@@ -97,6 +100,7 @@ class Trainer:
         lease_rows: int | None = None,
         table: TableSpec | None = None,
         maintain_every_batches: int = 0,
+        wire: WireFormat = FLOAT32,
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
@@ -108,6 +112,7 @@ class Trainer:
             seed=seed,
             lease_rows=lease_rows,
             maintain_every_batches=maintain_every_batches,
+            wire=wire,
         )
         self.model, self.cluster = model, cluster
         self.staleness = StalenessBound(staleness, warmup_batches)
@@ -177,7 +182,7 @@ class Trainer:
             first = min(lease.first_batch, steps.of(lease.index).batches)
             return reader.batches(first_epoch + epoch, index, first)
 
-        rows = ServerRows(self._client, self._table)
+        rows = ServerRows(self._client, self._table, settings.wire)
         computer = Computer(
             self.model, self._layout, rows, self._progress, lambda item: self._step_seed(counts, item)
         )

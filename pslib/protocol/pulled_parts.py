@@ -1,0 +1,61 @@
+"""What a client does with one server's answer to a pull: does it fit, and where does it go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.protocol.calls import Part, PullCall
+from pslib.protocol.dense_answer import VERSIONS
+from pslib.protocol.messages import Pulled
+from pslib.protocol.packed import floats_of, rows_of
+from pslib.wire_format import DENSE_TYPES, ROW_TYPES
+
+__all__ = ["pulled_fits", "store_pulled"]
+
+Bounds = Callable[[int], tuple[int, int]]
+
+
+def pulled_fits(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: Bounds) -> bool:
+    """Whether an answer has the types and shapes of its question: bytes from outside index our arrays."""
+    if set(message.rows) != set(part.places) or not set(message.row_scales) <= set(part.places):
+        return False
+    for name, some in part.places.items():
+        size, rows = call.keys[name].size if some is None else some.size, rows_of(message, name)
+        if rows.problem(size, dims[name]) or rows.values.dtype != ROW_TYPES[call.rows_as]:
+            return False
+    sizes = {name: array.size for name, array in message.dense_versions.items()}
+    if sizes != ({VERSIONS: part.blocks.size} if call.known and part.blocks.size else {}):
+        return False
+    spans = [bounds(block) for block in part.blocks[_news(call, part, message)].tolist()]
+    floats = sum(last - first for first, last in spans)
+    return message.dense.size == floats and (not floats or message.dense.dtype == DENSE_TYPES[call.dense_as])
+
+
+def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
+    """Which blocks of the part have come; refused ones come as zeros where versions were not asked for."""
+    if call.known is None or not part.blocks.size:
+        return np.ones(part.blocks.size, bool)
+    versions = message.dense_versions[VERSIONS]
+    return (versions != 0) & (versions != call.known.versions[part.blocks])
+
+
+def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: Bounds) -> None:
+    """Write an answer that fits into the outputs of its call."""
+    for name, some in part.places.items():
+        if some is None:
+            call.rows[name] = rows_of(message, name).floats()
+        else:
+            rows_of(message, name).write_to(call.rows[name], some)
+    start, dense, news = 0, floats_of(message.dense), _news(call, part, message).tolist()
+    for block, is_news in zip(part.blocks.tolist(), news, strict=True):
+        first, last = bounds(block)
+        if is_news:
+            call.dense[first:last] = dense[start : start + last - first]
+            start += last - first
+        elif call.known and call.known.versions[block]:  # else it is refused and nothing is known
+            call.dense[first:last] = call.known.vector[first:last]
+    if call.known and part.blocks.size:
+        call.versions[part.blocks] = message.dense_versions[VERSIONS]
