@@ -119,12 +119,13 @@ def scatter_add_rows(const real[:, ::1] gradients, const int32_t[::1] places, Py
     return summed
 
 
-def pool_rows(const real[:, ::1] rows, const int32_t[::1] places, const int64_t[::1] offsets, bint mean):
+def pool_rows(const real[:, :] rows, const int32_t[::1] places, const int64_t[::1] offsets, bint mean):
     """Sum or mean of the rows of each list.
 
     Parameters
     ----------
     rows : (u, d) float32 or float64
+        The floats of a row stand side by side; rows may be some columns of a wider array.
     places : (m,) int32
         Each in 0..u-1.
     offsets : (b + 1,) int64
@@ -140,8 +141,10 @@ def pool_rows(const real[:, ::1] rows, const int32_t[::1] places, const int64_t[
     Raises
     ------
     ValueError
-        When a place or an offset is out of range.
+        When a place or an offset is out of range, or the floats of a row are apart.
     """
+    if rows.shape[1] > 1 and rows.strides[1] != sizeof(real):
+        raise ValueError("rows: expected the floats of a row side by side in memory")
     check_places(places, rows.shape[0])
     check_offsets(offsets, places.shape[0])
     cdef Py_ssize_t i, b = offsets.shape[0] - 1, d = rows.shape[1]

@@ -157,6 +157,7 @@ class TrainingSection(_Section):
     lease_rows: int | None = Field(default=None, ge=1, le=65536)
     maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
     wire: WireSection = Field(default_factory=WireSection)
+    compute_threads: int | None = Field(default=None, ge=1, le=256)
 
 
 class TableSection(_Section):

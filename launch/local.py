@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.process import Command, Task
+from pslib.blas import TRAINERS_HERE
 
-__all__ = ["TRAINERS_HERE", "LocalLauncher", "checkout_path", "worker_environment"]
-
-TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
-"""How many trainers share this machine's cores; `launch.worker` sets the threads of BLAS from it."""
+__all__ = ["LocalLauncher", "checkout_path", "worker_environment"]
 
 
 @dataclass(frozen=True, slots=True)

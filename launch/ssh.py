@@ -22,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.local import TRAINERS_HERE, checkout_path
+from launch.local import checkout_path
 from launch.problems import unknown_key
 from launch.process import Command, Task
+from pslib.blas import TRAINERS_HERE
 from pslib.errors import ConfigurationError
 
 __all__ = ["Host", "SshLauncher", "read_hosts", "ssh_launcher"]

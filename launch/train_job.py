@@ -92,6 +92,7 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         table=job.table_of(model),
         maintain_every_batches=training.maintain_every_batches,
         wire=WireFormat(**training.wire.model_dump()),
+        compute_threads=training.compute_threads,
         out=None,  # the launcher keeps the records of the run
         progress=False,
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.guard import die_with_launcher
-from launch.local import TRAINERS_HERE
+from pslib.blas import TRAINERS_HERE, kernels_for
 
 __all__ = ["main"]
 
@@ -84,14 +84,19 @@ def _tell(word: str, text: str) -> None:
 def _set_threads(role: str) -> None:
     """Share the cores between the trainers of this machine, before any library has counted them.
 
-    One core stays with servers and reading threads. OpenBLAS waits in a loop for its slowest thread: with 2
-    threads on 2 cores that others use too, DeepFM fell from 22,000 to 5,000 examples/s.
+    This is for models that are computed as a whole; others use threads of their own
+    (`pslib.trainer.compute`). One core stays with servers and reading threads. OpenBLAS waits in a loop for
+    its slowest thread: with 2 threads on 2 cores that others use too, DeepFM fell from 22,000 to 5,000
+    examples/s.
     """
     cores = len(os.sched_getaffinity(0))
     sharing = int(os.environ.get(TRAINERS_HERE, "1"))
     threads = max(1, (cores - 1) // sharing) if role == "trainer" else 1
     for variable in _THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads))
+    if role == "trainer":
+        for variable, value in kernels_for().items():
+            os.environ.setdefault(variable, value)
 
 
 def _keep_memory() -> None:

@@ -8,7 +8,7 @@ from pslib.batch import Batch
 from pslib.initializers import Initializer
 from pslib.optimizers import Optimizer
 from pslib.tables import PartSpec
-from rec_models.layers import add, concat, embedding, fm, mlp, mlp_shapes, split
+from rec_models.layers import add, concat, fm, mlp, mlp_shapes, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, W_INITIALIZER
 from rec_models.tape import Tape, Var
@@ -57,7 +57,7 @@ class DeepFM(Model):
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Eq. 1: ``y = y_FM + y_DNN`` before the sigmoid."""
         w, v = split(tape, rows, (1, self.dim))
-        e = embedding(tape, v, batch, self.schema)
+        e = self._vectors(tape, batch, v)
         y_fm = (*self._first_order(tape, batch, w, dense), fm(tape, e))  # eq. 2
         a0 = concat(tape, *self._mlp_input(batch, e))  # eq. 3
         y_dnn = mlp(tape, a0, dense, len(self.hidden), self.dropout)  # eq. 4

@@ -8,7 +8,7 @@ from pslib.batch import Batch
 from pslib.initializers import Initializer
 from pslib.optimizers import Optimizer
 from pslib.tables import PartSpec
-from rec_models.layers import concat, embedding, mlp, mlp_shapes
+from rec_models.layers import concat, mlp, mlp_shapes
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
 from rec_models.tape import Tape, Var
@@ -48,6 +48,6 @@ class DNN(Model):
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """``y = MLP([e_1, ..., e_m, x_dense])``."""
-        e = embedding(tape, rows, batch, self.schema)
+        e = self._vectors(tape, batch, rows)
         a0 = concat(tape, *self._mlp_input(batch, e))
         return mlp(tape, a0, dense, len(self.hidden), self.dropout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,37 +14,17 @@ from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.tables import PartSpec, TableSpec, text_hash
-from rec_models.layers import dot, log_loss
+from rec_models.layers import dot, embedding
 from rec_models.layers import first_order as first_order_layer
-from rec_models.layers.activation import sigmoid_of
 from rec_models.options import option_problem
+from rec_models.result import StepResult
+from rec_models.stepper import Run, Stepper
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["DenseVars", "Model", "StepResult", "initial_values"]
 
 DenseVars: TypeAlias = Mapping[str, Var]
 """Dense parameters of a model by name, on a tape."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepResult:
-    """What one training step gives back.
-
-    Attributes
-    ----------
-    loss : float
-        Mean log loss of the batch, before the step.
-    logits : (B,)
-    rows_gradient : (U, D)
-        Gradient of the mean loss with respect to each distinct row; contiguous.
-    dense_gradients : dict of name to array
-        In the order of `Model.dense_shapes`.
-    """
-
-    loss: float
-    logits: Array
-    rows_gradient: Array
-    dense_gradients: dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +46,11 @@ class Model(ABC):
     ConfigurationError
         When options are out of range; all of them at once.
     """
+
+    examples_independent: ClassVar[bool] = True
+    """Whether the logit of an example depends on no other example of its batch: then `forward` is given parts
+    of a batch. A model with, say, normalisation over the batch sets this to False and gets the whole
+    batch."""
 
     schema: Schema
     _: KW_ONLY
@@ -126,23 +111,21 @@ class Model(ABC):
         step_seed : int
             The same seed drops the same units, on any trainer.
         """
-        tape = Tape(training=True, step_seed=step_seed)
-        row_var = Var(rows)
-        dense_vars = {name: Var(dense[name]) for name in self.dense_shapes()}
-        logits = self.forward(tape, batch, row_var, dense_vars)
-        loss = log_loss(tape, logits, batch.labels)
-        tape.backward(loss)
-        return StepResult(
-            loss=float(loss.value),
-            logits=logits.value,
-            rows_gradient=row_var.gradient_or_zeros(),
-            dense_gradients={name: var.gradient_or_zeros() for name, var in dense_vars.items()},
-        )
+        return Stepper(self).loss_and_gradients(batch, rows, dense, step_seed)
 
     def predict(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
         """Click probabilities of a batch, (B,), without dropout; arguments as in `loss_and_gradients`."""
-        dense_vars = {name: Var(dense[name]) for name in self.dense_shapes()}
-        return sigmoid_of(self.forward(Tape(training=False), batch, Var(rows), dense_vars).value)
+        return Stepper(self).predict(batch, rows, dense)
+
+    def stepper(self, run: Run) -> Stepper:
+        """What computes many steps of this model, for a trainer: the same bits, with the threads of ``run``.
+
+        Parameters
+        ----------
+        run : callable
+            Runs a list of tasks in any order by any threads, and returns when all are done.
+        """
+        return Stepper(self, run)
 
     def _first_order_shapes(self) -> dict[str, tuple[int, ...]]:
         return {"dense.w": (len(self.schema.dense),)} if self.schema.dense else {}
@@ -153,6 +136,10 @@ class Model(ABC):
         if not self.schema.dense:
             return (over_keys,)
         return over_keys, dot(tape, batch.dense, dense["dense.w"])
+
+    def _vectors(self, tape: Tape, batch: Batch, rows: Var) -> Var:
+        """One vector a field, with room for the dense fields after those of an example."""
+        return embedding(tape, rows, batch, self.schema, beside=len(self.schema.dense))
 
     def _mlp_input(self, batch: Batch, vectors: Var) -> tuple[Var, ...]:
         """Field vectors, and the dense fields where the schema has any."""

@@ -4,8 +4,8 @@ A layer is a function ``layer(tape, inputs...) -> Var``: it computes its value a
 screen, a closure that turns the gradient of its output into gradients of its inputs. `Tape.backward` calls
 the closures in the reverse order of recording, so every sum of gradients has one order and the bits repeat.
 
-Two rules keep it this short: a closure never changes the gradient it is given (inputs may share it), and a
-value is never changed once it is recorded.
+Two rules keep it this short: a closure never changes the gradient it is given (inputs may share it), unless
+the Var that it is the gradient of owns it; and a value is never changed once it is recorded.
 
 >>> tape, x = Tape(training=True), Var(np.array([3.0]))
 >>> y = tape.record(x.value**2, lambda gradient: x.accumulate(gradient * 2 * x.value))
@@ -17,15 +17,24 @@ array([6.])
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Tape", "Var"]
+if TYPE_CHECKING:
+    from rec_models.places import Places
+
+__all__ = ["Array", "Empty", "Tape", "Var"]
 
 Array: TypeAlias = NDArray[Any]
 """Floats: float32 in training, float64 in gradient checks; a layer keeps the dtype of its inputs."""
+
+Empty: TypeAlias = Callable[[tuple[int, ...], Any], Array]
+
+
+def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    return np.empty(shape, dtype)
 
 
 class Var:
@@ -35,17 +44,43 @@ class Var:
     ----------
     value : array
     gradient : array of the same shape, or None where no gradient has arrived
+    owns_gradient : bool
+        Whether nobody else reads or changes ``gradient``: then closures may add to it in place.
+    room : (B, N) array or None
+        Whose first columns are ``value`` and whose others are still free; see `concat`.
     """
 
-    __slots__ = ("gradient", "value")
+    __slots__ = ("gradient", "owns_gradient", "room", "value")
 
     def __init__(self, value: Array) -> None:
         self.value = value
         self.gradient: Array | None = None
+        self.owns_gradient = False
+        self.room: Array | None = None
 
-    def accumulate(self, gradient: Array) -> None:
-        """Add to the gradient. Never in place: the array given may be shared with other inputs."""
-        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+    def accumulate(self, gradient: Array, *, owned: bool = False) -> None:
+        """Add to the gradient.
+
+        Parameters
+        ----------
+        gradient : array of the value's shape
+        owned : bool
+            The array is given away. Otherwise it may be shared with other inputs and is never changed.
+        """
+        if self.gradient is None:
+            self.gradient, self.owns_gradient = gradient, owned
+        elif self.owns_gradient:
+            self.gradient += gradient
+        else:
+            self.gradient, self.owns_gradient = self.gradient + gradient, True
+
+    def accumulate_product(self, left: Array, right: Array) -> None:
+        """Add ``left^T right``, (B, N) and (B, M): the gradient of a matrix that maps ``left``."""
+        self.accumulate(left.T @ right, owned=True)
+
+    def accumulate_places(self, places: Places, addends: Array) -> None:
+        """Add to each row what its places give; see `Places.sum`."""
+        self.accumulate(places.sum(addends, self.value.shape), owned=True)
 
     def gradient_or_zeros(self) -> Array:
         """The gradient, zeros where none has arrived."""
@@ -61,11 +96,19 @@ class Tape:
         Whether to record closures, and whether dropout drops; False for predictions.
     step_seed : int
         Seed of this step's random bits (taken modulo 2^64).
+    part : int
+        Which part of the step's batch this tape has, below 2^32: each draws bits of its own.
+    empty : callable or None
+        ``empty(shape, dtype)`` gives an array for a value or a gradient, (B, ...), with anything in it, that
+        lives until the step is over. None: a new one each time.
     """
 
-    def __init__(self, *, training: bool, step_seed: int = 0) -> None:
+    def __init__(
+        self, *, training: bool, step_seed: int = 0, part: int = 0, empty: Empty | None = None
+    ) -> None:
         self.training = training
-        self._step_seed = step_seed % (1 << 64)
+        self.empty: Empty = empty or _empty
+        self._step_seed = step_seed % (1 << 64) | part << 96
         self._draws = 0
         self._steps: list[tuple[tuple[Var, ...], Callable[..., None]]] = []
 
@@ -81,7 +124,7 @@ class Tape:
         return outputs
 
     def random_words(self, count: int) -> NDArray[np.uint64]:
-        """(count,) random words: a pure function of the step's seed and of how many calls came before."""
+        """(count,) random words: a pure function of step seed, part, and how many calls came before."""
         self._draws += 1
         return np.random.Philox(key=self._step_seed | self._draws << 64).random_raw(count)
 

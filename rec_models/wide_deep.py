@@ -8,7 +8,7 @@ from pslib.batch import Batch
 from pslib.initializers import Initializer
 from pslib.optimizers import Optimizer
 from pslib.tables import PartSpec
-from rec_models.layers import add, concat, embedding, mlp, mlp_shapes, split
+from rec_models.layers import add, concat, mlp, mlp_shapes, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, W_INITIALIZER
 from rec_models.tape import Tape, Var
@@ -58,6 +58,6 @@ class WideDeep(Model):
         """Eq. 3: ``y = w_wide [x, phi(x)] + w_deep a_L + b``."""
         w, v = split(tape, rows, (1, self.dim))
         wide = self._first_order(tape, batch, w, dense)
-        a0 = concat(tape, *self._mlp_input(batch, embedding(tape, v, batch, self.schema)))
+        a0 = concat(tape, *self._mlp_input(batch, self._vectors(tape, batch, v)))
         deep = mlp(tape, a0, dense, len(self.hidden), self.dropout)  # eq. 2 layer by layer; holds b
         return add(tape, *wide, deep)

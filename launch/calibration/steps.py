@@ -19,7 +19,7 @@ from pslib.optimizers import RowwiseAdagrad
 from pslib.planner.workload import Workload
 from pslib.schema import Schema
 from pslib.tables import TableSpec
-from pslib.trainer.compute import Computer
+from pslib.trainer.compute import Computer, ModelThreads
 from pslib.trainer.dense import DenseLayout
 from rec_models import DeepFM
 
@@ -106,6 +106,7 @@ def _step(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], se
     nowhere: Any = SimpleNamespace(
         push=lambda *given: None, trained=lambda *given: None, wait=lambda: pulled, stream=0, epoch=0
     )
-    computer = Computer(model, layout, nowhere, nowhere, lambda item: 0)
     item: Any = SimpleNamespace(batch=batch, pull=nowhere, lease=nowhere, number=0, staleness=0, moment=None)
-    return repeat(lambda: computer.train(item), seconds)
+    with ModelThreads(model, None) as threads:
+        computer = Computer(threads, layout, nowhere, nowhere, lambda item: 0)
+        return repeat(lambda: computer.train(item), seconds)

@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pslib.batch import Batch
+from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client import PendingPush
 from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.model import TrainableModel
+from pslib.trainer.model import ModelInParts, Step, Stepper, TrainableModel
 from pslib.trainer.pipeline import Prefetched
 from pslib.trainer.progress import Progress
 from pslib.trainer.rows import Gradients, RowSource
+from pslib.trainer.threads import ComputeThreads
 
-__all__ = ["Computer"]
+__all__ = ["Computer", "ModelThreads"]
+
+log = logging.getLogger("pslib")
+
+
+class ModelThreads:
+    """A model with the threads that compute it; a context manager that ends them.
+
+    Parameters
+    ----------
+    model : TrainableModel
+        One with a ``stepper`` (`ModelInParts`, as all of `rec_models` are) is computed in parts, by threads
+        that call BLAS with one thread each; any other as a whole, by the caller's thread and those of BLAS.
+    threads : int or None
+        None: as many as there are cores for this trainer; a model computed as a whole then keeps the threads
+        that BLAS has.
+    """
+
+    def __init__(self, model: TrainableModel, threads: int | None) -> None:
+        self._stack = ExitStack()
+        self._model: Stepper = model
+        in_parts = isinstance(model, ModelInParts)
+        self.count = (threads or cores_given()) if in_parts else 1
+        limit = 1 if in_parts else threads
+        if limit is not None:
+            self._stack.enter_context(blas_threads(limit))
+        if isinstance(model, ModelInParts):
+            helpers = ComputeThreads(self.count)
+            self._stack.callback(helpers.close)
+            self._model = model.stepper(helpers.run)
+        log.info("pslib: %d compute thread(s); matrix products by %s", self.count, describe_blas())
+
+    def __enter__(self) -> ModelThreads:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def step(
+        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
+    ) -> Step:
+        """See `TrainableModel.loss_and_gradients`."""
+        return self._model.loss_and_gradients(batch, rows, dense, step_seed)
+
+    def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """See `TrainableModel.predict`."""
+        return self._model.predict(batch, rows, dense)
 
 
 class Computer:
@@ -22,7 +81,7 @@ class Computer:
 
     Parameters
     ----------
-    model : TrainableModel
+    model : ModelThreads
     layout : DenseLayout
         Of the model's dense parameters.
     rows : RowSource
@@ -35,7 +94,7 @@ class Computer:
 
     def __init__(
         self,
-        model: TrainableModel,
+        model: ModelThreads,
         layout: DenseLayout,
         rows: RowSource,
         progress: Progress,
@@ -48,7 +107,7 @@ class Computer:
         """One step of one batch, when its rows are here; its push is on its way then."""
         pulled = item.pull.wait()
         views = self._layout.views(pulled.dense)
-        step = self._model.loss_and_gradients(item.batch, pulled.rows, views, self._step_seed(item))
+        step = self._model.step(item.batch, pulled.rows, views, self._step_seed(item))
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
         gradients = Gradients(
             np.ascontiguousarray(step.rows_gradient, np.float32), self._layout.flatten(step.dense_gradients)

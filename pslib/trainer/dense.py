@@ -39,11 +39,31 @@ class DenseLayout:
         return views
 
     def flatten(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """A new vector with these values."""
+        """A vector with these values: a new one, unless they stand one after the other in memory already."""
+        whole = self._whole(values)
+        if whole is not None:
+            return whole
         vector = np.empty(self.length, np.float32)
         for name, view in self.views(vector).items():
             view[...] = values[name]
         return vector
+
+    def _whole(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32] | None:
+        """The float32 vector that these values are views of, if it is this layout's."""
+        base = values[next(iter(self.shapes))].base if self.shapes else None
+        if not isinstance(base, np.ndarray) or not base.flags.c_contiguous or base.nbytes < 4 * self.length:
+            return None
+        first = values[next(iter(self.shapes))].__array_interface__["data"][0]
+        start = first
+        for name in self.shapes:
+            value = values[name]
+            here = value.__array_interface__["data"][0] == start and value.base is base
+            if not here or value.dtype != np.float32 or not value.flags.c_contiguous:
+                return None
+            start += value.nbytes
+        offset = first - base.__array_interface__["data"][0]
+        flat = base.reshape(-1).view(np.uint8)
+        return flat[offset : offset + 4 * self.length].view(np.float32)
 
     def describe(self) -> list[dict[str, Any]]:
         """Name and shape of each, for the manifest."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from pslib.batch import Batch
 from pslib.schema import Schema
 from pslib.tables import TableSpec
 
-__all__ = ["Step", "TrainableModel"]
+__all__ = ["ModelInParts", "Step", "Stepper", "TrainableModel"]
 
 
 class Step(Protocol):
@@ -39,7 +39,30 @@ class Step(Protocol):
         ...
 
 
-class TrainableModel(Protocol):
+class Stepper(Protocol):
+    """Computes steps and predictions of a model."""
+
+    def loss_and_gradients(
+        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
+    ) -> Step:
+        """One training step."""
+        ...
+
+    def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """(B,) probabilities."""
+        ...
+
+
+@runtime_checkable
+class ModelInParts(Protocol):
+    """What a model has besides if several threads can compute a batch of it; see `rec_models.Stepper`."""
+
+    def stepper(self, run: Callable[[Sequence[Callable[[], None]]], None]) -> Stepper:
+        """What computes its steps; ``run`` runs tasks in any order by any threads. Same bits as without."""
+        ...
+
+
+class TrainableModel(Stepper, Protocol):
     """A model of one table and some dense parameters; see `rec_models.Model` for the contracts."""
 
     @property
@@ -57,14 +80,4 @@ class TrainableModel(Protocol):
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Their first values."""
-        ...
-
-    def loss_and_gradients(
-        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
-    ) -> Step:
-        """One training step."""
-        ...
-
-    def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """(B,) probabilities."""
         ...

@@ -9,8 +9,8 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull
 from pslib.metrics import ScoreCounts
+from pslib.trainer.compute import ModelThreads
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.model import TrainableModel
 
 __all__ = ["Scorer"]
 
@@ -23,7 +23,7 @@ class Scorer:
 
     Parameters
     ----------
-    model : TrainableModel
+    model : ModelThreads
     client : Client
     table : str
         The table that batches name.
@@ -34,7 +34,7 @@ class Scorer:
     """
 
     def __init__(
-        self, model: TrainableModel, client: Client, table: str, layout: DenseLayout, step: int
+        self, model: ModelThreads, client: Client, table: str, layout: DenseLayout, step: int
     ) -> None:
         self._model, self._client, self._table, self._step = model, client, table, step
         self._dense = layout.views(client.pull({}, dense=True).wait().dense)

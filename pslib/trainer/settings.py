@@ -21,6 +21,8 @@ BATCH_ROWS_MAX = 1 << 24
 """Far above any published batch; the rows that one touches would not fit a message any more."""
 LEASE_ROWS_MAX = 1 << 32
 """A lease may be all of the data: then one trainer has it."""
+COMPUTE_THREADS_MAX = 256
+"""More than one process can feed: a batch is cut into far fewer parts."""
 MAINTAIN_EVERY_MAX = 1 << 31
 """More batches than anybody trains: what is to never happen is 0."""
 
@@ -43,6 +45,7 @@ class TrainerSettings:
     lease_rows: int | None = None
     maintain_every_batches: int = 0
     wire: WireFormat = FLOAT32
+    compute_threads: int | None = None
 
     def __post_init__(self) -> None:
         ranges = [
@@ -51,6 +54,12 @@ class TrainerSettings:
             ("warmup_batches", self.warmup_batches, 0, WARMUP_BATCHES_MAX),
             ("lease_rows", 1 if self.lease_rows is None else self.lease_rows, 1, LEASE_ROWS_MAX),
             ("seed", self.seed, 0, (1 << 63) - 1),
+            (
+                "compute_threads",
+                1 if self.compute_threads is None else self.compute_threads,
+                1,
+                COMPUTE_THREADS_MAX,
+            ),
             ("maintain_every_batches", self.maintain_every_batches, 0, MAINTAIN_EVERY_MAX),
         ]
         problems = [

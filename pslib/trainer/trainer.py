@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Arrays
 from pslib.tables import DenseSpec, TableSpec, text_hash
-from pslib.trainer.compute import Computer
+from pslib.trainer.compute import Computer, ModelThreads
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
@@ -76,6 +77,9 @@ class Trainer:
         trained batches passes a multiple of this; 0: never.
     wire : WireFormat
         In which types rows, gradients and dense parameters travel, and how often the last are pulled.
+    compute_threads : int or None
+        Threads that compute a batch; the result does not depend on it. None: as many as this trainer has
+        cores.
     out : path or None
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
@@ -101,6 +105,7 @@ class Trainer:
         table: TableSpec | None = None,
         maintain_every_batches: int = 0,
         wire: WireFormat = FLOAT32,
+        compute_threads: int | None = None,
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
@@ -113,6 +118,7 @@ class Trainer:
             lease_rows=lease_rows,
             maintain_every_batches=maintain_every_batches,
             wire=wire,
+            compute_threads=compute_threads,
         )
         self.model, self.cluster = model, cluster
         self.staleness = StalenessBound(staleness, warmup_batches)
@@ -183,9 +189,6 @@ class Trainer:
             return reader.batches(first_epoch + epoch, index, first)
 
         rows = ServerRows(self._client, self._table, settings.wire)
-        computer = Computer(
-            self.model, self._layout, rows, self._progress, lambda item: self._step_seed(counts, item)
-        )
         pipeline = Pipeline(
             self._client,
             job,
@@ -197,10 +200,11 @@ class Trainer:
             ahead=settings.staleness + 1,
             began_s=self._seconds,
         )
-        try:
+        with closing(reader), ModelThreads(self.model, settings.compute_threads) as model:
+            computer = Computer(
+                model, self._layout, rows, self._progress, lambda item: self._step_seed(counts, item)
+            )
             pipeline.run(computer.train)
-        finally:
-            reader.close()
         self._epochs += epochs
         self._steps = steps.end
 
@@ -249,15 +253,13 @@ class Trainer:
         details = {"examples": data.rows, "epoch": self._epochs}
         job = self._open("evaluate", data, order, [order.leases(0)], details, [batch_rows, self._epochs])
         reader = LeaseReader(data, self.model.schema, order, batch_rows)
-        scorer = Scorer(self.model, self._client, self._table.name, self._layout, self._steps)
-        try:
+        with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
+            scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps)
             for lease in job.leases():
                 counts = scorer.score(reader.batches(0, lease.index))
                 scores, positives, negatives = counts.to_arrays()
                 payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
                 job.end(lease, payload).wait()
-        finally:
-            reader.close()
         outcome = job.outcome()
         names = ("examples", "positives", "auc", "logloss", "calibration")
         return EvalResult(**{name: outcome[name] for name in names})

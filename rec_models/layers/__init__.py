@@ -12,6 +12,7 @@ from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
+from rec_models.layers.relu_head import relu_head
 from rec_models.layers.split import split
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "mlp",
     "mlp_shapes",
     "relu",
+    "relu_head",
     "sigmoid",
     "split",
     "tanh",

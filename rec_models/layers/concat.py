@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["concat"]
@@ -22,16 +20,31 @@ def concat(tape: Tape, *inputs: Var) -> Var:
     Returns
     -------
     (B, sum of widths)
-        Backward cuts the gradient at the same places. A single input is reshaped, never copied.
+        Backward cuts the gradient at the same places. A single input is reshaped, never copied; nor is a
+        first one with as much room after each example as the others need.
     """
-    B = inputs[0].value.shape[0]
+    first, *others = inputs
+    B = first.value.shape[0]
     widths = [math.prod(x.value.shape[1:]) for x in inputs]
-    flat = [x.value.reshape(B, width) for x, width in zip(inputs, widths, strict=True)]
+    shape = (B, sum(widths))
+    if first.room is not None and first.room.shape == shape:
+        value, first.room = first.room, None  # it is used up
+    elif not others:
+        value = first.value.reshape(shape)
+    else:
+        value = tape.empty(shape, first.value.dtype)
+        value[:, : widths[0]] = first.value.reshape(B, widths[0])
+    start = widths[0]
+    for x, width in zip(others, widths[1:], strict=True):
+        value[:, start : start + width] = x.value.reshape(B, width)
+        start += width
 
     def backward(gradient: Array) -> None:
         start = 0
         for x, width in zip(inputs, widths, strict=True):
-            x.accumulate(gradient[:, start : start + width].reshape(x.value.shape))
+            piece = gradient[:, start : start + width].reshape(x.value.shape)
+            x.accumulate(piece, owned=output.owns_gradient)
             start += width
 
-    return tape.record(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1), backward)
+    output = tape.record(value, backward)
+    return output

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from cython_ext.ragged_pool import gather_rows, pool_rows, pool_rows_gradient, scatter_add_rows
+from cython_ext.ragged_pool import pool_rows
+from cython_ext.row_places import gather_fields
 from pslib.batch import Batch
 from pslib.schema import Schema
+from rec_models.places import Places, pooled_addends
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["embedding"]
 
 
-def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema) -> Var:
+def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema, beside: int = 0) -> Var:
     """Give every example one vector for each sparse and ragged field.
 
     Parameters
@@ -22,6 +22,8 @@ def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema) -> Var:
     batch : Batch
     schema : Schema
         Names the ragged fields and their pooling.
+    beside : int
+        Floats left free in memory after the vectors of each example, so that `concat` copies no vector.
 
     Returns
     -------
@@ -31,21 +33,22 @@ def embedding(tape: Tape, rows: Var, batch: Batch, schema: Schema) -> Var:
         gradients of its places, sparse places in example order first, then field by field.
     """
     B, sparse_fields = batch.sparse.shape
-    count, D = rows.value.shape
-    places = batch.sparse.reshape(-1)
-    lists = [(batch.ragged[field.name], field.pooling == "mean") for field in schema.ragged]
-    value = gather_rows(rows.value, places).reshape(B, sparse_fields, D)
-    if lists:
-        value = np.concatenate([value, np.empty((B, len(lists), D), value.dtype)], axis=1)
-    for field, (ragged, mean) in enumerate(lists, sparse_fields):
-        value[:, field] = pool_rows(rows.value, ragged.values, ragged.offsets, mean)
+    D = rows.value.shape[1]
+    fields, split = sparse_fields + len(schema.ragged), sparse_fields * D
+    room = tape.empty((B, fields * D + beside), rows.value.dtype)
+    gather_fields(rows.value, batch.sparse, room[:, :split])
+    for start, field in zip(range(split, fields * D, D), schema.ragged, strict=True):
+        ragged = batch.ragged[field.name]
+        pooled = pool_rows(rows.value, ragged.values, ragged.offsets, field.pooling == "mean")
+        room[:, start : start + D] = pooled
 
     def backward(gradient: Array) -> None:
-        from_sparse = np.ascontiguousarray(gradient[:, :sparse_fields]).reshape(places.size, D)
-        total = scatter_add_rows(from_sparse, places, count)
-        for field, (ragged, mean) in enumerate(lists, sparse_fields):
-            from_field = np.ascontiguousarray(gradient[:, field])
-            total += pool_rows_gradient(from_field, ragged.values, ragged.offsets, count, mean)
-        rows.accumulate(total)
+        if sparse_fields:
+            rows.accumulate_places(Places.of(batch), gradient[:, :sparse_fields].reshape(B, split))
+        for place, field in enumerate(schema.ragged, sparse_fields):
+            addends = pooled_addends(gradient[:, place], batch.ragged[field.name], field)
+            rows.accumulate_places(Places.of(batch, field.name), addends)
 
-    return tape.record(value, backward)
+    output = tape.record(room[:, : fields * D].reshape(B, fields, D), backward)
+    output.room = room
+    return output

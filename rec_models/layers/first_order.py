@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from cython_ext.ragged_pool import pool_rows, pool_rows_gradient
+from cython_ext.ragged_pool import pool_rows
+from cython_ext.row_places import weigh_fields
 from pslib.batch import Batch
 from pslib.schema import Schema
+from rec_models.places import Places, pooled_addends
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["first_order"]
@@ -29,22 +29,18 @@ def first_order(tape: Tape, weights: Var, batch: Batch, schema: Schema) -> Var:
         ``sum over i of w_i x_i``: x is 1 for the key of a sparse field, and for a list of n keys 1 (sum) or
         1/n (mean) each. Backward ``dw_i = sum over the batch of x_i dy``.
     """
-    B, sparse_fields = batch.sparse.shape
-    count = weights.value.shape[0]
-    # The sparse fields of an example are a list too: one pass sums them without a (B, F) array between.
-    lists = [(batch.sparse.reshape(-1), np.arange(B + 1, dtype=np.int64) * sparse_fields, False)]
+    value = tape.empty((batch.sparse.shape[0],), weights.value.dtype)
+    weigh_fields(weights.value, batch.sparse, value)
     for field in schema.ragged:
         ragged = batch.ragged[field.name]
-        lists.append((ragged.values, ragged.offsets, field.pooling == "mean"))
-    value = np.zeros((B, 1), weights.value.dtype)
-    for places, offsets, mean in lists:
-        value += pool_rows(weights.value, places, offsets, mean)
+        value += pool_rows(weights.value, ragged.values, ragged.offsets, field.pooling == "mean")[:, 0]
 
     def backward(gradient: Array) -> None:
-        column = np.ascontiguousarray(gradient).reshape(B, 1)
-        total = np.zeros_like(weights.value)
-        for places, offsets, mean in lists:
-            total += pool_rows_gradient(column, places, offsets, count, mean)
-        weights.accumulate(total)
+        column = gradient[:, None]
+        if batch.sparse.shape[1]:
+            weights.accumulate_places(Places.of(batch), column)
+        for field in schema.ragged:
+            addends = pooled_addends(column, batch.ragged[field.name], field)
+            weights.accumulate_places(Places.of(batch, field.name), addends)
 
-    return tape.record(value.reshape(B), backward)
+    return tape.record(value, backward)

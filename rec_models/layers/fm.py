@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cython_ext.fused_layers import fm_gradient, fm_pairs
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["fm"]
@@ -29,14 +30,18 @@ def fm(tape: Tape, vectors: Var) -> Var:
     one vector: it meets the other fields, its own rows do not meet each other.
     """
     v = vectors.value
-    total = np.einsum("bfd->bd", v)
-    value = np.einsum("bd,bd->b", total, total)
-    value -= np.einsum("bfd,bfd->b", v, v)
-    value *= 0.5
+    total = tape.empty((v.shape[0], v.shape[2]), v.dtype)
+    value = tape.empty((v.shape[0],), v.dtype)
+    fm_pairs(v, total, value)
 
     def backward(gradient: Array) -> None:
-        from_field = total[:, None, :] - v
-        from_field *= gradient[:, None, None]
-        vectors.accumulate(from_field)
+        dy = np.ascontiguousarray(gradient)
+        if vectors.owns_gradient and vectors.gradient is not None:  # an MLP's, which came first
+            fm_gradient(v, total, dy, vectors.gradient)
+            return
+        from_field = tape.empty(v.shape, v.dtype)
+        from_field[...] = 0
+        fm_gradient(v, total, dy, from_field)
+        vectors.accumulate(from_field, owned=True)
 
     return tape.record(value, backward)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["linear"]
@@ -21,12 +23,14 @@ def linear(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     (B, M)
         ``y = x W + b``; backward ``dx = dy W^T``, ``dW = x^T dy``, ``db = sum over the batch of dy``.
     """
-    value = x.value @ weights.value
+    shape = (x.value.shape[0], weights.value.shape[1])
+    value = np.matmul(x.value, weights.value, out=tape.empty(shape, x.value.dtype))
     value += bias.value
 
     def backward(gradient: Array) -> None:
-        x.accumulate(gradient @ weights.value.T)
-        weights.accumulate(x.value.T @ gradient)
-        bias.accumulate(gradient.sum(axis=0))
+        onward = np.matmul(gradient, weights.value.T, out=tape.empty(x.value.shape, x.value.dtype))
+        x.accumulate(onward, owned=True)
+        weights.accumulate_product(x.value, gradient)
+        bias.accumulate(gradient.sum(axis=0), owned=True)
 
     return tape.record(value, backward)

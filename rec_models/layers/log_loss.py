@@ -18,7 +18,7 @@ from rec_models.tape import Array, Tape, Var
 __all__ = ["log_loss"]
 
 
-def log_loss(tape: Tape, logits: Var, labels: Array) -> Var:
+def log_loss(tape: Tape, logits: Var, labels: Array, examples: int | None = None) -> Var:
     """Mean log loss of a batch.
 
     Parameters
@@ -26,15 +26,18 @@ def log_loss(tape: Tape, logits: Var, labels: Array) -> Var:
     logits : (B,)
     labels : (B,)
         0 or 1, of any dtype.
+    examples : int or None
+        Examples to take the mean over, when these are some of a larger batch; None: they are all.
 
     Returns
     -------
     ()
-        Mean over the batch, 0 for an empty one; backward ``dz = dy (sigmoid(z) - y) / B``.
+        Sum over examples divided by their number, 0 where there are none; backward ``dz = dy (sigmoid(z) - y)
+        / B``.
     """
     z = logits.value
     y = labels.astype(z.dtype, copy=False)
-    examples = max(1, z.size)
+    examples = max(1, z.size if examples is None else examples)
     losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
 
     def backward(gradient: Array) -> None:

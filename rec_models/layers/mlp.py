@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rec_models.layers.dropout import dropout
 from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
+from rec_models.layers.relu_head import relu_head
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["mlp", "mlp_shapes"]
@@ -47,10 +48,15 @@ def mlp(tape: Tape, x: Var, dense: Mapping[str, Var], hidden_layers: int, rate: 
     (B,)
         ``a_0 = x; a_{l+1} = dropout(relu(a_l W_l + b_l)); y = a_H w + b``.
     """
-    for layer in range(hidden_layers):
+    fused = hidden_layers > 0 and (rate == 0 or not tape.training)
+    for layer in range(hidden_layers - fused):
         x = linear_relu(tape, x, dense[f"mlp.{layer}.w"], dense[f"mlp.{layer}.b"])
         x = dropout(tape, x, rate)
-    output = linear(tape, x, dense["mlp.out.w"], dense["mlp.out.b"])
+    out_weights, out_bias = dense["mlp.out.w"], dense["mlp.out.b"]
+    if fused:
+        last = f"mlp.{hidden_layers - 1}"
+        return relu_head(tape, x, dense[f"{last}.w"], dense[f"{last}.b"], out_weights, out_bias)
+    output = linear(tape, x, out_weights, out_bias)
 
     def backward(gradient: Array) -> None:
         output.accumulate(gradient[:, None])

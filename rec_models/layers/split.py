@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rec_models.parts import RowsVar
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["split"]
@@ -23,7 +24,7 @@ def split(tape: Tape, rows: Var, widths: Sequence[int]) -> tuple[Var, ...]:
     Returns
     -------
     tuple of (U, width)
-        Backward joins the gradients of the parts side by side.
+        Columns of ``rows``, not copied. Backward joins the gradients of the parts side by side.
 
     Raises
     ------
@@ -33,12 +34,11 @@ def split(tape: Tape, rows: Var, widths: Sequence[int]) -> tuple[Var, ...]:
     ends = np.cumsum(widths)
     if rows.value.shape[1] != ends[-1]:
         raise ValueError(f"split expects {ends[-1]} floats a row, got {rows.value.shape[1]}")
-    parts = tuple(
-        np.ascontiguousarray(rows.value[:, end - width : end])
-        for end, width in zip(ends, widths, strict=True)
-    )
+    pieces = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+    if isinstance(rows, RowsVar):
+        return tuple(rows.columns(piece) for piece in pieces)
 
     def backward(*gradients: Array) -> None:
-        rows.accumulate(np.concatenate(gradients, axis=1))
+        rows.accumulate(np.concatenate(gradients, axis=1), owned=True)
 
-    return tape.record_many(parts, backward)
+    return tape.record_many(tuple(rows.value[:, piece] for piece in pieces), backward)

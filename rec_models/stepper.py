@@ -1,0 +1,210 @@
+"""One training step in parts: what `Model.loss_and_gradients` does, with as many threads as it is given.
+
+First each part of the batch goes forward and backward on a tape of its own. Then what sums over the whole
+batch is done: a product for each weight matrix, and for each row the gradients of its places. Both are lists
+of tasks whose results stand in different places, so that any number of threads gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from pslib.batch import Batch
+from pslib.ragged import Ragged
+from rec_models.layers import log_loss
+from rec_models.layers.activation import sigmoid_of
+from rec_models.parts import DenseVar, Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
+from rec_models.places import Listed, Places
+from rec_models.result import StepResult
+from rec_models.tape import Array, Tape, Var
+
+if TYPE_CHECKING:
+    from rec_models.model import Model
+
+__all__ = ["Run", "Stepper"]
+
+Task: TypeAlias = Callable[[], None]
+Run: TypeAlias = Callable[[Sequence[Task]], None]
+"""Runs all tasks, in any order, by any threads, and returns when all are done."""
+
+ROW_TASKS = 8
+"""Into so many tasks of equal work the sums of rows are cut."""
+PRODUCT_ROWS = 192
+"""Rows of a weight matrix at least in one task: 24.4 ms instead of 23.8 for the products of 4,096 examples
+that were not cut, 26.4 in pieces of half the size."""
+
+
+def _run_here(tasks: Sequence[Task]) -> None:
+    for task in tasks:
+        task()
+
+
+class _Part:
+    """A part of a batch on its tape."""
+
+    def __init__(self, batch: Batch, tape: Tape, rows: Array, dense: Mapping[str, Array]) -> None:
+        self.batch, self.tape = batch, tape
+        self.noted: list[RowsGradient] = []
+        self.rows = RowsVar(rows, self.noted)
+        self.dense = {name: DenseVar(value) for name, value in dense.items()}
+        self.loss, self.logits = 0.0, np.empty(0)
+
+
+class Stepper:
+    """Computes steps of one model, in one thread at a time; keeps the arrays of a step for the next one.
+
+    Parameters
+    ----------
+    model : Model
+    run : callable
+        Runs tasks, see `Run`; by default here, one after the other. The bits of a step do not depend on it.
+    """
+
+    def __init__(self, model: Model, run: Run = _run_here) -> None:
+        self._model, self._run = model, run
+        self._scratch, self._kept = Scratch(), Kept()
+
+    def loss_and_gradients(
+        self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
+    ) -> StepResult:
+        """See `Model.loss_and_gradients`. Gradients belong to the caller until nobody refers to them."""
+        examples = len(batch)
+        dense = {name: dense[name] for name in self._model.dense_shapes()}
+        cuts = parts_of(examples) if self._model.examples_independent else [slice(0, examples)]
+        parts = [
+            _Part(
+                batch if len(cuts) == 1 else _cut(batch, cut),
+                Tape(training=True, step_seed=step_seed, part=i, empty=self._scratch.of(cut, examples)),
+                rows,
+                dense,
+            )
+            for i, cut in enumerate(cuts)
+        ]
+        listed: dict[str | None, Listed] = {}
+        tasks: list[Task] = [partial(self._forward_backward, part, examples) for part in parts]
+        if batch.sparse.size:
+            tasks.append(partial(self._list, Places.of(batch), rows.shape[0], listed))
+        self._run(tasks)
+        rows_gradient = self._kept.take(rows.shape, rows.dtype)
+        gradients = self._dense_views(dense, rows.dtype)
+        self._run(
+            [
+                *(task for name, out in gradients.items() for task in _dense_tasks(name, parts, out)),
+                *self._row_tasks(batch, parts, listed, rows_gradient),
+            ]
+        )
+        return StepResult(
+            loss=sum(part.loss for part in parts),
+            logits=np.concatenate([part.logits for part in parts]),
+            rows_gradient=rows_gradient,
+            dense_gradients=gradients,
+        )
+
+    def predict(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """See `Model.predict`."""
+        model, examples = self._model, len(batch)
+        dense = {name: dense[name] for name in model.dense_shapes()}
+        cuts = parts_of(examples) if model.examples_independent else [slice(0, examples)]
+        answers: list[Array] = [np.empty(0)] * len(cuts)
+
+        def predict(i: int, cut: slice) -> None:
+            tape = Tape(training=False, empty=self._scratch.of(cut, examples))
+            dense_vars = {name: Var(value) for name, value in dense.items()}
+            answers[i] = sigmoid_of(model.forward(tape, _cut(batch, cut), Var(rows), dense_vars).value)
+
+        self._run([partial(predict, i, cut) for i, cut in enumerate(cuts)])
+        return np.concatenate(answers)
+
+    def _forward_backward(self, part: _Part, examples: int) -> None:
+        logits = self._model.forward(part.tape, part.batch, part.rows, part.dense)
+        loss = log_loss(part.tape, logits, part.batch.labels, examples)
+        part.tape.backward(loss)
+        part.loss, part.logits = float(loss.value), logits.value
+
+    def _list(self, places: Places, rows: int, listed: dict[str | None, Listed]) -> None:
+        name = ("listed", places.field)
+        order = self._scratch.take((name, "order"), (places.rows.size,), np.int32)
+        starts = self._scratch.take((name, "starts"), (rows + 1,), np.int32)
+        listed[places.field] = places.listed(rows, order, starts)
+
+    def _dense_views(self, dense: Mapping[str, Array], dtype: np.dtype[np.generic]) -> dict[str, Array]:
+        """Arrays for the gradients of dense parameters, one after the other in memory, as they travel."""
+        vector = self._kept.take((sum(value.size for value in dense.values()),), dtype)
+        views, start = {}, 0
+        for name, value in dense.items():
+            views[name] = vector[start : start + value.size].reshape(value.shape)
+            start += value.size
+        return views
+
+    def _row_tasks(
+        self, batch: Batch, parts: list[_Part], listed: dict[str | None, Listed], out: Array
+    ) -> list[Task]:
+        sums: list[tuple[Places | None, Array, slice]] = []
+        for same in zip(*(part.noted for part in parts), strict=True):
+            columns = slice(same[0].start, same[0].stop)
+            if same[0].places is None:
+                sums += [(None, one.addends, columns) for one in same]
+                continue
+            places = Places.of(batch, same[0].places.field)
+            if places.field not in listed:
+                self._list(places, out.shape[0], listed)
+            sums.append((places, joined([one.addends for one in same]), columns))
+
+        def add_up(first: int, last: int) -> None:
+            out[first:last] = 0
+            for places, addends, columns in sums:
+                if places is None:
+                    out[first:last, columns] += addends[first:last]
+                else:
+                    places.add(listed[places.field], addends, out[:, columns], first, last)
+
+        return [partial(add_up, first, last) for first, last in pairwise(_row_cuts(listed, out.shape[0]))]
+
+
+def _row_cuts(listed: dict[str | None, Listed], rows: int) -> list[int]:
+    """Where the rows are cut into tasks of about equal work: the first rows of a batch are the frequent."""
+    if None not in listed:
+        return np.linspace(0, rows, ROW_TASKS + 1).astype(int).tolist()
+    starts = listed[None].starts
+    work = np.linspace(0, starts[-1] + rows, ROW_TASKS + 1)[1:-1]
+    return [0, *np.searchsorted(starts + np.arange(starts.size), work).tolist(), rows]
+
+
+def _dense_tasks(name: str, parts: list[_Part], out: Array) -> list[Task]:
+    """What makes the gradient of one dense parameter, in the order of the parts."""
+    variables = [part.dense[name] for part in parts]
+    products = [
+        (joined([left for left, _ in same]), joined([right for _, right in same]))
+        for same in zip(*(variable.products for variable in variables), strict=True)
+    ]
+    others = [variable.gradient for variable in variables if variable.gradient is not None]
+
+    def add_up(first: int, last: int) -> None:
+        target = out[first:last]
+        if products:
+            left, right = products[0]
+            np.matmul(left[:, first:last].T, right, out=target)
+        else:
+            target[...] = 0
+        for left, right in products[1:]:
+            target += left[:, first:last].T @ right
+        for other in others:
+            target += other[first:last]
+
+    length = out.shape[0]
+    pieces = max(1, min(ROW_TASKS, length // PRODUCT_ROWS)) if products else 1
+    return [partial(add_up, length * i // pieces, length * (i + 1) // pieces) for i in range(pieces)]
+
+
+def _cut(batch: Batch, cut: slice) -> Batch:
+    """Some examples of a batch, with the same keys."""
+    ragged = {}
+    for name, lists in batch.ragged.items():
+        offsets = lists.offsets[cut.start : cut.stop + 1]
+        ragged[name] = Ragged(lists.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    return Batch(batch.labels[cut], batch.dense[cut], batch.keys, batch.sparse[cut], ragged)
