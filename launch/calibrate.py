@@ -9,7 +9,7 @@ import platform
 import secrets
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,12 @@ SCRIPT = Path(__file__).parent / "calibration" / "script.py"
 FIELDS, KEYS = 26, 1_000_000
 BATCH_ROWS = 2048
 MORE_THREADS = 4
+WHOLE = (Run(batch_rows=2048, hidden=(256, 256), epochs=3), Run(batch_rows=512, hidden=(64,), epochs=3))
+"""Runs that a calibration sees: large batches first."""
 TOGETHER = (0.25, 8.0)
 """Bounds of what stages may cost each other; below 1 where they were measured slower than they are."""
-HALVINGS = 14
+BATCH_US = (0.0, 20_000.0)
+HALVINGS = 12
 
 
 def run_calibrate(options: argparse.Namespace) -> int:
@@ -87,11 +90,13 @@ def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
         found = _in_trainer(folder, settings | {"part": "all"}, 1)
         more = _in_trainer(folder, settings | {"part": "threads"}, MORE_THREADS)
         costs = _coefficients(found, more, quick)
-        say("a whole run")
-        run = Run(batch_rows=BATCH_ROWS, epochs=2 if quick else 3)
-        measured = run_rate(run, folder / "data", schema)
-        work = run_workload(run, folder / "data", schema)
-        return replace(costs, together=_rounded(_together(run, work, costs, measured)))
+        say("two whole runs")
+        seen = []
+        for whole in WHOLE:
+            run = replace(whole, epochs=1) if quick else whole
+            work = run_workload(run, folder / "data", schema)
+            seen.append(_Seen(work, run_rate(run, folder / "data", schema)))
+        return _whole(costs, seen)
 
 
 def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
@@ -102,14 +107,40 @@ def run_workload(run: Run, data: Path, schema: Schema) -> Workload:
     )
 
 
-def _together(run: Run, work: Workload, costs: Coefficients, measured: float) -> float:
-    """The factor with which the simulation gives the measured rate, by halving an interval."""
-    low, high = TOGETHER
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was trained, by one server and one trainer, and how fast."""
+
+    work: Workload
+    examples_per_s: float
+
+    def too_slow(self, costs: Coefficients) -> bool:
+        """Whether the simulation with these costs is slower than what was seen."""
+        result = one_machine_rate(self.work, costs, servers=1, trainers=1)
+        return result.examples_per_s < self.examples_per_s
+
+
+def _whole(costs: Coefficients, seen: list[_Seen]) -> Coefficients:
+    """The two coefficients with which the simulation gives the rates of both runs, by halving intervals.
+
+    Small batches tell what a batch costs, large ones what its stages cost each other.
+    """
+    large, small = seen
+
+    def with_both(batch_us: float) -> Coefficients:
+        given = replace(costs, batch_us=batch_us)
+        together = _halved(TOGETHER, lambda value: large.too_slow(replace(given, together=value)))
+        return replace(given, together=together)
+
+    found = with_both(_halved(BATCH_US, lambda value: small.too_slow(with_both(value))))
+    return replace(found, batch_us=_rounded(found.batch_us), together=_rounded(found.together))
+
+
+def _halved(bounds: tuple[float, float], too_large: Callable[[float], bool]) -> float:
+    low, high = bounds
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        tried = replace(costs, together=middle)
-        rate = one_machine_rate(work, tried, servers=run.servers, trainers=run.trainers).examples_per_s
-        low, high = (middle, high) if rate > measured else (low, middle)
+        low, high = (low, middle) if too_large(middle) else (middle, high)
     return (low + high) / 2
 
 
@@ -130,9 +161,9 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
 
 
 def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
-    """Put them together; a thread's share of a message comes from one key on more threads."""
-    one = found.pop("one_key_server_us")
-    thread = max(0.0, (more["one_key_server_us"] - one) / (MORE_THREADS - 1))
+    """Put them together; a thread's share of a message comes from a server with more of them."""
+    one = found.pop("few_keys_server_us")
+    thread = max(0.0, (more["few_keys_server_us"] - one) / (MORE_THREADS - 1))
     message = max(found.pop("server_message_us") - thread, 0.0)
     plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
     tables = [{name: _rounded(value) for name, value in one.items()} for one in found["tables"]]
@@ -148,6 +179,7 @@ def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> C
             "tables": tables,
             "server_message_us": _rounded(message),
             "thread_job_us": _rounded(thread),
+            "batch_us": 0.0,
             "together": 1.0,
         },
         "calibrate",

@@ -37,6 +37,7 @@ COSTS = Coefficients(
     float_us=1000.0,
     loopback_mb_s=2000.0,
     checkpoint_mb_s=200.0,
+    batch_us=500.0,
     together=1.0,
 )
 

@@ -15,10 +15,10 @@ import psutil
 from launch.calibration.rows import measure_rows
 from launch.calibration.steps import measure_reading, measure_steps
 from launch.calibration.wire import (
+    few_keys,
     loopback_mb_s,
     measure_checkpoint,
     measure_wire,
-    one_key,
     server_cpu,
     set_up,
 )
@@ -41,7 +41,7 @@ def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
         set_up(client, settings["wire_rows"])
         found |= measure_wire(client, settings["wire_rows"], costs, seconds)
         found["checkpoint_mb_s"] = measure_checkpoint(client, str(folder / "checkpoint"))
-        found["one_key_server_us"] = one_key(client, 2 * seconds).other_s * 1e6
+        found["few_keys_server_us"] = few_keys(client, 2 * seconds).other_s * 1e6
         found["loopback_mb_s"] = loopback_mb_s()
         found |= measure_reading(folder, schema, settings["batch_rows"])
         found |= measure_steps(schema, 2 * seconds)
@@ -54,10 +54,10 @@ def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_threads(settings: dict[str, Any]) -> dict[str, Any]:
-    """What a request of one key takes of a server with more threads."""
+    """What a small request takes of a server with more threads."""
     with connect() as cluster:
         set_up(cluster.client, 1_000)
-        return {"one_key_server_us": one_key(cluster.client, 2 * settings["seconds"]).other_s * 1e6}
+        return {"few_keys_server_us": few_keys(cluster.client, 2 * settings["seconds"]).other_s * 1e6}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pslib.planner.demand import HEADER_BYTES
 from pslib.planner.workload import KEY_BYTES
 from pslib.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["loopback_mb_s", "measure_checkpoint", "measure_wire", "one_key", "server_cpu", "set_up"]
+__all__ = ["few_keys", "loopback_mb_s", "measure_checkpoint", "measure_wire", "server_cpu", "set_up"]
 
 DIMS = (4, 64)
 COUNTS = (1, 1_000, 10_000)
@@ -55,10 +55,11 @@ def server_cpu() -> tuple[Callable[[], float], Callable[[], int]]:
     return seconds, lambda: int(server.memory_full_info().uss)
 
 
-def one_key(client: Client, seconds: float) -> Spent:
-    """A pull of one key."""
+def few_keys(client: Client, seconds: float) -> Spent:
+    """A pull of 64 keys: some for every thread of a server, and hardly any work for them."""
     cpu, _ = server_cpu()
-    return repeat(lambda: client.pull({f"rows{DIMS[0]}": _keys([1])}).wait(), seconds, cpu)
+    keys = _keys(np.arange(64))
+    return repeat(lambda: client.pull({f"rows{DIMS[0]}": keys}).wait(), seconds, cpu)
 
 
 def measure_wire(client: Client, rows: int, costs: list[TableCost], seconds: float) -> dict[str, float]:
@@ -77,7 +78,7 @@ def measure_wire(client: Client, rows: int, costs: list[TableCost], seconds: flo
     at_server, at_client = np.array(server), np.array(client_rows)
     message, row, mb = fit_costs(at_server[:, :3], at_server[:, 3])
     own_message, own_row, own_mb = fit_costs(at_client[:, :3], at_client[:, 3])
-    small = one_key(client, seconds)
+    small = few_keys(client, seconds)
     return {
         "server_message_us": float(message),
         "server_row_us": float(row),

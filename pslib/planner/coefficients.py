@@ -117,9 +117,11 @@ class Coefficients:
         Bytes through a socket of this machine to itself.
     checkpoint_mb_s : float
         A server writing its rows to disk.
+    batch_us : float
+        A batch's way through a trainer beside all that: queues, counters, threads that wake each other.
     together : float
         How much longer a trainer's stages take while all of them run than one by one: they share caches,
-        memory and Python's lock. Found by a whole run.
+        memory and Python's lock. Both are found by whole runs.
     """
 
     machine: str
@@ -148,6 +150,7 @@ class Coefficients:
     float_us: float
     loopback_mb_s: float
     checkpoint_mb_s: float
+    batch_us: float
     together: float
 
     def row_us(self, storage: str, floats: int) -> TableCost:

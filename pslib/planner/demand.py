@@ -115,6 +115,11 @@ class Demand:
         return self.costs.together * (self.costs.step_us + by_batch * rows / 1e6) * US
 
     @property
+    def between_s(self) -> float:
+        """A batch's way between the threads of a trainer, as work of the thread that computes."""
+        return self.costs.batch_us * US
+
+    @property
     def asking_s(self) -> float:
         """A trainer making the requests of a pull, or of a push, without their bytes."""
         costs, keys = self.costs, self.workload.batch_keys
@@ -130,7 +135,7 @@ class Demand:
     @property
     def trainer_s(self) -> float:
         """All of a trainer's work for one batch."""
-        return self.read_s + self.compute_s + 4 * self.asking_s + self.trainer_bytes_s
+        return self.read_s + self.compute_s + self.between_s + 4 * self.asking_s + self.trainer_bytes_s
 
     @property
     def read_width(self) -> float:
@@ -160,7 +165,7 @@ class Demand:
             read_s=self.read_s,
             read_width=self.read_width,
             pull_s=self.asking_s,
-            push_s=self.asking_s,
+            push_s=self.asking_s + self.between_s,
             compute_s=self.compute_s,
             compute_width=self.compute_width,
             answer_s=answer_s * each,

@@ -165,7 +165,7 @@ def _trainer_limits(demand: Demand, machine: MachineSpec, cluster: Cluster) -> I
     stages = {
         "reading": demand.read_s / demand.read_width,
         "pulling": demand.asking_s,
-        "the step and its push": demand.compute_s / demand.compute_width + demand.asking_s,
+        "the step and its push": demand.compute_s / demand.compute_width + demand.between_s + demand.asking_s,
         "taking answers": 2 * demand.asking_s,
         "moving bytes": demand.trainer_bytes_s,
     }
