@@ -116,6 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_convert(commands)
     _add_data(commands)
+    _add_keys(commands)
     _add_plan(commands)
     _add_bench(commands)
     _add_version(commands)
@@ -155,6 +156,9 @@ def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--out", metavar="DIR", help=out)
     parser.add_argument(
         "--port", type=_port, default=0, metavar="N", help="the coordinator's (default: any free)"
+    )
+    parser.add_argument(
+        "--keys", metavar="DIR", help="encrypt, with the keys of this folder (see pslib keys make)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -203,7 +207,7 @@ def _add_launch(commands: _Commands) -> None:
     parser.add_argument(
         "--insecure-network",
         action="store_true",
-        help="for ssh: coordinator and servers may listen, unencrypted, where other machines reach them",
+        help="for ssh: no encryption, though other machines reach coordinator and servers",
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file that calls pslib.connect()")
     parser.add_argument(
@@ -222,6 +226,12 @@ def _add_demo(commands: _Commands) -> None:
         "--out", default="runs/demo", metavar="DIR", help="folder of the run (default: runs/demo)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_keys(commands: _Commands) -> None:
+    from launch.keys import add_keys_options
+
+    add_keys_options(_command(commands, "keys", "keys", "make and keep the keys of encrypted clusters"))
 
 
 def _add_plan(commands: _Commands) -> None:

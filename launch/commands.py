@@ -13,6 +13,7 @@ __all__ = [
     "data_generate",
     "demo",
     "evaluate",
+    "keys",
     "launch",
     "plan",
     "train",
@@ -38,7 +39,9 @@ def train(options: argparse.Namespace) -> int:
     from launch.train import run_job
 
     job = read_job(options.config, options.overrides, _changes(options))
-    return run_job(job, overwrite=options.overwrite, progress=not options.quiet, port=options.port)
+    return run_job(
+        job, overwrite=options.overwrite, progress=not options.quiet, port=options.port, keys=options.keys
+    )
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -67,6 +70,13 @@ def demo(options: argparse.Namespace) -> int:
     from launch.demo import run_demo
 
     return run_demo(Path(options.out), progress=not options.quiet)
+
+
+def keys(options: argparse.Namespace) -> int:
+    """``pslib keys``."""
+    from launch.keys import run_keys
+
+    return run_keys(options)
 
 
 def plan(options: argparse.Namespace) -> int:

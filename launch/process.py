@@ -121,8 +121,16 @@ class Running:
         return own or others[-1:]
 
 
-def start(task: Task, command: Command, log: Path, listen: Callable[[Task, str], None]) -> Running:
+def start(
+    task: Task,
+    command: Command,
+    log: Path,
+    listen: Callable[[Task, str], None],
+    first_line: str | None = None,
+) -> Running:
     """Start a command; copy its output to ``log`` and give each line of it to ``listen``.
+
+    ``first_line`` is what it finds on its standard input: its key. No other process can read it there.
 
     ``listen`` is called from a thread of its own, in the order of the lines. The process leads its own group,
     so that Ctrl-C of a terminal reaches the launcher alone, which then ends all in order.
@@ -140,6 +148,10 @@ def start(task: Task, command: Command, log: Path, listen: Callable[[Task, str],
     pump = threading.Thread(
         target=_pump, args=(task, process.stdout, log, tail, listen), name=f"log of {task.name}", daemon=True
     )
+    if first_line is not None and process.stdin is not None:
+        with suppress(OSError):  # it has ended; its exit code says more
+            process.stdin.write(first_line.encode() + b"\n")
+            process.stdin.flush()
     running = Running(task, command.where, log, process, tail, pump)
     pump.start()
     return running

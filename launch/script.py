@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
@@ -27,6 +28,7 @@ def run_script(options: argparse.Namespace) -> int:
         When script, hosts or options do not allow it; nothing has been started then.
     """
     launcher, servers, trainers = _place(options)
+    keys = keys_of_run(options.keys, getattr(launcher, "open_addresses", ()), options.insecure_network)
     config = ClusterConfig(
         servers=servers,
         trainers=trainers,
@@ -41,6 +43,7 @@ def run_script(options: argparse.Namespace) -> int:
         trainer_arguments=(options.script, *options.arguments),
         logs=logs,
         echo=True,
+        keys=keys,
     )
     facts = {"job": Path(options.script).name}
     outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)

@@ -160,7 +160,7 @@ class SshLauncher:
     hosts : sequence of Host
         Servers and trainers are numbered in this order; the coordinator runs on the first.
     insecure_network : bool
-        Whether they may listen on addresses that other machines reach.
+        Whether they may listen on addresses that other machines reach without having keys.
     port : int
         Port of the coordinator; 0 is any free one.
     ssh_config : str or None
@@ -171,6 +171,13 @@ class SshLauncher:
     insecure_network: bool = False
     port: int = 0
     ssh_config: str | None = None
+
+    @property
+    def open_addresses(self) -> list[str]:
+        """Those of the hosts that other machines reach."""
+        return sorted(
+            {one.address for one in self.hosts if not ipaddress.ip_address(one.address).is_loopback}
+        )
 
     def host_of(self, task: Task) -> Host:
         """Where a task runs."""
@@ -203,8 +210,7 @@ def ssh_launcher(options: argparse.Namespace) -> tuple[SshLauncher, int, int]:
     Raises
     ------
     ConfigurationError
-        When the hosts file is wrong, or a host would listen where other machines reach it and
-        ``--insecure-network`` is not given.
+        When the hosts file is wrong.
     """
     if options.hosts is None:
         raise ConfigurationError("--on ssh needs --hosts FILE: a line a host, HOST [servers=N] [trainers=N]")
@@ -218,11 +224,5 @@ def ssh_launcher(options: argparse.Namespace) -> tuple[SshLauncher, int, int]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{options.hosts}: the hosts file can't be read: {reason}") from error
     hosts = read_hosts(text, options.hosts, str(Path.cwd()))
-    open_ = sorted({host.address for host in hosts if not ipaddress.ip_address(host.address).is_loopback})
-    if open_ and not options.insecure_network:
-        raise ConfigurationError(
-            f"coordinator and servers would listen at {', '.join(open_)}, which other machines reach, "
-            "without encryption: give --insecure-network to allow it"
-        )
     launcher = SshLauncher(hosts, options.insecure_network, options.port, options.ssh_config)
     return launcher, sum(host.servers for host in hosts), sum(host.trainers for host in hosts)

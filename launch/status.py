@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from launch.process import Task
 from pslib.errors import PslibError
+
+if TYPE_CHECKING:
+    from pslib.transport import Keys
 
 __all__ = ["StatusPoller", "Watcher", "lost_with", "watch_coordinator"]
 
@@ -28,11 +31,11 @@ class Watcher(Protocol):
         ...
 
 
-def watch_coordinator(coordinator: str, cluster_id: str) -> Watcher:
-    """`pslib.cluster.watch`, imported when it is needed."""
-    from pslib.cluster import watch
+def watch_coordinator(coordinator: str, cluster_id: str, keys: Keys | None = None) -> Watcher:
+    """A `pslib.cluster.Watcher`, imported when it is needed; keys of the environment are not its business."""
+    import pslib.cluster
 
-    return watch(coordinator, cluster_id)
+    return pslib.cluster.Watcher(coordinator, cluster_id, keys)
 
 
 class StatusPoller:

@@ -1,7 +1,8 @@
 """Start the processes of one cluster, watch them, and end all of them, whatever happens.
 
-What to do is decided by `judge`, a pure function of who has ended how; the rest of this file only looks and
-acts. Where processes run is a `Launcher`'s business: a new place to run is one file with one such class.
+What to do is decided by `launch.verdict.judge`, a pure function of who has ended how; the rest of this file
+only looks and acts. Where processes run is a `Launcher`'s business: a new place to run is one file with one
+such class.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from launch.keys import FROM_INPUT
 from launch.process import Command, Running, Task, describe_exit, start
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
+from launch.verdict import Verdict, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
 
-__all__ = ["Launcher", "Outcome", "Plan", "Verdict", "judge", "run_cluster"]
+if TYPE_CHECKING:
+    from pslib.transport import Keys
+
+__all__ = ["Launcher", "Outcome", "Plan", "run_cluster"]
 
 LOOK_S = 0.1
 """How often to look at the processes: a dead server is named long before anybody else notices."""
@@ -72,6 +79,8 @@ class Plan:
         Folder for one log a process; must exist.
     echo : bool
         Whether to show what trainers print.
+    keys : mapping of str to Keys, or None
+        By role, to encrypt with; each process is given its own. The coordinator has a server's.
     """
 
     config: ClusterConfig
@@ -79,6 +88,11 @@ class Plan:
     trainer_arguments: tuple[str, ...]
     logs: Path
     echo: bool = False
+    keys: Mapping[str, Keys] | None = field(default=None, repr=False)
+
+    def key_of(self, role: str) -> Keys | None:
+        """The key of a coordinator, server, trainer, or of the launcher itself ("admin")."""
+        return None if self.keys is None else self.keys["server" if role == "coordinator" else role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,45 +117,13 @@ class Outcome:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why a run is over: its exit code, and whose end made it so."""
-
-    exit_code: int
-    culprit: Task | None = None
-
-
-def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
-    """Whether the run is over, from how each process has ended (None: it runs).
-
-    A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
-    script may go on for a while after it has left the cluster. A trainer may die while others live; when all
-    have ended, at least one of them well, servers and coordinator get time to leave in order.
-    """
-    trainers = [code for task, code in exits.items() if task.role == "trainer"]
-    others = {task: code for task, code in exits.items() if task.role != "trainer"}
-    for task, code in others.items():
-        if code not in (None, EXIT_DONE):
-            return Verdict(_own_code(code), task)
-    if not trainers or None in trainers:
-        return None
-    if EXIT_DONE not in trainers:
-        return Verdict(next(_own_code(code) for code in trainers))
-    return Verdict(EXIT_DONE) if None not in others.values() else None
-
-
-def _own_code(code: int | None) -> int:
-    """The exit code of a process that failed as the run's: one killed by a signal is a peer that is gone."""
-    return code if code is not None and 0 < code < 126 else UnavailableError.exit_code
-
-
 def run_cluster(
     launcher: Launcher,
     plan: Plan,
     *,
     observe: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
-    watch: Callable[[str, str], Watcher] = watch_coordinator,
+    watch: Callable[[str, str], Watcher] | None = None,
     clock: Clock | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
@@ -157,7 +139,8 @@ def run_cluster(
     say : callable, optional
         Called with one line for people; default: to standard error, with ``pslib: `` before it.
     watch : callable
-        Called with the coordinator's address and the cluster id; gives what reads the status.
+        Called with the coordinator's address and the cluster id; gives what reads the status. Default: with
+        the plan's key.
     clock : Clock, optional
 
     Raises
@@ -165,8 +148,14 @@ def run_cluster(
     ConfigurationError
         When a process can't be started at all.
     """
+    own_watch = partial(watch_coordinator, keys=plan.key_of("admin"))
     run = _Run(
-        launcher, plan, observe or (lambda status: None), say or _to_stderr, watch, clock or SystemClock()
+        launcher,
+        plan,
+        observe or (lambda status: None),
+        say or _to_stderr,
+        watch or own_watch,
+        clock or SystemClock(),
     )
     with run.signals():
         try:
@@ -252,11 +241,14 @@ class _Run:
         task = Task(role, number)
         if role != "trainer":
             arguments = ("--listen", self._launcher.listen(task), *arguments)
-        task = Task(role, number, arguments)
+        key = self._plan.key_of(role)
+        task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
         command = self._launcher.command(task)
         log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
         try:
-            self._running[task] = start(task, command, log, self._voices.hear)
+            self._running[task] = start(
+                task, command, log, self._voices.hear, None if key is None else key.to_text()
+            )
         except OSError as error:
             raise ConfigurationError(
                 f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 
 from launch.job import Job
+from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_data, check_port, prepare_out
 from launch.recorded import run_recorded
@@ -15,7 +16,7 @@ from pslib.errors import EXIT_DONE
 __all__ = ["run_job"]
 
 
-def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0) -> int:
+def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: str | None = None) -> int:
     """Train, test and save what a job file describes.
 
     Parameters
@@ -27,6 +28,8 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0) -> int:
         Whether to show a bar.
     port : int
         Port of the coordinator; 0 is any free one.
+    keys : str or None
+        Folder of keys to encrypt with; None does not.
 
     Returns
     -------
@@ -38,6 +41,7 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0) -> int:
     ConfigurationError
         When data or the output folder do not allow the run; nothing has been changed then.
     """
+    own_keys = keys_of_run(keys, (), insecure=False)
     check_data(job)
     check_port(port)
     out = prepare_out(job.out, overwrite)
@@ -48,6 +52,7 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0) -> int:
         cluster_id=secrets.token_hex(8),
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
+        keys=own_keys,
     )
     best = best_possible(job)
     facts = {

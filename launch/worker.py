@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.guard import die_with_launcher
+from launch.keys import FROM_INPUT
 from pslib.blas import TRAINERS_HERE, kernels_for
 
 __all__ = ["main"]
@@ -42,8 +43,10 @@ EXIT_SCRIPT_FAILED = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one role to its end; returns the exit code."""
     options = _parser().parse_args(arguments)
+    line = _first_line() if options.keys == FROM_INPUT else ""  # the guard takes standard input away
     if options.guarded:
         die_with_launcher()
+    os.environ.pop("PSLIB_KEYS", None)  # of another cluster: ours comes from the launcher, or there is none
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
     _tell("started", str(os.getpid()))
     _set_threads(options.role)
@@ -54,7 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "server": _server,
         "trainer": _trainer,
     }
-    return _run_reporting(lambda: roles[options.role](options))
+    return _run_reporting(lambda: _with_keys(roles[options.role], options, line))
+
+
+def _first_line() -> str:
+    """The first line of standard input, and not a byte more."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return line.decode("utf-8", "replace")
+
+
+def _with_keys(role: Callable[[argparse.Namespace], int], options: argparse.Namespace, line: str) -> int:
+    """Do the role with the key that the launcher has sent, or that a file holds, in ``options.keys``."""
+    if options.keys is not None:
+        from pslib.transport.keys import Keys, read_keys
+
+        options.keys = Keys.from_text(line, "the launcher's key") if line else read_keys(options.keys)
+    return role(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("coordinator", "server", "trainer"):
         role = roles.add_parser(name)
         role.add_argument("--cluster-id", required=True)
+        role.add_argument("--keys", metavar="FILE", help="a key file; -: the first line of standard input")
         if name != "trainer":
             role.add_argument("--listen", required=True, help="tcp://address:port, port 0 for any")
             role.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
@@ -143,6 +164,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         options.listen,
         lambda address: _tell("listening", address),
         insecure_network=options.insecure_network,
+        keys=options.keys,
     )
 
 
@@ -150,13 +172,21 @@ def _server(options: argparse.Namespace) -> int:
     from pslib.server import run_server
 
     return run_server(
-        options.coordinator, options.cluster_id, options.listen, insecure_network=options.insecure_network
+        options.coordinator,
+        options.cluster_id,
+        options.listen,
+        insecure_network=options.insecure_network,
+        keys=options.keys,
     )
 
 
 def _trainer(options: argparse.Namespace) -> int:
     os.environ["PSLIB_COORDINATOR"] = options.coordinator
     os.environ["PSLIB_CLUSTER_ID"] = options.cluster_id
+    if options.keys is not None:
+        from pslib.cluster import use_keys
+
+        use_keys(options.keys)
     if options.job is not None:
         from launch.train_job import train_job
 

@@ -19,6 +19,7 @@ from pslib.errors import (
     AccessError,
     CheckpointError,
     ConfigurationError,
+    ForeignMessageError,
     MemoryLimitError,
     PslibError,
     RemoteProtocolError,
@@ -246,6 +247,11 @@ class Endpoint:
     def _receive(self, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         try:
             envelope = self._codec.decode(frames)
+        except (
+            ForeignMessageError
+        ) as error:  # it refuses us, in words that are not ours; so would it for ever
+            self._refused(peer, Failure("protocol", str(error)))
+            return
         except RemoteProtocolError as error:
             log.warning("pslib: dropped a message from %s: %s", peer, error)
             return

@@ -9,6 +9,7 @@
     ├── ProtocolError                70  bytes that are not a legal message
     │   ├── LocalProtocolError           this side tried to send something illegal
     │   └── RemoteProtocolError          the other side did
+    │       └── ForeignMessageError      it belongs to another cluster, or is of another version
     ├── UnavailableError             69  somebody who is needed does not answer
     │   ├── WaitTimeoutError             nobody answered in time
     │   ├── ServerLostError              a server died, and rows with it
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointIncompatibleError",
     "ConfigurationError",
     "DataError",
+    "ForeignMessageError",
     "LocalProtocolError",
     "MemoryLimitError",
     "PreemptedError",
@@ -87,6 +89,10 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side sent what the protocol forbids: its connection is dropped, nothing else changes."""
+
+
+class ForeignMessageError(RemoteProtocolError):
+    """A message of another cluster or of another version of the protocol; the message says which."""
 
 
 class UnavailableError(PslibError):

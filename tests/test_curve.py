@@ -16,7 +16,7 @@ import zmq
 from pslib.clock import SystemClock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
-from pslib.errors import AccessError, ConfigurationError
+from pslib.errors import AccessError, ConfigurationError, RemoteProtocolError
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Stats
 from pslib.transport import Keys, Peer, ZmqTransport
@@ -47,9 +47,14 @@ class Answering:
         while not self._over:
             for peer, frames in self.link.poll(0.05):
                 self.seen.append(peer)
-                request_id = self._codec.decode(frames).request_id
-                role = getattr(peer, "role", "nobody known")
-                self.link.send(peer, self._codec.encode(request_id, Failure("internal", role)))
+                self.link.send(peer, self._codec.encode(*self._answer(peer, frames)))
+
+    def _answer(self, peer: bytes, frames: list[Any]) -> tuple[int, Failure]:
+        try:
+            request_id = self._codec.decode(frames).request_id
+        except RemoteProtocolError as error:
+            return 0, Failure("protocol", str(error))
+        return request_id, Failure("internal", getattr(peer, "role", "nobody known"))
 
     def close(self) -> None:
         self._over = True
@@ -72,10 +77,12 @@ def serve() -> Iterator[Callable[..., Answering]]:
         server.close()
 
 
-def ask(address: str, keys: Keys | None, wait_s: float = 10.0) -> tuple[Exception, float]:
+def ask(
+    address: str, keys: Keys | None, wait_s: float = 10.0, cluster_id: str = "demo"
+) -> tuple[Exception, float]:
     """What a question ends with, and after how many seconds."""
     transport = ZmqTransport(keys=keys)
-    endpoint = Endpoint(transport.connect(), Codec("demo"), Timing(), SystemClock(), 1)
+    endpoint = Endpoint(transport.connect(), Codec(cluster_id), Timing(), SystemClock(), 1)
     started_s = time.monotonic()
     try:
         endpoint.ask(address, Stats()).wait(wait_s)
@@ -123,6 +130,17 @@ def test_a_connection_that_can_not_be_is_one_line_within_three_seconds(
     assert server.seen == []
     if listens:  # and those who may are served as before
         assert "trainer" in str(ask(server.address, MADE["trainer"])[0])
+
+
+def test_a_server_of_another_cluster_is_named_at_once(serve: Any) -> None:
+    """It refuses us in a message of its own cluster, which is none of ours."""
+    server = serve(None)
+    error, seconds = ask(server.address, None, cluster_id="other")
+    assert isinstance(error, RemoteProtocolError)
+    assert str(error) == (
+        f"{server.address}: cluster id: expected 'other', got 'demo'; this is another cluster"
+    )
+    assert seconds < NAMED_S
 
 
 def test_a_key_that_is_refused_is_refused_again_and_never_waits_in_silence(serve: Any) -> None:

@@ -144,3 +144,63 @@ def test_the_table_of_optimizers_has_all_of_them_with_their_defaults():
         told = {key: yaml.safe_load(value) for key, value in re.findall(r"`(\w+)` ([\w.-]+)", rows[name])}
         assert {key: float(value) for key, value in (told or own).items()} == own
         assert told or not own or name == "AdamW"
+
+
+class TestTheSecurityPage:
+    PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+
+    def test_its_refusal_is_what_a_server_says(self):
+        from pslib.errors import ConfigurationError
+        from pslib.transport import ZmqTransport
+
+        (said,) = blocks(self.PAGE, "text")
+        transport = ZmqTransport()
+        with pytest.raises(ConfigurationError) as caught:
+            transport.listen("tcp://0.0.0.0:7000")
+        transport.close()
+        assert said == f"pslib: {caught.value}\n"
+
+    def test_its_lines_are_those_of_the_code(self):
+        from pslib.protocol.messages import Stop
+        from pslib.protocol.roles import refusal
+        from pslib.transport.monitor import REFUSED_KEY, mismatch
+
+        told = re.findall(r"^\| `([^`]+)`", self.PAGE.split("## When it")[1].split("## ")[0], re.MULTILINE)
+        said = [
+            REFUSED_KEY.format(role="trainer"),
+            mismatch("trainer", "CURVE"),
+            mismatch(None, "CURVE"),
+            mismatch("trainer", "NULL"),
+            refusal("reader", Stop("", False)).text,
+        ]
+        for line, real in zip(told, said, strict=False):
+            assert real.startswith(line.removesuffix("...")), line
+        codec = (ROOT / "pslib" / "protocol" / "codec.py").read_text(encoding="utf-8")
+        for line in told[len(said) :]:
+            what, _, hint = line.partition(": expected ")
+            assert f'"{what}: expected ' in codec
+            assert hint.rpartition("; ")[2] in codec
+
+    def test_its_table_of_roles_has_all_of_them(self):
+        from pslib.protocol.roles import ROLES
+
+        table = self.PAGE.split("| role | may |")[1].split("\n\n")[0]
+        assert sorted(re.findall(r"^\| (\w+) \|", table, re.MULTILINE)) == sorted(ROLES)
+
+    def test_its_script_runs_in_a_cluster_with_keys(self, tmp_path, monkeypatch, capsys):
+        from pslib.cluster import Embedded
+        from pslib.config import ClusterConfig
+        from pslib.transport import ZmqTransport
+        from pslib.transport.keys import make_keys, write_keys
+
+        monkeypatch.chdir(tmp_path)
+        made = make_keys()
+        write_keys("keys", made)
+        embedded = Embedded(ClusterConfig(), ZmqTransport(keys=made["server"]), "tcp://127.0.0.1:0")
+        try:
+            (script,) = blocks(self.PAGE, "python")
+            names = {"coordinator": embedded.address, "cluster_id": embedded.cluster_id}
+            exec(compile(script, "security.md", "exec"), names)
+        finally:
+            embedded.close()
+        assert capsys.readouterr().out == "0\n0\n"

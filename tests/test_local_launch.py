@@ -16,7 +16,8 @@ import pytest
 from launch.cli import main
 from launch.demo import demo_job
 from launch.process import Task, describe_exit
-from launch.supervise import Plan, Verdict, judge, run_cluster
+from launch.supervise import Plan, run_cluster
+from launch.verdict import Verdict, judge
 from launch.yaml_text import write_yaml
 from pslib.config import ClusterConfig
 from pslib.data.generator import GeneratorConfig, generate

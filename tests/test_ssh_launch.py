@@ -75,25 +75,24 @@ def test_a_host_without_a_known_address_asks_for_one():
     assert "add address=IP" in problems_of("no-such-host.invalid\n")[0]
 
 
-def test_listening_beyond_this_machine_needs_to_be_allowed(tmp_path):
+def test_hosts_that_other_machines_reach_are_named_for_their_keys(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("10.0.0.1\n10.0.0.2\n")
-    given = ["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"]
-    with pytest.raises(ConfigurationError, match=r"at 10\.0\.0\.1, 10\.0\.0\.2.*give --insecure-network"):
-        ssh_launcher(build_parser().parse_args(given))
     launcher, servers, trainers = ssh_launcher(
-        build_parser().parse_args(["launch", "--insecure-network", *given[1:]])
+        build_parser().parse_args(["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"])
     )
     assert (servers, trainers) == (2, 2)
+    assert launcher.open_addresses == ["10.0.0.1", "10.0.0.2"]
     assert launcher.listen(Task("server", 1)) == "tcp://10.0.0.2:0"
     assert launcher.listen(Task("coordinator", 0)) == "tcp://10.0.0.1:0"
 
 
-def test_loopback_hosts_need_no_permission(tmp_path):
+def test_loopback_hosts_need_no_keys(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("localhost servers=1 trainers=2\n")
     options = build_parser().parse_args(["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"])
-    assert ssh_launcher(options)[1:] == (1, 2)
+    launcher, servers, trainers = ssh_launcher(options)
+    assert (launcher.open_addresses, servers, trainers) == ([], 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,7 @@ def test_a_host_that_does_not_answer_ends_the_run_with_sshs_own_words(two_hosts,
     hosts = tmp_path / "hosts.txt"
     hosts.write_text(f"{NET}.9 python={sys.executable}\n")
     code = main(
-        ["launch", "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts), "--insecure-network",
+        ["launch", "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts),
          "--out", str(tmp_path), "script.py"]
     )  # fmt: skip
     error = capsys.readouterr().err
@@ -250,6 +249,7 @@ def test_processes_on_other_hosts_end_when_the_launcher_is_killed(two_hosts, tmp
 SCRIPT = """\
 import os, sys
 import pslib
+from pslib.transport.monitor import mechanism_at
 from rec_models import LR
 
 schema = pslib.Schema(label="label", sparse=["C1", "C2"])
@@ -258,26 +258,29 @@ with pslib.connect() as cluster:
     trainer.fit(sys.argv[1] + "/train.parquet")
     result = trainer.evaluate(sys.argv[1] + "/test.parquet")
     servers = " ".join(sorted(address.rpartition(":")[0] for address in cluster.client.servers))
-    print(os.readlink("/proc/self/ns/net"), os.getcwd(), result.examples, servers)
+    encryption = {mechanism_at(address) for address in cluster.client.servers}
+    print(os.readlink("/proc/self/ns/net"), os.getcwd(), result.examples, *encryption, servers)
 """
 
 
 @pytest.mark.root
-def test_a_script_trains_on_two_hosts_with_servers_and_trainers_on_both(two_hosts, tmp_path, capfd):
+@pytest.mark.parametrize("network", [(), ("--insecure-network",)], ids=["encrypted", "plain"])
+def test_a_script_trains_on_two_hosts_with_servers_and_trainers_on_both(two_hosts, tmp_path, capfd, network):
     generate(tmp_path / "data", GeneratorConfig(train_rows=8_000, test_rows=2_000, vocabularies=(50, 60)))
     (tmp_path / "script.py").write_text(SCRIPT)
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("".join(f"{address} python={sys.executable} dir={tmp_path}\n" for address in ADDRESSES))
     out = tmp_path / "run"
     code = main(
-        ["launch", "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts), "--insecure-network",
+        ["launch", "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts), *network,
          "--out", str(out), "--quiet", "script.py", "data"]
     )  # fmt: skip
     said = capfd.readouterr()
     assert code == 0, said.err
     lines = [line.partition("] ")[2].split() for line in said.out.splitlines()]
     assert len({namespace for namespace, *_ in lines}) == 2
-    for _, folder, examples, *servers in lines:
+    for _, folder, examples, encryption, *servers in lines:
+        assert encryption == ("NULL" if network else "CURVE")
         assert (folder, examples) == (str(tmp_path), "2000")
         assert servers == [f"tcp://{address}" for address in ADDRESSES]
     summary = json.loads((out / "summary.json").read_text())

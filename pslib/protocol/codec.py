@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 
 from pslib.config import Limits
-from pslib.errors import LocalProtocolError, RemoteProtocolError
+from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
 from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["PROTOCOL_VERSION", "Codec", "Envelope"]
@@ -175,12 +175,12 @@ class Codec:
             raise RemoteProtocolError("header: expected a list of 6")
         version, cluster_id, kind, request_id, values, descriptions = header
         if type(version) is not int or version != PROTOCOL_VERSION:
-            raise RemoteProtocolError(
+            raise ForeignMessageError(
                 f"protocol version: expected {PROTOCOL_VERSION}, got {_told(version)}; "
                 "install one pslib everywhere"
             )
         if cluster_id != self.cluster_id:
-            raise RemoteProtocolError(
+            raise ForeignMessageError(
                 f"cluster id: expected {self.cluster_id!r}, got {_told(cluster_id)}; this is another cluster"
             )
         if not isinstance(kind, str) or kind not in _LAYOUT:

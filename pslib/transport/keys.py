@@ -202,10 +202,10 @@ def add_key(folder: str | Path, name: str, role: str) -> Path:
     ConfigurationError
         When the folder has no ``server.keys``, or there is such a key already.
     """
-    if not _NAME.fullmatch(name) or role not in ROLES:
-        raise ConfigurationError(
-            f"{name!r:.80}: expected a name of letters, digits, - and _, and a known role"
-        )
+    if role not in ROLES:
+        raise ConfigurationError(f"role: expected one of {', '.join(ROLES)}, got {role!r:.80}")
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{name!r:.80}: expected a name of letters, digits, - and _")
     path = Path(folder) / f"{name}{SUFFIX}"
     server = read_keys(Path(folder) / f"server{SUFFIX}")
     own = Keys(role, server.server_public, *_pair())

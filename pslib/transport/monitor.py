@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-__all__ = ["Monitor", "mechanism_at", "trouble"]
+__all__ = ["REFUSED_KEY", "Monitor", "mechanism_at", "mismatch", "trouble"]
 
 log = logging.getLogger("pslib")
 EVENTS = (
@@ -26,12 +26,19 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 SUSPICIOUS = 3
-"""A server that dies in a handshake fails one of them; a wrong key fails them all, 20 a second."""
+"""A server that dies in a handshake fails one of them; a wrong key fails them all, at first 20 a second.
+
+Where one side alone encrypts, both see it, but whoever hangs up first leaves the other without a reason.
+"""
+REFUSED_KEY = (
+    "it refused this key: it knows no such {role}; use a key of its folder, and start it again when the key "
+    "was added after its start"
+)
 PROBE_S = 0.3
 """How long to wait for a greeting: one round trip."""
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0"
-"""Signature and version of ZMTP 3.0 (https://rfc.zeromq.org/spec/23). Whoever hears them sends all of his own
-greeting; with a mechanism after them, he would hang up first where it is not his."""
+"""Signature and version of ZMTP 3.0 (https://rfc.zeromq.org/spec/23). Whoever hears them sends all of his
+own greeting; with a mechanism after them, he would hang up first where it is not his."""
 GREETING_BYTES = 64
 """Signature, version, 20 bytes of mechanism, as-server, filler."""
 
@@ -109,24 +116,22 @@ def trouble(monitor: Monitor, address: str, role: str | None) -> str | None:
     """
     for event in list(monitor.events()):
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            return (
-                f"it refused this key: it knows no such {role}; use a key of its folder, and start it "
-                "again when the key was added after its start"
-            )
+            return REFUSED_KEY.format(role=role)
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-            return _mismatch(role, "CURVE" if role is None else "NULL")
-    if role is None or monitor.failures < SUSPICIOUS:
+            return mismatch(role, "CURVE" if role is None else "NULL")
+    if monitor.failures < SUSPICIOUS:
         return None
     monitor.failures = 0
-    return _mismatch(role, mechanism_at(address))
+    return mismatch(role, mechanism_at(address))
 
 
-def _mismatch(role: str | None, mechanism: str) -> str | None:
-    if role is None:
+def mismatch(role: str | None, mechanism: str) -> str | None:
+    """What is wrong between a process with a key of this role (None: no key) and a server's encryption."""
+    if role is None and mechanism == "CURVE":
         return "it is encrypted and this process has no key; give it one with --keys, keys= or PSLIB_KEYS"
-    if mechanism == "NULL":
+    if role is not None and mechanism == "NULL":
         return "it speaks without encryption, this cluster is encrypted; is it another cluster's?"
-    if mechanism == "CURVE":
+    if role is not None and mechanism == "CURVE":
         return f"it has another server key than this {role}'s file says; is it another cluster's?"
     return None
 

@@ -1,0 +1,43 @@
+"""When a run is over, from how each of its processes has ended: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launch.process import Task
+from pslib.errors import EXIT_DONE, UnavailableError
+
+__all__ = ["Verdict", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a run is over: its exit code, and whose end made it so."""
+
+    exit_code: int
+    culprit: Task | None = None
+
+
+def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
+    """Whether the run is over, from how each process has ended (None: it runs).
+
+    A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
+    script may go on for a while after it has left the cluster. A trainer may die while others live; when all
+    have ended, at least one of them well, servers and coordinator get time to leave in order.
+    """
+    trainers = [code for task, code in exits.items() if task.role == "trainer"]
+    others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    for task, code in others.items():
+        if code not in (None, EXIT_DONE):
+            return Verdict(_own_code(code), task)
+    if not trainers or None in trainers:
+        return None
+    if EXIT_DONE not in trainers:
+        return Verdict(next(_own_code(code) for code in trainers))
+    return Verdict(EXIT_DONE) if None not in others.values() else None
+
+
+def _own_code(code: int | None) -> int:
+    """The exit code of a process that failed as the run's: one killed by a signal is a peer that is gone."""
+    return code if code is not None and 0 < code < 126 else UnavailableError.exit_code
