@@ -181,6 +181,9 @@ class ClusterSection(_Section):
     partition_bits: int = Field(default=12, ge=4, le=20)
     dense_blocks: int = Field(default=64, ge=1, le=4096)
     server_memory_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=0)] = 0
+    credit_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=ClusterConfig.CREDIT_BYTES_MIN)] = (
+        1 << 30
+    )
 
 
 class Job(_Section):

@@ -80,6 +80,7 @@ class Client:
             self.endpoint.close()
             raise
         self.endpoint.use_timing(timing or self.joined.config.timing)
+        self.endpoint.requests.shares.share_bytes = self.joined.config.client_share_bytes
         self.member.progress = self._no_progress
         self.member.on_map = self._set_map
         self.member.start_heartbeats(self.joined)

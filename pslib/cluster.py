@@ -216,6 +216,7 @@ def connect(
     shard_threads: int = 1,
     partition_bits: int = 12,
     server_memory_bytes: int = 0,
+    credit_bytes: int = 1 << 30,
     keys: Keys | str | os.PathLike[str] | None = None,
 ) -> Cluster:
     """Join a cluster as a trainer, or start one inside this process.
@@ -230,7 +231,7 @@ def connect(
         Address; default: the environment's PSLIB_COORDINATOR.
     cluster_id : str or None
         Default: the environment's PSLIB_CLUSTER_ID.
-    servers, shard_threads, partition_bits, server_memory_bytes : int
+    servers, shard_threads, partition_bits, server_memory_bytes, credit_bytes : int
         Of an embedded cluster; see `pslib.config.ClusterConfig`.
     keys : Keys, path or None
         To join an encrypted cluster: a key file of ``pslib keys make``. Default: the launcher's, or the file
@@ -256,6 +257,7 @@ def connect(
         shard_threads=shard_threads,
         partition_bits=partition_bits,
         server_memory_bytes=server_memory_bytes,
+        credit_bytes=credit_bytes,
     )
     embedded = Embedded(config)
     try:

@@ -86,6 +86,11 @@ class ClusterConfig:
     server_memory_bytes : int
         What the tables of one server may take, its shard threads an even share each; 0 is no limit. The
         process itself (Python, pyarrow, messages on their way) takes some 150 MiB beside it.
+    credit_bytes : int
+        Of requests and their answers on their way to and from one server, whatever the number of clients
+        (`pslib.protocol.credit`): half in even shares of the trainers, half granted on demand. The default,
+        1 GiB, leaves each of 64 trainers 7 MiB, twice the messages of a step of 4,096 examples of 26 fields
+        at dim 16.
     timing : Timing
         Waits.
     """
@@ -96,10 +101,13 @@ class ClusterConfig:
     partition_bits: int = 12
     dense_blocks: int = 64
     server_memory_bytes: int = 0
+    credit_bytes: int = 1 << 30
     timing: Timing = Timing()
 
     SERVERS_MAX: ClassVar[int] = 4096
     TRAINERS_MAX: ClassVar[int] = 65536
+    CREDIT_BYTES_MIN: ClassVar[int] = 1 << 20
+    """Room for the messages of a few hundred small requests."""
     SHARD_MEMORY_BYTES_MIN: ClassVar[int] = 4 << 20
     """Of one shard thread: a table takes memory from the system in pieces of up to 2 MiB, and fewer than two
     of them would leave no room for rows."""
@@ -113,6 +121,7 @@ class ClusterConfig:
                 ("shard_threads", self.shard_threads, 1, 64),
                 ("partition_bits", self.partition_bits, 4, 20),
                 ("dense_blocks", self.dense_blocks, 1, 4096),
+                ("credit_bytes", self.credit_bytes, self.CREDIT_BYTES_MIN, 1 << 40),
             )
             if not low <= value <= high
         ]
@@ -138,6 +147,16 @@ class ClusterConfig:
     def shard_memory_bytes(self) -> int:
         """What the tables of one shard thread may take; 0 is no limit."""
         return self.server_memory_bytes // self.shard_threads
+
+    @property
+    def client_share_bytes(self) -> int:
+        """What one trainer may have in flight to one server without asking."""
+        return max(1, self.credit_bytes // 2 // self.trainers)
+
+    @property
+    def grant_bytes(self) -> int:
+        """What one server may grant to requests that do not fit a share."""
+        return self.credit_bytes // 2
 
     @property
     def partitions(self) -> int:

@@ -127,6 +127,7 @@ class Endpoint:
         self.requests = RequestTable(codec, timing, first_request_id)
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
+        self._room = threading.Condition(self.lock)
         self.every_heartbeat: Callable[[], None] | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -161,9 +162,19 @@ class Endpoint:
         return pending
 
     def call(self, what: str, begin: Callable[[ClientSession, float], int]) -> tuple[int, Pending[int]]:
-        """Start a pull or push of the session; the pending gives the call's number when it is complete."""
+        """Start a pull or push of the session; the pending gives the call's number when it is complete.
+
+        While more bytes wait for credit than may be in flight to one server, the caller waits too: a process
+        must not gather what a slow server does not take. Callbacks of this endpoint's thread never wait.
+
+        Raises
+        ------
+        WaitTimeoutError
+            When there is still no room after ``Timing.request_s``.
+        """
         pending: Pending[int] = Pending(what)
         with self.lock:
+            self._wait_for_room(what)
             self._check()
             assert self.session is not None
             number = begin(self.session, self.clock.now_s())
@@ -171,6 +182,20 @@ class Endpoint:
             self._complete_calls()
         self._link.wake()
         return number, pending
+
+    def _has_room(self) -> bool:
+        share = self.requests.shares.share_bytes
+        return not share or self.requests.unsent_bytes <= share or self._error is not None
+
+    def _wait_for_room(self, what: str) -> None:
+        if self._has_room() or threading.current_thread() is self._thread:
+            return
+        if not self._room.wait_for(self._has_room, self.timing.request_s):
+            unsent = self.requests.unsent_bytes
+            raise WaitTimeoutError(
+                f"waited {self.timing.request_s:g} s to start {what}: {unsent:,} bytes wait for credit; "
+                "is a server stopped?"
+            )
 
     @property
     def calls_open(self) -> int:
@@ -185,6 +210,7 @@ class Endpoint:
             self._asked.clear()
             self._calls.clear()
             self.requests.cancel_all()
+            self._room.notify_all()
         for one in pending:
             one.fail(error)
 
@@ -232,6 +258,8 @@ class Endpoint:
             for expired in self.requests.tick(now_s):
                 self._expire(expired.ticket, expired.peer, expired.waited_s)
             self._complete_calls()
+            if self._has_room():
+                self._room.notify_all()
         self._report(now_s)
         beat = self.every_heartbeat  # another thread may take it away at any moment
         if beat:
@@ -308,5 +336,8 @@ class Endpoint:
         self._reported_s = now_s
         with self.lock:
             waiting = self.requests.waiting(now_s, self.timing.report_s)
-        for peer, kind, seconds in waiting[:3]:
-            log.warning("pslib: waiting %.0f s for %s (%s)", seconds, peer, kind)
+        longest: dict[tuple[str, bool], tuple[str, float]] = {}
+        for peer, what, seconds in waiting:
+            longest.setdefault((peer, "for credit" in what), (what, seconds))
+        for (peer, _credit), (what, seconds) in list(longest.items())[:4]:
+            log.warning("pslib: waiting %.0f s for %s (%s)", seconds, peer, what)

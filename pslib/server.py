@@ -18,6 +18,7 @@ from pslib.errors import CheckpointError
 from pslib.member import MemberHandle, join
 from pslib.partition_map import PartitionMap
 from pslib.protocol.codec import Codec
+from pslib.protocol.credit import CreditPool
 from pslib.protocol.messages import Load, Message, Save
 from pslib.protocol.server_session import ServerSession, merge_results
 from pslib.protocol.shard_jobs import Job, ShardTurns, Work, shard_stats
@@ -172,7 +173,9 @@ class Server:
         for shard in shards:
             shard.own(joined.map.units_of(joined.rank))
         self.rank = joined.rank
-        self._session = ServerSession(codec, shards)
+        self._clock = clock
+        credit = CreditPool(config.grant_bytes, config.timing.request_s)
+        self._session = ServerSession(codec, shards, credit)
         self._threads = [_ShardThread(shard, self._done, self._fail) for shard in shards]
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
@@ -223,6 +226,7 @@ class Server:
             if job:
                 for index in job.shards:
                     self._threads[index].put(job)
+        self._session.tick(self._clock.now_s())
         while self._finished:
             self._session.complete(*self._finished.popleft())
         replies, self._session.outbox = self._session.outbox, []

@@ -14,6 +14,7 @@ from pslib.initializers import Constant
 from pslib.optimizers import SGD
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
+from pslib.protocol.credit import ClientShares, CreditPool
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
@@ -33,6 +34,8 @@ PARTITION_BITS, DENSE_BLOCKS = 4, 5
 CODEC = Codec("simulated")
 TIMING = Timing(retry_s=0.2, retry_max_s=0.8, request_s=300.0)
 TICK_S = 0.1
+HOLD_S = 3.0
+"""A grant that is never given back holds others up for so long, and all must be over in time."""
 SGD_1 = SGD(learning_rate=1.0)
 SETUP = Setup(
     tables={
@@ -61,11 +64,13 @@ class Server:
             shard.slice_rows = world.random.randint(1, 3)
             shard.own(world.map.units_of(index))
             shard.setup(SETUP)
-        self.session = ServerSession(CODEC, self.shards)
+        credit = CreditPool(world.credit_bytes // 2, hold_s=HOLD_S)
+        self.session = ServerSession(CODEC, self.shards, credit)
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
 
     def receive(self, peer: int, frames: list[bytes]) -> None:
         """Take a message from the network."""
+        self.session.tick(self.world.now_s)
         job = self.session.receive(peer.to_bytes(4, "big"), frames)
         for index in job.shards if job else ():
             self._put(index, job)
@@ -162,6 +167,8 @@ class Trainer(Asker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        if world.credit_bytes:
+            self.requests.shares = ClientShares(world.credit_bytes // 2 // 3, small_bytes=0)
         self.session = ClientSession(self.requests, world.map, DIMS, DENSE_LENGTH)
         self.scripts: list[tuple[Script, int]] = []
         self.pulls_left = world.random.randint(1, 3)

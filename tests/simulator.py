@@ -71,6 +71,7 @@ class World:
         self._event_number = 0
         self.messages = 0
         self.reported: dict[int, int] = {}
+        self.credit_bytes = self.random.choice([0, 700, 1500])
         servers = self.random.randint(2, 4)
         self.map = PartitionMap.even(PARTITION_BITS, DENSE_BLOCKS, tuple(map(str, range(servers))))
         self.restless = self.random.sample(range(self.map.owners.size), 6)

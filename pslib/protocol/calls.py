@@ -13,6 +13,7 @@ from pslib.errors import AccessError, ConfigurationError, MemoryLimitError, Psli
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
+from pslib.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
     "Acked",
@@ -24,6 +25,7 @@ __all__ = [
     "PullCall",
     "PushCall",
     "PushName",
+    "answer_bytes_of",
 ]
 
 NO_VERSIONS = np.empty(0, np.uint64)
@@ -181,6 +183,26 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
     shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
     clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
     return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks, scales)
+
+
+def answer_bytes_of(message: Message, dims: Mapping[str, int], floats: int) -> int:
+    """Bytes of rows and dense parameters in the answer to a part, for its credit.
+
+    Parameters
+    ----------
+    message
+        What the part asks.
+    dims : mapping of str to int
+        Floats a row of each table.
+    floats : int
+        Of its dense blocks.
+    """
+    if not isinstance(message, Pull):
+        return 0
+    scale_bytes = 4 if message.rows_as == "int8" else 0
+    value_bytes = ROW_TYPES[message.rows_as].itemsize
+    rows = sum(keys.size * (dims[name] * value_bytes + scale_bytes) for name, keys in message.keys.items())
+    return rows + floats * DENSE_TYPES[message.dense_as].itemsize
 
 
 def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any]:

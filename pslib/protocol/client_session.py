@@ -34,6 +34,7 @@ from pslib.protocol.calls import (
     PullCall,
     PushCall,
     PushName,
+    answer_bytes_of,
     error_of,
     keys_of,
     message_of,
@@ -270,7 +271,11 @@ class ClientSession:
         for server, part in sorted(parts.items()):
             floor = 0 if isinstance(call, PullCall) else self.acked_below(call.name.stream)
             message = message_of(call, part, floor, self._cut(call, part.blocks))
-            ticket = self.requests.start(now_s, self.map.addresses[server], message, delay_s, patience_s)
+            floats = self._floats(part) if isinstance(call, PullCall) else 0
+            back = answer_bytes_of(message, self.dims, floats)
+            ticket = self.requests.start(
+                now_s, self.map.addresses[server], message, delay_s, patience_s, back
+            )
             self._parts[ticket] = part
             call.open_parts += 1
 
@@ -281,6 +286,10 @@ class ClientSession:
     def _bounds(self, block: int) -> tuple[int, int]:
         size = self._block_size
         return min(block * size, self.dense_length), min((block + 1) * size, self.dense_length)
+
+    def _floats(self, part: Part) -> int:
+        """Dense parameters in the blocks of a part."""
+        return sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
 
     def _cut(self, call: Call, blocks: NDArray[np.uint32]) -> NDArray[Any]:
         """The gradient of these dense blocks, side by side."""

@@ -48,6 +48,7 @@ __all__ = [
     "Register",
     "Registered",
     "Release",
+    "Reserve",
     "Result",
     "Save",
     "Setup",
@@ -167,6 +168,20 @@ class Pushed(Message):
 
     refused_units: NDArray[np.uint32] = array(np.uint32)
     refused_owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Message):
+    """Ask for credit: so many bytes for the request, and its answer, that will have this ``request_id``.
+
+    Answered by `Done` when they are granted, which may be late or never: ask again. ``last`` is the attempt
+    before, 0 for none; while the server works on that, there is no grant. 0 bytes give a grant back, and are
+    not answered.
+    """
+
+    request_id: int
+    bytes: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)

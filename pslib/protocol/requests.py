@@ -2,16 +2,19 @@
 
 ZeroMQ loses queued messages in silence when a peer dies, so every request is resent here with a new
 ``request_id``; all attempts of one request stay valid until one of them is answered, and answers to
-requests that are over are dropped. This is where "push is retried".
+requests that are over are dropped. This is where "push is retried", and where requests wait for credit
+(`pslib.protocol.credit`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from pslib.config import Timing
 from pslib.protocol.codec import Buffer, Codec
-from pslib.protocol.messages import Message
+from pslib.protocol.credit import ClientShares
+from pslib.protocol.messages import Message, Reserve
 
 __all__ = ["Expired", "Outgoing", "RequestTable"]
 
@@ -42,7 +45,11 @@ class _Request:
     deadline_s: float
     next_try_s: float
     pause_s: float
+    cost: int = 0
+    """Bytes that count against the credit of its peer; 0: it needs none."""
     attempts: list[int] = field(default_factory=list)
+    reserved: list[int] = field(default_factory=list)
+    """Request ids of attempts for which the peer was, or is, asked for credit."""
 
 
 class RequestTable:
@@ -56,24 +63,40 @@ class RequestTable:
         ``retry_s``, ``retry_max_s`` and ``request_s``.
     first_request_id : int
         Where ids start; a process gives a random number so that answers to a predecessor match nothing.
+    share_bytes : int
+        Of requests with an ``answer_bytes`` and their answers, in flight to one peer; 0 is no limit.
     """
 
-    def __init__(self, codec: Codec, timing: Timing, first_request_id: int = 1) -> None:
+    def __init__(self, codec: Codec, timing: Timing, first_request_id: int = 1, share_bytes: int = 0) -> None:
         self.codec, self.timing = codec, timing
+        self.shares = ClientShares(share_bytes)
         self.outbox: list[Outgoing] = []
         self.resent = 0
         self._next_id = first_request_id
         self._next_ticket = 1
         self._open: dict[int, _Request] = {}
         self._by_attempt: dict[int, _Request] = {}
+        self._by_wish: dict[int, tuple[_Request, int]] = {}
+        self._now_s = 0.0
+        self.unsent_bytes = 0
+        """Of requests that wait for credit, or for their time, with their answers."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def start(
-        self, now_s: float, peer: str, message: Message, delay_s: float = 0.0, patience_s: float | None = None
+        self,
+        now_s: float,
+        peer: str,
+        message: Message,
+        delay_s: float = 0.0,
+        patience_s: float | None = None,
+        answer_bytes: int | None = None,
     ) -> int:
-        """Send ``message`` to ``peer`` (after ``delay_s``) until it is answered; return its ticket.
+        """Send ``message`` to ``peer`` until it is answered; return its ticket.
+
+        It is sent after ``delay_s`` and, with ``answer_bytes``, when there is credit for its own bytes and
+        those of its answer. It expires ``patience_s`` from now.
 
         Raises
         ------
@@ -85,16 +108,33 @@ class RequestTable:
         request = _Request(
             self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, self.timing.retry_s
         )
+        if answer_bytes is not None:
+            request.cost = sum(map(len, frames)) + answer_bytes
+            self.unsent_bytes += request.cost
         self._next_ticket += 1
         self._open[request.ticket] = request
         if delay_s <= 0:
-            self._attempt(now_s, request, frames)
+            self._begin(now_s, request, frames)
         return request.ticket
 
+    def _begin(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
+        """Send a request for the first time, or ask for credit, or let it wait for some."""
+        self._now_s = now_s
+        if request.cost and self.shares.is_beyond(request.cost):
+            self._reserve(now_s, request)
+        elif request.cost and not self.shares.enter(request.peer, request.ticket, request.cost):
+            request.next_try_s = inf
+        else:
+            self._attempt(now_s, request, frames)
+
     def receive(self, request_id: int) -> int | None:
-        """The ticket that an answer belongs to, which is over now; None for an answer that comes too late."""
+        """The ticket that an answer belongs to, which is over now; None for an answer that comes too late.
+
+        Also None for a grant of credit: the request that it is for is sent now.
+        """
         request = self._by_attempt.get(request_id)
         if request is None:
+            self._granted(request_id)
             return None
         self.cancel(request.ticket)
         return request.ticket
@@ -102,14 +142,25 @@ class RequestTable:
     def cancel(self, ticket: int) -> None:
         """Stop asking; a no-op when the request is over."""
         request = self._open.pop(ticket, None)
-        if request:
-            for attempt in request.attempts:
-                del self._by_attempt[attempt]
+        if not request:
+            return
+        for attempt in request.attempts:
+            del self._by_attempt[attempt]
+        if not request.attempts:
+            self.unsent_bytes -= request.cost
+        for reserved in request.reserved:
+            self._tell(request.peer, Reserve(reserved, 0, 0))
+        if request.cost:
+            for freed in self.shares.leave(request.peer, ticket):
+                self._go(self._open[freed])
 
     def cancel_all(self) -> None:
         """Stop asking anybody anything; what is queued is not sent."""
         self._open.clear()
         self._by_attempt.clear()
+        self._by_wish.clear()
+        self.shares.clear()
+        self.unsent_bytes = 0
         self.outbox.clear()
 
     def give_up(self, peer: str) -> list[int]:
@@ -121,30 +172,89 @@ class RequestTable:
 
     def tick(self, now_s: float) -> list[Expired]:
         """Send again what is due; return, and forget, what nobody has answered in time."""
+        self._now_s = now_s
         expired = []
         for request in list(self._open.values()):
             if now_s >= request.deadline_s:
                 self.cancel(request.ticket)
                 expired.append(Expired(request.ticket, request.peer, now_s - request.started_s))
             elif now_s >= request.next_try_s:
-                self.resent += bool(request.attempts)
-                self._attempt(now_s, request, self.codec.encode(self._next_id, request.message))
+                self._again(now_s, request)
         return expired
 
+    def _again(self, now_s: float, request: _Request) -> None:
+        """Send a request that is due: for the first time, or once more."""
+        if not request.attempts and not request.reserved:
+            self._begin(now_s, request, self.codec.encode(self._next_id, request.message))
+        elif self.shares.share_bytes and (request.cost > self.shares.small_bytes or not request.attempts):
+            self._reserve(now_s, request)
+        else:
+            self._go(request)
+
     def waiting(self, now_s: float, longer_than_s: float) -> list[tuple[str, str, float]]:
-        """(peer, message kind, seconds) of every request that has waited longer than ``longer_than_s``."""
+        """(peer, what, seconds) of every request that has waited longer than ``longer_than_s``.
+
+        ``what`` is the kind of the message and, while it can't be sent, that it waits for credit.
+        """
         return [
-            (request.peer, request.message.kind, now_s - request.started_s)
+            (request.peer, self._told(request), now_s - request.started_s)
             for request in self._open.values()
             if now_s - request.started_s > longer_than_s
         ]
 
+    def _told(self, request: _Request) -> str:
+        kind = request.message.kind
+        if request.attempts or not request.cost:
+            return kind
+        flying, share = self.shares.in_flight_bytes(request.peer), self.shares.share_bytes
+        return f"{kind} of {request.cost:,} bytes, for credit: {flying:,} of {share:,} are in flight"
+
+    def _go(self, request: _Request) -> None:
+        self.resent += bool(request.attempts)
+        self._attempt(self._now_s, request, self.codec.encode(self._next_id, request.message))
+
     def _attempt(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
         """Send frames that were encoded under the next request_id."""
-        request_id = self._next_id
-        self._next_id = (self._next_id + 1) % (1 << 64) or 1  # 0 answers what could not be read
+        self._sent(request, self._take_id(), frames)
+        self._put_off(now_s, request)
+
+    def _sent(self, request: _Request, request_id: int, frames: list[Buffer]) -> None:
+        if not request.attempts:
+            self.unsent_bytes -= request.cost
         request.attempts.append(request_id)
         self._by_attempt[request_id] = request
+        self.outbox.append(Outgoing(request.peer, frames))
+
+    def _put_off(self, now_s: float, request: _Request) -> None:
         request.next_try_s = now_s + request.pause_s
         request.pause_s = min(request.pause_s * 2, self.timing.retry_max_s)
-        self.outbox.append(Outgoing(request.peer, frames))
+
+    def _take_id(self) -> int:
+        request_id = self._next_id
+        self._next_id = (self._next_id + 1) % (1 << 64) or 1  # 0 answers what could not be read
+        return request_id
+
+    # --- credit -------------------------------------------------------------------------------------------
+
+    def _reserve(self, now_s: float, request: _Request) -> None:
+        """Ask for credit for the next attempt; asked before, for the same one."""
+        if not request.reserved or request.reserved[-1] in self._by_attempt:
+            request.reserved.append(self._take_id())
+        last = request.attempts[-1] if request.attempts else 0
+        wish = self._tell(request.peer, Reserve(request.reserved[-1], request.cost, last))
+        self._by_wish[wish] = request, request.reserved[-1]
+        self._put_off(now_s, request)
+
+    def _granted(self, wish: int) -> None:
+        """Credit has come: send what it is for, unless it is over or has been sent by an earlier grant."""
+        request, request_id = self._by_wish.pop(wish, (None, 0))
+        if request is None or request.ticket not in self._open or request_id in self._by_attempt:
+            return
+        self.resent += bool(request.attempts)
+        self._sent(request, request_id, self.codec.encode(request_id, request.message))
+
+    def _tell(self, peer: str, message: Message) -> int:
+        """Send a message once, and remember nothing of it; its request_id."""
+        request_id = self._take_id()
+        self.outbox.append(Outgoing(peer, self.codec.encode(request_id, message)))
+        return request_id

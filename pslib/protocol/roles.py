@@ -27,6 +27,7 @@ from pslib.protocol.messages import (
     Push,
     Register,
     Release,
+    Reserve,
     Save,
     Setup,
     Stats,
@@ -47,6 +48,7 @@ _ADMIN = frozenset({"server", "admin"})
 ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
     {
         Pull: _EVERYBODY,
+        Reserve: _EVERYBODY,
         Stats: _EVERYBODY,
         Status: _EVERYBODY,
         JobResult: _EVERYBODY,

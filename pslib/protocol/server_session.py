@@ -15,6 +15,7 @@ import numpy as np
 from cython_ext.selection import split_keys
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.messages import (
     Adopt,
@@ -30,6 +31,7 @@ from pslib.protocol.messages import (
     Push,
     Pushed,
     Release,
+    Reserve,
     Result,
     Save,
     Setup,
@@ -50,7 +52,7 @@ FAILURE_CHARS_MAX = 1000
 TIME_S_MAX = 1e12
 """31,000 years; tables keep times in float32, which ends at 3e38."""
 
-REQUESTS = (Setup, Pull, Push, Erase, Maintain, Stats, Save, Load, Release, Adopt)
+REQUESTS = (Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Save, Load, Release, Adopt)
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
 
@@ -72,10 +74,14 @@ class ServerSession:
         Of this cluster.
     shards : sequence of Shard
         All shards of this server; the session reads their table descriptions only.
+    credit : CreditPool or None
+        What it may grant; None has no limit.
     """
 
-    def __init__(self, codec: Codec, shards: Sequence[Shard]) -> None:
+    def __init__(self, codec: Codec, shards: Sequence[Shard], credit: CreditPool | None = None) -> None:
         self.codec, self.shards = codec, shards
+        self.credit = credit or CreditPool()
+        self._open: set[tuple[bytes, int]] = set()
         self.outbox: list[Reply] = []
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
@@ -94,17 +100,39 @@ class ServerSession:
         if problem:
             self._reply(peer, job.request_id, problem)
             return None
+        if isinstance(job.message, Reserve):
+            self._reserve(peer, job.request_id, job.message)
+            return None
         if isinstance(job.message, Pull | Push | Erase):
             self._split(job, job.message)
         if isinstance(job.message, Pull):
             self._make_outputs(job, job.message)
+        self._open.add((peer, job.request_id))
         return job
 
     def complete(self, job: Job, shard_index: int, result: Any) -> None:
         """Take one shard's result; the last one builds the reply."""
         job.results[shard_index] = result
         if len(job.results) == len(job.shards):
+            self._open.discard((job.peer, job.request_id))
             self._reply(job.peer, job.request_id, self._answer(job))
+
+    def tick(self, now_s: float) -> None:
+        """Time passes: credit that nobody has given back is granted to others."""
+        self._granted(self.credit.tick(now_s))
+
+    def _reserve(self, peer: bytes, request_id: int, message: Reserve) -> None:
+        if not message.bytes:
+            self._granted(self.credit.give_back((peer, message.request_id)))
+            return
+        if (peer, message.last) in self._open:  # its answer is on the way
+            return
+        lost = self.credit.give_back((peer, message.last))
+        self._granted(lost + self.credit.reserve((peer, message.request_id), request_id, message.bytes))
+
+    def _granted(self, answers: list[tuple[tuple[bytes, int], int]]) -> None:
+        for (peer, _reserved), request_id in answers:
+            self._reply(peer, request_id, Done())
 
     def _reply(self, peer: bytes, request_id: int, message: Message) -> None:
         if isinstance(message, Failure):

@@ -1,0 +1,152 @@
+"""Credit: how many bytes may be on their way to and from one server, however many clients it has.
+
+The pool of a server (`ClusterConfig.credit_bytes`) has two halves. One is shared out evenly: each client may
+have its share of bytes in flight to each server, and needs to ask nobody. From the other half the server
+grants what does not fit a share: a request that is larger, and every second copy of one that is not small
+(the first may lie in a queue of a server that only is slow). Who needs such a grant sends `Reserve`, and the
+request when that is answered. So a stopped server receives no second copies, and its clients keep what does
+not fit until it goes on.
+
+A request counts with its own bytes and those of its answer, from when it is sent until it is over for the
+client. What a client does not give back (it has vanished, or the message was lost) comes back by itself after
+`Timing.request_s`, when the client has given up too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+__all__ = ["SMALL_BYTES", "ClientShares", "CreditPool"]
+
+SMALL_BYTES = 16 << 10
+"""Requests that are so small pass larger ones that wait for credit, and may be sent again without asking: a
+pull of 100 rows of 32 floats is 14 KB."""
+
+
+class ClientShares:
+    """What one client has in flight to each peer, and what waits until there is room.
+
+    Parameters
+    ----------
+    share_bytes : int
+        For each peer; 0 is no limit. One eighth of it is kept for small requests.
+    small_bytes : int
+        Requests up to here are small.
+    """
+
+    def __init__(self, share_bytes: int = 0, small_bytes: int = SMALL_BYTES) -> None:
+        self.share_bytes, self.small_bytes = share_bytes, small_bytes
+        self._costs: dict[int, int] = {}
+        self._in_flight: dict[str, int] = defaultdict(int)
+        self._waiting: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+
+    def in_flight_bytes(self, peer: str) -> int:
+        """Bytes that are on their way to a peer and back."""
+        return self._in_flight.get(peer, 0)
+
+    def is_beyond(self, cost: int) -> bool:
+        """Whether a request of this size never fits the share: the server must grant it."""
+        return self.share_bytes > 0 and cost > self._most(cost)
+
+    def enter(self, peer: str, ticket: int, cost: int) -> bool:
+        """Whether a request may go now; otherwise it waits, and `leave` says when its turn has come."""
+        if not self._fits(peer, cost) or (cost > self.small_bytes and self._waiting.get(peer)):
+            self._waiting[peer].append((ticket, cost))
+            return False
+        self._go(peer, ticket, cost)
+        return True
+
+    def leave(self, peer: str, ticket: int) -> list[int]:
+        """A request is over, or is not wanted any more; the tickets of those that may go now."""
+        self._in_flight[peer] -= self._costs.pop(ticket, 0)
+        freed: list[int] = []
+        waiting = self._waiting.get(peer)
+        if not waiting:
+            return freed
+        self._waiting[peer] = waiting = deque(place for place in waiting if place[0] != ticket)
+        while waiting and self._fits(peer, waiting[0][1]):
+            self._go(peer, *waiting[0])
+            freed.append(waiting.popleft()[0])
+        return freed
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._costs.clear()
+        self._in_flight.clear()
+        self._waiting.clear()
+
+    def _go(self, peer: str, ticket: int, cost: int) -> None:
+        self._costs[ticket] = cost
+        self._in_flight[peer] += cost
+
+    def _most(self, cost: int) -> int:
+        return self.share_bytes if cost <= self.small_bytes else self.share_bytes - self.share_bytes // 8
+
+    def _fits(self, peer: str, cost: int) -> bool:
+        return not self.share_bytes or self._in_flight.get(peer, 0) + cost <= self._most(cost)
+
+
+@dataclass(slots=True)
+class _Wish:
+    """Somebody waits for a grant; ``answer_to`` is the request_id of its last `Reserve`."""
+
+    answer_to: int
+    bytes: int
+    asked_s: float
+
+
+Name = tuple[bytes, int]
+"""Peer, and the request_id that the reserved request will have."""
+
+
+class CreditPool:
+    """The half of a server's credit that it grants itself.
+
+    Parameters
+    ----------
+    pool_bytes : int
+        0 is no limit. A request that is larger is granted when nothing else is.
+    hold_s : float
+        After so long a grant comes back by itself, and a wish that nobody has repeated is forgotten.
+    """
+
+    def __init__(self, pool_bytes: int = 0, hold_s: float = 60.0) -> None:
+        self.pool_bytes, self.hold_s = pool_bytes, hold_s
+        self.granted_bytes = 0
+        self._held: dict[Name, tuple[int, float]] = {}
+        self._wishes: dict[Name, _Wish] = {}
+        self._now_s = 0.0
+
+    def reserve(self, name: Name, answer_to: int, size: int) -> list[tuple[Name, int]]:
+        """Somebody asks for ``size`` bytes; whom to answer now: (name, request_id), oldest wish first."""
+        if name in self._held:
+            return [(name, answer_to)]
+        self._wishes[name] = _Wish(answer_to, size, self._now_s)  # asked again, it keeps its place
+        return self._grant()
+
+    def give_back(self, name: Name) -> list[tuple[Name, int]]:
+        """A reserved request is over; whom to answer now."""
+        self._wishes.pop(name, None)
+        size, _since = self._held.pop(name, (0, 0.0))
+        self.granted_bytes -= size
+        return self._grant()
+
+    def tick(self, now_s: float) -> list[tuple[Name, int]]:
+        """Time passes: take back what nobody has given back; whom to answer now."""
+        self._now_s = now_s
+        for name in [name for name, wish in self._wishes.items() if wish.asked_s + self.hold_s < now_s]:
+            del self._wishes[name]
+        late = [name for name, (_size, since_s) in self._held.items() if since_s + self.hold_s < now_s]
+        return [answer for name in late for answer in self.give_back(name)]
+
+    def _grant(self) -> list[tuple[Name, int]]:
+        granted = []
+        for name, wish in list(self._wishes.items()):
+            if self.granted_bytes and self.pool_bytes and self.granted_bytes + wish.bytes > self.pool_bytes:
+                break  # in their order: a large one must not wait for ever
+            del self._wishes[name]
+            self._held[name] = wish.bytes, self._now_s
+            self.granted_bytes += wish.bytes
+            granted.append((name, wish.answer_to))
+        return granted

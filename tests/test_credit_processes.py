@@ -1,0 +1,103 @@
+"""A server process that is stopped: its client waits with what it has, and goes on when the server does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import psutil
+import pytest
+
+from pslib.client import Client
+from pslib.clock import SystemClock
+from pslib.config import ClusterConfig, Timing
+from pslib.protocol.client_session import PushName
+from pslib.tables import PartSpec, TableSpec
+from pslib.transport import ZmqTransport
+
+ROWS, DIM = 50_000, 16
+PUSH_BYTES = ROWS * (8 + 4 * DIM)
+CREDIT_BYTES = 32 << 20
+CALLERS_BYTES = 4 * PUSH_BYTES
+"""Arrays of the test itself, and what an allocator keeps."""
+
+
+@contextmanager
+def processes(config: ClusterConfig) -> Iterator[tuple[str, int]]:
+    """A coordinator and one server; gives the coordinator's address and the server's process id."""
+    worker = [sys.executable, "-m", "launch.worker"]
+    listen = ["--cluster-id", "credit", "--listen", "tcp://127.0.0.1:0"]
+    coordinator = subprocess.Popen(
+        [*worker, "coordinator", *listen, "--config", json.dumps(config.to_dict())],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    started = [coordinator]
+    try:
+        assert coordinator.stdout is not None
+        lines = iter(coordinator.stdout.readline, "")
+        address = next(line.split()[1] for line in lines if line.startswith("pslib-listening"))
+        server = subprocess.Popen(
+            [*worker, "server", *listen, "--coordinator", address], stdout=subprocess.DEVNULL, text=True
+        )
+        started.append(server)
+        yield address, server.pid
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_stopped_server_does_not_fill_the_memory_of_who_pushes(caplog: pytest.LogCaptureFixture) -> None:
+    timing = Timing(silence_s=30.0, report_s=1.0)
+    config = ClusterConfig(credit_bytes=CREDIT_BYTES, timing=timing)
+    transport = ZmqTransport()
+    with processes(config) as (address, pid):
+        client = Client(transport, address, "credit", SystemClock())
+        try:
+            client.setup([TableSpec("t", (PartSpec("v", DIM),))])
+            keys = np.arange(ROWS, dtype=np.uint64)
+            client.push({"t": (keys, np.ones((ROWS, DIM), np.float32))}).wait()
+            pushed, over = [], threading.Event()
+
+            def push_for_ever() -> None:
+                """As a caller who never waits for what it has sent."""
+                while not over.is_set():
+                    gradients = np.full((ROWS, DIM), 0.01, np.float32)  # its own, as a batch's is
+                    name = PushName(1 << 63, len(pushed))
+                    pushed.append(client.push({"t": (keys, gradients)}, name=name))
+
+            caller = threading.Thread(target=push_for_ever)
+            before = psutil.Process().memory_info().rss
+            os.kill(pid, signal.SIGSTOP)
+            with caplog.at_level(logging.WARNING, "pslib"):
+                caller.start()
+                most = 0
+                for _ in range(40):
+                    time.sleep(0.1)
+                    most = max(most, psutil.Process().memory_info().rss - before)
+            stuck = len(pushed)
+            over.set()
+            os.kill(pid, signal.SIGCONT)
+            caller.join(20)
+            for one in pushed:
+                one.wait()
+            assert client.stats()["pushes_applied"] == len(pushed) + 1
+        finally:
+            client.close()
+            transport.close()
+    assert most <= CREDIT_BYTES + CALLERS_BYTES
+    assert 3 <= stuck <= 2 * CREDIT_BYTES // PUSH_BYTES
+    assert any("for credit" in record.message for record in caplog.records)
