@@ -208,8 +208,8 @@ class ByChance(Policy):
 class ByAge(Policy):
     """A row leaves when no push has touched it for more than ``age``, in the unit of the table's clock.
 
-    That is batches of the training, or seconds; no age would be a sensible default for both, so there is none.
-    Source: PaddlePaddle's ``delete_after_unseen_days``.
+    That is batches of the training, or seconds: no number fits both, so there is no default. Source:
+    PaddlePaddle's ``delete_after_unseen_days``.
     """
 
     kind: ClassVar[int] = 0

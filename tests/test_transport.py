@@ -232,7 +232,7 @@ class TestZmqAlone:
     def test_an_address_open_to_the_network_must_be_asked_for_by_name(
         self, closing: Any, address: str
     ) -> None:
-        with pytest.raises(ConfigurationError, match="there are no keys; .* say --insecure-network"):
+        with pytest.raises(ConfigurationError, match=r"there are no keys; .* say --insecure-network"):
             closing(ZmqTransport()).listen(address)
 
     def test_and_is_given_then(self, closing: Any) -> None:
