@@ -186,6 +186,21 @@ class ClusterSection(_Section):
     )
 
 
+class CheckpointSection(_Section):
+    """Where the training is saved; see `pslib.Trainer.save`."""
+
+    path: Name | None = None
+    keep_last: int = Field(default=0, ge=0, le=1_000_000)
+
+
+class LoadSection(_Section):
+    """What the training begins with; see `pslib.Trainer.load`."""
+
+    path: Name
+    state: bool = True
+    tables: Annotated[list[Name], Field(min_length=1)] | None = None
+
+
 class Job(_Section):
     """A job file that has been checked; paths are absolute."""
 
@@ -195,6 +210,8 @@ class Job(_Section):
     training: TrainingSection = TrainingSection()
     table: TableSection = TableSection()
     cluster: ClusterSection = ClusterSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    load: LoadSection | None = None
     out: Name = "run"
 
     @property

@@ -13,10 +13,11 @@ __all__ = ["expand", "path_problems"]
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _URI = re.compile(r"^[a-z][a-z0-9+.-]+://")
 _DATA_KEYS = ("train", "valid", "test")
+_PATH_SECTIONS = ("checkpoint", "load")
 
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A copy of the settings with absolute paths in ``data`` and ``out``; what is no text stays as it is."""
+    """A copy of the settings with absolute paths; what is no text stays as it is."""
     expanded = dict(raw)
     if isinstance(raw.get("data"), dict):
         data = dict(raw["data"])
@@ -26,6 +27,10 @@ def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
             elif key in data:
                 data[key] = _absolute(data[key], folder)
         expanded["data"] = data
+    for section in _PATH_SECTIONS:
+        values = raw.get(section)
+        if isinstance(values, dict) and "path" in values:
+            expanded[section] = {**values, "path": _absolute(values["path"], folder)}
     expanded["out"] = _absolute(raw.get("out", "run"), folder)
     return expanded
 
@@ -54,5 +59,9 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for path in paths if isinstance(paths, list) else [paths]:
             if isinstance(path, str):
                 yield f"data.{key}", path
+    for section in _PATH_SECTIONS:
+        values = raw.get(section)
+        if isinstance(values, dict) and isinstance(values.get("path"), str):
+            yield f"{section}.path", values["path"]
     if isinstance(raw.get("out"), str):
         yield "out", raw["out"]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from launch.job import Job
 from pslib.errors import ConfigurationError, DataError
+from pslib.places import shown as shown_path
 
 if TYPE_CHECKING:
     from pslib.data.dataset import ParquetData
 
-__all__ = ["check_data", "check_port", "prepare_out"]
+__all__ = ["check_data", "check_load", "check_port", "prepare_out"]
 
 RUN_FILES = ("job.yaml", "metrics.jsonl", "summary.json", "run.png", "logs", "checkpoint")
 """What a run leaves in its folder, and what ``--overwrite`` removes; anything else there is the user's."""
@@ -68,9 +69,33 @@ def _label_problems(data: ParquetData) -> list[str]:
             value = labels[row].as_py()
             shown = "null" if value is None else repr(value)
             problems.append(
-                f"{group.file}: row {row} (from 0), column {name!r}: a label is 0 or 1, got {shown}"
+                f"{shown_path(group.file)}: row {row} (from 0), column {name!r}: a label is 0 or 1, got "
+                f"{shown}"
             )
     return problems
+
+
+def check_load(job: Job) -> None:
+    """See whether the checkpoint that the training begins with is there, and stays there.
+
+    Raises
+    ------
+    CheckpointError
+        When there is none, or its manifest can't be read.
+    ConfigurationError
+        When it lies in the run's own folder.
+    """
+    from pslib.checkpoint import newest, read_manifest
+    from pslib.places import is_uri
+
+    if job.load is None:
+        return
+    path = job.load.path
+    if not is_uri(path) and Path(path).resolve().is_relative_to(Path(job.out).resolve()):
+        raise ConfigurationError(
+            f"load.path: {path} lies in {job.out}, where this run puts its own files: give another out"
+        )
+    read_manifest(newest(path))
 
 
 def check_port(port: int) -> None:

@@ -7,11 +7,12 @@ import secrets
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
-from launch.preflight import check_data, check_port, prepare_out
+from launch.preflight import check_data, check_load, check_port, prepare_out
 from launch.recorded import run_recorded
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
 from pslib.errors import EXIT_DONE
+from pslib.places import shown
 
 __all__ = ["run_job"]
 
@@ -43,6 +44,7 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: s
     """
     own_keys = keys_of_run(keys, (), insecure=False)
     check_data(job)
+    check_load(job)
     check_port(port)
     out = prepare_out(job.out, overwrite)
     effective = out / "job.yaml"
@@ -66,4 +68,6 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: s
     if outcome.exit_code == EXIT_DONE:
         for line in summary_lines(summary, out, best):
             print(line)
+        if job.checkpoint.path:
+            print(f"checkpoint    {shown(job.checkpoint.path)}")
     return outcome.exit_code

@@ -38,9 +38,12 @@ def train_job(path: Path) -> str:
     job = read_job(path)
     with connect() as cluster:
         trainer = _trainer(job, cluster)
+        if job.load:
+            trainer.load(job.load.path, state=job.load.state, tables=job.load.tables)
         trainer.fit(job.data.train, epochs=job.training.epochs, valid=job.data.valid)
         tested = trainer.evaluate(job.data.test) if job.data.test else None
-        trainer.save(str(Path(job.out) / CHECKPOINT))
+        place = job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
+        trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
     return json.dumps(result)
 

@@ -373,15 +373,35 @@ class Client:
         answers = [one.wait() for one in pending]
         return [entry for answer in answers if isinstance(answer, Result) for entry in answer.values["files"]]
 
-    def load(self, path: str) -> int:
+    def load(
+        self,
+        path: str,
+        *,
+        state: bool = True,
+        tables: Sequence[str] | None = None,
+        step: int = 0,
+        time_s: float = 0.0,
+    ) -> int:
         """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
+
+        Parameters
+        ----------
+        path : str
+        state : bool
+            Whether optimizer state comes too; without it rows and dense parameters begin with a fresh one.
+        tables : sequence of str or None
+            Rows of these tables only, and nothing else changes; None: all tables and dense parameters.
+        step, time_s : int, float
+            When the rows of a load without state, or of some tables, count as seen last.
 
         Raises
         ------
         CheckpointError
             When the checkpoint is damaged or belongs to other tables.
         """
-        answers = self._ask_all(Load(path, secrets.token_hex(8)), FILE_PATIENCE_S)
+        names = "" if tables is None else ",".join(tables)
+        message = Load(path, secrets.token_hex(8), state, names, step, float(time_s))
+        answers = self._ask_all(message, FILE_PATIENCE_S)
         return sum(int(answer.values["rows"]) for answer in answers if isinstance(answer, Result))
 
     @property

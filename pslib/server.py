@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from pslib.checkpoint import load_shard, save_shard
+from pslib.checkpoint import LoadOptions, load_shard, save_shard
 from pslib.clock import Clock, SystemClock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
@@ -62,7 +62,10 @@ class _FileWork:
         try:
             if isinstance(message, Save):
                 return {"files": save_shard(shard, message.path, f"{message.stem}-{shard.index}")}
-            return load_shard(shard, message.path)
+            names = tuple(message.tables.split(",")) if message.tables else None
+            return load_shard(
+                shard, message.path, LoadOptions(message.state, names, message.step, message.time_s)
+            )
         except CheckpointError as error:
             return error
 

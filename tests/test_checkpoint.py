@@ -268,7 +268,7 @@ def test_a_save_that_dies_leaves_the_older_checkpoint(
         trainer.fit(data.test_path)
         with monkeypatch.context() as patch:
             if when == "before the manifest":
-                patch.setattr("pslib.trainer.trainer.commit", dying)
+                patch.setattr("pslib.trainer.saving.commit", dying)
             else:
                 patch.setattr("pslib.checkpoint.manifest.sync", dying)
             with pytest.raises(KeyboardInterrupt):

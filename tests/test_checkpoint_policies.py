@@ -210,14 +210,15 @@ def test_narrow_rows_need_a_table_that_has_them(tmp_path: Path) -> None:
         client.close()
 
 
-def test_plain_tables_are_saved_in_the_format_that_older_readers_know(tmp_path: Path) -> None:
+def test_a_manifest_says_the_lowest_format_that_reads_it(tmp_path: Path) -> None:
     versions = {}
     for policies, values in POLICIES.items():
-        folder = trained(tmp_path / policies, replace(PLAIN, **values))
-        manifest = json.loads((folder / "manifest.json").read_text())
-        versions[policies] = manifest["format_version"]
-        assert any("kind" in entry for entry in manifest["files"]) == (policies != "plain")
-    assert versions == {"plain": 1, "all": 2, "bloom": 2}
+        manifest = checkpoint.read_manifest(str(trained(tmp_path / policies, replace(PLAIN, **values))))
+        assert any(entry.kind != "rows" for entry in manifest.files) == (policies != "plain")
+        without_blocks = [replace(entry, blocks=()) for entry in manifest.files]
+        older = replace(manifest, files=without_blocks, format_version=0)
+        versions[policies] = (older.format_version, manifest.format_version)
+    assert versions == {"plain": (1, 3), "all": (2, 3), "bloom": (2, 3)}
 
 
 def test_a_checkpoint_that_does_not_fit_the_memory_limit_is_refused(tmp_path: Path) -> None:
@@ -234,13 +235,13 @@ def test_a_checkpoint_that_does_not_fit_the_memory_limit_is_refused(tmp_path: Pa
         client.close()
 
 
-# --- the golden checkpoint of format 2
+# --- the golden checkpoints of formats 2 and 3: the same rows, with and without checksums of blocks
 
 GOLDEN_SPEC = replace(PLAIN, storage="int8", seed=9, **POLICIES["all"])
 
 
 def write_golden(folder: Path) -> None:
-    """How the golden checkpoint was made; it is never made again."""
+    """How the golden checkpoints were made; they are never made again."""
     with cluster_of(2, partition_bits=5) as running:
         client = joined(running, GOLDEN_SPEC)
         for number in range(PUSHES):
@@ -249,13 +250,15 @@ def write_golden(folder: Path) -> None:
         client.close()
 
 
-def test_the_first_checkpoint_of_format_2_still_loads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_checkpoints_of_the_first_writers_still_load(tmp_path: Path, version: int) -> None:
+    golden = GOLDEN.with_name(f"checkpoint_v{version}")
     with cluster_of(3, partition_bits=6) as running:
         client = joined(running, GOLDEN_SPEC)
-        client.load(str(GOLDEN))
+        client.load(str(golden))
         save(client, tmp_path, GOLDEN_SPEC)
         client.close()
-    assert content_of(tmp_path) == content_of(GOLDEN)
+    assert content_of(tmp_path) == content_of(golden) == content_of(GOLDEN)
 
 
 def test_the_recipes_in_the_readme_read_tables_with_narrow_rows_and_counters(tmp_path: Path) -> None:

@@ -1,14 +1,29 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import load_shard, save_shard
+from pslib.checkpoint.files import LoadOptions, load_shard, save_shard
+from pslib.checkpoint.folders import (
+    CheckpointInfo,
+    check_keep_last,
+    list_checkpoints,
+    newest,
+    next_place,
+    prune,
+)
 from pslib.checkpoint.manifest import MANIFEST_NAME, Manifest, ManifestFile, commit, read_manifest
 
 __all__ = [
     "MANIFEST_NAME",
+    "CheckpointInfo",
+    "LoadOptions",
     "Manifest",
     "ManifestFile",
+    "check_keep_last",
     "commit",
+    "list_checkpoints",
     "load_shard",
+    "newest",
+    "next_place",
+    "prune",
     "read_manifest",
     "save_shard",
 ]

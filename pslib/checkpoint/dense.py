@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pslib.checkpoint.manifest import Manifest
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
 from pslib.optimizers import Adam, optimizer_from_dict
+from pslib.places import shown
 from pslib.shard import Shard
 
 __all__ = ["DENSE_SCHEMA", "DenseContent", "dense_batch", "put_dense", "read_dense"]
@@ -53,9 +54,9 @@ class DenseContent:
 
 
 def read_dense(
-    shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch]
+    shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch], state: bool = True
 ) -> DenseContent | None:
-    """All dense parameters of a checkpoint; None where the shard has none.
+    """All dense parameters of a checkpoint, with or without state; None where the shard has none.
 
     Raises
     ------
@@ -67,13 +68,13 @@ def read_dense(
     if shard.dense is None:
         return None
     expected, optimizer = shard.dense.spec.optimizer, optimizer_from_dict(manifest.dense["optimizer"])
-    if optimizer.kind != expected.kind:
+    if state and optimizer.kind != expected.kind:
         raise CheckpointIncompatibleError(
-            f"{path}: dense optimizer: expected {type(expected).__name__}, "
-            f"the checkpoint has {type(optimizer).__name__}"
+            f"{shown(path)}: dense optimizer: expected {type(expected).__name__}, "
+            f"the checkpoint has {type(optimizer).__name__}; load(state=False) takes the weights alone"
         )
-    length, counted = shard.dense.spec.length, isinstance(expected, Adam)
-    elements = expected.state_floats(1) - counted
+    length, counted = shard.dense.spec.length, state and isinstance(expected, Adam)
+    elements = expected.state_floats(1) - counted if state else 0
     found = DenseContent(
         np.empty(length, np.float32),
         np.empty((elements, length), np.float32),
@@ -84,7 +85,7 @@ def read_dense(
         _take_blocks(batch, found, seen)
     if not seen.all():
         raise CheckpointCorruptError(
-            f"{path}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
+            f"{shown(path)}: {np.count_nonzero(~seen)} of {length} dense parameters missing"
         )
     return found
 
@@ -103,11 +104,14 @@ def _take_blocks(batch: pa.RecordBatch, found: DenseContent, seen: NDArray[np.bo
             found.counts[part] = numbers[-1]
 
 
-def put_dense(shard: Shard, found: DenseContent) -> None:
-    """Give a shard its blocks."""
+def put_dense(shard: Shard, found: DenseContent, with_state: bool = True) -> None:
+    """Give a shard its blocks, with the state of the checkpoint or a fresh one."""
     assert shard.dense is not None
     for block in shard.owned_blocks():
         start, stop = shard.dense.bounds(block)
+        if not with_state:
+            shard.dense.put(block, found.weights[start:stop])
+            continue
         state = found.states[:, start:stop].reshape(-1)
         if found.counts is not None:
             state = np.append(state, found.counts[start] if stop > start else np.float32(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -10,15 +11,16 @@ from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import batches_of, verify, write_file
 from pslib.checkpoint.counted import CountReader, count_batches, count_schema, kind_of_counts
-from pslib.checkpoint.dense import DENSE_SCHEMA, dense_batch, put_dense, read_dense
+from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, dense_batch, put_dense, read_dense
 from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
 from pslib.checkpoint.rows import RowReader, row_batches, table_schema
 from pslib.errors import CheckpointError, CheckpointIncompatibleError
 from pslib.partition_map import units_of_mask
+from pslib.places import shown
 from pslib.shard import Shard
 from pslib.tables import PartSpec, TableSpec
 
-__all__ = ["load_shard", "save_shard"]
+__all__ = ["LoadOptions", "load_shard", "save_shard"]
 
 
 def save_shard(shard: Shard, path: str, stem: str) -> list[dict[str, Any]]:
@@ -34,14 +36,15 @@ def save_shard(shard: Shard, path: str, stem: str) -> list[dict[str, Any]]:
         filesystem.create_dir(root, recursive=True)
         return [entry.to_dict() for entry in _entries(shard, filesystem, root, stem)]
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path}: can't write: {error}") from error
+        raise CheckpointError(f"checkpoint {shown(path)}: can't write: {error}") from error
 
 
 def _entries(shard: Shard, filesystem: fs.FileSystem, root: str, stem: str) -> Iterator[ManifestFile]:
     def write(
         name: str, table: str, kind: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
     ) -> ManifestFile:
-        return ManifestFile(name, table, *write_file(filesystem, root, name, schema, batches), kind)
+        sums, rows = write_file(filesystem, root, name, schema, batches)
+        return ManifestFile(name, table, sums.bytes, sums.crc32, rows, kind, tuple(sums.blocks))
 
     for table, spec in sorted(shard.tables.items()):
         yield write(f"{table}.{stem}.arrow", table, ROWS, table_schema(spec), row_batches(shard, table))
@@ -52,10 +55,35 @@ def _entries(shard: Shard, filesystem: fs.FileSystem, root: str, stem: str) -> I
         yield write(f"dense.{stem}.arrow", "", ROWS, DENSE_SCHEMA, [dense_batch(shard)])
 
 
-def load_shard(shard: Shard, path: str) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What of a checkpoint is loaded.
+
+    Attributes
+    ----------
+    state : bool
+        Whether optimizer state comes too; else it begins anew and optimizers may be others.
+    tables : tuple of str or None
+        Rows of these tables only; None: of all, and dense parameters.
+    step, time_s : int, float
+        When rows count as seen last, unless everything is loaded.
+    """
+
+    state: bool = True
+    tables: tuple[str, ...] | None = None
+    step: int = 0
+    time_s: float = 0.0
+
+    @property
+    def all(self) -> bool:
+        """Whether training goes on where the checkpoint was made."""
+        return self.state and self.tables is None
+
+
+def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> dict[str, int]:
     """Replace what a shard owns by what the checkpoint at ``path`` says about it.
 
-    Every file is checked against the manifest before the first row changes.
+    Every file that is needed is checked against the manifest before the first row changes.
 
     Returns
     -------
@@ -71,39 +99,69 @@ def load_shard(shard: Shard, path: str) -> dict[str, int]:
     MemoryLimitError
         When there is no room for all rows.
     """
+    options = options or LoadOptions()
     manifest = read_manifest(path)
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    _check_tables(shard, manifest, saved, path)
+    tables = _chosen(shard, saved, path, options)
+    _check_tables(shard, manifest, saved, path, options)
     filesystem, root = open_place(path)
     for entry in manifest.files:
-        verify(filesystem, root, path, entry)
-    dense_files = [entry for entry in manifest.files if not entry.table]
-    pieces = (one for entry in dense_files for one in batches_of(filesystem, root, path, entry, DENSE_SCHEMA))
-    dense = read_dense(shard, manifest, path, pieces)
-    _empty(shard)
+        if entry.table in tables or options.tables is None:
+            verify(filesystem, root, path, entry)
+    dense = _read_dense(shard, manifest, path, options)
+    _empty(shard, tables)
     rows = 0
-    for table in shard.stores:
-        rows += _load_table(shard, table, saved[table], manifest, path)
+    for table in tables:
+        rows += _load_table(shard, saved[table], manifest, path, options)
     if dense:
-        put_dense(shard, dense)
+        put_dense(shard, dense, options.state)
     return {"rows": rows}
 
 
-def _empty(shard: Shard) -> None:
+def _chosen(shard: Shard, saved: dict[str, TableSpec], path: str, options: LoadOptions) -> list[str]:
+    """Names of the tables to load."""
+    if options.tables is None:
+        return list(shard.stores)
+    for name in options.tables:
+        if name not in shard.stores:
+            raise CheckpointIncompatibleError(
+                f"tables: expected some of this model's, {sorted(shard.stores)}, got {name!r}"
+            )
+        if name not in saved:
+            raise CheckpointIncompatibleError(
+                f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
+            )
+    return list(options.tables)
+
+
+def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOptions) -> DenseContent | None:
+    if options.tables is not None:
+        return None
+    filesystem, root = open_place(path)
+    files = [entry for entry in manifest.files if not entry.table]
+    pieces = (one for entry in files for one in batches_of(filesystem, root, path, entry, DENSE_SCHEMA))
+    return read_dense(shard, manifest, path, pieces, options.state)
+
+
+def _empty(shard: Shard, tables: list[str]) -> None:
     partitions = units_of_mask(shard.owned)
-    for store in shard.stores.values():
+    for table in tables:
         for partition in partitions[partitions < shard.partitions].tolist():
-            store.drop_partition(partition)
+            shard.stores[table].drop_partition(partition)
     shard.room.forget()
 
 
-def _load_table(shard: Shard, table: str, saved: TableSpec, manifest: Manifest, path: str) -> int:
+def _load_table(shard: Shard, saved: TableSpec, manifest: Manifest, path: str, options: LoadOptions) -> int:
     """Rows first, so that a key that is counted has none; return how many rows were taken."""
     filesystem, root = open_place(path)
-    about = manifest.about
+    table, about = saved.name, manifest.about
     spec, counts, rows = shard.tables[table], CountReader(shard, table, saved), 0
-    now = spec.now(int(about.get("steps", 0)), float(about.get("seconds", 0.0)))
-    reader = RowReader(shard, table, now, saved.clock == spec.clock)
+    if options.all:
+        now = spec.now(int(about.get("steps", 0)), float(about.get("seconds", 0.0)))
+    else:
+        now = spec.now(options.step, options.time_s)
+    same_clock = options.all and saved.clock == spec.clock
+    reader = RowReader(shard, table, now, same_clock, options.state)
     files = [entry for entry in manifest.files if entry.table == table]
     for entry in files:
         if entry.kind == ROWS:
@@ -117,38 +175,50 @@ def _load_table(shard: Shard, table: str, saved: TableSpec, manifest: Manifest, 
     return rows
 
 
-def _check_tables(shard: Shard, manifest: Manifest, saved: dict[str, TableSpec], path: str) -> None:
-    for name, mine in shard.tables.items():
+def _check_tables(
+    shard: Shard, manifest: Manifest, saved: dict[str, TableSpec], path: str, options: LoadOptions
+) -> None:
+    for name in shard.tables if options.tables is None else options.tables:
         if name not in saved:
-            raise CheckpointIncompatibleError(f"{path}: no table {name!r} in it; it has {sorted(saved)}")
-        _check_parts(mine, saved[name], path)
+            raise CheckpointIncompatibleError(
+                f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
+            )
+        _check_parts(shard.tables[name], saved[name], path, options.state)
     length = shard.dense.spec.length if shard.dense else 0
-    if manifest.dense.get("length", 0) != length:
+    if options.tables is None and manifest.dense.get("length", 0) != length:
         raise CheckpointIncompatibleError(
-            f"{path}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another model"
+            f"{shown(path)}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
+            "model; load(tables=[...]) takes rows only"
         )
 
 
-def _check_parts(mine: TableSpec, saved: TableSpec, path: str) -> None:
+def _check_parts(mine: TableSpec, saved: TableSpec, path: str, state: bool) -> None:
     for part, saved_part in zip(mine.parts, saved.parts, strict=False):
-        if _shape(part) != _shape(saved_part):
+        if _shape(part, state) != _shape(saved_part, state):
             raise CheckpointIncompatibleError(
-                f"{path}: table {mine.name} part {saved_part.name} has dim {saved_part.dim} and "
+                f"{shown(path)}: table {mine.name} part {saved_part.name} has dim {saved_part.dim} and "
                 f"{type(saved_part.optimizer).__name__}; expected {part.name}, dim {part.dim} and "
-                f"{type(part.optimizer).__name__}"
+                f"{type(part.optimizer).__name__}{_way_out(part, saved_part)}"
             )
     if len(mine.parts) != len(saved.parts):
         raise CheckpointIncompatibleError(
-            f"{path}: table {mine.name} has parts {[p.name for p in saved.parts]}; "
+            f"{shown(path)}: table {mine.name} has parts {[p.name for p in saved.parts]}; "
             f"expected {[p.name for p in mine.parts]}"
         )
     if saved.compact and mine.narrow_parts != saved.narrow_parts:
         raise CheckpointIncompatibleError(
-            f"{path}: table {mine.name} has rows without part {saved.compact.wide_from!r}; set compact "
-            "with the same wide_from"
+            f"{shown(path)}: table {mine.name} has rows without part {saved.compact.wide_from!r}; "
+            "set compact with the same wide_from"
         )
 
 
-def _shape(part: PartSpec) -> tuple[str, int, int, int]:
+def _way_out(part: PartSpec, saved: PartSpec) -> str:
+    only_state = _shape(part, False) == _shape(saved, False)
+    return "; load(state=False) takes the weights alone" if only_state else ""
+
+
+def _shape(part: PartSpec, state: bool) -> tuple[str, int, int, int]:
     """What a part's floats mean: state of one optimizer is no state of another, even of equal length."""
-    return part.name, part.dim, part.state_floats, part.optimizer.kind if part.state_floats else -1
+    if not (state and part.state_floats):
+        return part.name, part.dim, part.state_floats if state else 0, -1
+    return part.name, part.dim, part.state_floats, part.optimizer.kind

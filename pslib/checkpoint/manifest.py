@@ -12,16 +12,18 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
 
 from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
+from pslib.places import open_uri, place_of, shown
 
 __all__ = [
+    "BLOCK_BYTES",
     "FORMAT_VERSION",
     "MANIFEST_NAME",
+    "OWN_FILE",
     "ROWS",
     "Manifest",
     "ManifestFile",
@@ -32,14 +34,16 @@ __all__ = [
 ]
 
 log = logging.getLogger("pslib")
-FORMAT_VERSION = 2
-"""1 is all that tables without policies need; a checkpoint says the lower one that reads it."""
+FORMAT_VERSION = 3
+"""A checkpoint says the lowest that reads it: 1 knows no policies, 2 no checksums of blocks."""
+BLOCK_BYTES = 1 << 23
+"""A checksum each: small enough to say where a file is damaged, 1.4 MB of manifest for a terabyte of rows."""
 ROWS = "rows"
 MANIFEST_NAME = "manifest.json"
 _CRC = re.compile(rb'^ "manifest_crc32": "([0-9a-f]{8})"', re.MULTILINE)
 _NO_CRC = b"00000000"
 _TABLE_V1 = frozenset({"name", "seed", "parts"})
-_OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters)?\.arrow")
+OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters)?\.arrow")
 """Names that servers give: nothing else in the folder is ours to remove."""
 
 
@@ -47,7 +51,8 @@ _OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters)?\.arrow
 class ManifestFile:
     """One data file beside the manifest, with its CRC-32 (zlib's).
 
-    ``table`` is "" for dense blocks; ``kind`` is "rows", "counts" or "filters".
+    ``table`` is "" for dense blocks; ``kind`` is "rows", "counts" or "filters"; ``blocks`` are CRC-32s of
+    each `BLOCK_BYTES` of the file, or nothing in formats 1 and 2.
     """
 
     name: str
@@ -56,10 +61,12 @@ class ManifestFile:
     crc32: int
     rows: int
     kind: str = ROWS
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not all(isinstance(number, int) for number in (self.bytes, self.crc32, self.rows)):
-            raise ValueError(f"file {self.name!r}: bytes, crc32 and rows must be whole numbers")
+        object.__setattr__(self, "blocks", tuple(self.blocks))
+        if not all(isinstance(number, int) for number in (self.bytes, self.crc32, self.rows, *self.blocks)):
+            raise ValueError(f"file {self.name!r}: bytes, crc32, rows and blocks must be whole numbers")
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"file name {self.name!r}")
         if self.kind not in (ROWS, "counts", "filters"):
@@ -67,7 +74,9 @@ class ManifestFile:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain form; the kind of files that there always were is left out."""
-        return {key: value for key, value in asdict(self).items() if (key, value) != ("kind", ROWS)}
+        usual = {"kind": ROWS, "blocks": ()}
+        plain = {key: value for key, value in asdict(self).items() if value != usual.get(key)}
+        return plain | ({"blocks": list(self.blocks)} if self.blocks else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,8 @@ class Manifest:
     def __post_init__(self) -> None:
         if self.format_version == 0:
             plain = all(set(table) <= _TABLE_V1 for table in self.tables)
-            object.__setattr__(self, "format_version", 1 if plain else FORMAT_VERSION)
+            blocks = any(entry.blocks for entry in self.files)
+            object.__setattr__(self, "format_version", FORMAT_VERSION if blocks else 1 if plain else 2)
 
 
 def open_place(path: str) -> tuple[fs.FileSystem, str]:
@@ -115,11 +125,10 @@ def open_place(path: str) -> tuple[fs.FileSystem, str]:
         When the URI can't be understood.
     """
     try:
-        if "://" in path:
-            return fs.FileSystem.from_uri(path)
-        return fs.LocalFileSystem(), str(Path(path).absolute())
+        return open_uri(place_of(path))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"checkpoint path {path!r}: {error}") from error
+        reason = str(error).replace(path, shown(path))
+        raise CheckpointError(f"checkpoint path {shown(path)!r}: {reason}") from error
 
 
 def commit(path: str, manifest: Manifest) -> None:
@@ -144,11 +153,11 @@ def commit(path: str, manifest: Manifest) -> None:
             filesystem.move(aside, target)
             sync(filesystem, root)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path}: can't write the manifest: {error}") from error
+        raise CheckpointError(f"checkpoint {shown(path)}: can't write the manifest: {error}") from error
     try:
         _remove_older(filesystem, root, {entry.name for entry in manifest.files})
     except OSError as error:  # the new checkpoint is there; old files only take space
-        log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", path, error)
+        log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", shown(path), error)
 
 
 def _bytes_of(manifest: Manifest) -> bytes:
@@ -168,7 +177,7 @@ def _crc_fits(data: bytes) -> bool:
 
 def _remove_older(filesystem: fs.FileSystem, root: str, keep: set[str]) -> None:
     for info in filesystem.get_file_info(fs.FileSelector(root)):
-        ours = info.type == fs.FileType.File and _OWN_FILE.fullmatch(info.base_name)
+        ours = info.type == fs.FileType.File and OWN_FILE.fullmatch(info.base_name)
         if ours and info.base_name not in keep:
             filesystem.delete_file(info.path)
 
@@ -202,14 +211,16 @@ def read_manifest(path: str) -> Manifest:
             data = stream.read()
     except OSError as error:
         raise CheckpointError(
-            f"{path}: no {MANIFEST_NAME} there ({type(error).__name__}); a checkpoint is a folder with one"
+            f"{shown(path)}: no {MANIFEST_NAME} there ({type(error).__name__}); a checkpoint is a folder "
+            "with one"
         ) from error
     try:
         plain = json.loads(data)
         version = plain["format_version"]
         if version > FORMAT_VERSION:
             raise CheckpointIncompatibleError(
-                f"{path}: format {version} is newer than this pslib's {FORMAT_VERSION}; install a newer one"
+                f"{shown(path)}: format {version} is newer than this pslib's {FORMAT_VERSION}; install a "
+                "newer one"
             )
         if not _crc_fits(data):
             raise ValueError("its bytes do not fit its CRC")
@@ -218,7 +229,7 @@ def read_manifest(path: str) -> Manifest:
         return Manifest(**_known(plain))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointCorruptError(
-            f"{path}/{MANIFEST_NAME}: damaged ({type(error).__name__}: {error})"
+            f"{shown(path)}: {MANIFEST_NAME} is damaged ({type(error).__name__}: {error})"
         ) from error
 
 

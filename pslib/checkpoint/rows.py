@@ -49,25 +49,34 @@ def row_batches(shard: Shard, table: str) -> Iterator[pa.RecordBatch]:
     """A batch for each partition that has rows, and one more where it has narrow ones."""
     spec, store = shard.tables[table], shard.stores[table]
     schema = table_schema(spec)
+    builders = [_BatchBuilder(schema, RowLayout.of(spec, narrow)) for narrow in (False, True)]
     for partition in store.partitions().tolist():
         for narrow in (False, True) if spec.compact else (False,):
             keys, weights, state = store.export_partition(partition, narrow)
             if keys.size:
-                yield _batch(schema, RowLayout.of(spec, narrow), keys, weights, state)
+                yield builders[narrow].batch(keys, weights, state)
 
 
-def _batch(
-    schema: pa.Schema, layout: RowLayout, keys: NDArray[np.uint64], weights: FloatRows, state: FloatRows
-) -> pa.RecordBatch:
-    columns = {"key": pa.array(keys)}
-    for place, name in enumerate(layout.head):
-        columns[name] = pa.array(np.ascontiguousarray(state[:, place]))
-    for part, at, state_at in layout.columns():
-        columns[part.name] = _list_column(weights[:, at])
-        if part.state_floats:
-            columns[f"{part.name}_state"] = _list_column(state[:, state_at])
-    arrays = [columns.get(field.name, pa.nulls(keys.size, field.type)) for field in schema]
-    return pa.record_batch(arrays, schema=schema)
+class _BatchBuilder:
+    """Record batches of rows of one layout; what is the same for all partitions is found out once."""
+
+    def __init__(self, schema: pa.Schema, layout: RowLayout) -> None:
+        self._schema, self._head, self._columns = schema, layout.head, tuple(layout.columns())
+        self._with_state = {part.name for part, _, _ in self._columns if part.state_floats}
+
+    def batch(self, keys: NDArray[np.uint64], weights: FloatRows, state: FloatRows) -> pa.RecordBatch:
+        columns = {"key": pa.array(keys)}
+        for place, name in enumerate(self._head):
+            columns[name] = pa.array(np.ascontiguousarray(state[:, place]))
+        for part, at, state_at in self._columns:
+            columns[part.name] = _list_column(weights[:, at])
+            if part.name in self._with_state:
+                columns[f"{part.name}_state"] = _list_column(state[:, state_at])
+        arrays = [columns.get(field.name) for field in self._schema]
+        if len(columns) < len(arrays):
+            missing = zip(arrays, self._schema, strict=True)
+            arrays = [pa.nulls(keys.size, field.type) if one is None else one for one, field in missing]
+        return pa.record_batch(arrays, schema=self._schema)
 
 
 class RowReader:
@@ -83,11 +92,18 @@ class RowReader:
         When rows that do not say so were seen last, in the unit of the table's clock.
     same_clock : bool
         Whether the checkpoint's table has that clock too; else its rows do not say so either.
+    with_state : bool
+        Whether the optimizers' numbers come too; else they begin anew.
     """
 
-    def __init__(self, shard: Shard, table: str, now: float, same_clock: bool = True) -> None:
+    def __init__(
+        self, shard: Shard, table: str, now: float, same_clock: bool = True, with_state: bool = True
+    ) -> None:
         self._shard, self._table = shard, table
         self._spec, self._store = shard.tables[table], shard.stores[table]
+        self._fresh = {
+            part.name: part.optimizer.initial_state(part.dim) for part in self._spec.parts if not with_state
+        }
         self._passed_over = frozenset() if same_clock else frozenset({"last_seen"})
         self._defaults: Mapping[str, float] = {"last_seen": now, "shows": 1.0, "clicks": 0.0}
 
@@ -138,7 +154,9 @@ class RowReader:
             state[:, column] = self._head(batch, name, places)
         for part, at, state_at in layout.columns():
             weights[:, at] = _list_rows(batch, part, "", part.dim, places)
-            if part.state_floats:
+            if part.name in self._fresh:
+                state[:, state_at] = self._fresh[part.name]
+            elif part.state_floats:
                 state[:, state_at] = _list_rows(batch, part, "_state", part.state_floats, places)
         return weights, state
 

@@ -15,6 +15,7 @@ from pslib.data.columns import keys_of, lists_of, numbers_of, validity_of
 from pslib.data.dataset import ParquetData, open_parquet
 from pslib.data.order import GroupSlice
 from pslib.errors import DataError
+from pslib.places import shown as shown_path
 from pslib.ragged import Ragged
 from pslib.schema import DenseField, Schema
 
@@ -90,7 +91,7 @@ class GroupScanner:
         except (OSError, pa.ArrowException, StopIteration) as error:
             self.close()
             raise DataError(
-                f"{group.file}: row group {group.row_group} can't be read any more "
+                f"{shown_path(group.file)}: row group {group.row_group} can't be read any more "
                 f"({error or 'it is shorter now'}); was it changed meanwhile? write it anew and start again"
             ) from error
 
@@ -224,7 +225,8 @@ class _Where:
         value = array[i].as_py()
         shown = "null" if value is None else repr(value)
         return DataError(
-            f"{self.file}: row {self.first_row + i} (from 0), column {name!r}: {expected}, got {shown}"
+            f"{shown_path(self.file)}: row {self.first_row + i} (from 0), column {name!r}: {expected}, "
+            f"got {shown}"
         )
 
 

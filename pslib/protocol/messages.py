@@ -204,11 +204,18 @@ class Save(Message):
 class Load(Message):
     """Read from the checkpoint at ``path`` all that this server owns; answered by `Result` with counts.
 
-    ``stem`` differs for every load: a copy that comes late must not undo what was pushed meanwhile.
+    ``stem`` differs for every load: a copy that comes late must not undo what was pushed meanwhile. Without
+    ``state`` the optimizer's begins anew; ``tables`` names those to load, with commas between, or is empty
+    for all of them and the dense parameters. Rows that are loaded without state, or by name, count as seen
+    last at ``step`` and ``time_s``.
     """
 
     path: str
     stem: str
+    state: bool = True
+    tables: str = ""
+    step: int = 0
+    time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from pslib.batch import Batch
-from pslib.checkpoint import Manifest, ManifestFile, commit, read_manifest
 from pslib.client import PendingPush
-from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
@@ -34,6 +31,7 @@ from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.rows import ServerRows
+from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import TrainerSettings, table_of
 from pslib.trainer.staleness import StalenessBound
@@ -126,6 +124,9 @@ class Trainer:
         self._table = table_of(model, table)
         self._layout = DenseLayout(model.dense_shapes())
         self._progress = Progress(self._client)
+        self._checkpoints = CheckpointJobs(
+            cluster, self._progress, model, self._table, self._layout, self.settings
+        )
         self._client.setup(
             [self._table],
             DenseSpec(self._layout.length, self.settings.dense_optimizer),
@@ -266,67 +267,56 @@ class Trainer:
 
     # --- saving -------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> str:
+    def save(self, path: str | Path, *, keep_last: int = 0) -> str:
         """Write a checkpoint: every server its files, then the manifest; return its path.
 
         One trainer does it while the others wait. What was at ``path`` is replaced at the last moment.
+
+        Parameters
+        ----------
+        path : path or URI
+            A folder that all servers reach: local, ``s3://``, ``gs://`` or ``hdfs://``.
+        keep_last : int
+            0: the checkpoint is ``path``. Else it is a new folder ``checkpoint-N`` in ``path``, and when it
+            is complete, all but the newest ``keep_last`` complete ones there are removed.
 
         Raises
         ------
         CheckpointError
             When the place can't be written by the servers.
         """
-        place = _place(path)
-        self._single("save", place, lambda job, lease: self._save(place, job, lease))
-        return place
+        return self._checkpoints.save(path, keep_last, self._position)
 
-    def _save(self, place: str, job: Job, lease: HeldLease) -> None:
-        entries = self._client.save_files(place, secrets.token_hex(4))
-        manifest = Manifest(
-            tables=[self._table.to_dict()],
-            dense={
-                "length": self._layout.length,
-                "optimizer": self.settings.dense_optimizer.to_dict(),
-                "parameters": self._layout.describe(),
-            },
-            files=[ManifestFile(**entry) for entry in entries],
-            servers=len(self._client.servers),
-            about={
-                "model": type(self.model).__name__,
-                "schema": self.model.schema.to_dict(),
-                "seed": self.settings.seed,
-                "batch_rows": self.settings.batch_rows,
-                "epochs": self._epochs,
-                "steps": self._steps,
-                "seconds": self._seconds + lease.time_s,
-            },
-            saved_utc=utc_now_text(),
-        )
-        job.confirm()  # one that slept too long must not put its manifest over that of its heir
-        commit(place, manifest)
-
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, *, state: bool = True, tables: Sequence[str] | None = None) -> None:
         """Replace all rows and dense parameters by those of a checkpoint, made on any number of servers.
+
+        Parameters
+        ----------
+        path : path or URI
+            A checkpoint, or a folder of numbered ones, of which the newest is taken.
+        state : bool
+            False is a warm start: weights come with fresh optimizer state, so that optimizers may be others
+            than the checkpoint's, and the training begins at step 0.
+        tables : sequence of str or None
+            Rows of these tables only: dense parameters, other tables and the position in the training stay as
+            they are. None loads everything.
 
         Raises
         ------
         CheckpointError
             When there is none, it is damaged, or it belongs to another model.
+        ConfigurationError
+            When ``tables`` names one that this model does not have.
         """
-        place = _place(path)
-        about = read_manifest(place).about
-        self._single("load", place, lambda _job, _lease: self._client.load(place))
-        self._epochs, self._steps = int(about.get("epochs", 0)), int(about.get("steps", 0))
-        self._seconds = float(about.get("seconds", 0.0))
-        self.staleness.skip_warmup()
+        position = self._checkpoints.load(path, state, tables, self._position)
+        if position is not None:
+            self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
+            if state:
+                self.staleness.skip_warmup()
 
-    def _single(self, what: str, place: str, work: Callable[[Job, HeldLease], Any]) -> None:
-        """A job of one lease: done by one trainer, awaited by all."""
-        spec = JobSpec(what, text_hash(what, place), {"path": place}, np.zeros(1, np.uint32))
-        job = Job(self._client, self._progress, self.cluster.next_job(), spec)
-        for lease in job.leases():
-            work(job, lease)
-            job.end(lease).wait()
+    @property
+    def _position(self) -> Position:
+        return Position(self._epochs, self._steps, self._seconds)
 
     def _open(
         self,
@@ -351,10 +341,6 @@ class Trainer:
 
 def _strings(paths: Paths) -> list[str]:
     return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-
-
-def _place(path: str | Path) -> str:
-    return str(path) if "://" in str(path) else str(Path(path).absolute())
 
 
 def _epoch_and_index(counts: list[int], lease: int) -> tuple[int, int]:

@@ -1,0 +1,208 @@
+"""A checkpoint as Parquet: one file a table and server, and one of the dense parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from pslib.checkpoint.arrow_files import batches_of, verify
+from pslib.checkpoint.comparison import dense_vector
+from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
+from pslib.checkpoint.rows import table_schema
+from pslib.errors import CheckpointError, ConfigurationError
+from pslib.places import below, shown
+from pslib.row_layout import scale_name
+from pslib.tables import TableSpec
+
+__all__ = ["ExportOptions", "export_parquet"]
+
+GROUP_ROWS = 1 << 17
+"""Of a row group: large enough for scans, 9 MB in memory for 16 floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How rows are written.
+
+    Attributes
+    ----------
+    state : bool
+        Whether optimizer state, and scales of int8 tables, are written too.
+    columns : bool
+        A column a float, ``v_0``, ``v_1``, ...; else a fixed-size list a part.
+    overwrite : bool
+        Whether files of these names may be replaced.
+    """
+
+    state: bool = False
+    columns: bool = False
+    overwrite: bool = False
+
+
+def export_parquet(
+    path: str,
+    out: str,
+    options: ExportOptions | None = None,
+    progress: Callable[[int], object] = lambda _rows: None,
+) -> list[str]:
+    """Write ``TABLE-SERVER.parquet`` for each table and server with rows, and ``dense.parquet``, to ``out``.
+
+    Every file is checked before its rows are written. ``dense.parquet`` has a row a parameter: ``name``,
+    ``shape`` and ``values`` in C order. Counted keys without a row are not written.
+
+    Returns
+    -------
+    list of str
+        Paths of the files.
+
+    Raises
+    ------
+    CheckpointError
+        When the checkpoint is damaged or ``out`` can't be written.
+    ConfigurationError
+        When a file exists already.
+    """
+    options = options or ExportOptions()
+    manifest = read_manifest(path)
+    specs = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    groups = _groups(manifest)
+    filesystem, root = open_place(out)
+    names = [f"{stem}.parquet" for stem in groups] + (
+        ["dense.parquet"] if manifest.dense.get("length") else []
+    )
+    _refuse_existing(filesystem, root, out, names, options.overwrite)
+    try:
+        filesystem.create_dir(root, recursive=True)
+        for stem, entries in groups.items():
+            spec = specs[entries[0].table]
+            with _whole_file(filesystem, f"{root}/{stem}.parquet") as target:
+                _write_rows(path, entries, spec, options, (filesystem, target), progress)
+        if manifest.dense.get("length"):
+            with _whole_file(filesystem, f"{root}/dense.parquet") as target:
+                pq.write_table(_dense_table(path, manifest), target, filesystem=filesystem)
+    except OSError as error:
+        raise CheckpointError(f"export to {shown(out)}: can't write: {error}") from error
+    return [below(out, name) for name in names]
+
+
+def _groups(manifest: Manifest) -> dict[str, list[ManifestFile]]:
+    """Files of rows by table and server; a name that does not tell a server stands for itself."""
+    groups: dict[str, list[ManifestFile]] = {}
+    for entry in manifest.files:
+        if entry.table and entry.kind == ROWS and entry.rows:
+            pieces = entry.name.removeprefix(f"{entry.table}.").split("-")
+            server = pieces[1] if len(pieces) == 3 else Path(entry.name).stem
+            groups.setdefault(f"{entry.table}-{server}", []).append(entry)
+    return groups
+
+
+def _refuse_existing(
+    filesystem: fs.FileSystem, root: str, out: str, names: list[str], overwrite: bool
+) -> None:
+    try:
+        infos = filesystem.get_file_info([f"{root}/{name}" for name in names])
+    except OSError as error:
+        raise CheckpointError(f"export to {shown(out)}: {error}") from error
+    there = [info.base_name for info in infos if info.type != fs.FileType.NotFound]
+    if there and not overwrite:
+        raise ConfigurationError(
+            *(f"{shown(below(out, name))} exists already: remove it, or give --overwrite" for name in there)
+        )
+
+
+@contextlib.contextmanager
+def _whole_file(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
+    """A name to write to; it becomes ``path`` when all went well, where the file system can rename."""
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        yield path
+        return
+    folder, _, name = path.rpartition("/")
+    aside = Path(f"{folder}/.{name}.tmp")
+    try:
+        yield str(aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _write_rows(
+    path: str,
+    entries: list[ManifestFile],
+    spec: TableSpec,
+    options: ExportOptions,
+    target: tuple[fs.FileSystem, str],
+    progress: Callable[[int], object],
+) -> None:
+    source, root = open_place(path)
+    schema, waiting, rows = table_schema(spec), [], 0
+    writer: pq.ParquetWriter | None = None
+    try:
+        for entry in entries:
+            verify(source, root, path, entry)
+            for batch in batches_of(source, root, path, entry, schema):
+                waiting.append(_flat(batch, spec, options))
+                rows += batch.num_rows
+                writer = writer or pq.ParquetWriter(target[1], waiting[0].schema, filesystem=target[0])
+                if rows >= GROUP_ROWS:
+                    writer.write_table(pa.Table.from_batches(waiting))
+                    progress(rows)
+                    waiting, rows = [], 0
+        if writer and waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+            progress(rows)
+    finally:
+        if writer:
+            writer.close()
+
+
+def _flat(batch: pa.RecordBatch, spec: TableSpec, options: ExportOptions) -> pa.RecordBatch:
+    """The columns that were asked for."""
+    hidden = {name for part in spec.parts for name in (f"{part.name}_state", scale_name(part))}
+    hidden -= {part.name for part in spec.parts}
+    columns: dict[str, pa.Array] = {}
+    for name in batch.schema.names:
+        if name in hidden and not options.state:
+            continue
+        column = batch.column(name)
+        if pa.types.is_fixed_size_list(column.type):
+            columns |= _split(name, column) if options.columns else {name: column}
+        else:
+            columns[name] = column
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _split(name: str, column: pa.FixedSizeListArray) -> dict[str, pa.Array]:
+    width, null = column.type.list_size, column.is_null().to_numpy(zero_copy_only=False)
+    values = column.values.to_numpy(zero_copy_only=False)
+    rows = values[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
+    mask = null if null.any() else None
+    return {
+        f"{name}_{place}": pa.array(np.ascontiguousarray(rows[:, place]), mask=mask) for place in range(width)
+    }
+
+
+def _dense_table(path: str, manifest: Manifest) -> pa.Table:
+    vector = dense_vector(path, manifest)
+    names, shapes, values, start = [], [], [], 0
+    for one in manifest.dense.get("parameters", []):
+        size = math.prod(one["shape"])
+        names.append(one["name"])
+        shapes.append(one["shape"])
+        values.append(vector[start : start + size])
+        start += size
+    if start != vector.size:
+        names, shapes, values = ["dense"], [[vector.size]], [vector]
+    columns = [
+        pa.array(names),
+        pa.array(shapes, pa.list_(pa.int64())),
+        pa.array(values, pa.list_(pa.float32())),
+    ]
+    return pa.table(columns, names=["name", "shape", "values"])

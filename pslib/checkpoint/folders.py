@@ -1,0 +1,204 @@
+"""Folders of checkpoints: which are complete, which is the newest, and which may go.
+
+A save that keeps the last n writes ``checkpoint-000001``, ``checkpoint-000002``, ... below the folder that it
+is given. Their order is that of the numbers, so that clocks do not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from pslib.checkpoint.manifest import MANIFEST_NAME, OWN_FILE, Manifest, open_place, read_manifest
+from pslib.errors import CheckpointError, ConfigurationError
+from pslib.places import below, place_of, shown, with_inner
+
+__all__ = ["CheckpointInfo", "check_keep_last", "list_checkpoints", "newest", "next_place", "prune"]
+
+log = logging.getLogger("pslib")
+_NUMBERED = re.compile(r"checkpoint-(\d{6,})")
+LEVELS = 3
+"""How deep `list_checkpoints` looks: runs/first/checkpoint/checkpoint-000001."""
+KEEP_LAST_MAX = 1_000_000
+"""More than anybody saves: all are kept with 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """One checkpoint, or what is left of one.
+
+    Attributes
+    ----------
+    path : str
+        Folder or URI.
+    state : {"complete", "incomplete", "damaged"}
+        Incomplete: there is no manifest, because a save is going on or has died. Damaged: the manifest can't
+        be read, or a file is missing or has another size.
+    bytes : int
+        Of all files.
+    manifest : Manifest or None
+    problem : str
+        What is wrong, one line.
+    """
+
+    path: str
+    state: str
+    bytes: int
+    manifest: Manifest | None = None
+    problem: str = ""
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows of each table."""
+        if self.manifest is None:
+            return {}
+        found = {str(table["name"]): 0 for table in self.manifest.tables}
+        for entry in self.manifest.files:
+            if entry.table and entry.kind == "rows":
+                found[entry.table] = found.get(entry.table, 0) + entry.rows
+        return found
+
+
+def list_checkpoints(path: str) -> list[CheckpointInfo]:
+    """What there is at ``path`` and up to three levels below it, ordered by name.
+
+    Raises
+    ------
+    CheckpointError
+        When the folder is not there or can't be read.
+    """
+    place = place_of(path)
+    filesystem, root = open_place(place)
+    try:
+        folders = dict(_walk(filesystem, root, LEVELS))
+    except OSError as error:
+        raise CheckpointError(f"{shown(path)}: expected a folder with checkpoints: {error}") from error
+    return [_examine(with_inner(place, root, inner), folders[inner]) for inner in sorted(folders)]
+
+
+def _walk(filesystem: fs.FileSystem, folder: str, levels: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """Folders with files of a checkpoint, and the sizes of these files."""
+    sizes = {}
+    for info in filesystem.get_file_info(fs.FileSelector(folder)):
+        name = info.base_name
+        if info.type == fs.FileType.File and (name == MANIFEST_NAME or OWN_FILE.fullmatch(name)):
+            sizes[name] = info.size
+        elif info.type == fs.FileType.Directory and levels:
+            yield from _walk(filesystem, info.path, levels - 1)
+    if sizes:
+        yield folder, sizes
+
+
+def _examine(path: str, sizes: dict[str, int]) -> CheckpointInfo:
+    total = sum(sizes.values())
+    if MANIFEST_NAME not in sizes:
+        return CheckpointInfo(path, "incomplete", total, None, f"no {MANIFEST_NAME}: a save goes on or died")
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError as error:
+        return CheckpointInfo(path, "damaged", total, None, str(error))
+    for entry in manifest.files:
+        if sizes.get(entry.name) != entry.bytes:
+            came = f"has {sizes[entry.name]} of {entry.bytes} bytes" if entry.name in sizes else "is missing"
+            return CheckpointInfo(path, "damaged", total, manifest, f"{entry.name} {came}")
+    return CheckpointInfo(path, "complete", total, manifest)
+
+
+def _numbered(folder: str) -> Iterator[tuple[int, str]]:
+    """Number and path of each ``checkpoint-N`` in a folder, newest first, complete or not."""
+    filesystem, root = open_place(folder)
+    selector = fs.FileSelector(root, allow_not_found=True)
+    names = {info.base_name for info in filesystem.get_file_info(selector)}
+    found = [(int(match[1]), match[0]) for match in map(_NUMBERED.fullmatch, names) if match]
+    for number, name in sorted(found, reverse=True):
+        yield number, below(folder, name)
+
+
+def newest(path: str) -> str:
+    """``path`` itself where it is a checkpoint, or the newest complete one of a folder of numbered ones.
+
+    Raises
+    ------
+    CheckpointError
+        When there is none.
+    """
+    place = place_of(path)
+    filesystem, root = open_place(place)
+    try:
+        if filesystem.get_file_info(f"{root}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+            return place
+        for _number, one in _numbered(place):
+            inner = open_place(one)[1]
+            if filesystem.get_file_info(f"{inner}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+                return one
+    except OSError as error:
+        raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
+    raise CheckpointError(
+        f"{shown(path)}: no {MANIFEST_NAME} there; a checkpoint is a folder with one, or give a folder of "
+        "checkpoint-000001, checkpoint-000002, ..."
+    )
+
+
+def next_place(folder: str) -> str:
+    """Path of the next numbered checkpoint in a folder; what a dead save has left keeps its number.
+
+    Raises
+    ------
+    CheckpointError
+        When the folder can't be read.
+    """
+    try:
+        last = next(_numbered(folder), (0, ""))[0]
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {shown(folder)}: can't read the folder: {error}") from error
+    return below(folder, f"checkpoint-{last + 1:06d}")
+
+
+def check_keep_last(keep_last: int) -> None:
+    """Raise ConfigurationError unless it is a number of checkpoints, or 0 for one that is replaced."""
+    if not isinstance(keep_last, int) or not 0 <= keep_last <= KEEP_LAST_MAX:
+        raise ConfigurationError(
+            f"keep_last: expected a whole number in 0..{KEEP_LAST_MAX}, got {keep_last!r}"
+        )
+
+
+def prune(folder: str, keep_last: int) -> list[str]:
+    """Remove all but the newest ``keep_last`` complete numbered checkpoints; return the paths of those.
+
+    Only files that a manifest names go, the manifest first: what a crash leaves is no checkpoint any more.
+    Folders without a readable manifest, and files that no manifest names, stay.
+    """
+    gone, kept = [], 0
+    try:
+        for _number, path in _numbered(folder):
+            try:
+                manifest = read_manifest(path)
+            except CheckpointError:
+                continue
+            kept += 1
+            if kept > keep_last:
+                _remove(path, manifest)
+                gone.append(path)
+    except OSError as error:  # the new checkpoint is there; old ones only take space
+        log.warning("pslib: checkpoint %s: can't remove an older one: %s", shown(folder), error)
+    return gone
+
+
+def _remove(path: str, manifest: Manifest) -> None:
+    filesystem, root = open_place(path)
+    filesystem.delete_file(f"{root}/{MANIFEST_NAME}")
+    for entry in manifest.files:
+        if filesystem.get_file_info(f"{root}/{entry.name}").type == fs.FileType.File:
+            filesystem.delete_file(f"{root}/{entry.name}")
+    left = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    if left:
+        return
+    if isinstance(filesystem, fs.LocalFileSystem):
+        os.rmdir(root)
+    else:
+        filesystem.delete_dir(root)

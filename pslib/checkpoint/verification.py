@@ -1,0 +1,184 @@
+"""Is a checkpoint whole? Every byte is summed, every record batch decoded, every row counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from pslib.checkpoint.arrow_files import Sums, batches_of, sums_of
+from pslib.checkpoint.counted import count_schema
+from pslib.checkpoint.dense import DENSE_SCHEMA
+from pslib.checkpoint.manifest import BLOCK_BYTES, ROWS, Manifest, ManifestFile, open_place, read_manifest
+from pslib.checkpoint.rows import table_schema
+from pslib.errors import CheckpointError, ConfigurationError
+from pslib.places import shown
+from pslib.tables import TableSpec
+
+__all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
+
+Progress = Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify_checkpoint` found.
+
+    Attributes
+    ----------
+    path : str
+    files, bytes : int
+        Data files that were read whole, and their bytes.
+    rows : dict of str to int
+        Rows of each table.
+    problems : tuple of str
+        One line a damaged file, the first damage of each; none where the checkpoint is whole.
+    """
+
+    path: str
+    files: int
+    bytes: int
+    rows: dict[str, int]
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it would load."""
+        return not self.problems
+
+
+def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> VerifyReport:
+    """Read all of a checkpoint.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint itself.
+    progress : callable
+        Hears how many bytes were read since it was called last.
+
+    Raises
+    ------
+    CheckpointError
+        When there is no manifest, or it can't be read: nothing else can be judged then.
+    """
+    manifest = read_manifest(path)
+    specs = _specs(manifest, path)
+    filesystem, root = open_place(path)
+    problems: list[str] = []
+    rows = dict.fromkeys(specs, 0)
+    files = total = 0
+    for entry in manifest.files:
+        found = _check_bytes(filesystem, root, entry, progress) or _check_content(
+            filesystem, root, path, entry, specs
+        )
+        if found:
+            problems.append(f"{shown(path)}: {entry.name}: {found}")
+            continue
+        files, total = files + 1, total + entry.bytes
+        if entry.table and entry.kind == ROWS:
+            rows[entry.table] += entry.rows
+    if not problems:
+        problems += [f"{shown(path)}: {problem}" for problem in _dense_problems(manifest, path)]
+    return VerifyReport(path, files, total, rows, tuple(problems))
+
+
+def _specs(manifest: Manifest, path: str) -> dict[str, TableSpec]:
+    try:
+        specs = [TableSpec.from_dict(plain) for plain in manifest.tables]
+    except ConfigurationError as error:
+        raise CheckpointError(f"{shown(path)}: {error}") from error
+    return {spec.name: spec for spec in specs}
+
+
+def schema_of(entry: ManifestFile, specs: dict[str, TableSpec]) -> pa.Schema:
+    """Columns that a file of a checkpoint must have."""
+    if not entry.table:
+        return DENSE_SCHEMA
+    spec = specs[entry.table]
+    return table_schema(spec) if entry.kind == ROWS else count_schema(spec, 0)
+
+
+# --- bytes
+
+
+def _check_bytes(filesystem: fs.FileSystem, root: str, entry: ManifestFile, progress: Progress) -> str:
+    """What is wrong with a file's bytes, and where; "" for nothing."""
+    path = f"{root}/{entry.name}"
+    try:
+        if filesystem.get_file_info(path).type == fs.FileType.NotFound:
+            return "is missing"
+        sums = sums_of(filesystem, path, progress)
+    except OSError as error:
+        return f"can't be read: {error}"
+    return _difference(entry, sums)
+
+
+def _difference(entry: ManifestFile, sums: Sums) -> str:
+    """The first block that differs, or the end where a file is cut or has grown.
+
+    The last block of a cut file ends early, so that its checksum says nothing.
+    """
+    for number, (expected, found) in enumerate(zip(entry.blocks, sums.blocks, strict=False)):
+        first, stop = number * BLOCK_BYTES, min((number + 1) * BLOCK_BYTES, entry.bytes)
+        if expected != found and sums.bytes >= stop and not (sums.bytes > entry.bytes == stop):
+            count = len(entry.blocks)
+            return (
+                f"bytes {first}..{stop - 1} (block {number + 1} of {count}) are damaged: expected CRC "
+                f"{expected:08x}, got {found:08x}"
+            )
+    if sums.bytes < entry.bytes:
+        return f"is cut at byte {sums.bytes}: expected {entry.bytes} bytes"
+    if sums.bytes > entry.bytes:
+        return f"has {sums.bytes - entry.bytes} bytes too many after byte {entry.bytes}"
+    if sums.crc32 != entry.crc32:
+        return (
+            f"is damaged somewhere in bytes 0..{entry.bytes - 1} (formats below 3 do not say where): "
+            f"expected CRC {entry.crc32:08x}, got {sums.crc32:08x}"
+        )
+    return ""
+
+
+# --- content
+
+
+def _check_content(
+    filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile, specs: dict[str, TableSpec]
+) -> str:
+    """What is wrong with a file whose bytes are as they were written: a fault of ours, or of the memory."""
+    if entry.table and entry.table not in specs:
+        return f"belongs to table {entry.table!r}, which the manifest does not describe"
+    rows = number = 0
+    try:
+        for number, batch in enumerate(batches_of(filesystem, root, path, entry, schema_of(entry, specs))):
+            batch.validate(full=True)
+            keys = batch.column(0)
+            if entry.table and entry.kind == ROWS and len(keys.unique()) != len(keys):
+                return f"record batch {number} (from 0) holds a key twice"
+            rows += batch.num_rows
+    except (CheckpointError, pa.ArrowException) as error:
+        return f"record batch {number} (from 0) can't be decoded: {error}"
+    return "" if rows == entry.rows else f"holds {rows} rows; expected {entry.rows}"
+
+
+def _dense_problems(manifest: Manifest, path: str) -> Iterator[str]:
+    """Every dense parameter once."""
+    length = int(manifest.dense.get("length", 0))
+    seen = np.zeros(length, np.uint32)
+    filesystem, root = open_place(path)
+    for entry in manifest.files:
+        if entry.table:
+            continue
+        for batch in batches_of(filesystem, root, path, entry, DENSE_SCHEMA):
+            sizes = batch.column("weights").value_lengths().to_pylist()
+            for first, size in zip(batch.column("first").to_pylist(), sizes, strict=True):
+                if not 0 <= first <= length - size:
+                    yield f"{entry.name}: dense parameters {first}..{first + size - 1} of {length}"
+                    return
+                seen[first : first + size] += 1
+    if (wrong := np.count_nonzero(seen != 1)) > 0:
+        place = int(np.flatnonzero(seen != 1)[0])
+        yield f"{wrong} of {length} dense parameters are missing or there twice, the first at {place}"

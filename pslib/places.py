@@ -1,0 +1,67 @@
+"""Where files lie: local paths, and URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) through pyarrow.fs.
+
+A URI may end with a query, as pyarrow reads it:
+``s3://KEY:SECRET@bucket/folder?endpoint_override=127.0.0.1:9000&scheme=http&region=eu-central-1``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pyarrow import fs
+
+__all__ = ["below", "is_uri", "open_uri", "parent_and_name", "place_of", "shown", "with_inner"]
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_USER = re.compile(r"(?<=://)[^/@?]*@")
+
+
+def is_uri(path: str) -> bool:
+    """Whether a text is a URI rather than a local path."""
+    return bool(_URI.match(path))
+
+
+def place_of(path: str | os.PathLike[str]) -> str:
+    """A URI as it is, a local path made absolute."""
+    text = os.fspath(path)
+    return text if is_uri(text) else str(Path(text).absolute())
+
+
+def open_uri(path: str) -> tuple[fs.FileSystem, str]:
+    """File system and path inside it for a local path or a URI.
+
+    Raises
+    ------
+    OSError, ValueError
+        When the URI can't be understood, or pyarrow has no such file system here.
+    """
+    if is_uri(path):
+        filesystem, inner = fs.FileSystem.from_uri(path)
+        return filesystem, inner.rstrip("/")
+    return fs.LocalFileSystem(), path
+
+
+def below(path: str, name: str) -> str:
+    """The file or folder ``name`` in a folder; of a URI the query stays last."""
+    head, mark, query = path.partition("?") if is_uri(path) else (path, "", "")
+    return f"{head.rstrip('/')}/{name}{mark}{query}"
+
+
+def parent_and_name(path: str) -> tuple[str, str]:
+    """Folder and last name of a path; the folder of a URI keeps its query."""
+    head, mark, query = path.partition("?") if is_uri(path) else (path, "", "")
+    parent, _, name = head.rstrip("/").rpartition("/")
+    return f"{parent}{mark}{query}", name
+
+
+def with_inner(path: str, inner: str, found: str) -> str:
+    """The URI of ``found``, a path inside the file system, where ``inner`` is that of the URI ``path``."""
+    rest = found[len(inner) :].strip("/")
+    return below(path, rest) if rest else path
+
+
+def shown(path: str) -> str:
+    """A path for people: keys and secrets in a URI are left out."""
+    return _USER.sub("***@", path)

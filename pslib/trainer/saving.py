@@ -1,0 +1,149 @@
+"""Checkpoints of a training: what a manifest says of it, and where a training that takes one up goes on."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pslib.checkpoint import (
+    Manifest,
+    ManifestFile,
+    check_keep_last,
+    commit,
+    newest,
+    next_place,
+    prune,
+    read_manifest,
+)
+from pslib.client import Client
+from pslib.clock import utc_now_text
+from pslib.cluster import Cluster
+from pslib.errors import ConfigurationError
+from pslib.places import place_of, shown
+from pslib.tables import TableSpec, text_hash
+from pslib.trainer.dense import DenseLayout
+from pslib.trainer.jobs import HeldLease, Job, JobSpec
+from pslib.trainer.model import TrainableModel
+from pslib.trainer.progress import Progress
+from pslib.trainer.settings import TrainerSettings
+
+__all__ = ["CheckpointJobs", "Position"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a training is: epochs and steps that are done, and their seconds."""
+
+    epochs: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class CheckpointJobs:
+    """Saves and loads of one trainer: jobs of one lease, done by one trainer while the others wait.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    progress : Progress
+    model, table, layout, settings
+        What a manifest says of the training.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        progress: Progress,
+        model: TrainableModel,
+        table: TableSpec,
+        layout: DenseLayout,
+        settings: TrainerSettings,
+    ) -> None:
+        self._cluster, self._progress = cluster, progress
+        self._model, self._table, self._layout, self._settings = model, table, layout, settings
+
+    @property
+    def _client(self) -> Client:
+        return self._cluster.client
+
+    def save(self, path: Any, keep_last: int, position: Position) -> str:
+        """See `pslib.Trainer.save`; return the checkpoint's path."""
+        check_keep_last(keep_last)
+        place = place_of(path)
+        self._single(
+            "save", place, [keep_last], lambda job, lease: self._save(place, keep_last, position, job, lease)
+        )
+        return newest(place) if keep_last else place
+
+    def _save(self, folder: str, keep_last: int, position: Position, job: Job, lease: HeldLease) -> None:
+        place = next_place(folder) if keep_last else folder
+        entries = self._client.save_files(place, secrets.token_hex(4))
+        files = [ManifestFile(**entry) for entry in entries]
+        manifest = self._manifest(files, position, lease.time_s)
+        job.confirm()  # one that slept too long must not put its manifest over that of its heir
+        commit(place, manifest)
+        if keep_last:
+            prune(folder, keep_last)
+
+    def _manifest(self, files: list[ManifestFile], position: Position, lease_s: float) -> Manifest:
+        return Manifest(
+            tables=[self._table.to_dict()],
+            dense={
+                "length": self._layout.length,
+                "optimizer": self._settings.dense_optimizer.to_dict(),
+                "parameters": self._layout.describe(),
+            },
+            files=files,
+            servers=len(self._client.servers),
+            about={
+                "model": type(self._model).__name__,
+                "schema": self._model.schema.to_dict(),
+                "seed": self._settings.seed,
+                "batch_rows": self._settings.batch_rows,
+                "epochs": position.epochs,
+                "steps": position.steps,
+                "seconds": position.seconds + lease_s,
+            },
+            saved_utc=utc_now_text(),
+        )
+
+    def load(
+        self, path: Any, state: bool, tables: Sequence[str] | None, position: Position
+    ) -> Position | None:
+        """See `pslib.Trainer.load`; return where the training goes on, or None: where it was."""
+        if isinstance(tables, str) or (tables is not None and not tables):
+            raise ConfigurationError(f"tables: expected a list of names, or None for all, got {tables!r}")
+        names = None if tables is None else sorted(set(tables))
+        place = newest(place_of(path))
+        about = read_manifest(place).about
+        now = position if names is not None else Position()
+        self._single(
+            "load",
+            place,
+            [state, names],
+            lambda _job, _lease: self._client.load(
+                place, state=state, tables=names, step=now.steps, time_s=now.seconds
+            ),
+        )
+        if names is not None:
+            return None
+        if not state:
+            return Position()
+        return Position(
+            int(about.get("epochs", 0)), int(about.get("steps", 0)), float(about.get("seconds", 0.0))
+        )
+
+    def _single(
+        self, what: str, place: str, settings: list[Any], work: Callable[[Job, HeldLease], Any]
+    ) -> None:
+        """A job of one lease: done by one trainer, awaited by all."""
+        fingerprint = text_hash(what, place, *map(str, settings))
+        spec = JobSpec(what, fingerprint, {"path": shown(place)}, np.zeros(1, np.uint32))
+        job = Job(self._client, self._progress, self._cluster.next_job(), spec)
+        for lease in job.leases():
+            work(job, lease)
+            job.end(lease).wait()

@@ -1,0 +1,346 @@
+"""What a training keeps and what it takes up: the last n checkpoints, warm starts, some tables only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pslib
+from launch.job import Job, read_job
+from launch.preflight import check_load
+from pslib import checkpoint
+from pslib.checkpoint import list_checkpoints, newest, prune
+from pslib.client import Client
+from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.errors import CheckpointError, ConfigurationError
+from pslib.optimizers import SGD, Adagrad, Adam, Momentum
+from pslib.policies import ByAge, Compact, Score
+from pslib.tables import DenseSpec, PartSpec, TableSpec
+from rec_models.deepfm import DeepFM
+from tests.checkpoints import GOLDEN, content_of
+from tests.clusters import Trainers, cluster_of
+
+CONFIG = GeneratorConfig(
+    train_rows=300, test_rows=60, seed=3, vocabularies=(7, 60), dense_fields=1, row_group_rows=250
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return generate(tmp_path_factory.mktemp("start"), CONFIG)
+
+
+def trainer_on(running: Trainers, hidden: int = 3, **optimizers: object) -> pslib.Trainer:
+    rows = {"w_optimizer": Adam(), "v_optimizer": Adagrad()} | {
+        name: one for name, one in optimizers.items() if name != "dense_optimizer"
+    }
+    model = DeepFM(generated_schema(CONFIG), dim=2, hidden=(hidden,), **rows)
+    dense = optimizers.get("dense_optimizer", Adam(0.005))
+    return pslib.Trainer(
+        model, running.join(), batch_rows=64, staleness=0, dense_optimizer=dense, progress=False
+    )
+
+
+# --- the last n
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_last_n_are_kept_and_nothing_else_is_touched(data: Generated, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-000001").mkdir()
+    (tmp_path / "checkpoint-000001" / "mine.txt").write_text("a user's file, no checkpoint")
+    shutil.copytree(GOLDEN, tmp_path / "best")
+    with cluster_of(2) as running:
+        trainer = trainer_on(running)
+        paths = [trainer.save(tmp_path, keep_last=2)]
+        for _ in range(3):
+            trainer.fit(data.test_path)
+            paths.append(trainer.save(tmp_path, keep_last=2))
+        assert [Path(path).name for path in paths] == [f"checkpoint-{n:06d}" for n in (2, 3, 4, 5)]
+        assert names_in(tmp_path) == ["best", "checkpoint-000001", "checkpoint-000004", "checkpoint-000005"]
+        assert names_in(tmp_path / "checkpoint-000001") == ["mine.txt"]
+        states = {Path(one.path).name: one.state for one in list_checkpoints(str(tmp_path))}
+        assert set(states.values()) == {"complete"}
+        trainer.fit(data.test_path)
+        trainer.load(tmp_path)  # the newest
+        trainer.save(tmp_path / "again")
+    assert content_of(tmp_path / "again") == content_of(Path(paths[-1]))
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+@pytest.mark.parametrize("dies_after", range(6))
+def test_a_crash_never_leaves_fewer_than_were_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int, dies_after: int
+) -> None:
+    """The new one is there before an old one goes, and an old one loses its manifest first."""
+    for number in range(1, 5):
+        shutil.copytree(GOLDEN, tmp_path / f"checkpoint-{number:06d}")
+    real, calls = checkpoint.folders.fs.LocalFileSystem.delete_file, []
+
+    def dying(self: object, path: str) -> None:
+        if len(calls) == dies_after:
+            raise KeyboardInterrupt
+        calls.append(path)
+        real(self, path)
+
+    class Dying(checkpoint.folders.fs.LocalFileSystem):
+        delete_file = dying
+
+    monkeypatch.setattr("pslib.places.fs.LocalFileSystem", Dying)
+    with contextlib.suppress(KeyboardInterrupt):
+        prune(str(tmp_path), keep)
+    monkeypatch.undo()
+    found = list_checkpoints(str(tmp_path))
+    complete = [Path(one.path).name for one in found if one.state == "complete"]
+    assert len(complete) >= keep
+    assert "checkpoint-000004" in complete
+    assert not [one for one in found if one.state == "damaged"]
+
+
+def test_what_a_dead_save_has_left_is_neither_the_newest_nor_removed(data: Generated, tmp_path: Path) -> None:
+    with cluster_of() as running:
+        trainer = trainer_on(running)
+        whole = trainer.save(tmp_path, keep_last=1)
+        dead = tmp_path / "checkpoint-000002"
+        shutil.copytree(whole, dead)
+        (dead / "manifest.json").unlink()
+        assert newest(str(tmp_path)) == whole
+        trainer.load(tmp_path)
+        assert Path(trainer.save(tmp_path, keep_last=1)).name == "checkpoint-000003"
+    assert names_in(tmp_path) == ["checkpoint-000002", "checkpoint-000003"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "2"])
+def test_a_wrong_number_to_keep_is_refused(tmp_path: Path, wrong: object) -> None:
+    expected = pytest.raises(ConfigurationError, match="keep_last: expected a whole number")
+    with cluster_of() as running, expected:
+        trainer_on(running).save(tmp_path, keep_last=wrong)  # type: ignore[arg-type]
+    assert names_in(tmp_path) == []
+
+
+def test_two_trainers_agree_on_the_checkpoint_that_was_saved(data: Generated, tmp_path: Path) -> None:
+    def script(cluster: pslib.Cluster) -> str:
+        model = DeepFM(generated_schema(CONFIG), dim=2, hidden=(3,))
+        trainer = pslib.Trainer(model, cluster, batch_rows=32, progress=False)
+        trainer.fit(data.test_path)
+        trainer.save(tmp_path, keep_last=1)
+        return trainer.save(tmp_path, keep_last=1)
+
+    with cluster_of(2, trainers=2) as running:
+        paths = running.run(script, script)
+    assert paths == [str(tmp_path / "checkpoint-000002")] * 2
+
+
+# --- warm starts
+
+
+@pytest.fixture(scope="module")
+def saved(data: Generated, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "one"
+    with cluster_of(2) as running:
+        trainer = trainer_on(running)
+        trainer.fit(data.train_path)
+        trainer.save(folder)
+    return folder
+
+
+def weights_of(folder: Path) -> tuple[dict[int, bytes], bytes]:
+    """The 3 weights of each row, and those of the dense parameters."""
+    content = content_of(folder)
+    return {key: row[:12] for key, row in content.rows.items()}, content.dense
+
+
+def test_a_warm_start_takes_weights_and_begins_state_and_steps_anew(
+    data: Generated, saved: Path, tmp_path: Path
+) -> None:
+    with cluster_of(3) as running:
+        trainer = trainer_on(running)
+        trainer.load(saved, state=False)
+        trainer.save(tmp_path / "warm")
+        trainer.fit(data.test_path)
+    assert weights_of(tmp_path / "warm") == weights_of(saved)
+    content = content_of(tmp_path / "warm")
+    for row in content.rows.values():
+        assert not np.frombuffer(row[12:], np.float32).any()
+    assert not np.frombuffer(content.dense_state, np.float32).any()
+    about = json.loads((tmp_path / "warm" / "manifest.json").read_text())["about"]
+    assert (about["epochs"], about["steps"]) == (0, 0)
+
+
+def test_a_warm_start_may_go_on_with_other_optimizers(data: Generated, saved: Path, tmp_path: Path) -> None:
+    others = {"w_optimizer": Momentum(), "v_optimizer": SGD(), "dense_optimizer": Adagrad()}
+    with cluster_of(2) as running:
+        trainer = trainer_on(running, **others)
+        with pytest.raises(CheckpointError, match=r"w has .* Adam; .* load\(state=False\) takes the weights"):
+            trainer.load(saved)
+        trainer.load(saved, state=False)
+        trainer.save(tmp_path / "warm")
+        trainer.fit(data.train_path)
+    assert weights_of(tmp_path / "warm") == weights_of(saved)
+
+
+def test_rows_alone_go_into_a_model_with_other_dense_parameters(
+    data: Generated, saved: Path, tmp_path: Path
+) -> None:
+    with cluster_of(2) as running:
+        trainer = trainer_on(running, hidden=4)
+        trainer.fit(data.test_path)
+        trainer.save(tmp_path / "before")
+        with pytest.raises(CheckpointError, match=r"another model; load\(tables=\[...\]\) takes rows only"):
+            trainer.load(saved)
+        trainer.load(saved, tables=["embedding"])
+        trainer.save(tmp_path / "after")
+    before, after = content_of(tmp_path / "before"), content_of(tmp_path / "after")
+    assert after.rows == content_of(saved).rows  # with their state
+    assert (after.dense, after.dense_state) == (before.dense, before.dense_state)
+    abouts = [
+        json.loads((tmp_path / name / "manifest.json").read_text())["about"] for name in names_in(tmp_path)
+    ]
+    assert abouts[0]["steps"] == abouts[1]["steps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("tables", "error", "text"),
+    [
+        (["item"], CheckpointError, r"tables: expected some of this model's, \['embedding'\], got 'item'"),
+        ([], ConfigurationError, r"tables: expected a list of names, or None for all, got \[\]"),
+        ("embedding", ConfigurationError, "tables: expected a list of names"),
+    ],
+)
+def test_wrong_tables_are_told_in_one_line(
+    saved: Path, tables: object, error: type[Exception], text: str
+) -> None:
+    with cluster_of() as running, pytest.raises(error, match=text) as caught:
+        trainer_on(running).load(saved, tables=tables)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+PARTS = (PartSpec("w", 1, SGD()), PartSpec("v", 2, Adagrad()))
+KEYS = np.arange(50, dtype=np.uint64)
+
+
+def push(client: Client, table: str, seed: int) -> None:
+    gradients = np.random.default_rng(seed).standard_normal((KEYS.size, 3)).astype(np.float32)
+    counts = {table: np.ones(KEYS.size, np.float32)}
+    client.push({table: (KEYS, gradients)}, step=9, shows=counts, clicks=counts).wait()
+
+
+def save_tables(client: Client, folder: Path, specs: list[TableSpec]) -> str:
+    files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(folder), "00000001")]
+    checkpoint.commit(
+        str(folder), checkpoint.Manifest([one.to_dict() for one in specs], {"length": 0}, files, 1)
+    )
+    return str(folder)
+
+
+def test_one_of_two_tables_is_loaded_and_the_other_stays(tmp_path: Path) -> None:
+    specs = [TableSpec(name, PARTS) for name in ("a", "b")]
+    with cluster_of() as running:
+        client = running.client()
+        client.setup(specs, DenseSpec(0, Adam()))
+        for table in ("a", "b"):
+            push(client, table, 0)
+        first = client.pull({"a": KEYS, "b": KEYS}).wait().rows
+        place = save_tables(client, tmp_path, specs)
+        for table in ("a", "b"):
+            push(client, table, 1)
+        second = client.pull({"a": KEYS, "b": KEYS}).wait().rows
+        assert client.load(place, tables=["b"]) == KEYS.size
+        now = client.pull({"a": KEYS, "b": KEYS}).wait().rows
+        client.close()
+    assert (now["a"] == second["a"]).all()
+    assert (now["b"] == first["b"]).all()
+    assert (first["b"] != second["b"]).any()
+
+
+def test_rows_without_state_count_as_seen_when_the_new_training_begins(tmp_path: Path) -> None:
+    """Steps of the old training mean nothing in the new one; shows and clicks are the rows' own."""
+    spec = TableSpec("a", PARTS, eviction=(ByAge(3),), score=Score(decay=1.0), compact=Compact("v", shows=1))
+    with cluster_of() as running:
+        client = running.client()
+        client.setup([spec])
+        push(client, "a", 0)
+        place = save_tables(client, tmp_path / "old", [spec])
+        client.load(place, state=False, step=0)
+        save_tables(client, tmp_path / "new", [spec])
+        client.maintain("a", step=3).wait()
+        assert client.stats()["rows"] == KEYS.size
+        client.maintain("a", step=4).wait()
+        assert client.stats()["rows"] == 0
+        client.close()
+    with pa.OSFile(str(next((tmp_path / "new").glob("a.*")))) as file:
+        row = pa.ipc.open_file(file).read_all().to_pylist()[0]
+    assert (row["last_seen"], row["shows"], row["clicks"], row["v_state"]) == (0, 1, 1, [0, 0])
+
+
+@pytest.mark.parametrize("storage", ["float32", "int8"])
+def test_weights_come_without_state_in_every_storage(tmp_path: Path, storage: str) -> None:
+    spec = TableSpec("a", PARTS, storage=storage)
+    with cluster_of() as running:
+        client = running.client()
+        client.setup([spec])
+        push(client, "a", 0)
+        place = save_tables(client, tmp_path, [spec])
+        client.close()
+    plain = replace(spec, parts=(PARTS[0], replace(PARTS[1], optimizer=Momentum())))
+    with cluster_of(2) as running:
+        client = running.client()
+        client.setup([plain])
+        client.load(place, state=False)
+        rows = client.pull({"a": KEYS}).wait().rows["a"]
+        client.close()
+    with pa.OSFile(str(next(tmp_path.glob("a.*")))) as file:
+        for row in pa.ipc.open_file(file).read_all().to_pylist():
+            assert rows[row["key"]].tolist() == [*row["w"], *row["v"]]
+
+
+# --- in a job file
+
+JOB = """\
+data:
+  train: data/train.parquet
+  test: data/test.parquet
+  schema: {label: click, dense: [d0], sparse: [f0, f1]}
+model: {name: deepfm, dim: 2, hidden: [3]}
+training: {batch_rows: 64, staleness: 0}
+"""
+
+
+def job_of(folder: Path, *settings: str) -> Job:
+    (folder / "job.yaml").write_text(JOB)
+    return read_job(folder / "job.yaml", settings)
+
+
+def test_a_job_file_says_where_to_save_how_many_to_keep_and_what_to_begin_with(tmp_path: Path) -> None:
+    job = job_of(
+        tmp_path,
+        "checkpoint={path: kept, keep_last: 3}",
+        "load={path: s3://bucket/run, state: false, tables: [embedding]}",
+    )
+    assert (job.checkpoint.path, job.checkpoint.keep_last) == (str(tmp_path / "kept"), 3)
+    assert job.load is not None
+    assert (job.load.path, job.load.state, job.load.tables) == ("s3://bucket/run", False, ["embedding"])
+    (tmp_path / "again.yaml").write_text(job.to_yaml())
+    again = read_job(tmp_path / "again.yaml")
+    assert (again.checkpoint, again.load) == (job.checkpoint, job.load)
+    with pytest.raises(ConfigurationError, match=r"checkpoint\.keep_last: expected >= 0, got -1"):
+        job_of(tmp_path, "checkpoint.keep_last=-1")
+    with pytest.raises(ConfigurationError, match=r"load\.path: is missing"):
+        job_of(tmp_path, "load={state: false}")
+
+
+def test_a_missing_checkpoint_is_told_before_anything_starts(saved: Path, tmp_path: Path) -> None:
+    check_load(job_of(tmp_path, f"load.path={saved}"))
+    with pytest.raises(CheckpointError, match=r"nowhere: no manifest.json there"):
+        check_load(job_of(tmp_path, "load.path=nowhere"))
+    with pytest.raises(ConfigurationError, match=r"lies in .*run, where this run puts its own files"):
+        check_load(job_of(tmp_path, "load.path=run/checkpoint", "out=run"))
