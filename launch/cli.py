@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn, TypeAlias
 
+from launch.checkpoint_options import add_checkpoint
+
 __all__ = ["build_parser", "main"]
 
 EXIT_USAGE = 64
@@ -60,9 +62,10 @@ def _run(options: argparse.Namespace) -> int:
     from pslib.errors import PslibError
 
     try:
-        from launch import commands
+        from launch import checkpoint_commands, commands
 
-        code: int = getattr(commands, options.command_function)(options)
+        of = checkpoint_commands if options.command_function.startswith("checkpoint_") else commands
+        code: int = getattr(of, options.command_function)(options)
         sys.stdout.flush()
         return code
     except PslibError as error:
@@ -119,6 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     _add_plan(commands)
     _add_bench(commands)
+    add_checkpoint(commands, _command)
     _add_version(commands)
     return parser
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from launch import commands
+from launch import checkpoint_commands, commands
 from launch.cli import build_parser, main
 from launch.job import read_job
 from launch.preflight import check_data
@@ -121,7 +121,7 @@ def test_every_command_has_a_function_and_a_description():
         for action in one._actions:
             if isinstance(action.choices, dict):
                 waiting += action.choices.values()
-    assert found == set(commands.__all__)
+    assert found == {*commands.__all__, *checkpoint_commands.__all__}
 
 
 def test_the_version_is_printed(capsys):
