@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["add_plan", "run_plan"]
 
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 1024.0, "Mi": 1024.0**2, "Gi": 1024.0**3}
+WIRE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0}
 MACHINE = "cores=32,memory=256GB,network=25Gbit"
 
 
@@ -96,6 +97,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         ("--dim", numbers, (16,), "N[,N]", "floats of a row, of each part (default 16)"),
         ("--optimizer", str, "Adagrad", "NAME", "of the rows (default Adagrad)"),
         ("--storage", str, "float32", "NAME", "of weights in memory (default float32)"),
+        ("--wire", str, "float32", "NAME", "how rows and gradients travel (default float32)"),
         ("--examples-per-s", some, None, "N", "wanted rate"),
         ("--servers", whole, None, "N", "given, not planned"),
         ("--trainers", whole, None, "N", "given, not planned: trainer processes"),
@@ -140,6 +142,14 @@ def run_plan(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _wire_bytes(name: str) -> float:
+    from pslib.errors import ConfigurationError
+
+    if name not in WIRE_BYTES:
+        raise ConfigurationError(f"--wire: expected one of {', '.join(WIRE_BYTES)}, got {name!r}")
+    return WIRE_BYTES[name]
+
+
 def _workload(options: argparse.Namespace) -> Workload:
     from pslib.planner.workload import Workload, distinct_share
     from pslib.tables import PartSpec, TableSpec
@@ -159,4 +169,5 @@ def _workload(options: argparse.Namespace) -> Workload:
         batch_rows=options.batch_rows,
         staleness=options.staleness,
         distinct=distinct,
+        wire_float_bytes=_wire_bytes(options.wire),
     )

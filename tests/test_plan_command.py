@@ -39,6 +39,15 @@ def test_parameters_stand_for_rows_of_all_parts(capsys):
     assert "5,882,352,941 rows of 1 + 16 floats, 100,000,000,000 parameters" in capsys.readouterr().out
 
 
+def test_sixteen_bits_on_the_wire_take_less_network(capsys):
+    found = []
+    for wire in ("float32", "bfloat16"):
+        assert main([*PLAN, "--wire", wire, "--servers", "8", "--trainers", "8", "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        found.append(plan["server_bit_s"] / plan["cluster"]["examples_per_s"])
+    assert 0.5 < found[1] / found[0] < 0.75
+
+
 def test_units_of_machines_are_read(capsys):
     machine = "cores=8,memory=64GiB,network=10Gbit,latency_us=20,open_files=65536"
     assert main([*PLAN, "--machine", machine, "--json"]) == 0
@@ -68,6 +77,7 @@ def test_units_of_machines_are_read(capsys):
             "--machine: expected cores, memory, network, latency_us",
         ),
         ([*PLAN, "--optimizer", "lamb"], "--optimizer: expected one of SGD, Momentum"),
+        ([*PLAN, "--wire", "float8"], "--wire: expected one of float32, bfloat16, float16, int8, got"),
         ([*PLAN, "--storage", "float8"], "storage: expected one of float32"),
         ([*PLAN, "--hidden", "4x4"], "expected whole numbers with commas between, got '4x4'"),
         ([*PLAN, "--coefficients", "absent.json"], "absent.json: can't be read"),

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 __all__ = ["Spent", "repeat"]
 
+TICK_S = 0.01
+"""In which Linux counts the processor time of another process: less than one can not be seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -43,5 +46,5 @@ def repeat(
         walls.append(now - last)
         last = now
     count = len(walls)
-    spent_elsewhere = (other() if other else 0.0) - others
+    spent_elsewhere = max(TICK_S / 2, (other() if other else 0.0) - others)
     return Spent(sorted(walls)[count // 2], (time.process_time() - own) / count, spent_elsewhere / count)

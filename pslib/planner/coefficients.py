@@ -92,7 +92,8 @@ class Coefficients:
     server_process_bytes, trainer_process_bytes : float
         Private memory of a process without rows or batches.
     server_message_us, client_message_us : float
-        A request and its answer, all threads of that end, beside rows and bytes.
+        A request and its answer, all threads of that end, beside rows and bytes, while others are on their
+        way too.
     thread_job_us : float
         What each thread of a server that owns rows adds to a request, whatever it holds.
     server_row_us, client_row_us : float
@@ -100,7 +101,7 @@ class Coefficients:
     server_mb_us, client_mb_us : float
         A MB sent or received, the kernel's share included.
     hop_us : float
-        How long an answer to an empty request takes beyond the work for it.
+        How long an answer to a small request takes, when it comes alone, beyond the work for it.
     dense_step_us : float
         The optimizer's step on a million dense floats.
     read_value_us : float
