@@ -21,7 +21,8 @@ class Limits:
         A header names tables and arrays; 64 tables with 8 arrays each stay below 64 KiB. A map of 2^20 owners
         travels as an array, not in the header.
     frames_max : int
-        One frame an array; two arrays a table, 64 tables, and a few of our own.
+        One for the header and one an array (a small one counts too, though it travels in the header): two
+        arrays a table, 64 tables, and a few of our own.
     frame_bytes_max : int
         1 GiB: a request of 4 million rows of 64 floats. Larger ones must be cut by the caller.
     message_bytes_max : int
