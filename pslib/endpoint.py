@@ -1,6 +1,7 @@
-"""One thread that asks: it sends, resends, receives and times out for everything a process wants of others.
+"""What a process wants of others: it is sent, sent again, answered, or its time runs out.
 
-Callers in any thread get a `Pending`; the sessions it drives are pure and guarded by one lock.
+Callers in any thread send their requests themselves and get a `Pending`; one thread receives the answers and
+sends again. The sessions are pure, and they and the link are guarded by one lock.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ __all__ = ["Endpoint", "Pending", "failure_error"]
 
 log = logging.getLogger("pslib")
 ValueT = TypeVar("ValueT")
-IDLE_POLL_S = 0.05
-"""How late a retry may be; messages and new requests end a poll at once."""
+IDLE_S = 0.25
+"""How late a heartbeat may be. Messages end a wait at once, and it is no longer than until the next retry: a
+turn of a thread costs some 30 us, of which hundreds of processes on a machine would make 20 a second
+each."""
 
 
 _ERRORS: Mapping[str, type[PslibError]] = {
@@ -109,7 +112,7 @@ class Endpoint:
     Parameters
     ----------
     link : ClientLink
-        The door; only this endpoint's thread uses it.
+        The door, used under this endpoint's lock.
     codec : Codec
         Of the cluster.
     timing : Timing
@@ -131,12 +134,16 @@ class Endpoint:
         self.every_heartbeat: Callable[[], None] | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.messages_sent = 0
+        self.messages_received = 0
         self._link = link
         self._codec = codec
         self._asked: dict[int, Pending[Message]] = {}
         self._calls: dict[int, Pending[int]] = {}
         self._error: PslibError | None = None
         self._closing = False
+        self._closed = False
+        self._sleeps_until_s = 0.0
         self._reported_s = 0.0
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
@@ -158,7 +165,12 @@ class Endpoint:
             self._check()
             ticket = self.requests.start(self.clock.now_s(), peer, message, patience_s=patience_s)
             self._asked[ticket] = pending
-        self._link.wake()
+            try:
+                self._send_all()
+            except PslibError:  # it has no such address
+                self.requests.cancel(ticket)
+                del self._asked[ticket]
+                raise
         return pending
 
     def call(self, what: str, begin: Callable[[ClientSession, float], int]) -> tuple[int, Pending[int]]:
@@ -180,7 +192,7 @@ class Endpoint:
             number = begin(self.session, self.clock.now_s())
             self._calls[number] = pending
             self._complete_calls()
-        self._link.wake()
+            self._send_all()
         return number, pending
 
     def _has_room(self) -> bool:
@@ -241,18 +253,14 @@ class Endpoint:
             log.exception("pslib: the endpoint's thread has died")
             self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))
         finally:
-            try:
-                self._send_all()  # the last good-byes
-            finally:
-                self._link.close()
+            with self.lock:
+                try:
+                    self._send_all()  # the last good-byes
+                finally:
+                    self._closed = True
+                    self._link.close()
 
     def _turn(self) -> None:
-        self._send_all()
-        for peer, frames in self._link.poll(min(IDLE_POLL_S, self.timing.retry_s / 4)):
-            self.bytes_received += sum(len(frame) for frame in frames)
-            self._receive(peer, frames)
-        for peer, reason in self._link.refusals():
-            self._refused(peer, Failure("forbidden", reason))
         now_s = self.clock.now_s()
         with self.lock:
             for expired in self.requests.tick(now_s):
@@ -260,35 +268,54 @@ class Endpoint:
             self._complete_calls()
             if self._has_room():
                 self._room.notify_all()
+            self._send_all()
         self._report(now_s)
         beat = self.every_heartbeat  # another thread may take it away at any moment
         if beat:
             beat()
+        with self.lock:
+            came = self._link.receive()
+            refusals = self._link.refusals()
+            self._sleeps_until_s = now_s if came else min(now_s + IDLE_S, self.requests.due_s)
+        if not came:
+            self._link.wait(max(0.0, self._sleeps_until_s - now_s))
+            with self.lock:
+                came = self._link.receive()
+        for peer, frames in came:
+            self._receive(peer, frames)
+        for peer, reason in refusals:
+            self._refused(peer, Failure("forbidden", reason))
 
     def _send_all(self) -> None:
-        with self.lock:
-            outgoing, self.requests.outbox = self.requests.outbox, []
+        """Send what is to be sent; a thread that would sleep beside an answer, or too long, is woken."""
+        outgoing, self.requests.outbox = self.requests.outbox, []
+        if not outgoing or self._closed:
+            return
+        self.messages_sent += len(outgoing)
         for one in outgoing:
-            self.bytes_sent += sum(len(frame) for frame in one.frames)
+            self.bytes_sent += sum(map(len, one.frames))
             self._link.send(one.peer, one.frames)
+        if threading.current_thread() is not self._thread and (
+            self.requests.due_s < self._sleeps_until_s or self._link.ready()
+        ):
+            self._link.wake()
 
     def _receive(self, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
+        self.bytes_received += sum(map(len, frames))
+        self.messages_received += 1
         try:
-            envelope = self._codec.decode(frames)
-        except (
-            ForeignMessageError
-        ) as error:  # it refuses us, in words that are not ours; so would it for ever
+            request_id, message = self._codec.decode(frames)
+        except ForeignMessageError as error:  # it refuses us, in words not ours; so would it for ever
             self._refused(peer, Failure("protocol", str(error)))
             return
         except RemoteProtocolError as error:
             log.warning("pslib: dropped a message from %s: %s", peer, error)
             return
-        message = envelope.message
-        if envelope.request_id == 0 and isinstance(message, Failure):
+        if request_id == 0 and isinstance(message, Failure):
             self.fail(failure_error(message, peer))  # the peer could not even read what we sent
             return
         with self.lock:
-            ticket = self.requests.receive(envelope.request_id)
+            ticket = self.requests.receive(request_id)
         if ticket is not None:
             self._answer(peer, ticket, message)
 
@@ -313,7 +340,7 @@ class Endpoint:
                 pending.succeed(message)
 
     def _complete_calls(self) -> None:
-        if self.session is None:
+        if self.session is None or not self.session.completed:
             return
         over, self.session.completed = self.session.completed, []  # callbacks may begin, and end, more calls
         for completed in over:

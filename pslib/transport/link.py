@@ -26,14 +26,30 @@ class Peer(bytes):
 
 
 class ClientLink(Protocol):
-    """Sends to any number of addresses; all calls but `wake` come from one thread."""
+    """Sends to any number of addresses.
+
+    `send`, `receive` and `close` come from one thread at a time, under a lock of the caller's. Beside them
+    one thread may be in `wait`; `wake` comes from anywhere.
+    """
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
         """Queue a message; a peer that is not there yet, or never, is not an error."""
         ...
 
-    def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
-        """Messages and the addresses they came from; waits for one, for `wake`, or for the timeout."""
+    def receive(self) -> list[tuple[str, list[Buffer]]]:
+        """Messages that are here, or the first of many, with the addresses they came from; does not wait."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether something is here to receive."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something comes, for `wake`, or for the timeout.
+
+        It may sleep beside a message unless `receive` came back empty before, and no `send` came after that:
+        whoever sends looks whether the link is `ready`, and then receives or wakes.
+        """
         ...
 
     def refusals(self) -> list[tuple[str, str]]:
@@ -44,7 +60,7 @@ class ClientLink(Protocol):
         ...
 
     def wake(self) -> None:
-        """End a `poll` in another thread at once."""
+        """End a `wait` in another thread at once, or the next one."""
         ...
 
     def close(self) -> None:

@@ -38,11 +38,17 @@ class _Mailbox(Generic[PeerT]):
             self._woken = True
             self._changed.notify()
 
-    def take(self, timeout_s: float) -> list[tuple[PeerT, list[Buffer]]]:
+    def wait(self, timeout_s: float) -> None:
         with self._changed:
             if not self._messages and not self._woken:
                 self._changed.wait(timeout_s)
             self._woken = False
+
+    def full(self) -> bool:
+        return bool(self._messages)
+
+    def take(self) -> list[tuple[PeerT, list[Buffer]]]:
+        with self._changed:
             messages = list(self._messages)
             self._messages.clear()
             return messages
@@ -61,16 +67,24 @@ class MemoryClientLink:
         if server:
             server.mailbox.put(self._identity, list(frames))
 
-    def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
+    def receive(self) -> list[tuple[str, list[Buffer]]]:
         """Answers that have come."""
-        return self.mailbox.take(timeout_s)
+        return self.mailbox.take()
+
+    def ready(self) -> bool:
+        """Whether an answer is here."""
+        return self.mailbox.full()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for an answer, for `wake`, or for the timeout."""
+        self.mailbox.wait(timeout_s)
 
     def refusals(self) -> list[tuple[str, str]]:
         """Nobody is refused in memory."""
         return []
 
     def wake(self) -> None:
-        """End a poll in another thread."""
+        """End a wait in another thread."""
         self.mailbox.wake()
 
     def close(self) -> None:
@@ -92,8 +106,9 @@ class MemoryServerLink:
             client.mailbox.put(self.address, list(frames))
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Requests that have come."""
-        return self.mailbox.take(timeout_s)
+        """Requests that have come; waits for one."""
+        self.mailbox.wait(timeout_s)
+        return self.mailbox.take()
 
     def wake(self) -> None:
         """End a poll in another thread."""

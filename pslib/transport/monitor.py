@@ -6,17 +6,18 @@ never comes. What goes wrong is told on the monitor of a socket, and only there.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import logging
 import socket as sockets
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-__all__ = ["REFUSED_KEY", "Monitor", "mechanism_at", "mismatch", "trouble"]
+__all__ = ["REFUSED_KEY", "Monitor", "mechanism_at", "mismatch", "troubles"]
 
 log = logging.getLogger("pslib")
 EVENTS = (
@@ -55,14 +56,14 @@ class Monitor:
     Attributes
     ----------
     watched : zmq.Socket
-    failures : int
-        Handshakes that have failed since the last one that did not.
+    failures : dict of str to int
+        By address: handshakes that have failed since the last one that did not.
     refused : int
         All that have failed, of a socket that listens.
     """
 
     watched: zmq.Socket[bytes]
-    failures: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     _pipe: zmq.Socket[bytes] | None = None
 
@@ -74,19 +75,24 @@ class Monitor:
         self._pipe.linger = 0
         self._pipe.connect(address)
 
-    def events(self) -> Iterator[zmq.Event]:
-        """What has happened since the last call."""
+    def events(self) -> Iterator[tuple[zmq.Event, str]]:
+        """What has happened since the last call, and at which address."""
         assert self._pipe is not None
         with suppress(zmq.Again):
             while True:
-                event = zmq.Event(parse_monitor_message(self._pipe.recv_multipart(zmq.NOBLOCK))["event"])
-                self.failures = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self.failures + 1
-                yield event
+                told = parse_monitor_message(self._pipe.recv_multipart(zmq.NOBLOCK))
+                event, address = zmq.Event(told["event"]), bytes(told["endpoint"]).decode("ascii", "replace")
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self.failures.pop(address, None)
+                else:
+                    self.failures[address] = self.failures.get(address, 0) + 1
+                yield event, address
 
     def count_failures(self, address: str) -> None:
         """Of a socket that listens: say how many could not connect, ever more rarely."""
         before = self.refused
-        failed = sum(event != zmq.EVENT_HANDSHAKE_SUCCEEDED for event in self.events())
+        failed = sum(event != zmq.EVENT_HANDSHAKE_SUCCEEDED for event, _address in self.events())
+        self.failures.clear()
         self.refused += failed
         if failed and (before == 0 or len(str(before)) < len(str(self.refused))):
             log.warning(
@@ -103,26 +109,44 @@ class Monitor:
             self._pipe = None
 
 
-def trouble(monitor: Monitor, address: str, role: str | None) -> str | None:
-    """What keeps this process from the server at ``address``, to be read after its name; None: nothing known.
+def troubles(monitor: Monitor, silent: Set[str], role: str | None) -> dict[str, str]:
+    """By peer: what keeps this process from the server there, to be read after its name.
 
     Parameters
     ----------
     monitor : Monitor
-        Of the socket that is connected there.
-    address : str
+        Of the socket that is connected to all of them.
+    silent : set of str
+        Addresses that have not answered yet.
     role : str or None
         Of this process's key; None when it has none.
     """
-    for event in list(monitor.events()):
+    found: dict[str, str | None] = {}
+    for event, address in list(monitor.events()):
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            return REFUSED_KEY.format(role=role)
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-            return mismatch(role, "CURVE" if role is None else "NULL")
-    if monitor.failures < SUSPICIOUS:
-        return None
-    monitor.failures = 0
-    return mismatch(role, mechanism_at(address))
+            found[address] = REFUSED_KEY.format(role=role)
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            found[address] = mismatch(role, "CURVE" if role is None else "NULL")
+    for address, failures in list(monitor.failures.items()):
+        if address not in found and failures >= SUSPICIOUS:
+            monitor.failures[address] = 0
+            found[address] = mismatch(role, mechanism_at(address))
+    told = {address: reason for address, reason in found.items() if reason is not None}
+    return {peer: reason for address, reason in told.items() for peer in silent if _is_at(peer, address)}
+
+
+def _is_at(peer: str, address: str) -> bool:
+    """Whether the peer that we connected to may be at an address, which ZeroMQ gives in numbers."""
+    if peer == address:
+        return True
+    host, _, port = peer.removeprefix("tcp://").rpartition(":")
+    if port != address.rpartition(":")[2]:
+        return False
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:  # a name: it may be any address
+        return True
+    return False
 
 
 def mismatch(role: str | None, mechanism: str) -> str | None:

@@ -1,6 +1,6 @@
 """ZeroMQ links; its encryption stands in curve.py beside this file, its warnings in monitor.py.
 
-ROUTER and DEALER only (draft sockets abort the process). ZeroMQ reconnects and finds dead links, but loses
+ROUTER at both ends (draft sockets abort the process). ZeroMQ reconnects and finds dead links, but loses
 queued messages in silence when a peer dies: resending is the business of `pslib.protocol.requests`.
 """
 
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import select
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from math import ceil
 
 import zmq
 
@@ -18,17 +21,20 @@ from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Buffer
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
-from pslib.transport.monitor import Monitor, trouble
+from pslib.transport.monitor import Monitor, troubles
 
 __all__ = ["ZmqTransport"]
 
-POLL_BATCH_MAX = 64
-"""Messages taken from one socket before others get their turn."""
-POLLS_A_LOOK = 64
-"""A busy link looks this often why some peer is silent; an idle one at each of its polls."""
+BATCH_MAX = 64
+"""Messages taken at a time: then what is to be sent gets its turn."""
+TURNS_A_LOOK = 64
+"""A busy link looks this often why some peer is silent; an idle one each time that nothing has come."""
+COPIED_BYTES = 1 << 16
+"""Frames below this size are copied: to hand over their memory, and to take it back from another thread,
+costs more."""
 
 # option: (value, why)
-_COMMON: dict[int, tuple[int, str]] = {
+_OPTIONS: dict[int, tuple[int, str]] = {
     zmq.LINGER: (
         0,
         "the default -1 hangs at exit when a peer is dead; what must arrive is acknowledged anyway",
@@ -42,8 +48,6 @@ _COMMON: dict[int, tuple[int, str]] = {
     zmq.SNDHWM: (1000, "bounds the queue to a dead peer"),
     zmq.RCVHWM: (1000, "the same on the way in"),
     zmq.HANDSHAKE_IVL: (10000, "a connection that says nothing is dropped"),
-}
-_ROUTER: dict[int, tuple[int, str]] = {
     zmq.ROUTER_HANDOVER: (0, "else anybody who guesses an identity gets the answers of its owner"),
     zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
     zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
@@ -53,17 +57,16 @@ SOCKETS_MAX = 65536
 
 
 class _Waker:
-    """An event file descriptor that ends a poll.
+    """An event file descriptor that ends a wait.
 
     `wake` comes from any thread, also after `close`: by then the number of the descriptor may belong to
     somebody else's file, so both look at ``_open`` under a lock.
     """
 
-    def __init__(self, poller: zmq.Poller) -> None:
+    def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._open = True
         self._lock = threading.Lock()
-        poller.register(self.fd, zmq.POLLIN)
 
     def wake(self) -> None:
         with self._lock:
@@ -71,10 +74,8 @@ class _Waker:
                 os.eventfd_write(self.fd, 1)
 
     def drain(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-        except BlockingIOError:
-            return
 
     def close(self) -> None:
         with self._lock:
@@ -83,131 +84,146 @@ class _Waker:
                 os.close(self.fd)
 
 
-def _receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
-    try:
-        return socket.recv_multipart(zmq.NOBLOCK, copy=False)
-    except zmq.Again:
-        return None
+class _Router:
+    """A ROUTER and a way to wait for it.
+
+    One thread at a time may use the socket (whoever holds a lock of the caller's); beside it, one thread may
+    be in `wait`, which does not touch the socket. ZeroMQ's descriptor tells of a message once, and a `send`
+    may be what takes notice of it: hence `ready`.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        for option, (value, _why) in _OPTIONS.items():
+            self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
+        self.idle = False  # nothing has come in the last wait
+        self._waker = _Waker()
+        self._waiting = select.poll()
+        self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
+        self._waiting.register(self._waker.fd, select.POLLIN)
+
+    def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
+        send, last = self._socket.send, len(frames) - 1
+        try:
+            send(routing_id, zmq.NOBLOCK | zmq.SNDMORE)
+            for place, frame in enumerate(frames):
+                more = zmq.NOBLOCK if place == last else zmq.NOBLOCK | zmq.SNDMORE
+                send(frame, more, copy=len(frame) < COPIED_BYTES)
+        except zmq.Again:  # the queue to this peer is full: it is slow or dead, and the request is sent again
+            return
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+
+    def _sender(self, routing_id: zmq.Frame) -> bytes | None:
+        """Who sent the message that begins so; None: the message is not to be looked at."""
+        return routing_id.bytes
+
+    def _receive(self) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that are here, and who sent them."""
+        socket = self._socket
+        came: list[tuple[bytes, list[Buffer]]] = []
+        while len(came) < BATCH_MAX and self.ready():
+            sender = self._sender(socket.recv(zmq.NOBLOCK, copy=False))
+            frame = socket.recv(zmq.NOBLOCK, copy=False)
+            frames: list[Buffer] = [frame.bytes if len(frame) < COPIED_BYTES else frame.buffer]
+            while frame.more:
+                frame = socket.recv(zmq.NOBLOCK, copy=False)
+                frames.append(frame.buffer)
+            if sender is not None:
+                came.append((sender, frames))
+        return came
+
+    def ready(self) -> bool:
+        """Whether a message is here."""
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a message may have come, for `wake`, or for the timeout."""
+        ready = self._waiting.poll(ceil(max(0.0, timeout_s) * 1000))
+        self.idle = not ready
+        for fd, _event in ready:
+            if fd == self._waker.fd:
+                self._waker.drain()
+
+    def wake(self) -> None:
+        """End a wait in another thread."""
+        self._waker.wake()
 
 
-def _buffers(frames: Sequence[zmq.Frame]) -> list[Buffer]:
-    return [frame.buffer for frame in frames]
+class ZmqClientLink(_Router):
+    """One ROUTER that is connected to any number of addresses, each when first needed.
 
-
-def _send(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
-    try:
-        socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-    except zmq.Again:  # the queue to this peer is full: it is slow or dead, and the request is sent again
-        return
-    except zmq.ZMQError as error:
-        if error.errno != zmq.EHOSTUNREACH:
-            raise
-
-
-def _come(
-    poller: zmq.Poller, waker: _Waker, timeout_s: float
-) -> Iterator[tuple[zmq.Socket[bytes], list[zmq.Frame]]]:
-    """Messages that have come, and the socket of each; waits for one, for the waker, or for the timeout."""
-    for source, _event in poller.poll(max(0, int(timeout_s * 1000))):
-        if not isinstance(source, zmq.Socket):
-            waker.drain()
-            continue
-        for _ in range(POLL_BATCH_MAX):
-            frames = _receive(source)
-            if frames is None:
-                break
-            yield source, frames
-
-
-class ZmqClientLink:
-    """One DEALER an address, made when first needed."""
+    With a socket for each address, all of them would be asked in every turn whether something has come.
+    DEALER, the usual asking end, can't send to one address of many.
+    """
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, keys: Keys | None = None
     ) -> None:
-        self._context, self._limits, self._keys = context, limits, keys
-        self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        self._peers: dict[zmq.Socket[bytes], str] = {}
-        self._monitors: dict[str, Monitor] = {}
+        super().__init__(context, limits)
+        if keys:
+            encrypt_client(self._socket, keys)
+        self._role = keys.role if keys else None
+        self._monitor = Monitor(self._socket)
+        self._connections = 0
+        self._ids: dict[str, bytes] = {}
+        self._peers: dict[bytes, str] = {}
         self._silent: set[str] = set()
-        self._refusals: list[tuple[str, str]] = []
-        self._polls = 0
-        self._poller = zmq.Poller()
-        self._waker = _Waker(self._poller)
+        self._turns = 0
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
         """Queue a message for the peer at an address."""
-        socket = self._sockets.get(peer)
-        if socket is None:
-            socket = self._connect(peer)
+        routing_id = self._ids.get(peer) or self._connect(peer)
         self._silent.add(peer)
-        _send(socket, frames)
+        self._send(routing_id, frames)
 
-    def _connect(self, peer: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        for option, (value, _why) in _COMMON.items():
-            socket.setsockopt(option, value)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._limits.frame_bytes_max)
-        if self._keys:
-            encrypt_client(socket, self._keys)
-        monitor = Monitor(socket)
+    def _connect(self, peer: str) -> bytes:
+        self._connections += 1
+        routing_id = b"p%d" % self._connections
+        self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
         try:
-            socket.connect(peer)
+            self._socket.connect(peer)
         except zmq.ZMQError as error:
-            monitor.close()
-            socket.close()
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
-        self._sockets[peer], self._peers[socket], self._monitors[peer] = socket, peer, monitor
-        self._poller.register(socket, zmq.POLLIN)
-        return socket
-
-    def poll(self, timeout_s: float) -> list[tuple[str, list[Buffer]]]:
-        """Messages that have come from any peer."""
-        came = [
-            (self._peers[socket], _buffers(frames))
-            for socket, frames in _come(self._poller, self._waker, timeout_s)
-        ]
-        self._silent.difference_update([peer for peer, _frames in came])
-        self._polls += 1
-        if self._silent and (not came or self._polls % POLLS_A_LOOK == 0):
-            self._look()
-        return came
-
-    def _look(self) -> None:
-        """See why the silent are silent; ZeroMQ gives up for good on some, so their sockets are not kept."""
-        role = self._keys.role if self._keys else None
-        for peer in tuple(self._silent):
-            reason = trouble(self._monitors[peer], peer, role)
-            if reason is not None:
-                self._refusals.append((peer, reason))
-                self._disconnect(peer)
+        self._ids[peer], self._peers[routing_id] = routing_id, peer
+        return routing_id
 
     def _disconnect(self, peer: str) -> None:
-        socket = self._sockets.pop(peer)
         self._silent.discard(peer)
-        self._poller.unregister(socket)
-        del self._peers[socket]
-        self._monitors.pop(peer).close()
-        socket.close(linger=0)
+        del self._peers[self._ids.pop(peer)]
+        with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
+            self._socket.disconnect(peer)
+
+    def receive(self) -> list[tuple[str, list[Buffer]]]:
+        """Messages that have come from any peer."""
+        peers = self._peers
+        came = [(peers[sender], frames) for sender, frames in self._receive() if sender in peers]
+        if came:
+            self._silent.difference_update([peer for peer, _frames in came])
+        return came
 
     def refusals(self) -> list[tuple[str, str]]:
-        """Peers that could not be connected, and why."""
-        told, self._refusals = self._refusals, []
+        """Peers that could not be connected, and why; ZeroMQ gives up for good on some, so none are kept."""
+        self._turns += 1
+        if not self._silent or not (self.idle or self._turns % TURNS_A_LOOK == 0):
+            return []
+        told = list(troubles(self._monitor, self._silent, self._role).items())
+        for peer, _reason in told:
+            self._disconnect(peer)
         return told
 
-    def wake(self) -> None:
-        """End a poll in another thread."""
-        self._waker.wake()
-
     def close(self) -> None:
-        """Close all sockets; queued messages are dropped."""
-        for peer in tuple(self._sockets):
-            self._disconnect(peer)
+        """Close the socket; queued messages are dropped."""
+        if not self._socket.closed:
+            self._monitor.close()
+        self._socket.close(linger=0)
         self._waker.close()
 
 
-class ZmqServerLink:
-    """One ROUTER."""
+class ZmqServerLink(_Router):
+    """One ROUTER that listens."""
 
     def __init__(
         self,
@@ -216,11 +232,8 @@ class ZmqServerLink:
         limits: Limits,
         keys: Keys | None = None,
     ) -> None:
+        super().__init__(context, limits)
         self._monitor: Monitor | None = None
-        self._socket = context.socket(zmq.ROUTER)
-        for option, (value, _why) in (_COMMON | _ROUTER).items():
-            self._socket.setsockopt(option, value)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
         if keys:
             encrypt_server(self._socket, keys)
             self._monitor = Monitor(self._socket)
@@ -232,38 +245,33 @@ class ZmqServerLink:
                 f"can't listen on {address}: {error}; choose another port or 0 for any free one"
             ) from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._waker = _Waker(self._poller)
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
-        _send(self._socket, [peer, *frames])
+        self._send(peer, frames)
+
+    def _sender(self, routing_id: zmq.Frame) -> bytes | None:
+        return routing_id.bytes if self._monitor is None else peer_of(routing_id)
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that have come."""
-        came: list[tuple[bytes, list[Buffer]]] = []
-        for _socket, frames in _come(self._poller, self._waker, timeout_s):
-            peer = frames[0].bytes if self._monitor is None else peer_of(frames[0])
-            if peer is not None:
-                came.append((peer, _buffers(frames[1:])))
+        """Messages that have come; waits for one."""
+        came = self._receive()
+        if not came:
+            self.wait(timeout_s)
+            came = self._receive()
         if self._monitor is not None:
             self._monitor.count_failures(self.address)
         return came
 
-    def wake(self) -> None:
-        """End a poll in another thread."""
-        self._waker.wake()
-
     def close(self) -> None:
         """Stop listening; give what is queued a moment to leave."""
         self._close(linger_ms=500)
-        self._waker.close()
 
     def _close(self, linger_ms: int) -> None:
         if self._monitor is not None and not self._socket.closed:
             self._monitor.close()
         self._socket.close(linger=linger_ms)
+        self._waker.close()
 
 
 def is_loopback(address: str) -> bool:
