@@ -10,7 +10,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from pslib.checkpoint import LoadOptions, load_shard, save_shard
 from pslib.clock import Clock, SystemClock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
@@ -59,6 +58,8 @@ class _FileWork:
 
     @staticmethod
     def _do(shard: Shard, message: Save | Load) -> dict[str, Any] | CheckpointError:
+        from pslib.checkpoint import LoadOptions, load_shard, save_shard  # pyarrow: 40 MB for files alone
+
         try:
             if isinstance(message, Save):
                 return {"files": save_shard(shard, message.path, f"{message.stem}-{shard.index}")}
