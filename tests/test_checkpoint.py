@@ -103,6 +103,22 @@ def test_a_checkpoint_loads_anywhere_and_training_goes_on_with_the_same_bits(
     assert content_of(tmp_path / "on") == second_epoch
 
 
+def test_from_2_to_3_to_5_to_2_servers_no_bit_changes(
+    data: Generated, saved: tuple[Path, Content], tmp_path: Path
+) -> None:
+    folder, second_epoch = saved
+    for number, (servers, shard_threads, bits) in enumerate([(3, 2, 6), (5, 1, 8), (2, 2, 7)]):
+        with cluster_of(servers, shard_threads=shard_threads, partition_bits=bits) as running:
+            trainer = trainer_on(running)
+            trainer.load(folder)
+            folder = Path(trainer.save(tmp_path / str(number)))
+            assert content_of(folder) == content_of(saved[0])
+            if servers == 2:
+                trainer.fit(data.train_path)
+                trainer.save(tmp_path / "on")
+    assert content_of(tmp_path / "on") == second_epoch
+
+
 def test_loading_replaces_all_that_was_there(
     data: Generated, saved: tuple[Path, Content], tmp_path: Path
 ) -> None:
