@@ -101,6 +101,7 @@ cdef int set_optimizer(PslibOptimizer *optimizer, str where, object kind, object
     if not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise ValueError(f"{where}: modifiers: expected finite numbers >= 0, got {numbers.tolist()}")
     optimizer.weight_decay, optimizer.clip_norm, optimizer.cowclip_ratio, optimizer.cowclip_floor = numbers
+    optimizer.decay_rate = optimizer.numbers[0]
     steps = len(corrections)
     if optimizer.kind == PSLIB_ADAM and not 2 <= steps <= CORRECTIONS_MAX:
         raise ValueError(f"{where}: corrections: expected 2..{CORRECTIONS_MAX} rows for Adam, got {steps}")

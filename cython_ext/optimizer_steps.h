@@ -36,6 +36,7 @@ typedef struct {
     const float *corrections;             /* Adam: (last_step + 1, 2) pairs c1, c2; borrowed */
     int64_t last_step;                    /* Adam: counts stop here, where both corrections are 1 */
     float weight_decay, clip_norm, cowclip_ratio, cowclip_floor; /* 0: off */
+    float decay_rate; /* the learning rate that decays weights: numbers[0] of the table, whatever a push's rate is */
 } PslibOptimizer;
 
 PSLIB_INLINE int pslib_optimizer_cowclips(const PslibOptimizer *optimizer)
@@ -222,7 +223,7 @@ PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float
 PSLIB_INLINE float pslib_decay_factor(const PslibOptimizer *optimizer, float missed)
 {
     if (optimizer->weight_decay == 0.0f || !(missed >= 1.0f)) return 1.0f;
-    double base = 1.0 - (double)optimizer->numbers[0] * (double)optimizer->weight_decay, power = 1.0;
+    double base = 1.0 - (double)optimizer->decay_rate * (double)optimizer->weight_decay, power = 1.0;
     uint64_t steps = missed < 0x1p62f ? (uint64_t)missed : UINT64_C(1) << 62;
     for (; steps > 0; steps >>= 1) {
         if (steps & 1) power *= base;
@@ -249,6 +250,17 @@ PSLIB_INLINE void pslib_clipped(const PslibOptimizer *optimizer, int64_t dim, co
     if (!pslib_optimizer_cowclips(optimizer)) return;
     const float bound = optimizer->cowclip_ratio * sqrtf(pslib_sum_of_squares(dim, w));
     pslib_clip(dim, out, shows * (bound > optimizer->cowclip_floor ? bound : optimizer->cowclip_floor));
+}
+
+/* What an optimizer becomes for one push: its learning rate times `rate`, rounded once, or, with `delta`, w += g and
+ * no clipping. Weights decay as ever: for the steps that a row has missed there is no one rate. */
+PSLIB_INLINE void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delta)
+{
+    optimizer->numbers[0] *= rate;
+    if (!delta) return;
+    optimizer->kind = PSLIB_SGD;
+    optimizer->numbers[0] = -1.0f; /* w -= -1 g is w + g, exactly */
+    optimizer->clip_norm = optimizer->cowclip_ratio = optimizer->cowclip_floor = 0.0f;
 }
 
 /* One step with all that an optimizer may do around it: w decays for the steps that the row has missed, the

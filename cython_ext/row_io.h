@@ -100,12 +100,13 @@ PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *s
     }
 }
 
-/* Overwrite a row with weights and state from outside. from_state: (state_floats of the class,). */
+/* Overwrite a row with weights and state from outside. from_state: (state_floats of the class,), or NULL: the row
+ * keeps its own. */
 static inline void pslib_row_put(const PslibTable *table, const PslibRowClass *shape, const float *from,
                                  const float *from_state, void *weights, float *state)
 {
     uint8_t *to = weights;
-    if (shape->state_floats > 0) memcpy(state, from_state, sizeof(float) * (size_t)shape->state_floats);
+    if (shape->state_floats > 0 && from_state != NULL) memcpy(state, from_state, sizeof(float) * (size_t)shape->state_floats);
     float *scales = state + pslib_counter_floats(table);
     for (int p = 0; p < shape->part_count; p++) {
         const int64_t dim = table->parts[p].dim;

@@ -9,6 +9,7 @@ def apply_dense(
     weights: NDArray[float32],
     state: NDArray[float32],
     gradient: NDArray[float32],
+    rate: float = 1.0,
 ) -> None: ...
 def apply_row(
     optimizer_kind: int,

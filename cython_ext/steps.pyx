@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint64_t
 from cython_ext.checks cimport (
     checked_array,
     checked_target,
+    finite_number,
     floats_of,
     keys_of,
     set_initializer,
@@ -20,6 +21,7 @@ from cython_ext.table cimport (
     pslib_first_values,
     pslib_full_step,
     pslib_optimizer_clips,
+    pslib_set_rate,
     pslib_state_floats,
 )
 
@@ -31,7 +33,7 @@ _U64 = np.dtype(np.uint64)
 _F32 = np.dtype(np.float32)
 
 
-def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient):
+def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient, rate=1.0):
     """One optimizer step on a dense vector, in place; where weights decay, they do so by one step first.
 
     Parameters
@@ -47,6 +49,8 @@ def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights
     state : (state floats,) float32, changed
         As for a row of n weights.
     gradient : (n,) float32
+    rate : float
+        Times the learning rate for this step, in float32; weights decay at their own rate.
 
     Raises
     ------
@@ -60,6 +64,8 @@ def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights
         raise ValueError("apply_dense: expected an elementwise optimizer, got 2 (RowwiseAdagrad)")
     if pslib_optimizer_clips(&optimizer):
         raise ValueError("apply_dense: modifiers: expected no clipping of a dense vector: norms are of rows")
+    cdef float factor = finite_number("apply_dense: rate", rate)
+    pslib_set_rate(&optimizer, factor, False)
     weights = checked_target("apply_dense: weights", weights, _F32, (None,))
     cdef int64_t n = len(weights)
     state = checked_target("apply_dense: state", state, _F32, (pslib_state_floats(optimizer.kind, n),))

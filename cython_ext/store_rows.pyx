@@ -28,7 +28,7 @@ from cython_ext.table cimport (
     pslib_table_export,
     pslib_table_promote,
     pslib_table_pull,
-    pslib_table_push,
+    pslib_table_push_at,
 )
 
 import numpy as np
@@ -73,7 +73,8 @@ cdef class StoreRows(StoreMemory):
             absent = pslib_table_pull(&self.table, key_data, n, when, out_data)
         return absent
 
-    def push(self, keys, gradients, narrow=False, *, salt=0, now=0.0, shows=None, clicks=None):
+    def push(self, keys, gradients, narrow=False, *, salt=0, now=0.0, shows=None, clicks=None, rate=1.0,
+             delta=False):
         """Make absent rows, as admission lets them in, then take one optimizer step a part for each key.
 
         A key that occurs more than once takes one step for each occurrence, in their order: sum the gradients
@@ -100,6 +101,11 @@ cdef class StoreRows(StoreMemory):
             How often each key was shown; finite and above 0, fractions too. None means 1 each.
         clicks : (n,) float32 or None
             How often each key was clicked; finite and not below 0, also above its shows. None means 0 each.
+        rate : float
+            Times the learning rate of each part, in float32, for this push; weights decay at their own rate.
+            FTRL, whose weights are made anew from sums, knows one rate only.
+        delta : bool
+            Add ``gradients`` to the weights, and take no step: no state of an optimizer changes.
         """
         keys = checked_array("push: keys", keys, _U64, (None,))
         gradients = checked_array("push: gradients", gradients, _F32, (len(keys), self.dim))
@@ -114,12 +120,16 @@ cdef class StoreRows(StoreMemory):
             clicks = checked_counts("push: clicks", clicks, len(keys), True)
         record.shows = NULL if shows is None else floats_of(shows)
         record.clicks = NULL if clicks is None else floats_of(clicks)
+        cdef float factor = finite_number("push: rate", rate)
+        cdef bint adds = delta
         cdef int64_t n = len(keys), done = 0
         cdef const uint64_t *key_data = keys_of(keys)
         cdef const float *gradient_data = floats_of(gradients)
         cdef PslibStatus status
         with nogil:
-            status = pslib_table_push(&self.table, key_data, n, gradient_data, row_class, &record, &done)
+            status = pslib_table_push_at(
+                &self.table, key_data, n, gradient_data, row_class, &record, factor, adds, &done
+            )
         raise_unless_done("push", status, done, n)
 
     def erase(self, keys):
@@ -144,14 +154,15 @@ cdef class StoreRows(StoreMemory):
             erased = pslib_table_erase(&self.table, key_data, n)
         return erased
 
-    def assign(self, keys, weights, state):
+    def assign(self, keys, weights, state=None):
         """Make or overwrite whole rows; they are wide afterwards. Of a repeated key the last one counts.
 
         Parameters
         ----------
         keys : (n,) uint64
         weights : (n, dim) float32
-        state : (n, state_floats) float32
+        state : (n, state_floats) float32 or None
+            None: rows keep their own; new ones begin with the state of a row that was never pushed.
         """
         keys = checked_array("assign: keys", keys, _U64, (None,))
         self._assign("assign", keys, weights, state, PSLIB_WIDE)
@@ -159,11 +170,12 @@ cdef class StoreRows(StoreMemory):
     cdef int _assign(self, str method, object keys, object weights, object state, int row_class) except -1:
         cdef const PslibRowClass *shape = &self.table.classes[row_class]
         weights = checked_array(f"{method}: weights", weights, _F32, (len(keys), shape.weight_floats))
-        state = checked_array(f"{method}: state", state, _F32, (len(keys), shape.state_floats))
+        if state is not None:
+            state = checked_array(f"{method}: state", state, _F32, (len(keys), shape.state_floats))
         cdef int64_t n = len(keys), done = 0
         cdef const uint64_t *key_data = keys_of(keys)
         cdef const float *weight_data = floats_of(weights)
-        cdef const float *state_data = floats_of(state)
+        cdef const float *state_data = NULL if state is None else floats_of(state)
         cdef PslibStatus status
         with nogil:
             status = pslib_table_assign(&self.table, key_data, n, weight_data, state_data, row_class, &done)

@@ -55,6 +55,7 @@ cdef extern from "eviction.h" nogil:
         float clip_norm
         float cowclip_ratio
         float cowclip_floor
+        float decay_rate
 
     ctypedef struct PslibInitializer:
         int kind
@@ -137,6 +138,7 @@ cdef extern from "eviction.h" nogil:
 
     int64_t pslib_state_floats(int kind, int64_t dim)
     int pslib_optimizer_clips(const PslibOptimizer *optimizer)
+    void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delta)
     void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
                          const float *gradient, float shows, float missed)
     void pslib_first_values(const PslibInitializer *initializer, uint64_t key, int64_t dim, float *out)
@@ -149,6 +151,8 @@ cdef extern from "eviction.h" nogil:
     int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
     PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                  int row_class, const PslibRecord *record, int64_t *done)
+    PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                    int row_class, const PslibRecord *record, float rate, int delta, int64_t *done)
     int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
     PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                    const float *state, int row_class, int64_t *done)

@@ -25,7 +25,8 @@ static inline PslibStatus pslib_table_reclass(PslibTable *table, PslibPartition 
     return PSLIB_OK;
 }
 
-/* Make or overwrite one row of row_class with these weights and this state. */
+/* Make or overwrite one row of row_class with these weights and this state; state NULL: a row keeps its own, and a new
+ * one begins with that of a row that was never pushed. */
 static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint64_t mixed, const float *weights,
                                           const float *state, int row_class)
 {
@@ -39,6 +40,11 @@ static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint6
     if (changed) status = pslib_table_reclass(table, partition, arenas, row_class, &found);
     if (status != PSLIB_OK) return status;
     table->rows[row_class] += made;
+    if (made && state == NULL) {
+        float *own = pslib_place_state(table->classes, found.place);
+        for (int64_t j = 0; j < table->classes[row_class].head_floats; j++) own[j] = 0;
+        pslib_row_begin(table, &table->classes[row_class], 0, key, pslib_place_weights(table->classes, found.place), own);
+    }
     pslib_row_put(table, &table->classes[row_class], weights, state, pslib_place_weights(table->classes, found.place),
                   pslib_place_state(table->classes, found.place));
     if (changed) pslib_partition_shrink(partition, arenas, table->classes);
@@ -46,7 +52,7 @@ static inline PslibStatus pslib_table_put(PslibTable *table, uint64_t key, uint6
 }
 
 /* Make or overwrite whole rows, key after key. weights: (n, weight_floats of the class), state:
- * (n, state_floats of the class). done: OUT, rows that were put; on failure the rest has changed nothing. */
+ * (n, state_floats of the class) or NULL. done: OUT, rows that were put; on failure the rest has changed nothing. */
 static inline PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                              const float *state, int row_class, int64_t *done)
 {
@@ -59,7 +65,7 @@ static inline PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *
         for (int64_t i = 0; i < count; i++, ++*done) {
             const PslibStatus status =
                 pslib_table_put(table, keys[start + i], mixed[i], weights + *done * shape->weight_floats,
-                                state + *done * shape->state_floats, row_class);
+                                state == NULL ? NULL : state + *done * shape->state_floats, row_class);
             if (status != PSLIB_OK) return status;
         }
     }
@@ -116,6 +122,24 @@ static inline PslibStatus pslib_table_push(PslibTable *table, const uint64_t *ke
     free(promotion->due);
     promotion->due = NULL;
     return pushed != PSLIB_OK ? pushed : grown;
+}
+
+/* pslib_table_push with learning rates times `rate`, or, with `delta`, w += g in place of steps. The optimizers of
+ * the table are others while it runs, so that its loops are the same. */
+static inline PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                              const float *gradients, int row_class, const PslibRecord *record,
+                                              float rate, int delta, int64_t *done)
+{
+    PslibOptimizer kept[PSLIB_PARTS_MAX];
+    const int count = table->classes[PSLIB_WIDE].part_count;
+    if (rate == 1.0f && !delta) return pslib_table_push(table, keys, n, gradients, row_class, record, done);
+    for (int p = 0; p < count; p++) {
+        kept[p] = table->parts[p].optimizer;
+        pslib_set_rate(&table->parts[p].optimizer, rate, delta);
+    }
+    const PslibStatus status = pslib_table_push(table, keys, n, gradients, row_class, record, done);
+    for (int p = 0; p < count; p++) table->parts[p].optimizer = kept[p];
+    return status;
 }
 
 /* The place in `keys` of the first key that does not belong to the partition; -1 when all do. */

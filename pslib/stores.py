@@ -80,9 +80,12 @@ class DenseBlocks:
         """Stop owning a block."""
         del self.weights[block], self.state[block], self.versions[block]
 
-    def apply(self, block: int, gradient: FloatRows) -> None:
-        """One optimizer step of one block."""
+    def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
+        """One optimizer step of one block, its learning rate times ``rate``; with ``delta``, add instead."""
         self.versions[block] += 1
+        if delta:
+            self.weights[block] += gradient
+            return
         apply_dense(
             self.spec.optimizer.kind,
             self._hyperparameters,
@@ -91,4 +94,5 @@ class DenseBlocks:
             self.weights[block],
             self.state[block],
             gradient,
+            rate,
         )
