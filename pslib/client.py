@@ -17,6 +17,7 @@ from pslib.errors import ConfigurationError
 from pslib.member import Joined, MemberHandle, join
 from pslib.partition_map import PartitionMap
 from pslib.pending_calls import PendingPull, PendingPush, Pulled
+from pslib.protocol.calls import PLAINLY, Manner
 from pslib.protocol.client_session import ClientSession, Moment, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.dense_answer import KnownDense
@@ -238,6 +239,7 @@ class Client:
         shows: Mapping[str, Rows] | None = None,
         clicks: Mapping[str, Rows] | None = None,
         gradients_as: str = "float32",
+        manner: Manner = PLAINLY,
     ) -> PendingPush:
         """Send gradients; each server takes one optimizer step on each key.
 
@@ -256,6 +258,8 @@ class Client:
             repeats was shown as often as it occurs. Tables whose policies do not count are sent none.
         gradients_as : str
             How gradients of rows travel (`pslib.wire_format`); int8 rounds by the push's name and the key.
+        manner : Manner
+            How it is applied: another learning rate, added to weights, or as a part of a sync step.
 
         Raises
         ------
@@ -290,7 +294,7 @@ class Client:
 
         def begin(session: ClientSession, now_s: float) -> int:
             own = name or PushName(self._stream, self._next_number)
-            call = session.push(now_s, own, packed, dense, moment, given)
+            call = session.push(now_s, own, packed, dense, moment, given, manner)
             self._next_number += name is None  # only now: a number that is never sent would be waited for
             return call
 

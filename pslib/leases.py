@@ -6,13 +6,13 @@ batch that is not known to be applied everywhere, and pushes under the same name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEASES_MAX", "Grant", "LeaseBook", "stream_of"]
+__all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "stream_of"]
 
 LEASES_MAX = 1 << 32
 """Leases of one job: the lower half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
@@ -122,6 +122,10 @@ class LeaseBook:
         self._first_given_s.pop(index, None)
         return True
 
+    def holders(self) -> set[Holder]:
+        """Trainers that hold a lease: those that have work."""
+        return {held.holder for held in self._held.values()}
+
     def is_done(self, index: int) -> bool:
         """Whether one lease is done."""
         return bool(self._done[index])
@@ -153,3 +157,58 @@ class LeaseBook:
             if own is None and window not in others:
                 return index
         return fallback
+
+
+class RankedLeases(LeaseBook):
+    """Leases that go by rank: lease ``i`` to the ``i mod n``-th of ``n`` trainers, in ascending order.
+
+    So which trainer does what is the same in every run, whoever is fast. Nobody takes a lease of another.
+
+    Parameters
+    ----------
+    windows : (leases,) uint32
+        As for `LeaseBook`.
+    ranks : sequence of int
+        The trainers, ascending.
+    """
+
+    def __init__(self, windows: NDArray[np.uint32], ranks: Sequence[int]) -> None:
+        super().__init__(windows)
+        self.ranks = tuple(ranks)
+
+    def _choose(self, holder: Holder) -> int | None:
+        if holder[0] not in self.ranks:
+            return None
+        place = self.ranks.index(holder[0])
+        return next((index for index in self._free if index % len(self.ranks) == place), None)
+
+    def needs(self, rank: int) -> bool:
+        """Whether leases of this trainer are not done."""
+        if rank not in self.ranks:
+            return False
+        return not bool(self._done[self.ranks.index(rank) :: len(self.ranks)].all())
+
+
+class JobClocks:
+    """How many batches of a job are applied for each trainer; the slowest with work holds the others back.
+
+    A trainer that gets work when it has none begins where the slowest one is: the others need not wait until
+    it has made up for the time in which there was nothing for it to do.
+    """
+
+    def __init__(self) -> None:
+        self._clocks: dict[Holder, int] = {}
+
+    def begin(self, holder: Holder, working: Iterable[Holder]) -> None:
+        """A trainer gets work and had none; ``working`` have some already."""
+        others = [self._clocks.get(other, 0) for other in working if other != holder]
+        self._clocks[holder] = max(self._clocks.get(holder, 0), min(others, default=0))
+
+    def report(self, holder: Holder, clock: int) -> int:
+        """Note a clock; return what counts, which may be more."""
+        self._clocks[holder] = max(clock, self._clocks.get(holder, 0))
+        return self._clocks[holder]
+
+    def slowest(self, working: Iterable[Holder], otherwise: int) -> int:
+        """The lowest clock among trainers that have work; ``otherwise`` when nobody has."""
+        return min((self._clocks.get(holder, 0) for holder in working), default=otherwise)

@@ -101,8 +101,8 @@ class _ShardThread:
     def _run(self) -> None:
         try:
             while self._take():
-                if over := self._turns.turn():
-                    self._done(over[0], self.shard.index, over[1])
+                for job, result in self._turns.turn():
+                    self._done(job, self.shard.index, result)
         except BaseException as error:  # nobody would answer requests for these partitions any more
             self._failed(error)
 

@@ -41,6 +41,7 @@ from pslib.shard_serving import (
     push_steps,
 )
 from pslib.stores import DenseBlocks, make_store
+from pslib.sync_steps import SyncSteps
 from pslib.tables import DenseSpec, TableSpec
 
 __all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
@@ -96,12 +97,13 @@ class Shard:
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
         self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
+        self.sync = SyncSteps(self)
         self.owned = 0
         self._owner_hint: dict[int, int] = {}
         self._released: dict[int, Image] = {}
         self._moved_at: dict[int, int] = {}
         units = np.arange(self.partitions + dense_blocks)
-        self._responsible = mask_of_units(units[units % shards == index])
+        self.responsible = mask_of_units(units[units % shards == index])
         self.kind_of_partition = np.full(self.partitions, SIBLING, np.uint16)
         self.kind_of_partition[index::shards] = NOT_OWNED
 
@@ -109,14 +111,14 @@ class Shard:
 
     def own(self, units: NDArray[np.integer[Any]]) -> None:
         """Own these units from the first map on, empty; units of sibling shards are passed over."""
-        mask = mask_of_units(units) & self._responsible
+        mask = mask_of_units(units) & self.responsible
         self.owned |= mask
         mine = units_of_mask(mask)
         self.kind_of_partition[mine[mine < self.partitions]] = MINE
 
     def is_responsible(self, unit: int) -> bool:
         """Whether requests about ``unit`` are for this shard rather than a sibling."""
-        return bool(self._responsible >> unit & 1)
+        return bool(self.responsible >> unit & 1)
 
     def release(self, message: Release) -> Image:
         """Stop owning a unit and give its image; asked again for the same move, give the same image again.
@@ -141,6 +143,7 @@ class Shard:
         self._owner_hint[unit] = message.owner
         self._released[unit] = image
         self.marks.forget_unit(unit)
+        self.sync.unit_left(unit, message.owner)
         if unit < self.partitions:
             self.kind_of_partition[unit] = NOT_OWNED
             for store in self.stores.values():
@@ -269,20 +272,23 @@ class Shard:
             When the lease has another holder by now.
         """
         named = mask_of_units(message.units)
-        theirs = named & self._responsible & ~self.owned
+        theirs = named & self.responsible & ~self.owned
         fresh = fresh_units(self, message, named & self.owned)
         if fresh:
-            spec, store = self.tables[message.table], self.stores[message.table]
-            partitions = units_of_mask(fresh).astype(np.uint32)
-            if message.decay and spec.decay_factor < 1:
-                store.decay(spec.decay_factor, partitions)
-            for rule in spec.eviction:
-                now = spec.now(message.step, message.time_s)
-                store.evict(rule.kind, rule.number, now, partitions)
+            self.maintain_units(message.table, fresh, message.step, message.time_s, message.decay)
             self.marks.record(message.stream, message.number, fresh)
-            self.room.forget()
             self.counters.maintained += fresh >> message.home & 1
         return PushPart(self.refusals(units_of_mask(theirs)))
+
+    def maintain_units(self, table: str, units: int, step: int, time_s: float, decay: bool = True) -> None:
+        """Maintain these units of a table; dense blocks among them have nothing to maintain."""
+        spec, store = self.tables[table], self.stores[table]
+        partitions = units_of_mask(units & (1 << self.partitions) - 1).astype(np.uint32)
+        if decay and spec.decay_factor < 1:
+            store.decay(spec.decay_factor, partitions)
+        for rule in spec.eviction:
+            store.evict(rule.kind, rule.number, spec.now(step, time_s), partitions)
+        self.room.forget()
 
     def refusals(self, units: Iterable[Any]) -> dict[int, int]:
         """Units that this shard must refuse, and who owns them as far as it knows."""

@@ -36,6 +36,7 @@ __all__ = [
     "PushPart",
     "Shares",
     "Steps",
+    "apply_steps",
     "erase_steps",
     "finish",
     "pull_steps",
@@ -234,6 +235,19 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     return PushPart(selection.refused)
 
 
+def apply_steps(shard: Shard, message: Push) -> Steps[None]:
+    """Apply all of a push of units that this shard owns, whatever has been applied; mark nothing.
+
+    Raises
+    ------
+    MemoryLimitError
+        As for `push_steps`.
+    """
+    selection = yield from _select(shard, message, None, message.blocks)
+    yield from _push_rows(shard, message, selection, selection.units)
+    yield from _push_dense(shard, message, selection.units)
+
+
 def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
     """Erase rows, once for each name, like a push."""
     selection = yield from _select(shard, message, shares, np.empty(0, np.uint32))
@@ -339,7 +353,16 @@ def _push_slice(
         for of in (message.shows, message.clicks)
     ]
     now = shard.tables[name].now(message.step, message.time_s)
-    shard.stores[name].push(cut.keys, gradients, salt=salt, now=now, shows=counts[0], clicks=counts[1])
+    shard.stores[name].push(
+        cut.keys,
+        gradients,
+        salt=salt,
+        now=now,
+        shows=counts[0],
+        clicks=counts[1],
+        rate=message.rate,
+        delta=message.delta,
+    )
 
 
 def _push_dense(shard: Shard, message: Push, fresh: int) -> Steps[None]:
@@ -353,5 +376,6 @@ def _push_dense(shard: Shard, message: Push, fresh: int) -> Steps[None]:
                 served = 0
                 yield
             served += last - first
-            shard.dense.apply(block, floats_of(message.dense[start : start + last - first]))
+            gradient = floats_of(message.dense[start : start + last - first])
+            shard.dense.apply(block, gradient, message.rate, message.delta)
         start += last - first

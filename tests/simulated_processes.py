@@ -89,15 +89,13 @@ class Server:
         over = self._turns[index].turn()
         if self._turns[index]:
             self._later(index)
-        if over is None:
-            return
-        job, result = over
-        if isinstance(result, Failure) and result.code == "internal":
-            raise SimulationError(f"server {self.index}: {result.text}")
-        if isinstance(job.message, Release | Adopt):
-            check_owners(self.world)
-        self.session.complete(job, index, result)
-        self._send()
+        for job, result in over:
+            if isinstance(result, Failure) and result.code == "internal":
+                raise SimulationError(f"server {self.index}: {result.text}")
+            if isinstance(job.message, Release | Adopt):
+                check_owners(self.world)
+            self.session.complete(job, index, result)
+            self._send()
 
     def _send(self) -> None:
         replies, self.session.outbox = self.session.outbox, []

@@ -240,8 +240,9 @@ class TestGoldenBytes:
 
     def test_a_push(self) -> None:
         assert [bytes(frame).hex() for frame in CODEC.encode(9, PUSH)] == [
-            "9703a464656d6fa450757368099c0703010205"
+            "9703a464656d6fa45075736809dc00110703010205"
             "91a46974656d91a46974656dcd012ccb3ff800000000000091a46974656d91a46974656d90"
+            "cb3ff0000000000000c200c290"
             "9692a275380293a26634020192a275340192a266340192a266340292a2663402"
             "c438"
             "01000000000000000200000000000000"
@@ -284,8 +285,9 @@ class TestGoldenBytes:
         }
         push = replace(PUSH, shows={}, clicks={}, **packed)
         assert [bytes(frame).hex() for frame in CODEC.encode(9, push)] == [
-            "9703a464656d6fa450757368099c0703010205"
+            "9703a464656d6fa45075736809dc00110703010205"
             "91a46974656d91a46974656dcd012ccb3ff8000000000000909091a46974656d"
+            "cb3ff0000000000000c200c290"
             "9592a275380293a26931020292a275340192a275320192a2663402"
             "c430"
             "01000000000000000200000000000000"

@@ -49,9 +49,9 @@ class Queue:
 
     def turn(self, index: int = 0) -> None:
         """One shard has one turn, if anything waits for it."""
-        over = self.turns[index].turn() if self.turns[index] else None
-        if over:
-            self.session.complete(over[0], index, over[1])
+        over = self.turns[index].turn() if self.turns[index] else []
+        for job, result in over:
+            self.session.complete(job, index, result)
         for reply in self.session.outbox:
             envelope = CODEC.decode([bytes(frame) for frame in reply.frames])
             self.answers[envelope.request_id] = envelope.message

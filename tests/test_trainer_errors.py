@@ -103,7 +103,7 @@ def test_an_error_in_a_shard_ends_fit_with_it(tmp_path: Path) -> None:
         error = fit_with(
             running,
             path,
-            lambda: setattr(running.embedded.servers[0]._threads[0].shard, "push", raising),
+            lambda: setattr(running.embedded.servers[0]._threads[0].shard, "push_steps", raising),
         )
     assert isinstance(error, UnavailableError)
     assert "a bug in the server" in str(error)

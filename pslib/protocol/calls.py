@@ -16,10 +16,14 @@ from pslib.protocol.packed import PackedRows
 from pslib.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
+    "BEGINNING",
+    "NO_UNITS",
+    "PLAINLY",
     "Acked",
     "Completed",
     "Counts",
     "MaintainCall",
+    "Manner",
     "Moment",
     "Part",
     "PullCall",
@@ -31,6 +35,7 @@ __all__ = [
 NO_VERSIONS = np.empty(0, np.uint64)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
+NO_UNITS = np.empty(0, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,35 @@ class Counts:
 
     shows: Rows
     clicks: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a push is applied.
+
+    Attributes
+    ----------
+    rate : float
+        Times the learning rates.
+    delta : bool
+        Add to weights instead of taking a step.
+    rank : int
+        Whose push it is among the contributors of a sync step.
+    contributors : tuple of int
+        Ranks of all that make the step, ascending; empty: it is applied by itself, at once.
+    maintain : bool
+        Whether tables are maintained after the sync step.
+    """
+
+    rate: float = 1.0
+    delta: bool = False
+    rank: int = 0
+    contributors: tuple[int, ...] = ()
+    maintain: bool = False
+
+
+PLAINLY = Manner()
+"""A step of its own, at the full learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +147,7 @@ class PushCall:
     dense: NDArray[Any]
     moment: Moment = BEGINNING
     counts: Mapping[str, Counts] = field(default_factory=dict)
+    manner: Manner = PLAINLY
     started_s: float = 0.0
     open_parts: int = 0
 
@@ -136,6 +171,7 @@ class Part:
     """What one message asks of one server.
 
     ``places`` in the call's arrays (None: all), and dense ``blocks``, which for a maintenance are partitions.
+    ``units`` are those that a sync push speaks for.
     """
 
     call: int
@@ -143,6 +179,7 @@ class Part:
     places: dict[str, NDArray[np.int32] | None]
     blocks: NDArray[np.uint32]
     bounces: int
+    units: NDArray[np.uint32] = field(default_factory=lambda: NO_UNITS)
 
 
 Call = PullCall | PushCall | MaintainCall
@@ -182,7 +219,11 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
     counted = [(table, some) for table, some in part.places.items() if table in call.counts]
     shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
     clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
-    return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks, scales)
+    manner, sync = call.manner, {}
+    if manner.contributors:
+        sync = {"contributors": np.asarray(manner.contributors, np.uint32), "units": part.units}
+    how = (manner.rate, manner.delta, manner.rank, manner.maintain, sync)
+    return Push(*named, keys, gradients, part.blocks, dense, step, time_s, shows, clicks, scales, *how)
 
 
 def answer_bytes_of(message: Message, dims: Mapping[str, int], floats: int) -> int:
@@ -215,6 +256,19 @@ _ERRORS: Mapping[str, type[PslibError]] = {
     "forbidden": AccessError,
     "memory-limit": MemoryLimitError,
 }
+
+
+def check_known(known: KnownDense, dense_blocks: int, dense_length: int) -> None:
+    """Raise ConfigurationError when known dense parameters are not those of this cluster."""
+    shapes = known.versions.shape, known.vector.shape
+    if shapes[0] != (dense_blocks,) or (shapes[1] != (dense_length,) and known.versions.any()):
+        expected = f"({dense_blocks},) versions of ({dense_length},) floats"
+        raise ConfigurationError(f"known dense parameters: expected {expected}, got {shapes}")
+
+
+def home_of(touched: NDArray[np.uint32]) -> int:
+    """The one unit by which a push is counted."""
+    return int(touched[0]) if touched.size else 0
 
 
 def error_of(failure: Failure, address: str) -> PslibError:

@@ -6,7 +6,7 @@ owner that the refusal names, under the same name (stream, number), until every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,23 @@ from pslib.errors import (
 from pslib.partition_map import PartitionMap
 from pslib.protocol.calls import (
     BEGINNING,
+    NO_UNITS,
+    PLAINLY,
     Acked,
     Call,
     Completed,
     Counts,
     MaintainCall,
+    Manner,
     Moment,
     Part,
     PullCall,
     PushCall,
     PushName,
     answer_bytes_of,
+    check_known,
     error_of,
+    home_of,
     keys_of,
     message_of,
 )
@@ -46,7 +51,7 @@ from pslib.protocol.pulled_parts import pulled_fits, store_pulled
 from pslib.protocol.requests import RequestTable
 from pslib.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 
-__all__ = ["ClientSession", "Completed", "Counts", "Moment", "PullCall", "PushName"]
+__all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall", "PushName"]
 
 BOUNCE_PAUSE_S = 0.02
 """First pause of a part that has been refused twice; a partition in flight arrives in milliseconds."""
@@ -55,7 +60,8 @@ BOUNCE_PAUSE_MAX_S = 1.0
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 NO_FLOATS = np.empty(0, np.float32)
-NO_BLOCKS = np.empty(0, np.uint32)
+SYNC_PATIENCE_S = 3600.0
+"""A push of a sync step waits for the slowest trainer; one that dies ends the job long before."""
 
 
 class ClientSession:
@@ -123,17 +129,9 @@ class ClientSession:
         vector = np.empty(self.dense_length if dense else 0, np.float32)
         call = PullCall(keys, rows, vector, moment, now_s, rows_as, dense_as, known if dense else None)
         if call.known:
-            self._check_known(call.known)
+            check_known(call.known, self.map.dense_blocks, self.dense_length)
             call.versions = np.zeros(self.map.dense_blocks, np.uint64)
-        return self._begin(now_s, call, self._all_blocks() if dense else NO_BLOCKS)
-
-    def _check_known(self, known: KnownDense) -> None:
-        shapes = known.versions.shape, known.vector.shape
-        if shapes[0] != (self.map.dense_blocks,) or (
-            shapes[1] != (self.dense_length,) and known.versions.any()
-        ):
-            expected = f"({self.map.dense_blocks},) versions of ({self.dense_length},) floats"
-            raise ConfigurationError(f"known dense parameters: expected {expected}, got {shapes}")
+        return self._begin(now_s, call, self._all_blocks() if dense else NO_UNITS)
 
     def push(
         self,
@@ -143,6 +141,7 @@ class ClientSession:
         dense: NDArray[Any] | None = None,
         moment: Moment = BEGINNING,
         counts: Mapping[str, Counts] | None = None,
+        manner: Manner = PLAINLY,
     ) -> int:
         """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call."""
         keys = {table: pair[0] for table, pair in gradients.items()}
@@ -163,14 +162,14 @@ class ClientSession:
             if not pair.shows.shape == pair.clicks.shape == keys[table].shape:
                 raise ConfigurationError(f"counts of {table}: expected {keys[table].size} shows and clicks")
         touched = self._touched(keys, vector.size > 0)
-        call = PushCall(name, _home(touched), packed, keys, vector, moment, counts or {}, now_s)
+        call = PushCall(name, home_of(touched), packed, keys, vector, moment, counts or {}, manner, now_s)
         return self._begin_push(now_s, call, touched.size)
 
     def erase(self, now_s: float, name: PushName, keys: Mapping[str, Keys]) -> int:
         """Erase rows under ``name``; return the call."""
         self._check_tables(keys)
         touched = self._touched(keys, dense=False)
-        call = PushCall(name, _home(touched), None, keys, NO_FLOATS, started_s=now_s)
+        call = PushCall(name, home_of(touched), None, keys, NO_FLOATS, started_s=now_s)
         return self._begin_push(now_s, call, touched.size)
 
     def maintain(self, now_s: float, name: PushName, table: str, decay: bool, moment: Moment) -> int:
@@ -184,10 +183,10 @@ class ClientSession:
         units = [partitions_touched(array, self.map.partition_bits) for array in keys.values()]
         if dense:
             units.append(self.map.partitions + self._all_blocks())
-        return np.unique(np.concatenate(units)) if units else NO_BLOCKS
+        return np.unique(np.concatenate(units)) if units else NO_UNITS
 
     def _begin_push(self, now_s: float, push: PushCall, units: int) -> int:
-        call = self._begin(now_s, push, self._all_blocks() if push.dense.size else NO_BLOCKS)
+        call = self._begin(now_s, push, self._all_blocks() if push.dense.size else NO_UNITS)
         self.pushes_sent += bool(units)
         self.updates_sent += units
         return call
@@ -195,6 +194,11 @@ class ClientSession:
     def open_stream(self, stream: int, first_number: int) -> None:
         """Say that all numbers of ``stream`` below ``first_number`` are applied everywhere."""
         self._streams.setdefault(stream, Acked(first_number))
+
+    def acknowledge(self, stream: int, numbers: Iterable[int]) -> None:
+        """Count these numbers of ``stream`` as applied everywhere: another one has held their records."""
+        for number in numbers:
+            self._streams.setdefault(stream, Acked(0)).add(number)
 
     def acked_below(self, stream: int) -> int:
         """All numbers of ``stream`` below this one are applied everywhere."""
@@ -230,7 +234,7 @@ class ClientSession:
         self._calls[number] = call
         queued = len(self.requests.outbox)
         try:
-            self._split(now_s, number, {name: None for name in call.keys}, blocks, bounces=0)
+            self._split(now_s, number, {name: None for name in call.keys}, blocks, self._spoken_for(call))
         except LocalProtocolError:  # a part is too large: then no other part may be sent either
             del self.requests.outbox[queued:], self._calls[number]
             self._cancel_parts(number)
@@ -247,9 +251,10 @@ class ClientSession:
         number: int,
         places: Mapping[str, NDArray[np.int32] | None],
         blocks: NDArray[np.uint32],
-        bounces: int,
+        units: NDArray[np.uint32],
+        bounces: int = 0,
     ) -> None:
-        """Send one message to each server that owns some of these places and blocks."""
+        """Send one message to each server that owns some of these places, blocks and units."""
         call, bits, servers = self._calls[number], self.map.partition_bits, self.map.servers
         parts: dict[int, Part] = {}
 
@@ -266,8 +271,11 @@ class ClientSession:
         owners = self._owners[self._first_unit(call) + blocks]
         for server in np.unique(owners).tolist():
             part_of(server).blocks = blocks[owners == server]
+        owners = self._owners[units]
+        for server in np.unique(owners).tolist():
+            part_of(server).units = units[owners == server]
         delay_s = 0.0 if bounces < 2 else min(BOUNCE_PAUSE_S * 2 ** min(bounces - 2, 6), BOUNCE_PAUSE_MAX_S)
-        patience_s = call.started_s + self.requests.timing.request_s - now_s
+        patience_s = call.started_s + self._patience_s(call) - now_s
         for server, part in sorted(parts.items()):
             floor = 0 if isinstance(call, PullCall) else self.acked_below(call.name.stream)
             message = message_of(call, part, floor, self._cut(call, part.blocks))
@@ -278,6 +286,18 @@ class ClientSession:
             )
             self._parts[ticket] = part
             call.open_parts += 1
+
+    def _patience_s(self, call: Call) -> float:
+        is_sync = isinstance(call, PushCall) and call.manner.contributors
+        return SYNC_PATIENCE_S if is_sync else self.requests.timing.request_s
+
+    def _spoken_for(self, call: Call) -> NDArray[np.uint32]:
+        """Units that a push of a sync step speaks for: all that it could touch."""
+        if not isinstance(call, PushCall) or not call.manner.contributors:
+            return NO_UNITS
+        partitions = np.arange(self.map.partitions, dtype=np.uint32)
+        blocks = self._all_blocks() if call.dense.size else NO_UNITS
+        return np.concatenate([partitions, np.uint32(self.map.partitions) + blocks])
 
     def _first_unit(self, call: Call) -> int:
         """The unit that number 0 among the blocks of a call stands for."""
@@ -358,7 +378,7 @@ class ClientSession:
             if hit.size:
                 places[name] = hit if some is None else some[hit]
         blocks = part.blocks[refused[self._first_unit(call) + part.blocks]]
-        if now_s - call.started_s >= self.requests.timing.request_s:
+        if now_s - call.started_s >= self._patience_s(call):
             text = f"waited {now_s - call.started_s:.0f} s for an owner of unit {units[0]}"
             last = f"server {part.server} at {self.map.addresses[part.server]} refused it last"
             self._finish(part.call, WaitTimeoutError(f"{text}: {last}; is a move stuck?"))
@@ -367,7 +387,7 @@ class ClientSession:
             call.rows = {
                 name: np.array(rows) for name, rows in call.rows.items()
             }  # received views are read-only
-        self._split(now_s, part.call, places, blocks, part.bounces + 1)
+        self._split(now_s, part.call, places, blocks, part.units[refused[part.units]], part.bounces + 1)
 
     def _finish(self, number: int, error: PslibError | None) -> None:
         call = self._calls[number]
@@ -385,8 +405,3 @@ class ClientSession:
         for ticket in [ticket for ticket, part in self._parts.items() if part.call == number]:
             del self._parts[ticket]
             self.requests.cancel(ticket)
-
-
-def _home(touched: NDArray[np.uint32]) -> int:
-    """The one unit by which a push is counted."""
-    return int(touched[0]) if touched.size else 0

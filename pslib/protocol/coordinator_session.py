@@ -6,20 +6,22 @@ everybody to leave in the right sequence: servers stay until every trainer has f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
-from pslib.leases import LeaseBook, stream_of
+from pslib.leases import LeaseBook, RankedLeases, stream_of
 from pslib.membership import Member, Membership
 from pslib.metrics import ScoreCounts
+from pslib.protocol.collective_job import CollectiveJob, epochs_done, examples_of
 from pslib.protocol.counters import SERVER_COUNTERS
 from pslib.protocol.messages import (
     Beat,
+    Clock,
+    Clocks,
     Done,
     EndLease,
     Failure,
@@ -43,8 +45,6 @@ __all__ = ["CoordinatorSession"]
 FAILURE_CHARS_MAX = 1000
 """An error text must fit a message, whatever it quotes."""
 NO_OWNERS = np.empty(0, np.uint16)
-SCORES_KEPT = 16
-"""Parts of an evaluation that wait to be merged."""
 _PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
 _SUMMED = (
     "examples",
@@ -56,17 +56,6 @@ _SUMMED = (
     "bytes_sent",
     "bytes_received",
 )
-
-
-@dataclass(slots=True)
-class _Job:
-    what: str
-    fingerprint: int
-    details: Mapping[str, Any]
-    book: LeaseBook
-    opened_s: float
-    scores: list[ScoreCounts] = field(default_factory=list)
-    outcome: dict[str, Any] | None = None
 
 
 class CoordinatorSession:
@@ -81,7 +70,7 @@ class CoordinatorSession:
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
         self.members = Membership(config)
-        self.jobs: list[_Job] = []
+        self.jobs: list[CollectiveJob] = []
         self.error = ""
         self.events: list[str] = []
         self.stopping = False
@@ -93,6 +82,7 @@ class CoordinatorSession:
             OpenJob: self._open_job,
             NextLease: self._next_lease,
             EndLease: self._end_lease,
+            Clock: self._clock,
             JobResult: self._job_result,
             Status: self._status,
             Stop: self._stop,
@@ -122,9 +112,7 @@ class CoordinatorSession:
             if member.role == "server":
                 self.fail(self._server_lost(member))
             else:
-                freed = sum(
-                    len(job.book.trainer_lost((member.rank, member.incarnation))) for job in self.jobs
-                )
+                freed = self._free_leases(member, self.jobs, "is lost")
                 self.events.append(
                     f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})"
                 )
@@ -212,8 +200,7 @@ class CoordinatorSession:
         if member:
             self._take_progress(member, message.progress)
             member.state = "left"
-            for job in self.jobs:
-                job.book.trainer_lost((member.rank, member.incarnation))
+            self._free_leases(member, self.jobs, "has left before the job was done")
         return Done()
 
     def _stop(self, now_s: float, message: Stop) -> Message:
@@ -237,8 +224,9 @@ class CoordinatorSession:
         if message.job > len(self.jobs):
             return Failure("configuration", f"job {message.job} opened before job {len(self.jobs)}")
         if message.job == len(self.jobs):
-            book = LeaseBook(message.windows)
-            self.jobs.append(_Job(message.what, message.fingerprint, message.details, book, now_s))
+            ranks = [member.rank for member in self.members.live("trainer")]
+            book = RankedLeases(message.windows, ranks) if message.by_rank else LeaseBook(message.windows)
+            self.jobs.append(CollectiveJob(message.what, message.fingerprint, message.details, book, now_s))
         job = self.jobs[message.job]
         if (job.what, job.fingerprint) != (message.what, message.fingerprint):
             return Failure(
@@ -249,17 +237,28 @@ class CoordinatorSession:
         self._give_up_earlier(message)
         if job.book.done:
             self._finish(now_s, job)
-        return Done()
+        return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
 
     def _give_up_earlier(self, message: OpenJob) -> None:
         """A trainer that is here is through with earlier calls, well or not: others may have its leases."""
         if message.rank < len(self.members.trainers):
             member = self.members.trainers[message.rank]
-            for job in self.jobs[: message.job]:
-                if not job.book.done:
-                    job.book.trainer_lost((member.rank, member.incarnation))
+            self._free_leases(member, self.jobs[: message.job], "has gone on without its part of a sync job")
 
-    def _job_of(self, message: NextLease | EndLease) -> _Job | Failure:
+    def _free_leases(self, member: Member, jobs: Iterable[CollectiveJob], why: str) -> int:
+        """Others may have a trainer's leases; where nobody may, the run ends. How many leases there were."""
+        freed = 0
+        for job in jobs:
+            freed += len(job.book.trainer_lost((member.rank, member.incarnation)))
+            if job.needs(member.rank):
+                kept = f"checkpoint {self.saved}" if self.saved else "beginning: there is no checkpoint"
+                self.fail(
+                    f"trainer {member.rank} ({member.where}) {why}, and with consistency sync every step "
+                    f"waits for every trainer; start again from the {kept}"
+                )
+        return freed
+
+    def _job_of(self, message: NextLease | EndLease | Clock) -> CollectiveJob | Failure:
         if self.members.find("trainer", message.rank, message.incarnation) is None:
             return Failure("fenced", "this trainer is not a member of the cluster")
         if message.job >= len(self.jobs):
@@ -278,7 +277,7 @@ class CoordinatorSession:
             return Lease("done", 0, 0, 0, 0)
         holding = [int(stream) & 0xFFFFFFFF for stream in message.holding if int(stream) >> 32 == message.job]
         since_s = now_s - (now_s if self._started_s is None else self._started_s)
-        grant = job.book.next((message.rank, message.incarnation), holding, since_s)
+        grant = job.give((message.rank, message.incarnation), holding, since_s)
         if grant is None:
             return Lease("wait", 0, 0, 0, 0)
         stream = stream_of(message.job, grant.index)
@@ -299,24 +298,22 @@ class CoordinatorSession:
         if not job.book.end((message.rank, message.incarnation), index, message.epoch):
             return Failure("fenced", f"lease {message.stream} has another holder by now")
         if scores and not was_done:
-            job.scores.append(scores)
-            if len(job.scores) >= SCORES_KEPT:  # what is equal is counted together: memory follows scores
-                job.scores[:] = [ScoreCounts.merge(job.scores)]
+            job.add_scores(scores)
         if job.book.done:
             self._finish(now_s, job)
         return Done()
 
-    def _finish(self, now_s: float, job: _Job) -> None:
+    def _finish(self, now_s: float, job: CollectiveJob) -> None:
         """Write a job's outcome, once."""
-        if job.outcome is not None:
-            return
-        job.outcome = {"kind": job.what, "seconds": now_s - job.opened_s, **job.details}
-        if job.what == "evaluate":
-            counts = ScoreCounts.merge(job.scores) if job.scores else ScoreCounts.empty()
-            job.outcome |= asdict(counts.result())
-            job.scores.clear()
-        if job.what == "save":
+        if job.finish(now_s) and job.what == "save":
             self.saved = str(job.details.get("path", ""))
+
+    def _clock(self, now_s: float, message: Clock) -> Message:
+        job = self._job_of(message)
+        if isinstance(job, Failure):
+            return job
+        clock = job.clocks.report((message.rank, message.incarnation), message.clock)
+        return Clocks(clock, job.clocks.slowest(job.book.holders(), otherwise=clock))
 
     def _job_result(self, now_s: float, message: JobResult) -> Message:
         if message.job >= len(self.jobs):
@@ -353,12 +350,12 @@ class CoordinatorSession:
                 values[key] += member.progress.get(key, 0)
         fits = [job for job in self.jobs if job.what == "fit"]
         running = fits[-1] if fits else None
-        values["examples"] = self._examples(fits, values["examples"])
+        values["examples"] = examples_of(fits, values["examples"])
         return values | {
             "phase": self._phase(),
             "job": max(len(self.jobs) - 1, 0),
             "epochs": sum(int(job.details.get("epochs", 0)) for job in fits),
-            "epoch": self._epochs_done(fits),
+            "epoch": epochs_done(fits),
             "examples_total": sum(int(job.details.get("examples", 0)) for job in fits),
             "leases_done": running.book.done_count if running else 0,
             "leases": running.book.windows.size if running else 0,
@@ -376,21 +373,3 @@ class CoordinatorSession:
             "events": self.events[-100:],
             "saved": self.saved,
         }
-
-    @staticmethod
-    def _examples(fits: list[_Job], reported: int) -> int:
-        """Examples trained on: exact for jobs that are done, what trainers report for the one that runs.
-
-        A dead trainer's last report may lack batches that are applied, and an heir may report some again.
-        """
-        done = sum(int(job.details.get("examples", 0)) for job in fits if job.book.done)
-        planned = sum(int(job.details.get("examples", 0)) for job in fits)
-        return min(max(reported, done), planned)
-
-    def _epochs_done(self, fits: list[_Job]) -> int:
-        done = 0
-        for job in fits:
-            epochs = int(job.details.get("epochs", 0))
-            leases = job.book.windows.size
-            done += epochs * job.book.done_count // leases if leases else epochs
-        return done

@@ -15,6 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.protocol.cluster_messages import (
+    Beat,
+    Clock,
+    Clocks,
+    EndLease,
+    Heartbeat,
+    JobResult,
+    Lease,
+    Leave,
+    NextLease,
+    OpenJob,
+    Register,
+    Registered,
+    Status,
+    Stop,
+)
 from pslib.protocol.fields import ArrayRule, Arrays, Message, Plain, PlainList, array, arrays, no_arrays
 from pslib.wire_format import DENSE_TYPES, ROW_TYPES
 
@@ -25,6 +41,8 @@ __all__ = [
     "ArrayRule",
     "Arrays",
     "Beat",
+    "Clock",
+    "Clocks",
     "Done",
     "EndLease",
     "Erase",
@@ -113,6 +131,13 @@ class Push(Message):
     are its time: a server never looks at a clock. ``shows`` and ``clicks`` say how often each key was shown
     and clicked, of the tables that need it (`TableSpec.takes_counts`); without them 1 and 0. How gradients
     are packed is said by their dtypes, and by ``gradient_scales`` where the type has scales (`PackedRows`).
+
+    Learning rates count ``rate`` times. With ``delta`` gradients are added to weights, and no step is taken.
+
+    With ``sync`` it is one of the pushes that make step ``step``: ``contributors`` (n,) are the ranks of all
+    of them, ``rank`` is its own, and ``units`` (k,) are those for which it speaks, with gradients or without.
+    It is answered when all contributors have spoken for them and the step is applied; with ``maintain`` the
+    tables are maintained after it.
     """
 
     stream: int
@@ -129,6 +154,11 @@ class Push(Message):
     shows: Arrays = no_arrays(np.float32)
     clicks: Arrays = no_arrays(np.float32)
     gradient_scales: Arrays = no_arrays(np.float32)
+    rate: float = 1.0
+    delta: bool = False
+    rank: int = 0
+    maintain: bool = False
+    sync: Arrays = no_arrays(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,139 +284,6 @@ class Adopt(Message):
     marks: Plain
     content: Arrays = arrays(ndim=2)
     keys: Arrays = arrays(np.uint64)
-
-
-# --- between any process and the coordinator ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Register(Message):
-    """Join the cluster as ``role``; asked again until `Registered.ready`.
-
-    ``incarnation`` is a number that no other process has.
-    """
-
-    role: str
-    address: str
-    incarnation: int
-    pid: int
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Registered(Message):
-    """Rank in the role, the cluster's settings and, once all servers are there, the map."""
-
-    rank: int
-    ready: bool
-    missing: str
-    config: Plain
-    map_version: int
-    addresses: PlainList
-    owners: NDArray[np.uint16] = array(np.uint16)
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat(Message):
-    """I am alive; ``progress`` holds cumulative counters."""
-
-    role: str
-    rank: int
-    incarnation: int
-    map_version: int
-    progress: Plain
-
-
-@dataclass(frozen=True, slots=True)
-class Beat(Message):
-    """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed."""
-
-    order: str
-    reason: str
-    streams_done_below: int
-    map_version: int
-    addresses: PlainList
-    owners: NDArray[np.uint16] = array(np.uint16)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenJob(Message):
-    """Start, or join, collective call number ``job``; all trainers must say the same. Answered by `Done`."""
-
-    rank: int
-    job: int
-    what: str
-    fingerprint: int
-    details: Plain
-    windows: NDArray[np.uint32] = array(np.uint32)
-
-
-@dataclass(frozen=True, slots=True)
-class NextLease(Message):
-    """Ask for work; ``holding`` are the streams that this trainer knows it holds."""
-
-    rank: int
-    incarnation: int
-    job: int
-    holding: NDArray[np.uint64] = array(np.uint64)
-
-
-@dataclass(frozen=True, slots=True)
-class Lease(Message):
-    """A lease (``state`` "held"), none now ("wait") or none any more ("done").
-
-    ``time_s`` is the coordinator's time, since the cluster began, when it first gave this lease to anybody:
-    the time of all records of the lease, whoever sends them.
-    """
-
-    state: str
-    stream: int
-    index: int
-    epoch: int
-    first_batch: int
-    time_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class EndLease(Message):
-    """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`."""
-
-    rank: int
-    incarnation: int
-    job: int
-    stream: int
-    epoch: int
-    payload: Arrays = arrays()
-
-
-@dataclass(frozen=True, slots=True)
-class JobResult(Message):
-    """Ask for the outcome of a job; answered by `Result` with ``done`` true or false."""
-
-    job: int
-
-
-@dataclass(frozen=True, slots=True)
-class Status(Message):
-    """Ask the coordinator how the cluster is; answered by `Result`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop(Message):
-    """Ask the coordinator to end the cluster. Answered by `Done`."""
-
-    reason: str
-    failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Leave(Message):
-    """This process has flushed all its work and goes. Answered by `Done`."""
-
-    role: str
-    rank: int
-    incarnation: int
-    progress: Plain
 
 
 # --- answers of both ---------------------------------------------------------------------------------------

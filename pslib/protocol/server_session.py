@@ -17,6 +17,7 @@ from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.manner_checks import manner_problem
 from pslib.protocol.messages import (
     Adopt,
     Done,
@@ -42,6 +43,7 @@ from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
 from pslib.shard import PullPart, PushPart, Shard
 from pslib.shard_serving import KeyShare
+from pslib.sync_steps import refused_in_step
 from pslib.wire_format import ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
@@ -107,13 +109,20 @@ class ServerSession:
             self._split(job, job.message)
         if isinstance(job.message, Pull):
             self._make_outputs(job, job.message)
+        if isinstance(job.message, Push) and job.message.sync:
+            # it waits for others, who may need the same credit: what is held is bounded by its step
+            self._granted(self.credit.give_back((peer, job.request_id)))
         self._open.add((peer, job.request_id))
         return job
 
     def complete(self, job: Job, shard_index: int, result: Any) -> None:
-        """Take one shard's result; the last one builds the reply."""
+        """Take one shard's result; the last one builds the reply, as does one that refuses part of a step."""
         job.results[shard_index] = result
-        if len(job.results) == len(job.shards):
+        if job.answered:
+            return
+        splits = isinstance(job.message, Push) and job.message.sync and getattr(result, "refused", None)
+        if splits or len(job.results) == len(job.shards):
+            job.answered = True
             self._open.discard((job.peer, job.request_id))
             self._reply(job.peer, job.request_id, self._answer(job))
 
@@ -216,12 +225,18 @@ class ServerSession:
             problem = gradients_of(message, name).problem(keys.size, self.shards[0].tables[name].dim)
             if problem:
                 return Failure("configuration", f"gradients of {name}: {problem}")
-        return _count_problem(message)
+        return _count_problem(message) or self._manner_problem(message)
+
+    def _manner_problem(self, message: Push) -> Failure | None:
+        first = self.shards[0]
+        dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
+        problem = manner_problem(message, first.tables, dense, units)
+        return Failure("configuration", problem) if problem else None
 
     def _split(self, job: Job, message: Pull | Push | Erase) -> None:
         """Give each of several shards its own keys, so that they need not all look at all of them."""
-        if len(self.shards) == 1:
-            return
+        if len(self.shards) == 1 or (isinstance(message, Push) and message.sync):
+            return  # a push of a sync step speaks for units of all shards, and waits in each
         first = self.shards[0]
         shares: dict[int, dict[str, KeyShare]] = {}
         for name, keys in message.keys.items():
@@ -259,6 +274,8 @@ class ServerSession:
 
     def _answer_split(self, job: Job, results: list[PullPart | PushPart]) -> Message:
         refused = {unit: owner for part in results for unit, owner in part.refused.items()}
+        if refused and isinstance(job.message, Push) and job.message.sync:
+            refused = refused_in_step(job.message, refused)
         units = np.fromiter(refused.keys(), np.uint32, len(refused))
         owners = np.fromiter(refused.values(), np.uint16, len(refused))
         if isinstance(job.message, Pull):

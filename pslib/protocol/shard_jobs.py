@@ -26,12 +26,29 @@ from pslib.protocol.messages import (
 )
 from pslib.protocol.packed import PackedRows
 from pslib.shard import Shard
-from pslib.shard_serving import KeyShare, Steps, finish
+from pslib.shard_serving import KeyShare, PushPart, Steps, finish
 
-__all__ = ["FileWork", "Job", "ShardTurns", "Work", "run_on_shard", "shard_stats", "steps_on_shard"]
+__all__ = [
+    "HELD",
+    "FileWork",
+    "Job",
+    "ShardTurns",
+    "Work",
+    "jobs_over",
+    "run_on_shard",
+    "shard_stats",
+    "steps_on_shard",
+]
 
 FileWork = Callable[[Shard, Message], dict[str, Any]]
 Work = Callable[[Shard], None]
+
+
+class _Held:
+    """Outcome of a push that waits for the others of its sync step."""
+
+
+HELD = _Held()
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +67,8 @@ class Job:
         Shared outputs of a pull.
     results : dict of int to outcome
         What shards have done.
+    answered : bool
+        Whether its reply has been made; a push of a sync step may be refused before all shards are done.
     """
 
     peer: bytes
@@ -60,6 +79,7 @@ class Job:
     rows: dict[str, PackedRows] = field(default_factory=dict)
     dense: DenseAnswer = field(default_factory=DenseAnswer)
     results: dict[int, Any] = field(default_factory=dict)
+    answered: bool = False
 
     @property
     def key_count(self) -> int:
@@ -79,27 +99,49 @@ def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
         return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
     try:
         return (yield from _steps(shard, job, files))
-    except FencedError as error:
-        return Failure("fenced", str(error))
-    except CheckpointError as error:
-        return Failure("checkpoint", str(error))
-    except MemoryLimitError as error:
-        return Failure("memory-limit", str(error))
-    except PslibError as error:
-        return Failure("configuration", str(error))
+    except (PslibError, FencedError) as error:
+        return _failure_of(error)
     except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
-        message, text = job.message, f"{type(error).__name__}: {error}"
+        message, failure = job.message, _failure_of(error)
         if isinstance(
             message, Push | Erase | Maintain
         ):  # perhaps half applied: no mark can make a retry exact any more
-            shard.broken = f"{message.kind} ({message.stream}, {message.number}) ended half-way: {text}"
-        return Failure("internal", text)
+            name = f"{message.kind} ({message.stream}, {message.number})"
+            shard.broken = f"{name} ended half-way: {failure.text}"
+        return failure
+
+
+def _failure_of(error: Exception) -> Failure:
+    """How a peer is told of an error."""
+    if isinstance(error, FencedError):
+        return Failure("fenced", str(error))
+    if isinstance(error, CheckpointError):
+        return Failure("checkpoint", str(error))
+    if isinstance(error, MemoryLimitError):
+        return Failure("memory-limit", str(error))
+    if isinstance(error, PslibError):
+        return Failure("configuration", str(error))
+    return Failure("internal", f"{type(error).__name__}: {error}")
+
+
+def jobs_over(shard: Shard, job: Job, result: Any) -> list[tuple[Job, Any]]:
+    """The jobs that one shard is through with when a job has come to ``result``, with their outcomes.
+
+    Nearly always that is the job itself. A push of a sync step waits, and the last of its step ends them all.
+    """
+    over: list[tuple[Job, Any]] = [] if result is HELD else [(job, result)]
+    for waiter, outcome in shard.sync.take_over():
+        over.append((waiter, _failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
+    return over
 
 
 def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
     message, shares = job.message, job.shares.get(shard.index)
     if isinstance(message, Pull):
         return (yield from shard.pull_steps(message, job.rows, job.dense, shares))
+    if isinstance(message, Push) and message.sync:
+        yield from shard.sync.push_steps(message, job)
+        return HELD
     if isinstance(message, Push):
         return (yield from shard.push_steps(message, shares))
     if isinstance(message, Erase):
@@ -186,21 +228,21 @@ class ShardTurns:
             self._long += is_long
         self._lane.append(work)
 
-    def turn(self) -> tuple[Job, Any] | None:
-        """Serve one short request or one slice; the job that this ended, with its outcome.
+    def turn(self) -> list[tuple[Job, Any]]:
+        """Serve one short request or one slice; the jobs that this ended, with their outcomes.
 
         Short pulls go first, but long requests get every second slice: nobody waits for ever.
         """
         if self._passing and (self._passed_rows < self._shard.slice_rows or not self._lane):
             job = self._passing.popleft()
             self._passed_rows += job.key_count
-            return job, run_on_shard(self._shard, job, self._files)
+            return [(job, run_on_shard(self._shard, job, self._files))]
         self._passed_rows = 0
         work = self._lane[0]
         if not isinstance(work, Job):
             self._lane.popleft()
             work(self._shard)
-            return None
+            return []
         if self._steps is None:
             self._steps = steps_on_shard(self._shard, work, self._files)
         try:
@@ -209,5 +251,5 @@ class ShardTurns:
             self._lane.popleft()
             self._steps = None
             self._long -= work.key_count > self._shard.slice_rows
-            return work, over.value
-        return None
+            return jobs_over(self._shard, work, over.value)
+        return []

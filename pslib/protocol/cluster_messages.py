@@ -1,0 +1,180 @@
+"""Messages between any process and the coordinator; see `pslib.protocol.messages`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.protocol.fields import Arrays, Message, Plain, PlainList, array, arrays
+
+__all__ = [
+    "Beat",
+    "Clock",
+    "Clocks",
+    "EndLease",
+    "Heartbeat",
+    "JobResult",
+    "Lease",
+    "Leave",
+    "NextLease",
+    "OpenJob",
+    "Register",
+    "Registered",
+    "Status",
+    "Stop",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Register(Message):
+    """Join the cluster as ``role``; asked again until `Registered.ready`.
+
+    ``incarnation`` is a number that no other process has.
+    """
+
+    role: str
+    address: str
+    incarnation: int
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Message):
+    """Rank in the role, the cluster's settings and, once all servers are there, the map."""
+
+    rank: int
+    ready: bool
+    missing: str
+    config: Plain
+    map_version: int
+    addresses: PlainList
+    owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """I am alive; ``progress`` holds cumulative counters."""
+
+    role: str
+    rank: int
+    incarnation: int
+    map_version: int
+    progress: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Message):
+    """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed."""
+
+    order: str
+    reason: str
+    streams_done_below: int
+    map_version: int
+    addresses: PlainList
+    owners: NDArray[np.uint16] = array(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob(Message):
+    """Start, or join, collective call number ``job``; all trainers must say the same. Answered by `Done`.
+
+    With ``by_rank`` each trainer gets leases of its own (`pslib.leases.RankedLeases`); answered by `Result`
+    with ``ranks``, those that share the job, fixed when the first trainer opens it.
+    """
+
+    rank: int
+    job: int
+    what: str
+    fingerprint: int
+    details: Plain
+    windows: NDArray[np.uint32] = array(np.uint32)
+    by_rank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextLease(Message):
+    """Ask for work; ``holding`` are the streams that this trainer knows it holds."""
+
+    rank: int
+    incarnation: int
+    job: int
+    holding: NDArray[np.uint64] = array(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Message):
+    """A lease (``state`` "held"), none now ("wait") or none any more ("done").
+
+    ``time_s`` is the coordinator's time, since the cluster began, when it first gave this lease to anybody:
+    the time of all records of the lease, whoever sends them.
+    """
+
+    state: str
+    stream: int
+    index: int
+    epoch: int
+    first_batch: int
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndLease(Message):
+    """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`."""
+
+    rank: int
+    incarnation: int
+    job: int
+    stream: int
+    epoch: int
+    payload: Arrays = arrays()
+
+
+@dataclass(frozen=True, slots=True)
+class Clock(Message):
+    """So many batches of a job are applied for this trainer. Answered by `Clocks`."""
+
+    rank: int
+    incarnation: int
+    job: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks(Message):
+    """The clock of whom has asked, as the coordinator counts it, and of the slowest trainer that has work."""
+
+    clock: int
+    slowest: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult(Message):
+    """Ask for the outcome of a job; answered by `Result` with ``done`` true or false."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Message):
+    """Ask the coordinator how the cluster is; answered by `Result`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Ask the coordinator to end the cluster. Answered by `Done`."""
+
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Message):
+    """This process has flushed all its work and goes. Answered by `Done`."""
+
+    role: str
+    rank: int
+    incarnation: int
+    progress: Plain

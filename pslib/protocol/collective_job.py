@@ -1,0 +1,93 @@
+"""One collective call as the coordinator sees it: its leases, its clocks, what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pslib.leases import Grant, JobClocks, LeaseBook, RankedLeases
+from pslib.metrics import ScoreCounts
+
+__all__ = ["CollectiveJob", "epochs_done", "examples_of"]
+
+SCORES_KEPT = 16
+"""Parts of an evaluation that wait to be merged."""
+
+
+@dataclass(slots=True)
+class CollectiveJob:
+    """A `fit`, `evaluate`, `save` or `load` that all trainers have called.
+
+    Attributes
+    ----------
+    what, fingerprint, details
+        As the first trainer opened it.
+    book : LeaseBook
+        Who works on what.
+    opened_s : float
+    scores : list of ScoreCounts
+        Of an evaluation, so far.
+    outcome : dict or None
+        Once all leases are done.
+    clocks : JobClocks
+        How far trainers are, where they say so (ssp).
+    """
+
+    what: str
+    fingerprint: int
+    details: Mapping[str, Any]
+    book: LeaseBook
+    opened_s: float
+    scores: list[ScoreCounts] = field(default_factory=list)
+    outcome: dict[str, Any] | None = None
+    clocks: JobClocks = field(default_factory=JobClocks)
+
+    def give(self, holder: tuple[int, int], holding: Iterable[int], since_s: float) -> Grant | None:
+        """A lease for a trainer, as `LeaseBook.next` gives it."""
+        working = self.book.holders()
+        grant = self.book.next(holder, holding, since_s)
+        if grant and holder not in working:
+            self.clocks.begin(holder, working)
+        return grant
+
+    def needs(self, rank: int) -> bool:
+        """Whether it can't be done without this trainer."""
+        return isinstance(self.book, RankedLeases) and self.book.needs(rank)
+
+    def add_scores(self, scores: ScoreCounts) -> None:
+        """What one lease of an evaluation has yielded."""
+        self.scores.append(scores)
+        if len(self.scores) >= SCORES_KEPT:  # what is equal is counted together: memory follows scores
+            self.scores[:] = [ScoreCounts.merge(self.scores)]
+
+    def finish(self, now_s: float) -> bool:
+        """Write the outcome, once; whether this call did it."""
+        if self.outcome is not None:
+            return False
+        self.outcome = {"kind": self.what, "seconds": now_s - self.opened_s, **self.details}
+        if self.what == "evaluate":
+            counts = ScoreCounts.merge(self.scores) if self.scores else ScoreCounts.empty()
+            self.outcome |= asdict(counts.result())
+            self.scores.clear()
+        return True
+
+
+def examples_of(fits: Sequence[CollectiveJob], reported: int) -> int:
+    """Examples trained on: exact for jobs that are done, what trainers report for the one that runs.
+
+    A dead trainer's last report may lack batches that are applied, and an heir may report some again.
+    """
+    done = sum(int(job.details.get("examples", 0)) for job in fits if job.book.done)
+    planned = sum(int(job.details.get("examples", 0)) for job in fits)
+    return min(max(reported, done), planned)
+
+
+def epochs_done(fits: Iterable[CollectiveJob]) -> int:
+    """Whole epochs of all fits that are done."""
+    done = 0
+    for job in fits:
+        epochs = int(job.details.get("epochs", 0))
+        leases = job.book.windows.size
+        done += epochs * job.book.done_count // leases if leases else epochs
+    return done

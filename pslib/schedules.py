@@ -1,0 +1,165 @@
+"""Learning rates over the training: a factor for each step, from the step's number alone.
+
+Trainers evaluate it and send the factor along with their pushes, so servers have nothing to count, and
+whoever takes a batch over sends the same. A new schedule is a dataclass here and its place in `SCHEDULES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+from pslib.errors import ConfigurationError
+
+__all__ = ["SCHEDULES", "Constant", "Cosine", "InverseSqrt", "Schedule", "StepDecay", "schedule_from_dict"]
+
+BATCHES_MAX = 1 << 40
+"""More batches than anybody trains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Base of all schedules: a linear warm-up, then what the subclass says.
+
+    ``factor(step) = min(1, (step + 1) / warmup) * after(step)``, at least ``floor``.
+
+    Attributes
+    ----------
+    warmup : int
+        Batches until the full rate, in equal steps from ``1 / warmup`` on; 0: none.
+        Source: Goyal et al., arXiv:1706.02677, section 2.2.
+    floor : float
+        No factor after the warm-up is below it; 0..1.
+    """
+
+    _: KW_ONLY
+    warmup: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ConfigurationError(*problems)
+
+    def _problems(self) -> Iterator[str]:
+        yield from _whole(self, "warmup", 0)
+        if not _is_real(self.floor) or not 0 <= self.floor <= 1:
+            yield f"{type(self).__name__}.floor: expected a number in 0..1, got {self.floor!r}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every factor is 1."""
+        return False
+
+    def factor(self, step: int) -> float:
+        """By how much learning rates count for batch ``step`` of the training, from 0."""
+        begin = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return begin * max(self.floor, self._after(step))
+
+    def _after(self, step: int) -> float:
+        raise TypeError(f"{type(self).__name__} is the base of schedules; use one of {', '.join(SCHEDULES)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain form; `schedule_from_dict` reads it back."""
+        return {"name": type(self).__name__} | asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Schedule):
+    """The full rate after the warm-up."""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether there is no warm-up either."""
+        return self.warmup == 0
+
+    def _after(self, step: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class InverseSqrt(Schedule):
+    """``sqrt(batches / max(step, batches))``: the full rate up to ``batches``, half of it at four times that.
+
+    Source: Vaswani et al., arXiv:1706.03762, section 5.3, without its scale.
+    """
+
+    batches: int = 10_000
+
+    def _problems(self) -> Iterator[str]:
+        yield from Schedule._problems(self)
+        yield from _whole(self, "batches", 1)
+
+    def _after(self, step: int) -> float:
+        return math.sqrt(self.batches / max(step, self.batches))
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine(Schedule):
+    """``(1 + cos(pi * min(step / batches, 1))) / 2``: from 1 to 0 (or ``floor``) over ``batches``.
+
+    Source: Loshchilov and Hutter, arXiv:1608.03983, equation 5, without restarts.
+    """
+
+    batches: int = 10_000
+
+    def _problems(self) -> Iterator[str]:
+        yield from Schedule._problems(self)
+        yield from _whole(self, "batches", 1)
+
+    def _after(self, step: int) -> float:
+        return (1 + math.cos(math.pi * min(step / self.batches, 1.0))) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecay(Schedule):
+    """``ratio ** (step // every)``: times ``ratio`` once every so many batches."""
+
+    every: int = 10_000
+    ratio: float = 0.5
+
+    def _problems(self) -> Iterator[str]:
+        yield from Schedule._problems(self)
+        yield from _whole(self, "every", 1)
+        if not _is_real(self.ratio) or not 0 < self.ratio <= 1:
+            yield f"StepDecay.ratio: expected a number above 0 and at most 1, got {self.ratio!r}"
+
+    def _after(self, step: int) -> float:
+        return float(self.ratio ** (step // self.every))
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    kind.__name__: kind for kind in (Constant, InverseSqrt, Cosine, StepDecay)
+}
+"""All schedules by name."""
+
+
+def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
+    """Read back what `Schedule.to_dict` wrote.
+
+    Raises
+    ------
+    ConfigurationError
+        When the name or a field is unknown, or a number is out of its range.
+    """
+    numbers = dict(plain)
+    name = str(numbers.pop("name", None))
+    if name not in SCHEDULES:
+        raise ConfigurationError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {name!r}")
+    known = sorted(one.name for one in fields(SCHEDULES[name]))
+    if unknown := sorted(set(numbers) - set(known)):
+        raise ConfigurationError(f"schedule {name}: unknown {unknown[0]!r}; it takes {', '.join(known)}")
+    return SCHEDULES[name](**numbers)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(schedule: Schedule, name: str, least: int) -> Iterator[str]:
+    value = getattr(schedule, name)
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= BATCHES_MAX:
+        expected = f"a whole number in {least}..{BATCHES_MAX}"
+        yield f"{type(schedule).__name__}.{name}: expected {expected}, got {value!r}"
