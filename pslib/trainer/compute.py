@@ -90,6 +90,8 @@ class Computer:
         Counts every batch.
     step_seed : callable
         Seed of one step's dropout.
+    rate : callable
+        Factor of the learning rates for a step of this number and staleness.
     """
 
     def __init__(
@@ -99,9 +101,10 @@ class Computer:
         rows: RowSource,
         progress: Progress,
         step_seed: Callable[[Prefetched], int],
+        rate: Callable[[int, int], float],
     ) -> None:
         self._model, self._layout, self._rows = model, layout, rows
-        self._progress, self._step_seed = progress, step_seed
+        self._progress, self._step_seed, self._rate = progress, step_seed, rate
 
     def train(self, item: Prefetched) -> PendingPush | None:
         """One step of one batch, when its rows are here; its push is on its way then."""
@@ -113,4 +116,5 @@ class Computer:
             np.ascontiguousarray(step.rows_gradient, np.float32), self._layout.flatten(step.dense_gradients)
         )
         name = PushName(item.lease.stream, item.number, item.lease.epoch)
-        return self._rows.push(item.batch, pulled, gradients, name, item.moment)
+        rate = self._rate(item.moment.step, item.staleness)
+        return self._rows.push(item.batch, pulled, gradients, name, item.moment, rate)

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 
 from pslib.client import Client
 from pslib.endpoint import Pending
-from pslib.protocol.messages import Arrays, EndLease, JobResult, Lease, Message, NextLease, OpenJob, Result
+from pslib.protocol.messages import (
+    Arrays,
+    Clock,
+    EndLease,
+    JobResult,
+    Lease,
+    Message,
+    NextLease,
+    OpenJob,
+    Result,
+)
 from pslib.trainer.progress import Progress
 
 __all__ = ["HeldLease", "Job", "JobSpec"]
@@ -31,13 +41,15 @@ ASK_AGAIN_MAX_S = 0.5
 class JobSpec:
     """What a job is: its kind, a fingerprint that must agree on all trainers, details for its outcome.
 
-    ``windows`` (leases,) uint32: the shuffle window of each lease.
+    ``windows`` (leases,) uint32: the shuffle window of each lease. With ``by_rank`` every trainer has leases
+    of its own.
     """
 
     what: str
     fingerprint: int
     details: Mapping[str, Any]
     windows: NDArray[np.uint32]
+    by_rank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +94,13 @@ class Job:
             spec.fingerprint,
             dict(spec.details),
             np.asarray(spec.windows, np.uint32),
+            spec.by_rank,
         )
-        client.ask_coordinator(message)
+        answer = client.ask_coordinator(message)
+        self.ranks: tuple[int, ...] = ()
+        """Trainers that share the leases of a job ``by_rank``."""
+        if isinstance(answer, Result):
+            self.ranks = tuple(answer.values["ranks"])
 
     def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
         """Leases for this trainer, one after the other, until all of the job (everybody's) are done.
@@ -134,6 +151,11 @@ class Job:
             When the coordinator counts this trainer as lost: others have its leases.
         """
         self._next()
+
+    def tell_clock(self, clock: int) -> Pending[Message]:
+        """Say how many batches are applied for this trainer; the pending gives `Clocks`."""
+        message = Clock(self.client.rank, self.client.member.incarnation, self.number, clock)
+        return self.client.endpoint.ask(self.client.member.coordinator, message)
 
     def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
         """Say that all batches of a lease are applied everywhere; the pending is done when it is recorded."""

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from pslib.client import Client
 from pslib.metrics import LogitBins
 
-__all__ = ["Progress"]
+__all__ = ["STALENESS_BINS", "Progress"]
+
+STALENESS_BINS = 33
+"""Batches of staleness 0, 1, ... 31, and of more."""
 
 
 class Progress:
@@ -26,6 +29,8 @@ class Progress:
         self.staleness_sum = 0
         self.staleness_count = 0
         self.staleness_max = 0
+        self.staleness_counts = [0] * STALENESS_BINS
+        self.lead_max = 0
         self.streams: set[int] = set()
         """Leases that this trainer holds; how far they are is read from the session."""
 
@@ -38,6 +43,12 @@ class Progress:
             self.staleness_sum += staleness
             self.staleness_count += 1
             self.staleness_max = max(self.staleness_max, staleness)
+            self.staleness_counts[min(staleness, STALENESS_BINS - 1)] += 1
+
+    def led(self, lead: int) -> None:
+        """Note by how many batches this trainer is ahead of the slowest as it begins one (ssp)."""
+        with self._lock:
+            self.lead_max = max(self.lead_max, lead)
 
     def hold(self, stream: int) -> None:
         """Remember a lease, so that its position is reported."""
@@ -75,6 +86,8 @@ class Progress:
                 "staleness_sum": self.staleness_sum,
                 "staleness_count": self.staleness_count,
                 "staleness_max": self.staleness_max,
+                "staleness_counts": list(self.staleness_counts),
+                "lead_max": self.lead_max,
                 "pushes_sent": sent[0],
                 "updates_sent": sent[1],
                 "bytes_sent": endpoint.bytes_sent,

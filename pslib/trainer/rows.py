@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull, PendingPush
-from pslib.protocol.client_session import Moment, PushName
+from pslib.protocol.client_session import Manner, Moment, PushName
 from pslib.push_counts import batch_counts
 from pslib.tables import TableSpec
 from pslib.trainer.dense import DensePulls, ErrorFeedback
@@ -65,9 +65,18 @@ class RowSource(Protocol):
         ...
 
     def push(
-        self, batch: Batch, pulled: PulledRows, gradients: Gradients, name: PushName, moment: Moment
+        self,
+        batch: Batch,
+        pulled: PulledRows,
+        gradients: Gradients,
+        name: PushName,
+        moment: Moment,
+        rate: float = 1.0,
     ) -> PendingPush | None:
-        """Take a batch's gradients, in the computing thread; None when nothing of it travels now."""
+        """Take a batch's gradients, in the computing thread; None when nothing of it travels now.
+
+        Learning rates count ``rate`` times.
+        """
         ...
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> PendingPush | None:
@@ -119,9 +128,20 @@ class ServerRows:
         return _ServerPull(name, pending, self._dense)
 
     def push(
-        self, batch: Batch, pulled: PulledRows, gradients: Gradients, name: PushName, moment: Moment
+        self,
+        batch: Batch,
+        pulled: PulledRows,
+        gradients: Gradients,
+        name: PushName,
+        moment: Moment,
+        rate: float = 1.0,
     ) -> PendingPush:
         """One message to every server."""
+        return self._send(batch, gradients, name, moment, Manner(rate))
+
+    def _send(
+        self, batch: Batch, gradients: Gradients, name: PushName, moment: Moment, manner: Manner
+    ) -> PendingPush:
         table = self._table.name
         counts = batch_counts(batch) if self._table.takes_counts else None
         return self._client.push(
@@ -133,6 +153,7 @@ class ServerRows:
             shows={table: counts.shows} if counts else None,
             clicks={table: counts.clicks} if counts else None,
             gradients_as=self._wire.gradients,
+            manner=manner,
         )
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:

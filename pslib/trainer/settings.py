@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer
+from pslib.protocol.manner_checks import rate_problem
+from pslib.schedules import Constant, Schedule
 from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.model import TrainableModel
 from pslib.wire_format import FLOAT32, WireFormat
 
-__all__ = ["TrainerSettings", "table_of"]
+__all__ = ["CONSISTENCIES", "TrainerSettings", "table_of"]
+
+CONSISTENCIES = ("async", "sync", "ssp", "geo")
+"""How trainers keep together; see `pslib.trainer.modes`."""
 
 STALENESS_MAX = 1024
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
@@ -25,6 +30,12 @@ COMPUTE_THREADS_MAX = 256
 """More than one process can feed: a batch is cut into far fewer parts."""
 MAINTAIN_EVERY_MAX = 1 << 31
 """More batches than anybody trains: what is to never happen is 0."""
+GEO_EVERY_MAX = 1 << 16
+"""All rows that so many batches touch are held until they are sent."""
+GEO_ROWS_MAX = 1 << 30
+"""Of a copy in one trainer; far above its memory."""
+DAMPING_MAX = 1000.0
+"""A step of staleness 1 would already count a thousandth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,27 @@ class TrainerSettings:
     maintain_every_batches: int = 0
     wire: WireFormat = FLOAT32
     compute_threads: int | None = None
+    consistency: str = "async"
+    ssp_bound: int = 8
+    geo_every_batches: int = 10
+    geo_rows: int = 4_000_000
+    schedule: Schedule = field(default_factory=Constant)
+    damping: float = 0.0
+
+    @property
+    def must_agree(self) -> list[object]:
+        """What all trainers must say alike about how they keep together."""
+        bounds = [self.ssp_bound, self.geo_every_batches, self.damping]
+        return [self.consistency, *bounds, self.schedule.to_dict()]
+
+    @property
+    def changes_rates(self) -> bool:
+        """Whether learning rates are not the same for all pushes."""
+        return self.damping > 0 or not self.schedule.is_constant
+
+    def rate(self, step: int, staleness: int) -> float:
+        """Factor of the learning rates: of the schedule, and ``1 / (1 + damping * staleness)``."""
+        return self.schedule.factor(step) / (1.0 + self.damping * staleness)
 
     def __post_init__(self) -> None:
         ranges = [
@@ -61,6 +93,9 @@ class TrainerSettings:
                 COMPUTE_THREADS_MAX,
             ),
             ("maintain_every_batches", self.maintain_every_batches, 0, MAINTAIN_EVERY_MAX),
+            ("ssp_bound", self.ssp_bound, 0, STALENESS_MAX),
+            ("geo_every_batches", self.geo_every_batches, 1, GEO_EVERY_MAX),
+            ("geo_rows", self.geo_rows, 1, GEO_ROWS_MAX),
         ]
         problems = [
             f"{name}: expected a whole number in {low}..{high}, got {value!r}"
@@ -71,8 +106,22 @@ class TrainerSettings:
             DenseSpec(0, self.dense_optimizer)
         except ConfigurationError as error:
             problems += error.problems
+        problems += self._mode_problems()
         if problems:
             raise ConfigurationError(*problems)
+
+    def _mode_problems(self) -> list[str]:
+        problems = []
+        if self.consistency not in CONSISTENCIES:
+            expected = ", ".join(CONSISTENCIES)
+            problems.append(f"consistency: expected one of {expected}, got {self.consistency!r}")
+        if not isinstance(self.schedule, Schedule):
+            problems.append(f"schedule: expected one of pslib.schedules, got {self.schedule!r}")
+        elif not isinstance(self.damping, Real) or not 0 <= self.damping <= DAMPING_MAX:
+            problems.append(f"damping: expected a number in 0..{DAMPING_MAX}, got {self.damping!r}")
+        elif self.changes_rates and (problem := rate_problem([self.dense_optimizer])):
+            problems.append(f"dense_optimizer: {problem}; it takes no schedule and no damping")
+        return problems
 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:

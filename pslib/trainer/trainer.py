@@ -21,21 +21,20 @@ from pslib.metrics import EvalResult
 from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Arrays
+from pslib.schedules import Constant, Schedule
 from pslib.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.compute import Computer, ModelThreads
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
-from pslib.trainer.pace import AsyncPace
+from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
-from pslib.trainer.rows import ServerRows
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import TrainerSettings, table_of
-from pslib.trainer.staleness import StalenessBound
-from pslib.trainer.steps import LeasePlan, StepPlan
+from pslib.trainer.steps import LeasePlan
 from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
@@ -78,6 +77,17 @@ class Trainer:
     compute_threads : int or None
         Threads that compute a batch; the result does not depend on it. None: as many as this trainer has
         cores.
+    consistency : "async", "sync", "ssp" or "geo"
+        How trainers keep together; see `pslib.trainer.modes`.
+    ssp_bound : int
+        With ssp: how many batches a trainer may be ahead of the slowest.
+    geo_every_batches, geo_rows : int
+        With geo: after how many batches a trainer sends what has moved, and of how many rows it keeps the
+        optimizer's state.
+    schedule : Schedule or None
+        Of the learning rates of rows and dense parameters; see `pslib.schedules`. None: constant.
+    damping : float
+        Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully.
     out : path or None
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
@@ -104,6 +114,12 @@ class Trainer:
         maintain_every_batches: int = 0,
         wire: WireFormat = FLOAT32,
         compute_threads: int | None = None,
+        consistency: str = "async",
+        ssp_bound: int = 8,
+        geo_every_batches: int = 10,
+        geo_rows: int = 4_000_000,
+        schedule: Schedule | None = None,
+        damping: float = 0.0,
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
@@ -117,9 +133,14 @@ class Trainer:
             maintain_every_batches=maintain_every_batches,
             wire=wire,
             compute_threads=compute_threads,
+            consistency=consistency,
+            ssp_bound=ssp_bound,
+            geo_every_batches=geo_every_batches,
+            geo_rows=geo_rows,
+            schedule=schedule or Constant(),
+            damping=damping,
         )
         self.model, self.cluster = model, cluster
-        self.staleness = StalenessBound(staleness, warmup_batches)
         self._client = cluster.client
         self._table = table_of(model, table)
         self._layout = DenseLayout(model.dense_shapes())
@@ -127,11 +148,9 @@ class Trainer:
         self._checkpoints = CheckpointJobs(
             cluster, self._progress, model, self._table, self._layout, self.settings
         )
-        self._client.setup(
-            [self._table],
-            DenseSpec(self._layout.length, self.settings.dense_optimizer),
-            self._layout.flatten(model.initial_dense(seed)),
-        )
+        dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
+        self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
+        self._client.setup([self._table], dense, self._layout.flatten(model.initial_dense(seed)))
         self._client.member.progress = self._progress.snapshot
         self._epochs = self._steps = 0
         self._seconds = 0.0
@@ -178,10 +197,9 @@ class Trainer:
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
-        steps = StepPlan(
-            order, first_epoch, counts, settings.batch_rows, self._steps, settings.maintain_every_batches
-        )
         job = self._open_fit(data, order, counts, lease_rows)
+        steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
+        mode = self._mode.of_job(job, steps)
         reader = LeaseReader(data, self.model.schema, order, settings.batch_rows)
 
         def batches_of(lease: HeldLease) -> Iterator[Batch]:
@@ -189,21 +207,25 @@ class Trainer:
             first = min(lease.first_batch, steps.of(lease.index).batches)
             return reader.batches(first_epoch + epoch, index, first)
 
-        rows = ServerRows(self._client, self._table, settings.wire)
         pipeline = Pipeline(
             self._client,
             job,
             batches_of,
             lambda lease: steps.of(lease.index),
             self._maintain,
-            rows,
-            AsyncPace(self.staleness),
-            ahead=settings.staleness + 1,
+            mode.rows,
+            mode.pace,
+            ahead=mode.ahead,
             began_s=self._seconds,
         )
         with closing(reader), ModelThreads(self.model, settings.compute_threads) as model:
             computer = Computer(
-                model, self._layout, rows, self._progress, lambda item: self._step_seed(counts, item)
+                model,
+                self._layout,
+                mode.rows,
+                self._progress,
+                lambda item: self._step_seed(counts, item),
+                settings.rate,
             )
             pipeline.run(computer.train)
         self._epochs += epochs
@@ -219,6 +241,7 @@ class Trainer:
             settings.seed,
             self._steps,
             settings.maintain_every_batches,
+            settings.must_agree,
         ]
         return self._open("fit", data, order, counts, details, must_agree)
 
@@ -311,8 +334,7 @@ class Trainer:
         position = self._checkpoints.load(path, state, tables, self._position)
         if position is not None:
             self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
-            if state:
-                self.staleness.skip_warmup()
+        self._mode.loaded(trained=position is not None and state)
 
     @property
     def _position(self) -> Position:
@@ -325,7 +347,7 @@ class Trainer:
         order: Order,
         counts: list[int],
         details: dict[str, Any],
-        settings: list[int],
+        settings: list[Any],
     ) -> Job:
         windows, first = [], 0
         for epoch, count in enumerate(counts):
@@ -335,7 +357,8 @@ class Trainer:
             windows += [first + window for window in of_epoch]
             first = windows[-1] + 1
         print_of = text_hash(what, str(data.fingerprint), json.dumps([settings, counts]))
-        spec = JobSpec(what, print_of, details, np.asarray(windows, np.uint32))
+        by_rank = what == "fit" and self.settings.consistency == "sync"
+        spec = JobSpec(what, print_of, details, np.asarray(windows, np.uint32), by_rank)
         return Job(self._client, self._progress, self.cluster.next_job(), spec)
 
 
