@@ -95,7 +95,7 @@ def test_a_crash_never_leaves_fewer_than_were_to_be_kept(
     class Dying(checkpoint.folders.fs.LocalFileSystem):
         delete_file = dying
 
-    monkeypatch.setattr("pslib.places.fs.LocalFileSystem", Dying)
+    monkeypatch.setattr("pyarrow.fs.LocalFileSystem", Dying)
     with contextlib.suppress(KeyboardInterrupt):
         prune(str(tmp_path), keep)
     monkeypatch.undo()
