@@ -36,7 +36,7 @@ demo: build
 bench: build
 	$(BIN)/python benchmarks/table.py --quick
 	$(BIN)/python benchmarks/wire.py
-	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/train.py --quick
 
 lint: build
 	$(BIN)/ruff check .

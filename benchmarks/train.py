@@ -1,49 +1,94 @@
 """Examples/s of training with processes over sockets, everything in: Parquet, hashing, pull, compute, push.
 
-``python benchmarks/train.py [--servers N] [--trainers N] [--batch-rows B] [--rows R] [--json FILE]``: 26
-sparse and 13 dense fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, DeepFM. Data is
-made once, in ``runs/bench``. Beside it stands the bound that the model's matrix products alone set, measured
-before and after with the same shapes and threads.
+``python benchmarks/train.py [--model deepfm dnn] [--batch-rows 4096 512] [--exact] [--equal] [--no-torch]
+[--json FILE] [--quick]``: 26 sparse and 13 dense fields, 10 million possible keys, Zipf(1.05), dim 16, MLP
+400-400-400, one server and one trainer process, asynchronous. 2,000,000 and 200,000 examples of a planted
+model (seed 7) are made once, in ``--folder``; the best AUC that any model can have on them is printed.
+Compared in the same run:
+
+- with the bound that the model's matrix products alone set, on all cores: the same shapes, nothing between
+  them, measured before and after, by OpenBLAS's own threads and by one thread a core with a part of the batch
+  each, whichever is faster;
+- with `train_torch.py`, the same model in one process of PyTorch, before and after, where torch is installed;
+- with ``--exact``, with an exact run (staleness 0): its AUC.
+
+``--quick`` trains 200,000 examples of DeepFM at batch 4096: its rate is not that of a whole epoch.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+import sys
+
+from pslib.blas import blas_threads, cores_given, kernels_for
+
+os.environ |= kernels_for()  # before NumPy is loaded
+
+import argparse
+import importlib.util
+import json
+import platform
 import statistics
 import subprocess
-import sys
 import time
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from launch.yaml_text import write_yaml
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
+from pslib.trainer.threads import ComputeThreads
+from rec_models.parts import parts_of
 
-FOLDER = Path("runs/bench")
+HERE = Path(__file__).parent
 DIM, HIDDEN = 16, (400, 400, 400)
 FIELDS, KEYS = 26, 10_000_000
+TEST_ROWS = 200_000
 
 
-def data(rows: int) -> GeneratorConfig:
+@dataclass(frozen=True)
+class Rates:
+    """Settings of a batch size; rates were chosen by the test AUC on data of seed 8."""
+
+    rows: float
+    accumulator: float
+    dense: float
+    warmup_batches: int
+    staleness: int
+
+
+TUNED = {4096: Rates(0.1, 1e-7, 2e-3, 0, 1), 512: Rates(0.1, 5e-6, 1e-3, 0, 2)}
+
+
+def vocabularies(equal: bool) -> tuple[int, ...]:
+    """Keys of each field, 10 million in all, from 1,311 to 2,622,625 as in click logs; or all equal."""
+    if equal:
+        return (KEYS // FIELDS,) * FIELDS
+    sizes = np.geomspace(1, 2_000, FIELDS)
+    return tuple((sizes * (KEYS / sizes.sum())).astype(int).tolist())
+
+
+def data(folder: Path, rows: int, equal: bool) -> tuple[Path, GeneratorConfig]:
     """Generate the data unless it is there."""
-    config = GeneratorConfig(
-        train_rows=rows, test_rows=max(rows // 10, 1), vocabularies=(KEYS // FIELDS,) * FIELDS, seed=7
-    )
-    folder = FOLDER / f"data_{rows}"
-    if not (folder / "generated.json").exists():
-        generate(folder, config, overwrite=True)
-    return config
+    config = GeneratorConfig(train_rows=rows, test_rows=TEST_ROWS, vocabularies=vocabularies(equal), seed=7)
+    place = folder / f"{'equal' if equal else 'data'}_{rows}"
+    if not (place / "generated.json").exists():
+        generate(place, config, overwrite=True)
+    return place, config
 
 
-def products_bound(batch_rows: int, repeats: int = 10) -> float:
-    """Examples/s if a step were nothing but the three matrix products of each layer of the tower."""
+Layer = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _layers(batch_rows: int) -> list[Layer]:
+    """Inputs, weights and gradients of outputs of each layer of the tower."""
     widths = (FIELDS * DIM + 13, *HIDDEN, 1)
     rng = np.random.default_rng(0)
-    layers = [
+    return [
         (
             rng.random((batch_rows, n), np.float32),
             rng.random((n, m), np.float32),
@@ -51,66 +96,146 @@ def products_bound(batch_rows: int, repeats: int = 10) -> float:
         )
         for n, m in pairwise(widths)
     ]
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for x, w, g in layers:
-            _ = x @ w, x.T @ g, g @ w.T
-        seconds.append(time.perf_counter() - start)
-    return batch_rows / statistics.median(seconds)
 
 
-def train(options: argparse.Namespace, config: GeneratorConfig) -> dict[str, float]:
-    """One run through the command line; gives its summary."""
-    schema = generated_schema(config)
-    folder = Path(f"data_{options.rows}")
-    job = {
+def _products(layers: list[Layer]) -> None:
+    """The three matrix products of each layer."""
+    for x, w, g in layers:
+        _ = x @ w, x.T @ g, g @ w.T
+
+
+def products_bound(batch_rows: int, repeats: int = 15) -> dict[str, float]:
+    """Examples/s if a step were nothing but its matrix products, by who shares out the cores."""
+    cores, layers = cores_given(), _layers(batch_rows)
+    parts = [[(x[cut], w, g[cut]) for x, w, g in layers] for cut in parts_of(batch_rows)]
+    threads = ComputeThreads(cores)
+    ways = {
+        "blas": (cores, partial(_products, layers)),
+        "parts": (1, partial(threads.run, [partial(_products, part) for part in parts])),
+    }
+    rates = {}
+    for name, (blas, work) in ways.items():
+        with blas_threads(blas):
+            seconds = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                work()
+                seconds.append(time.perf_counter() - start)
+            rates[name] = batch_rows / statistics.median(seconds)
+    threads.close()
+    return rates
+
+
+def torch_rate(model: str, batch_rows: int, place: Path, out: Path) -> float | None:
+    """Examples/s of the PyTorch twin, in a process of its own; None without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    file = out / "torch.json"
+    command = [sys.executable, str(HERE / "train_torch.py"), "--data", str(place), "--model", model]
+    command += ["--batch-rows", str(batch_rows), "--batches", str(40 if batch_rows > 1000 else 150)]
+    subprocess.run([*command, "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
+    return float(json.loads(file.read_text())["examples_per_s"])
+
+
+def job_of(model: str, batch_rows: int, place: Path, config: GeneratorConfig, options: Any) -> dict[str, Any]:
+    """The job file of one run, but for its staleness and folder."""
+    schema, rates = generated_schema(config), TUNED[batch_rows]
+    rows = {"name": "Adagrad", "learning_rate": rates.rows, "initial_accumulator": rates.accumulator}
+    return {
         "data": {
-            "train": str(folder / "train.parquet"),
-            "test": str(folder / "test.parquet"),
+            "train": str((place / "train.parquet").resolve()),
+            "test": str((place / "test.parquet").resolve()),
             "schema": {
                 "label": schema.label,
                 "dense": [{"name": field.name, "log1p": True} for field in schema.dense],
                 "sparse": [field.name for field in schema.sparse],
             },
         },
-        "model": {"name": "deepfm", "dim": DIM, "hidden": list(HIDDEN)},
-        "training": {"batch_rows": options.batch_rows, "staleness": 2, "seed": 1},
+        "model": {"name": model, "dim": DIM, "hidden": list(HIDDEN)},
+        "optimizers": {"rows": rows, "dense": {"name": "Adam", "learning_rate": rates.dense}},
         "cluster": {"servers": options.servers, "trainers": options.trainers},
-        "out": "train",
+        "training": {"batch_rows": batch_rows, "seed": options.seed},
     }
-    file = FOLDER / "train.yaml"
-    file.write_text(write_yaml(job), encoding="utf-8")
+
+
+def train(job: dict[str, Any], staleness: int, warmup_batches: int, out: Path) -> dict[str, Any]:
+    """One run through the command line; gives its summary."""
+    training = job["training"] | {"staleness": staleness, "warmup_batches": warmup_batches}
+    file = out / "train.yaml"
+    file.write_text(write_yaml(job | {"training": training, "out": "train"}), encoding="utf-8")
     subprocess.run(
         [sys.executable, "-m", "launch.cli", "train", str(file), "--overwrite", "--quiet"],
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    return json.loads((FOLDER / "train" / "summary.json").read_text())
+    return json.loads((out / "train" / "summary.json").read_text())
+
+
+def measure(
+    model: str, batch_rows: int, place: Path, config: GeneratorConfig, options: Any
+) -> dict[str, Any]:
+    """All figures of one model and batch size."""
+    out = options.folder
+    job, warmup = job_of(model, batch_rows, place, config, options), TUNED[batch_rows].warmup_batches
+    bounds, torch_rates = [products_bound(batch_rows)], []
+    if not options.no_torch:
+        torch_rates.append(torch_rate(model, batch_rows, place, out))
+    staleness = TUNED[batch_rows].staleness if options.staleness is None else options.staleness
+    summary = train(job, staleness, warmup, out)
+    bounds.append(products_bound(batch_rows))
+    if not options.no_torch:
+        torch_rates.append(torch_rate(model, batch_rows, place, out))
+    bound = max(statistics.mean(each[way] for each in bounds) for way in bounds[0])
+    names = ("examples_per_s", "auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
+    figures = {name: summary[name] for name in names}
+    figures |= {"products_bound_per_s": bound, "of_bound": summary["examples_per_s"] / bound}
+    rates = [rate for rate in torch_rates if rate is not None]
+    if rates:
+        figures["torch_per_s"] = statistics.mean(rates)
+        figures["times_torch"] = summary["examples_per_s"] / figures["torch_per_s"]
+    if options.exact:
+        exact = train(job, 0, 0, out)
+        figures |= {"exact_auc": exact["auc"], "exact_per_s": exact["examples_per_s"]}
+    return {"model": model, "batch_rows": batch_rows, "bounds": bounds, "torch": rates, "figures": figures}
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", nargs="+", choices=["deepfm", "dnn"], default=["deepfm", "dnn"])
+    parser.add_argument("--batch-rows", nargs="+", type=int, choices=sorted(TUNED), default=[4096, 512])
+    parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--trainers", type=int, default=1)
-    parser.add_argument("--batch-rows", type=int, default=4096)
-    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--staleness", type=int, default=None, help="default: 1 at batch 4096, 2 at 512")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--exact", action="store_true", help="train once more, with staleness 0")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--equal", action="store_true", help="all fields with 384,615 keys: few repeat")
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", default=None)
     options = parser.parse_args()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    config = data(options.rows)
-    before = products_bound(options.batch_rows)
-    summary = train(options, config)
-    bound = (before + products_bound(options.batch_rows)) / 2
-    names = ("examples_per_s", "auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
-    figures = {name: summary[name] for name in names}
-    figures |= {"products_bound_per_s": round(bound, 1), "of_bound": summary["examples_per_s"] / bound}
-    report = {"cores": len(os.sched_getaffinity(0)), "options": vars(options), "figures": figures}
+    if options.quick:
+        options.rows, options.model, options.batch_rows = 200_000, ["deepfm"], [4096]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    place, config = data(options.folder, options.rows, options.equal)
+    best = json.loads((place / "generated.json").read_text())["test"]
+    print(f"best possible on the test part: AUC {best['best_auc']:.4f}, log loss {best['best_logloss']:.4f}")
+    cases = []
+    for model in options.model:
+        for batch_rows in options.batch_rows:
+            cases.append(measure(model, batch_rows, place, config, options))
+            print(f"{model}, batch {batch_rows}")
+            for name, value in cases[-1]["figures"].items():
+                print(f"    {name:24} {value:14,.4f}")
     if options.json:
+        machine = {"cores": len(os.sched_getaffinity(0)), "machine": platform.machine()}
+        plain = {name: str(value) if name == "folder" else value for name, value in vars(options).items()}
+        report = {**machine, "options": plain, "best": best, "cases": cases}
         Path(options.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
-    for name, value in figures.items():
-        print(f"{name:24} {value:14,.4f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""The PyTorch twin of `train.py`: the same DeepFM or DNN in one process, embeddings with sparse gradients.
+
+``python benchmarks/train_torch.py --data FOLDER --model deepfm --batch-rows 4096 [--batches 40] [--json
+FILE]``: needs torch, which pslib does not. Tables are plain tensors of 10 million rows; keys are taken modulo
+their number, nothing is hashed, looked up or sent. Batches are read before the clock starts, so the figure is
+of the steps alone: forward, backward, Adagrad on touched rows, Adam on dense parameters, with torch's own
+choice of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from pslib.batch import Batch
+from pslib.data.dataset import ParquetData
+from pslib.data.generator import GeneratorConfig, generated_schema
+from pslib.data.order import Order, default_lease_rows
+from pslib.data.reader import LeaseReader
+
+KEYS, FIELDS, DENSE, DIM, HIDDEN = 10_000_000, 26, 13, 16, (400, 400, 400)
+
+
+class Twin(nn.Module):
+    """DeepFM, or without the FM and first-order terms DNN."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self.v = nn.Embedding(KEYS, DIM, sparse=True)
+        nn.init.normal_(self.v.weight, std=0.01)
+        self.w = None
+        if model == "deepfm":
+            self.w = nn.EmbeddingBag(KEYS, 1, mode="sum", sparse=True)
+            nn.init.zeros_(self.w.weight)
+            self.dense_w = nn.Linear(DENSE, 1, bias=False)
+        layers: list[nn.Module] = []
+        for n, m in pairwise((FIELDS * DIM + DENSE, *HIDDEN)):
+            layers += [nn.Linear(n, m), nn.ReLU()]
+        self.mlp = nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
+
+    def forward(self, places: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
+        e = self.v(places)
+        y = self.mlp(torch.cat([e.flatten(1), dense], 1))[:, 0]
+        if self.w is None:
+            return y
+        total = e.sum(1)
+        pairs = 0.5 * (total * total - (e * e).sum(1)).sum(1)
+        return y + pairs + self.w(places)[:, 0] + self.dense_w(dense)[:, 0]
+
+
+def read(folder: Path, batch_rows: int, count: int) -> list[Batch]:
+    """The first batches of an epoch, in the order in which a trainer would read them."""
+    schema = generated_schema(GeneratorConfig(dense_fields=DENSE))
+    data = ParquetData([str(folder / "train.parquet")], schema)
+    order = Order(1, [group.rows for group in data.row_groups], default_lease_rows(data.rows, batch_rows))
+    reader = LeaseReader(data, schema, order, batch_rows)
+    leases = (batch for lease in range(order.leases(0)) for batch in reader.batches(0, lease))
+    whole = (batch for batch in leases if len(batch) == batch_rows)
+    return list(islice(whole, count))
+
+
+def tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    places = (batch.keys % np.uint64(KEYS)).astype(np.int64)[batch.sparse]
+    return torch.from_numpy(places), torch.from_numpy(batch.dense), torch.from_numpy(batch.labels)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", choices=["deepfm", "dnn"], default="deepfm")
+    parser.add_argument("--batch-rows", type=int, default=4096)
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--json", default=None)
+    options = parser.parse_args()
+    torch.manual_seed(1)
+    model = Twin(options.model)
+    sparse = [table.weight for table in (model.v, model.w) if table is not None]
+    dense = [p for p in model.parameters() if all(p is not table for table in sparse)]
+    steps = [torch.optim.Adagrad(sparse, lr=0.05), torch.optim.Adam(dense, lr=1e-3)]
+    lost = nn.BCEWithLogitsLoss()
+    seconds = []
+    given = [tensors(batch) for batch in read(options.data, options.batch_rows, options.batches)]
+    for places, numbers, labels in given:
+        start = time.perf_counter()
+        for step in steps:
+            step.zero_grad(set_to_none=True)
+        lost(model(places, numbers), labels).backward()
+        for step in steps:
+            step.step()
+        seconds.append(time.perf_counter() - start)
+    rate = options.batch_rows / statistics.median(seconds[3:])
+    threads = torch.get_num_threads()
+    print(f"{options.model} {options.batch_rows}: {rate:,.0f} examples/s with {threads} threads")
+    if options.json:
+        report = {"examples_per_s": rate, "threads": threads, "torch": torch.__version__}
+        Path(options.json).write_text(json.dumps(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
