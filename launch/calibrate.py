@@ -82,7 +82,7 @@ def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
             "folder": str(folder / "data"),
             "schema": schema.to_dict(),
             "seconds": 0.05 if quick else 0.5,
-            "table_rows": 200_000 if quick else 3_000_000,
+            "table_rows": 200_000 if quick else 2_000_000,
             "wire_rows": 20_000 if quick else 1_000_000,
             "batch_rows": BATCH_ROWS,
         }

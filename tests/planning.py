@@ -33,6 +33,7 @@ COSTS = Coefficients(
     read_width=1.0,
     compute_width=1.5,
     step_us=500.0,
+    key_us=0.02,
     multiply_add_us=20.0,
     float_us=1000.0,
     loopback_mb_s=2000.0,

@@ -29,6 +29,7 @@ SHAPES = (
     (512, 16, (64,)),
     (4096, 16, (64,)),
     (4096, 4, (16,)),
+    (1024, 32, (128, 128)),
     (512, 16, (400, 400)),
     (2048, 16, (400, 400, 400)),
     (4096, 8, (400, 200)),
@@ -69,19 +70,22 @@ def workload_of(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ..
 
 
 def measure_steps(schema: Schema, seconds: float) -> dict[str, float]:
-    """A step, a multiply-add of its products, a float that passes through memory."""
-    amounts, totals, widths = [], [], []
+    """A step, a key of an example, a multiply-add of its products, a float that passes through memory."""
+    amounts, spents = [], []
     for batch_rows, dim, hidden in SHAPES:
         work = workload_of(schema, batch_rows, dim, hidden)
         spent = _step(schema, batch_rows, dim, hidden, seconds)
         millions = batch_rows / 1e6
-        amounts.append((1.0, work.multiply_adds * millions, work.touched_floats * millions))
-        totals.append(spent.own_s * 1e6)
-        widths.append(spent.own_s / spent.wall_s)
-    step, product, memory = fit_costs(np.array(amounts), np.array(totals))
-    width = float(np.mean(widths))
+        keys = batch_rows * work.keys
+        amounts.append((1.0, keys, work.multiply_adds * millions, work.touched_floats * millions))
+        spents.append((spent.own_s * 1e6, spent.wall_s * 1e6))
+    totals = np.array(spents)
+    step, key, product, memory = fit_costs(np.array(amounts), totals[:, 0])
+    shared = np.maximum(totals - step, 1.0)  # by processors and by the clock: without what one thread does
+    width = float(np.median(shared[:, 0] / shared[:, 1]))
     return {
         "step_us": float(step),
+        "key_us": float(key),
         "multiply_add_us": float(product),
         "float_us": float(memory),
         "compute_width": max(1.0, width),

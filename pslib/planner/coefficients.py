@@ -107,9 +107,11 @@ class Coefficients:
     read_value_us : float
         A value of an example (key or number): decoded, hashed, made distinct.
     read_width, compute_width : float
-        Cores that reading, and a step, keep busy while they last, on a machine that has them free.
+        Cores that reading keeps busy, and what of a step several threads share, where they are free.
     step_us : float
-        A training step beside what follows.
+        A training step beside what follows, in one thread.
+    key_us : float
+        A key of an example in a step: its row found, pooled, its gradient added up.
     multiply_add_us : float
         A million multiply-adds of the model's matrix products.
     float_us : float
@@ -147,6 +149,7 @@ class Coefficients:
     read_width: float
     compute_width: float
     step_us: float
+    key_us: float
     multiply_add_us: float
     float_us: float
     loopback_mb_s: float

@@ -109,15 +109,16 @@ class Demand:
 
     @property
     def compute_s(self) -> float:
-        """The step."""
-        work, rows = self.workload, self.workload.batch_rows
-        by_batch = self.costs.multiply_add_us * work.multiply_adds + self.costs.float_us * work.touched_floats
-        return self.costs.together * (self.costs.step_us + by_batch * rows / 1e6) * US
+        """The step, as far as its threads share it."""
+        work, costs = self.workload, self.costs
+        millions_us = costs.multiply_add_us * work.multiply_adds + costs.float_us * work.touched_floats
+        example_us = millions_us / 1e6 + costs.key_us * work.keys
+        return costs.together * example_us * work.batch_rows * US
 
     @property
     def between_s(self) -> float:
-        """A batch's way between the threads of a trainer, as work of the thread that computes."""
-        return self.costs.batch_us * US
+        """What of a step one thread does, and a batch's way between the threads of a trainer."""
+        return (self.costs.together * self.costs.step_us + self.costs.batch_us) * US
 
     @property
     def asking_s(self) -> float:
