@@ -8,7 +8,7 @@ Compared in the same run:
 
 - with the bound that the model's matrix products alone set, on all cores: the same shapes, nothing between
   them, measured before and after, by OpenBLAS's own threads and by one thread a core with a part of the batch
-  each, whichever is faster;
+  each, whichever was fastest;
 - with `train_torch.py`, the same model in one process of PyTorch, before and after, where torch is installed;
 - with ``--exact``, with an exact run (staleness 0): its AUC.
 
@@ -185,13 +185,13 @@ def measure(
     bounds.append(products_bound(batch_rows))
     if not options.no_torch:
         torch_rates.append(torch_rate(model, batch_rows, place, out))
-    bound = max(statistics.mean(each[way] for each in bounds) for way in bounds[0])
+    bound = max(rate for each in bounds for rate in each.values())
     names = ("examples_per_s", "auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
     figures = {name: summary[name] for name in names}
     figures |= {"products_bound_per_s": bound, "of_bound": summary["examples_per_s"] / bound}
     rates = [rate for rate in torch_rates if rate is not None]
     if rates:
-        figures["torch_per_s"] = statistics.mean(rates)
+        figures["torch_per_s"] = max(rates)
         figures["times_torch"] = summary["examples_per_s"] / figures["torch_per_s"]
     if options.exact:
         exact = train(job, 0, 0, out)
