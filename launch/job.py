@@ -146,6 +146,13 @@ class WireSection(_Section):
     dense_every_batches: int = Field(default=1, ge=1, le=DENSE_EVERY_MAX)
 
 
+class CacheSection(_Section):
+    """Rows that a trainer keeps for a few batches; see `pslib.trainer.settings.CacheSettings`."""
+
+    age_batches: int = Field(default=0, ge=0, le=1 << 16)
+    rows: int = Field(default=1 << 18, ge=1, le=1 << 28)
+
+
 class TrainingSection(_Section):
     """Numbers of the training loop; see `pslib.trainer.Trainer`."""
 
@@ -157,6 +164,7 @@ class TrainingSection(_Section):
     lease_rows: int | None = Field(default=None, ge=1, le=65536)
     maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
     wire: WireSection = Field(default_factory=WireSection)
+    cache: CacheSection = Field(default_factory=CacheSection)
     compute_threads: int | None = Field(default=None, ge=1, le=256)
 
 

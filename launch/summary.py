@@ -25,6 +25,9 @@ COUNTERS = (
     "updates_applied",
     "bytes_sent",
     "bytes_received",
+    "cache_lookups",
+    "cache_hits",
+    "cache_bytes_saved",
     "staleness_max",
 )
 """Taken from the status as they are."""
@@ -113,6 +116,9 @@ def summary_lines(
     lines += _table_lines(summary)
     moved = summary["bytes_sent"] + summary["bytes_received"]
     lines.append(f"bytes         {moved / 1e6:,.1f} MB between trainers and servers")
+    if summary["cache_lookups"]:
+        share, saved = summary["cache_hits"] / summary["cache_lookups"], summary["cache_bytes_saved"]
+        lines.append(f"cache         {share:.1%} of rows were not pulled: {saved / 1e6:,.1f} MB saved")
     for what, name in (("picture", "run.png"), ("checkpoint", "checkpoint"), ("summary", "summary.json")):
         if (out / name).exists():
             lines.append(f"{what:13} {out / name}")

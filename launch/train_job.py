@@ -80,6 +80,7 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
 
 def _trainer(job: Job, cluster: Cluster) -> Trainer:
     from pslib.trainer import Trainer
+    from pslib.trainer.settings import CacheSettings
     from pslib.wire_format import WireFormat
 
     training, model = job.training, job.build_model()
@@ -95,6 +96,7 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         table=job.table_of(model),
         maintain_every_batches=training.maintain_every_batches,
         wire=WireFormat(**training.wire.model_dump()),
+        cache=CacheSettings(**training.cache.model_dump()),
         compute_threads=training.compute_threads,
         out=None,  # the launcher keeps the records of the run
         progress=False,

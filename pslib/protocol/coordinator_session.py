@@ -55,6 +55,9 @@ _SUMMED = (
     "updates_sent",
     "bytes_sent",
     "bytes_received",
+    "cache_lookups",
+    "cache_hits",
+    "cache_bytes_saved",
 )
 
 

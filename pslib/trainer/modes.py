@@ -23,6 +23,7 @@ from pslib.trainer.geo import GeoCopy, GeoPace, GeoRows
 from pslib.trainer.jobs import Job
 from pslib.trainer.pace import AsyncPace, Pace
 from pslib.trainer.progress import Progress
+from pslib.trainer.row_cache import CachedRows
 from pslib.trainer.rows import RowSource, ServerRows
 from pslib.trainer.settings import TrainerSettings
 from pslib.trainer.ssp import SspPace
@@ -161,8 +162,13 @@ class TrainingMode:
         ahead = min(self._settings.staleness, every - 1)
         return Mode(rows, GeoPace(ahead, rows), ahead + 1)
 
-    def _server_rows(self) -> ServerRows:
-        return ServerRows(self._client, self._table, self._settings.wire)
+    def _server_rows(self) -> RowSource:
+        settings = self._settings
+        rows = ServerRows(self._client, self._table, settings.wire)
+        if settings.cache.age_batches == 0:
+            return rows
+        counters = self._progress.cache
+        return CachedRows(rows, self._table, settings.cache, settings.wire, counters, self._trainers)
 
     @property
     def _trainers(self) -> int:

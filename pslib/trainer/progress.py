@@ -17,6 +17,19 @@ STALENESS_BINS = 33
 """Batches of staleness 0, 1, ... 31, and of more."""
 
 
+class CacheCounters:
+    """What a trainer's cache of rows has saved; counted by the puller, read by the endpoint's thread."""
+
+    def __init__(self) -> None:
+        self.lookups = self.hits = self.bytes_saved = 0
+
+    def looked_up(self, lookups: int, hits: int, bytes_saved: int) -> None:
+        """Count one batch."""
+        self.lookups += lookups
+        self.hits += hits
+        self.bytes_saved += bytes_saved
+
+
 class Progress:
     """What a trainer has done so far; written by the compute thread, read by the endpoint's thread."""
 
@@ -31,6 +44,7 @@ class Progress:
         self.staleness_max = 0
         self.staleness_counts = [0] * STALENESS_BINS
         self.lead_max = 0
+        self.cache = CacheCounters()
         self.streams: set[int] = set()
         """Leases that this trainer holds; how far they are is read from the session."""
 
@@ -92,5 +106,8 @@ class Progress:
                 "updates_sent": sent[1],
                 "bytes_sent": endpoint.bytes_sent,
                 "bytes_received": endpoint.bytes_received,
+                "cache_lookups": self.cache.lookups,
+                "cache_hits": self.cache.hits,
+                "cache_bytes_saved": self.cache.bytes_saved,
                 "streams": streams,
             }

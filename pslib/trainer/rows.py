@@ -117,9 +117,13 @@ class ServerRows:
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
         """Rows and all dense parameters."""
+        return self.pull_keys(batch.keys, moment)
+
+    def pull_keys(self, keys: NDArray[np.uint64], moment: Moment) -> PendingRows:
+        """As `pull`, for some of the keys of a batch."""
         name = self._table.name
         pending = self._client.pull(
-            {name: batch.keys},
+            {name: keys},
             step=moment.step,
             time_s=moment.time_s,
             rows_as=self._wire.rows,

@@ -13,10 +13,12 @@ from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.model import TrainableModel
 from pslib.wire_format import FLOAT32, WireFormat
 
-__all__ = ["CONSISTENCIES", "TrainerSettings", "table_of"]
+__all__ = ["CONSISTENCIES", "NO_CACHE", "CacheSettings", "TrainerSettings", "table_of"]
 
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
 """How trainers keep together; see `pslib.trainer.modes`."""
+CACHED = ("async", "ssp")
+"""Those in which a trainer may keep rows: sync would no longer be repeatable, geo keeps a copy anyway."""
 
 STALENESS_MAX = 1024
 """Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
@@ -28,6 +30,10 @@ LEASE_ROWS_MAX = 1 << 32
 """A lease may be all of the data: then one trainer has it."""
 COMPUTE_THREADS_MAX = 256
 """More than one process can feed: a batch is cut into far fewer parts."""
+CACHE_AGE_MAX = 1 << 16
+"""Far beyond any staleness that a model would learn with."""
+CACHE_ROWS_MAX = 1 << 28
+"""Of 17 floats they would take 86 GB."""
 MAINTAIN_EVERY_MAX = 1 << 31
 """More batches than anybody trains: what is to never happen is 0."""
 GEO_EVERY_MAX = 1 << 16
@@ -36,6 +42,43 @@ GEO_ROWS_MAX = 1 << 30
 """Of a copy in one trainer; far above its memory."""
 DAMPING_MAX = 1000.0
 """A step of staleness 1 would already count a thousandth."""
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """Rows that a trainer keeps, so that it need not pull them for every batch that has them.
+
+    Attributes
+    ----------
+    age_batches : int
+        For how many batches a row is served after it was pulled, or after this trainer's own gradients were
+        written back into it; 0 keeps nothing, so every pull sees what servers have.
+    rows : int
+        How many, at most; each takes 16 bytes a float and some 50 more.
+
+    Raises
+    ------
+    ConfigurationError
+        When a number is out of range.
+    """
+
+    age_batches: int = 0
+    rows: int = 1 << 18
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"cache.{name}: expected a whole number in {low}..{high}, got {value!r}"
+            for name, value, low, high in (
+                ("age_batches", self.age_batches, 0, CACHE_AGE_MAX),
+                ("rows", self.rows, 1, CACHE_ROWS_MAX),
+            )
+            if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high
+        ]
+        if problems:
+            raise ConfigurationError(*problems)
+
+
+NO_CACHE = CacheSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +99,7 @@ class TrainerSettings:
     lease_rows: int | None = None
     maintain_every_batches: int = 0
     wire: WireFormat = FLOAT32
+    cache: CacheSettings = NO_CACHE
     compute_threads: int | None = None
     consistency: str = "async"
     ssp_bound: int = 8
@@ -115,6 +159,8 @@ class TrainerSettings:
         if self.consistency not in CONSISTENCIES:
             expected = ", ".join(CONSISTENCIES)
             problems.append(f"consistency: expected one of {expected}, got {self.consistency!r}")
+        elif self.cache.age_batches and self.consistency not in CACHED:
+            problems.append(f"cache: it is for {' and '.join(CACHED)}, got consistency {self.consistency!r}")
         if not isinstance(self.schedule, Schedule):
             problems.append(f"schedule: expected one of pslib.schedules, got {self.schedule!r}")
         elif not isinstance(self.damping, Real) or not 0 <= self.damping <= DAMPING_MAX:

@@ -33,7 +33,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
-from pslib.trainer.settings import TrainerSettings, table_of
+from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, table_of
 from pslib.trainer.steps import LeasePlan
 from pslib.wire_format import FLOAT32, WireFormat
 
@@ -74,6 +74,8 @@ class Trainer:
         trained batches passes a multiple of this; 0: never.
     wire : WireFormat
         In which types rows, gradients and dense parameters travel, and how often the last are pulled.
+    cache : CacheSettings
+        Rows that are kept for a few batches instead of being pulled for each; none by default.
     compute_threads : int or None
         Threads that compute a batch; the result does not depend on it. None: as many as this trainer has
         cores.
@@ -113,6 +115,7 @@ class Trainer:
         table: TableSpec | None = None,
         maintain_every_batches: int = 0,
         wire: WireFormat = FLOAT32,
+        cache: CacheSettings = NO_CACHE,
         compute_threads: int | None = None,
         consistency: str = "async",
         ssp_bound: int = 8,
@@ -132,6 +135,7 @@ class Trainer:
             lease_rows=lease_rows,
             maintain_every_batches=maintain_every_batches,
             wire=wire,
+            cache=cache,
             compute_threads=compute_threads,
             consistency=consistency,
             ssp_bound=ssp_bound,
