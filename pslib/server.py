@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -28,6 +27,8 @@ __all__ = ["Server", "run_server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
+IO_THREADS = 2
+"""One alone would let a short request wait while it copies a long one from another connection."""
 
 
 FILE_WORKS_KEPT = 8
@@ -153,7 +154,8 @@ class Server:
         codec = Codec(cluster_id)
         self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
         self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address)
-        self._finished: deque[tuple[Job, int, Any]] = deque()
+        self._lock = threading.Lock()
+        """For the link and the session: the receiving thread asks, shard threads answer."""
         self._streams_done_below = 0
         self._stopped = False
         self._failure: BaseException | None = None
@@ -225,21 +227,34 @@ class Server:
         self._link.wake()
 
     def _turn(self, patience_s: float = TURN_S) -> None:
-        for peer, frames in self._link.poll(patience_s):
-            job = self._session.receive(peer, frames)
-            if job:
-                for index in job.shards:
-                    self._threads[index].put(job)
-        self._session.tick(self._clock.now_s())
-        while self._finished:
-            self._session.complete(*self._finished.popleft())
+        """Hand to the shard threads what has come; they answer it themselves."""
+        with self._lock:
+            came = self._link.receive()
+        if not came:
+            self._link.wait(patience_s)
+            with self._lock:
+                came = self._link.receive()
+        for peer, frames in came:
+            with self._lock:
+                job = self._session.receive(peer, frames)
+            for index in job.shards if job else ():
+                self._threads[index].put(job)
+        with self._lock:
+            self._session.tick(self._clock.now_s())
+            self._send_all()
+
+    def _done(self, job: Job, shard_index: int, result: Any) -> None:
+        """A shard thread is done with a job; the last one sends the answer: nobody has to be woken for it."""
+        with self._lock:
+            self._session.complete(job, shard_index, result)
+            self._send_all()
+            if self._link.ready():  # sending may have taken notice of a message for which `wait` then sleeps
+                self._link.wake()
+
+    def _send_all(self) -> None:
         replies, self._session.outbox = self._session.outbox, []
         for reply in replies:
             self._link.send(reply.peer, reply.frames)
-
-    def _done(self, job: Job, shard_index: int, result: Any) -> None:
-        self._finished.append((job, shard_index, result))
-        self._link.wake()
 
     def _progress(self) -> dict[str, Any]:
         """Counters for the heartbeat; also passes on which streams are over."""
@@ -266,7 +281,7 @@ def run_server(
     coordinator: str, cluster_id: str, listen: str, insecure_network: bool = False, keys: Keys | None = None
 ) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed)."""
-    transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
+    transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
     try:
         return Server(transport, coordinator, cluster_id, listen, SystemClock()).run()
     finally:

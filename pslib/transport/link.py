@@ -69,7 +69,7 @@ class ClientLink(Protocol):
 
 
 class ServerLink(Protocol):
-    """Listens at one address; all calls but `wake` come from one thread."""
+    """Listens at one address; `send`, `receive`, `wait` and `wake` are called as those of a `ClientLink`."""
 
     @property
     def address(self) -> str:
@@ -81,11 +81,23 @@ class ServerLink(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
-        """Messages that have come, with the identity of their sender: a `Peer` where there are keys."""
+        """Wait, then receive: all that a link needs whose messages one thread takes and answers."""
+        ...
+
+    def receive(self) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that are here, with the identity of their sender: a `Peer` where there are keys."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether something is here to receive."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something comes, for `wake`, or for the timeout."""
         ...
 
     def wake(self) -> None:
-        """End a `poll` in another thread at once."""
+        """End a `wait` in another thread at once, or the next one."""
         ...
 
     def close(self) -> None:

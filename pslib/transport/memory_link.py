@@ -107,11 +107,23 @@ class MemoryServerLink:
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
         """Requests that have come; waits for one."""
-        self.mailbox.wait(timeout_s)
+        self.wait(timeout_s)
+        return self.receive()
+
+    def receive(self) -> list[tuple[bytes, list[Buffer]]]:
+        """Requests that have come."""
         return self.mailbox.take()
 
+    def ready(self) -> bool:
+        """Whether a request is here."""
+        return self.mailbox.full()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for a request, for `wake`, or for the timeout."""
+        self.mailbox.wait(timeout_s)
+
     def wake(self) -> None:
-        """End a poll in another thread."""
+        """End a wait in another thread."""
         self.mailbox.wake()
 
     def close(self) -> None:

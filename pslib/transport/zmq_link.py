@@ -255,10 +255,13 @@ class ZmqServerLink(_Router):
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that have come; waits for one."""
-        came = self._receive()
-        if not came:
+        if not self.ready():
             self.wait(timeout_s)
-            came = self._receive()
+        return self.receive()
+
+    def receive(self) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that have come."""
+        came = self._receive()
         if self._monitor is not None:
             self._monitor.count_failures(self.address)
         return came
