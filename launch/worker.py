@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
     _tell("started", str(os.getpid()))
     _set_threads(options.role)
-    if options.role == "trainer":
+    if options.role != "coordinator":
         _keep_memory()
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
         "coordinator": _coordinator,

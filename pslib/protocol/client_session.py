@@ -263,6 +263,9 @@ class ClientSession:
 
         for name, some in places.items():
             keys = keys_of(call, name, some)
+            if servers == 1 and keys.size:  # nothing to sort
+                part_of(0).places[name] = some
+                continue
             order, starts = group_by_owner(keys, bits, self._owners[: self.map.partitions], servers)
             for server in np.flatnonzero(np.diff(starts)).tolist():
                 chosen = order[starts[server] : starts[server + 1]]
