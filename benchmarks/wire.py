@@ -1,8 +1,20 @@
-"""Pull and push through real sockets between processes: rows/s of large requests, latency of small ones.
+"""Pull and push through real sockets between processes, beside bare ZeroMQ; latency of small pulls.
 
-``python benchmarks/wire.py [--servers N] [--shard-threads K] [--rounds R] [--json FILE]`` starts a
-coordinator and servers as processes of their own and is the one client itself. Each figure is the median over
-rounds that take turns, so that a slow moment of the machine hits all of them alike.
+``python benchmarks/wire.py [--quick] [--rounds R] [--rows N] [--json FILE] [--chart FILE]``
+
+A coordinator, one server and a bare ZeroMQ server (ROUTER, tcp, the same sizes of messages, nothing done with
+them) are processes of their own; this one is the client of both.
+
+Large requests: pslib and bare ZeroMQ take turns in random order, each figure is a median over rounds, and the
+share is pslib's rate over the bare one's of the same run. ``pull`` takes 106,496 Zipf(1.05) keys as they are
+drawn, ``pull_distinct`` and ``push_distinct`` as many distinct ones.
+
+Small pulls: the time of a pull of 1, 10 and 100 keys on an idle server, and of 100 keys while another process
+pushes 106,496 keys at full rate; the same of the bare server while another process floods it; and the time of
+one slice (8,192 rows pushed on a shard of this process).
+
+Shard threads: one client with four large requests on the way, servers with 1, 2, 4, ... threads; and shards
+alone, threads of this process.
 """
 
 from __future__ import annotations
@@ -12,147 +24,290 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from wire_processes import DIM, SCATTER, TABLES, Bare, bare_server, cluster, joined, make_rows, pusher
 
+from cython_ext.selection import split_keys
 from pslib.client import Client
-from pslib.clock import SystemClock
-from pslib.config import ClusterConfig
-from pslib.optimizers import RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
-from pslib.transport import ZmqTransport
+from pslib.protocol.client_session import PushName
+from pslib.protocol.messages import Push, Setup
+from pslib.shard import Shard
+from pslib.shard_serving import SLICE_ROWS
 
-DIM = 16
-KEYS = 10_000_000
-REQUESTS = (13_312, 106_496)
+KEYS = 106_496  # 4,096 examples of 26 fields
 SMALL = (1, 10, 100)
+SMALL_ROWS = 1_000_000
+"""Small pulls ask for rows that every size of table here has."""
+STREAM = (1 << 63) + 1
+
+Begin = Callable[[], Callable[[], object]]
+"""Sends a request; what it returns waits for the answer."""
 
 
-@contextmanager
-def cluster(servers: int, shard_threads: int) -> Iterator[tuple[str, str]]:
-    """Processes of a cluster; gives address and cluster id."""
-    config = ClusterConfig(servers=servers, trainers=1, shard_threads=shard_threads)
-    cluster_id = f"bench-{os.getpid()}"
-    worker = [sys.executable, "-m", "launch.worker"]
-    listen = ["--cluster-id", cluster_id, "--listen", "tcp://127.0.0.1:0"]
-    coordinator = subprocess.Popen(
-        [*worker, "coordinator", *listen, "--config", json.dumps(config.to_dict())],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    processes = [coordinator]
-    try:
-        assert coordinator.stdout is not None
-        lines = iter(coordinator.stdout.readline, "")
-        address = next(line.split()[1] for line in lines if line.startswith("pslib-listening"))
-        for _ in range(servers):
-            command = [*worker, "server", *listen, "--coordinator", address]
-            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        yield address, cluster_id
-        for process in processes[1:]:
-            process.wait(20)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+def zipf_numbers(rng: np.random.Generator, rows: int, count: int) -> np.ndarray:
+    """Numbers of rows, Zipf(1.05), with repeats."""
+    found = np.empty(0, np.int64)
+    while found.size < count:
+        drawn = rng.zipf(1.05, 4 * count)
+        found = np.concatenate([found, drawn[drawn <= rows] - 1])
+    return found[:count]
 
 
-def zipf_keys(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Distinct keys of a Zipf(1.05) draw, as a trainer would ask for them."""
-    ranks = rng.zipf(1.05, 4 * count)
-    ranks = ranks[ranks <= KEYS]
-    return np.unique(ranks[:count].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+def zipf_keys(rng: np.random.Generator, rows: int, count: int, distinct: bool) -> np.ndarray:
+    """So many Zipf(1.05) keys, as they are drawn, or distinct in the order in which they first came."""
+    size = count
+    while True:
+        numbers = zipf_numbers(rng, rows, size)
+        if distinct:
+            _values, first = np.unique(numbers, return_index=True)
+            numbers = numbers[np.sort(first)]
+        if numbers.size >= count:
+            return numbers[:count].astype(np.uint64) * SCATTER
+        size *= 2
 
 
-def uniform_keys(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Distinct uniform keys."""
-    return np.unique(rng.integers(0, KEYS, count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+def requests(client: Client, bare: Bare, rng: np.random.Generator, rows: int) -> dict[str, Begin]:
+    """Large requests, each of KEYS rows; pslib's and the bare one of the same sizes."""
+    drawn = [zipf_keys(rng, rows, KEYS, distinct=False) for _ in range(4)]
+    distinct = [zipf_keys(rng, rows, KEYS, distinct=True) for _ in range(4)]
+    gradients = np.full((KEYS, DIM), 0.01, np.float32)
+    number = iter(range(1 << 60))
+    turn = iter(range(1 << 60))
+
+    def pull(batches: list[np.ndarray]) -> Begin:
+        return lambda: client.pull({"rows": batches[next(turn) % 4]}).wait
+
+    def push() -> Callable[[], object]:
+        pushed = {"rows": (distinct[next(turn) % 4], gradients)}
+        return client.push(pushed, name=PushName(STREAM, next(number))).wait
+
+    return {
+        "pull": pull(drawn),
+        "pull_distinct": pull(distinct),
+        "push_distinct": push,
+        "bare_pull": lambda: bare.begin_pull(drawn[next(turn) % 4]),
+        "bare_push": lambda: bare.begin_push(distinct[next(turn) % 4], gradients),
+    }
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+def seconds_each(begin: Begin, count: int, in_flight: int) -> float:
+    """Seconds a request when always so many are on their way."""
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    waits = [begin() for _ in range(in_flight)]
+    for _ in range(count - in_flight):
+        waits.pop(0)()
+        waits.append(begin())
+    for wait in waits:
+        wait()
+    return (time.perf_counter() - start) / count
 
 
-def make_rows(client: Client) -> None:
-    """Make every row, so that what follows finds it."""
-    client.setup([TableSpec("rows", (PartSpec("v", DIM, RowwiseAdagrad()),))])
-    for start in range(0, KEYS, 500_000):
-        keys = np.arange(start, start + 500_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        client.push({"rows": (keys, np.ones((keys.size, DIM), np.float32))}).wait()
-
-
-def large_requests(client: Client, rng: np.random.Generator) -> dict[str, tuple[Callable[[], object], int]]:
-    """By figure: a request, and how many rows it moves."""
-    cases: dict[str, tuple[Callable[[], object], int]] = {}
-    for kind, draw in (("uniform", uniform_keys), ("zipf", zipf_keys)):
-        for count in REQUESTS:
-            keys = draw(rng, count)
-            gradients = np.full((keys.size, DIM), 0.01, np.float32)
-
-            def pull(keys: np.ndarray = keys) -> object:
-                return client.pull({"rows": keys}).wait()
-
-            def push(keys: np.ndarray = keys, gradients: np.ndarray = gradients) -> object:
-                return client.push({"rows": (keys, gradients)}).wait()
-
-            cases[f"pull_{kind}_{count}_mrows_s"] = (pull, keys.size)
-            cases[f"push_{kind}_{count}_mrows_s"] = (push, keys.size)
-    return cases
-
-
-def measure(client: Client, rounds: int) -> dict[str, float]:
-    """All figures: million rows/s, and microseconds."""
+def large(client: Client, bare: Bare, rows: int, rounds: int) -> dict[str, Any]:
+    """Million rows a second of each kind of request, and pslib's share of the bare rate."""
     rng = np.random.default_rng(1)
-    make_rows(client)
-    cases = large_requests(client, rng)
-    samples: dict[str, list[float]] = {name: [] for name in cases}
-    small: dict[int, list[float]] = {count: [] for count in SMALL}
+    cases = requests(client, bare, rng, rows)
+    spent: dict[tuple[str, int], list[float]] = {(name, depth): [] for name in cases for depth in (1, 2)}
     for _ in range(rounds):
-        for name, (work, _rows) in cases.items():
-            samples[name].append(timed(work))
-        for count in SMALL:
-            keys = uniform_keys(rng, count)
-            small[count] += [timed(lambda keys=keys: client.pull({"rows": keys}).wait()) for _ in range(10)]
-    figures = {name: cases[name][1] / statistics.median(each) / 1e6 for name, each in samples.items()}
-    for count, seconds in small.items():
-        figures[f"pull_{count}_keys_p50_us"] = float(np.percentile(seconds, 50)) * 1e6
-        figures[f"pull_{count}_keys_p99_us"] = float(np.percentile(seconds, 99)) * 1e6
+        for name, depth in rng.permutation(np.array(list(spent), object)):
+            spent[name, depth].append(seconds_each(cases[name], 6, depth))
+    rates = {key: KEYS / statistics.median(each) / 1e6 for key, each in spent.items()}
+    figures: dict[str, Any] = {}
+    for (name, depth), rate in rates.items():
+        where = figures.setdefault(f"{depth}_on_the_way", {})
+        where[f"{name}_mrows_s"] = rate
+        if not name.startswith("bare"):
+            where[f"{name}_of_bare"] = rate / rates["bare_" + name.partition("_")[0], depth]
     return figures
+
+
+def small_pulls(
+    begin: Callable[[np.ndarray], Callable[[], object]], count: int, times: int
+) -> dict[str, float]:
+    """Microseconds of pulls of so many keys, one after the other."""
+    rng, spent = np.random.default_rng(2), []
+    for _ in range(times):
+        keys = rng.integers(0, SMALL_ROWS, count).astype(np.uint64) * SCATTER
+        start = time.perf_counter()
+        begin(keys)()
+        spent.append(time.perf_counter() - start)
+    return {f"p{p}_us": float(np.percentile(spent, p)) * 1e6 for p in (50, 99)}
+
+
+def slice_us(rows: int) -> dict[str, float]:
+    """Microseconds in which a shard of this process pushes, and pulls, one slice; medians."""
+    shard = Shard(12, 64)
+    shard.own(np.arange(4096 + 64))
+    tables = {"tables": [spec.to_dict() for spec in TABLES]}
+    shard.setup(Setup(tables, 0, {}, np.empty(0, np.float32)))
+    store, rng = shard.stores["rows"], np.random.default_rng(3)
+    for start in range(0, rows, 500_000):
+        keys = np.arange(start, min(start + 500_000, rows), dtype=np.uint64) * SCATTER
+        store.push(keys, np.ones((keys.size, DIM), np.float32))
+    gradients, out = np.full((SLICE_ROWS, DIM), 0.01, np.float32), np.empty((SLICE_ROWS, DIM), np.float32)
+    pushed, pulled = [], []
+    for number in range(200):
+        keys = rng.choice(rows, SLICE_ROWS, replace=False, shuffle=False).astype(np.uint64) * SCATTER
+        nothing = np.empty(0, np.uint32), np.empty(0, np.float32)
+        push = Push(1, number, 0, number, 0, {"rows": keys}, {"rows": gradients}, *nothing)
+        start_s = time.perf_counter()
+        shard.push(push)
+        middle_s = time.perf_counter()
+        store.pull(keys, out)
+        pushed.append(middle_s - start_s)
+        pulled.append(time.perf_counter() - middle_s)
+    return {"push_us": statistics.median(pushed) * 1e6, "pull_us": statistics.median(pulled) * 1e6}
+
+
+def latency(client: Client, bare: Bare, cluster: tuple[str, str], rows: int, times: int) -> dict[str, Any]:
+    """Small pulls on an idle server, and while another process pushes; the same of bare ZeroMQ."""
+
+    def begin(keys: np.ndarray) -> Callable[[], object]:
+        return client.pull({"rows": keys}).wait
+
+    report: dict[str, Any] = {"slice": slice_us(min(rows, 3_000_000))}
+    for name, asked, where in (
+        ("pslib", begin, cluster),
+        ("bare", bare.begin_pull, (bare.address, "")),
+    ):
+        figures: dict[str, Any] = {str(count): small_pulls(asked, count, times) for count in SMALL}
+        with pusher(name, *where, rows, KEYS, in_flight=2) as rate:
+            small_pulls(asked, 100, times // 10)
+            figures["100_pushing"] = small_pulls(asked, 100, times)
+        figures["pusher_mrows_s"] = rate[0]
+        report[name] = figures
+    bound_us = report["pslib"]["100"]["p50_us"] + report["slice"]["push_us"]
+    report["p99_pushing_of_bound"] = report["pslib"]["100_pushing"]["p99_us"] / bound_us
+    return report
+
+
+# --- shard threads -----------------------------------------------------------------------------------------
+
+
+def shards_alone(threads: int, rows: int) -> dict[str, float]:
+    """Million rows a second that shard threads of this process push and pull, without a wire."""
+    shards = [Shard(12, 64, index, threads) for index in range(threads)]
+    for shard in shards:
+        shard.own(np.arange(4096 + 64))
+        shard.setup(Setup({"tables": [spec.to_dict() for spec in TABLES]}, 0, {}, np.empty(0, np.float32)))
+    owner = (np.arange(4096) % threads).astype(np.uint16)
+    gradients, rng, spent = np.full((KEYS, DIM), 0.01, np.float32), np.random.default_rng(5), {}
+    for number, keys in enumerate(np.array_split(np.arange(rows, dtype=np.uint64) * SCATTER, 20)):
+        grouped, _order, starts = split_keys(keys, 12, owner, threads)
+        for index, shard in enumerate(shards):
+            mine = grouped[starts[index] : starts[index + 1]]
+            shard.stores["rows"].push(mine, np.ones((mine.size, DIM), np.float32), salt=number)
+    with ThreadPoolExecutor(threads) as pool:
+        for what in ("push", "pull"):
+            seconds = []
+            for _ in range(40):
+                keys = rng.choice(rows, KEYS, replace=False, shuffle=False).astype(np.uint64) * SCATTER
+                grouped, _order, starts = split_keys(keys, 12, owner, threads)
+
+                def work(index: int, what: str = what, grouped: Any = grouped, starts: Any = starts) -> None:
+                    mine, store = slice(starts[index], starts[index + 1]), shards[index].stores["rows"]
+                    if what == "push":
+                        store.push(grouped[mine], gradients[mine])
+                    else:
+                        store.pull(grouped[mine], gradients[mine].copy())
+
+                start = time.perf_counter()
+                list(pool.map(work, range(threads)))
+                seconds.append(time.perf_counter() - start)
+            spent[f"{what}_mrows_s"] = KEYS / statistics.median(seconds) / 1e6
+    return spent
+
+
+def shard_curve(rows: int, rounds: int) -> dict[str, Any]:
+    """Servers with 1, 2, 4, ... shard threads, up to the cores: pulls and pushes with four on the way."""
+    curve: dict[str, Any] = {}
+    rng = np.random.default_rng(4)
+    gradients = np.full((KEYS, DIM), 0.01, np.float32)
+    batches = [rng.choice(rows, KEYS, replace=False).astype(np.uint64) * SCATTER for _ in range(4)]
+    for threads in (1, 2, 4, 8):
+        if threads > max(2, os.cpu_count() or 1):
+            break
+        with cluster(1, threads) as (address, cluster_id, _pids), joined(address, cluster_id) as client:
+            make_rows(client, rows)
+            number = iter(range(1 << 60))
+
+            def push(client: Client = client, number: Any = number) -> Callable[[], object]:
+                n = next(number)
+                return client.push({"rows": (batches[n % 4], gradients)}, name=PushName(STREAM, n)).wait
+
+            def pull(client: Client = client, number: Any = number) -> Callable[[], object]:
+                return client.pull({"rows": batches[next(number) % 4]}).wait
+
+            spent: dict[str, list[float]] = {"pull": [], "push": []}
+            for _ in range(rounds):
+                for name, begin in (("pull", pull), ("push", push)):
+                    spent[name].append(seconds_each(begin, 8, 4))
+        wire = {f"{name}_mrows_s": KEYS / statistics.median(each) / 1e6 for name, each in spent.items()}
+        curve[str(threads)] = {"wire": wire, "alone": shards_alone(threads, rows)}
+    return curve
+
+
+def draw(curve: dict[str, Any], path: Path) -> None:
+    """Rows a second by shard threads."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    threads = [int(count) for count in curve]
+    for where, style in (("wire", "-o"), ("alone", "--s")):
+        for what, colour in (("pull", "tab:blue"), ("push", "tab:orange")):
+            rates = [curve[str(count)][where][f"{what}_mrows_s"] for count in threads]
+            said = "through sockets" if where == "wire" else "shards alone"
+            axes.plot(threads, rates, style, color=colour, label=f"{what}, {said}")
+    axes.set(xlabel="shard threads of one server", ylabel="million rows/s", xticks=threads)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--servers", type=int, default=1)
-    parser.add_argument("--shard-threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--json", default=None)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: to see that it runs")
+    parser.add_argument("--only", choices=("large", "latency", "shards"), help="one part")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path, help="a picture of the shard threads")
     options = parser.parse_args()
-    with cluster(options.servers, options.shard_threads) as (address, cluster_id):
-        client = Client(ZmqTransport(), address, cluster_id, SystemClock())
-        try:
-            figures = measure(client, options.rounds)
-        finally:
-            client.close()
-    report = {
-        "servers": options.servers,
-        "shard_threads": options.shard_threads,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "figures": {name: round(value, 2) for name, value in figures.items()},
-    }
+    rows, rounds = (1_000_000, 3) if options.quick else (options.rows, options.rounds)
+    report: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "rows": rows}
+    if options.only != "shards":
+        with (
+            cluster(1, 1) as (address, cluster_id, _pids),
+            joined(address, cluster_id) as client,
+            bare_server() as bare,
+        ):
+            make_rows(client, rows)
+            if options.only != "latency":
+                report["large"] = large(client, bare, rows, rounds)
+            if options.only != "large":
+                report["latency"] = latency(client, bare, (address, cluster_id), rows, 50 * rounds)
+    if options.only in (None, "shards"):
+        report["shard_threads"] = shard_curve(min(rows, 3_000_000), rounds)
+        if options.chart:
+            draw(report["shard_threads"], options.chart)
+    text = json.dumps(rounded(report), indent=1)
+    print(text)
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
-    for name, value in report["figures"].items():
-        print(f"{name:36} {value:10.2f}")
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+def rounded(value: Any) -> Any:
+    """Numbers as one reads them."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return round(value, 3 if value < 100 else 0) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
