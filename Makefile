@@ -58,7 +58,7 @@ asan: $(VENV)/.made
 	cp -u setup.py pyproject.toml README.md $(ASAN)/
 	cp -ru pslib $(ASAN)/
 	cp -u $(wildcard cython_ext/*.py cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) $(ASAN)/cython_ext/
-	cp -u tests/__init__.py $(wildcard tests/definitions*.py) $(wildcard $(KERNEL_TESTS)) $(ASAN)/tests/
+	cp -u tests/__init__.py $(wildcard tests/definitions*.py) tests/store_rules.py $(wildcard $(KERNEL_TESTS)) $(ASAN)/tests/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 	    $(abspath $(BIN))/python -m pytest -p no:cacheprovider -m "not soak" $(wildcard $(KERNEL_TESTS))

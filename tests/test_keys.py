@@ -131,7 +131,7 @@ def test_a_key_needs_a_name_that_is_a_file_and_a_role_that_there_is(
     tmp_path: Path, name: str, role: str
 ) -> None:
     write_keys(tmp_path, MADE)
-    with pytest.raises(ConfigurationError, match="expected (a name of letters|one of server, trainer)"):
+    with pytest.raises(ConfigurationError, match=r"expected (a name of letters|one of server, trainer)"):
         add_key(tmp_path, name, role)
 
 
