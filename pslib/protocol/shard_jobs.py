@@ -26,7 +26,7 @@ from pslib.protocol.messages import (
 )
 from pslib.protocol.packed import PackedRows
 from pslib.shard import Shard
-from pslib.shard_serving import KeyShare, PushPart, Steps, finish
+from pslib.shard_serving import ROW_FLOATS, KeyShare, PushPart, Steps, finish
 
 __all__ = [
     "HELD",
@@ -86,6 +86,17 @@ class Job:
         """Keys of all its tables."""
         keys = getattr(self.message, "keys", None) or {}
         return sum(array.size for array in keys.values())
+
+    def is_short(self, rows: int) -> bool:
+        """Whether it is a pull or push of at most so many rows that waits for nobody.
+
+        16 dense parameters count as one row.
+        """
+        message = self.message
+        if not isinstance(message, Pull | Push) or (isinstance(message, Push) and message.sync):
+            return False
+        dense = message.dense if isinstance(message, Push) else self.dense.vector
+        return self.key_count + dense.size // ROW_FLOATS <= rows
 
 
 def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
