@@ -21,8 +21,9 @@ __all__ = ["Joined", "MemberHandle", "join"]
 
 log = logging.getLogger("pslib")
 ASK_AGAIN_S = 0.02
-ASK_AGAIN_MAX_S = 0.25
-"""Hundreds of processes that wait for a slow one are a few hundred small messages a second."""
+ASK_AGAIN_MAX_S = 1.0
+"""Hundreds of processes that wait for a slow one are a few hundred small messages a second, and a machine on which
+they start has other things to do."""
 
 
 @dataclass(frozen=True, slots=True)

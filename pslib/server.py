@@ -96,24 +96,25 @@ class _ShardThread:
         self._files = _FileWork()
         self._turns = ShardTurns(shard, self._files)
         self._turn = threading.Lock()
-        self._given = self._ended = 0  # jobs; each counter has one thread that writes it
+        self._counting = threading.Lock()
+        self._given = self._taken = 0  # pieces of work, in and out of the queue
         self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
         self._thread.start()
 
     def put(self, work: Job | Work) -> None:
-        """Queue some work; jobs come from the receiving thread alone."""
-        if isinstance(work, Job):
+        """Queue some work."""
+        with self._counting:
             self._given += 1
         self._work.put(work)
 
     def serve_now(self, job: Job) -> tuple[Any] | None:
-        """The outcome of a job, when no other waits or is on its way; None: it has not been touched."""
-        if self._given != self._ended or not self._turn.acquire(blocking=False):
+        """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
+        if self._given != self._taken or not self._turn.acquire(blocking=False):
             return None
         try:
-            return (run_on_shard(self.shard, job, self._files),)
+            return None if self._turns else (run_on_shard(self.shard, job, self._files),)
         finally:
             self._turn.release()
 
@@ -128,7 +129,6 @@ class _ShardThread:
             while self._take():
                 with self._turn:
                     over = self._turns.turn()
-                self._ended += len(over)
                 for job, result in over:
                     self._done(job, self.shard.index, result)
         except BaseException as error:  # nobody would answer requests for these partitions any more
@@ -144,6 +144,7 @@ class _ShardThread:
                 self._ending = True
             else:
                 self._turns.put(work)
+                self._taken += 1
         return True
 
     def refresh_stats(self, _shard: Shard) -> None:

@@ -153,7 +153,7 @@ class CoordinatorSession:
         if isinstance(member, str):
             return Failure("configuration", member)
         missing = self.members.missing(now_s, message.role)
-        version, addresses, owners = self._map(0)
+        version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         config = self.config.to_dict()
         return Registered(member.rank, not missing, missing, config, version, addresses, owners)
 
