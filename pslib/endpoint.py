@@ -315,7 +315,7 @@ class Endpoint:
             self.fail(failure_error(message, peer))  # the peer could not even read what we sent
             return
         with self.lock:
-            ticket = self.requests.receive(request_id)
+            ticket = self.requests.receive(request_id, self.clock.now_s())
         if ticket is not None:
             self._answer(peer, ticket, message)
 

@@ -22,8 +22,14 @@ __all__ = ["Joined", "MemberHandle", "join"]
 log = logging.getLogger("pslib")
 ASK_AGAIN_S = 0.02
 ASK_AGAIN_MAX_S = 1.0
-"""Hundreds of processes that wait for a slow one are a few hundred small messages a second, and a machine on which
-they start has other things to do."""
+"""Hundreds of processes that wait for a slow one are a few hundred small messages a second, and a machine on
+which they start has other things to do."""
+
+
+HEARTBEATS_A_PAUSE = 100
+SLOWER_MAX = 2.0
+"""More members than that beat more rarely, so that the coordinator hears 100 a second; half as often at
+most, since three must fit the silence after which a member counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,13 @@ class MemberHandle:
         self.streams_done_below = 0
         self.order = "go"
         self.reason = ""
+        self.forsaken = False
         self.progress: Callable[[], dict[str, Any]] = dict
         self.on_map: Callable[[PartitionMap], None] = lambda _map: None
         self.on_order: Callable[[], None] = lambda: None
         self._bits = 0
         self._next_s = 0.0
+        self._pause_s = 0.0
         self._heard_s = 0.0
         self._waiting = False
 
@@ -76,6 +84,10 @@ class MemberHandle:
         """Beat from now on; ``progress``, ``on_map`` and ``on_order`` must be set before."""
         self.rank, self.map_version = joined.rank, joined.map.version
         self._bits = joined.config.partition_bits
+        members = joined.config.servers + joined.config.trainers
+        self._pause_s = joined.config.timing.heartbeat_s * min(
+            max(members / HEARTBEATS_A_PAUSE, 1.0), SLOWER_MAX
+        )
         self._heard_s = self.endpoint.clock.now_s()
         self.endpoint.begin_heartbeats(self._turn)
 
@@ -86,6 +98,8 @@ class MemberHandle:
     def leave(self) -> None:
         """Say that all work is flushed, with the last counters; an unreachable coordinator is no error."""
         self.stop_heartbeats()
+        if self.forsaken:  # whoever fails must be missed, not let go in peace
+            return
         message = Leave(self.role, self.rank, self.incarnation, self.progress())
         try:
             self.endpoint.ask(self.coordinator, message, patience_s=3.0).wait()
@@ -98,6 +112,7 @@ class MemberHandle:
         now_s = self.endpoint.clock.now_s()
         silence_s = self.endpoint.timing.silence_s
         if now_s - self._heard_s > 2 * silence_s:
+            self.forsaken = True
             self._obey(
                 "fail",
                 f"the coordinator at {self.coordinator} has not answered for {now_s - self._heard_s:.0f} s",
@@ -106,7 +121,7 @@ class MemberHandle:
             return  # a trainer's endpoint takes no question after that; a server asks again in the next turn
         if now_s < self._next_s or self._waiting:
             return
-        self._next_s = now_s + self.endpoint.timing.heartbeat_s
+        self._next_s = now_s + self._pause_s
         message = Heartbeat(self.role, self.rank, self.incarnation, self.map_version, self.progress())
         self._waiting = True
         pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)

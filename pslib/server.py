@@ -73,15 +73,15 @@ class _FileWork:
 
 
 SHORT_ROWS = 1024
-"""Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes to hand
-them to another thread and their answer back."""
+"""Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
+to hand them to another thread and their answer back."""
 
 
 class _ShardThread:
     """Does jobs on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
 
-    While it has no job, the receiving thread does short ones itself (`serve_now`): two hand-overs between threads
-    cost more than a few rows. Whoever touches the shard holds ``_turn``.
+    While it has no job, the receiving thread does short ones itself (`serve_now`): two hand-overs between
+    threads cost more than a few rows. Whoever touches the shard holds ``_turn``.
     """
 
     def __init__(

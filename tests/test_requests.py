@@ -129,3 +129,27 @@ def test_many_requests_in_random_order_all_find_their_ticket() -> None:
     sent = _sent(table)
     answered = {table.receive(sent[place][1]) for place in order.permutation(len(sent))}
     assert answered - {None} == set(tickets)
+
+
+def test_a_peer_that_takes_long_is_given_longer_before_it_is_asked_again() -> None:
+    """Second copies would be more work for one that is slow because it has too much of it."""
+    table = _table()
+    table.start(0.0, "slow", Stats())
+    assert table.receive(100, now_s=0.9) is not None
+    table.start(1.0, "slow", Stats())
+    table.start(1.0, "other", Stats())
+    _sent(table)
+    table.tick(3.0)
+    assert [peer for peer, _id in _sent(table)] == ["other"]
+    table.tick(3.8)
+    assert [peer for peer, _id in _sent(table)] == ["slow"]
+
+
+def test_it_is_asked_again_within_a_sixth_of_its_patience_however_slow_it_was() -> None:
+    table = _table()
+    table.start(0.0, "slow", Stats())
+    assert table.receive(100, now_s=29.0) is not None
+    table.start(30.0, "slow", Stats())
+    _sent(table)
+    table.tick(35.0)
+    assert len(_sent(table)) == 1

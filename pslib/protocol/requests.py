@@ -19,6 +19,11 @@ from pslib.protocol.messages import Message, Reserve
 
 __all__ = ["Expired", "Outgoing", "RequestTable"]
 
+SLOW_FACTOR = 3.0
+"""A peer gets so many times what its answers take before it is asked again: second copies would be more work
+for one that is slow because it has too much of it. A lost request then waits as long, at most a sixth of its
+patience."""
+
 
 class Outgoing(NamedTuple):
     """An instruction to send frames to the peer at an address."""
@@ -47,6 +52,8 @@ class _Request:
     pause_s: float
     cost: int = 0
     """Bytes that count against the credit of its peer; 0: it needs none."""
+    sent_s: float = 0.0
+    """When it was sent for the first time."""
     attempts: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
     """Request ids of attempts for which the peer was, or is, asked for credit."""
@@ -81,6 +88,7 @@ class RequestTable:
         self._next_ticket = 1
         self._open: dict[int, _Request] = {}
         self._by_attempt: dict[int, _Request] = {}
+        self._took_s: dict[str, float] = {}
         self._by_wish: dict[int, tuple[_Request, int]] = {}
         self._now_s = 0.0
         self.unsent_bytes = 0
@@ -111,8 +119,11 @@ class RequestTable:
         """
         frames = self.codec.encode(self._next_id, message)  # before all else: see Raises
         patience_s = self.timing.request_s if patience_s is None else patience_s
+        pause_s = max(
+            self.timing.retry_s, min(SLOW_FACTOR * self._took_s.get(peer, 0.0), self.timing.request_s / 6)
+        )
         request = _Request(
-            self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, self.timing.retry_s
+            self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, pause_s
         )
         if answer_bytes is not None:
             request.cost = sum(map(len, frames)) + answer_bytes
@@ -134,8 +145,10 @@ class RequestTable:
         else:
             self._attempt(now_s, request, frames)
 
-    def receive(self, request_id: int) -> int | None:
+    def receive(self, request_id: int, now_s: float | None = None) -> int | None:
         """The ticket that an answer belongs to, which is over now; None for an answer that comes too late.
+
+        With ``now_s`` the peer's next requests are given the time that its answers take.
 
         Also None for a grant of credit: the request that it is for is sent now.
         """
@@ -143,6 +156,9 @@ class RequestTable:
         if request is None:
             self._granted(request_id)
             return None
+        if now_s is not None:
+            took_s, known_s = now_s - request.sent_s, self._took_s.get(request.peer, 0.0)
+            self._took_s[request.peer] = max(took_s, known_s + (took_s - known_s) / 8)
         self.cancel(request.ticket)
         return request.ticket
 
@@ -231,6 +247,7 @@ class RequestTable:
     def _sent(self, request: _Request, request_id: int, frames: list[Buffer]) -> None:
         if not request.attempts:
             self.unsent_bytes -= request.cost
+            request.sent_s = self._now_s
         request.attempts.append(request_id)
         self._by_attempt[request_id] = request
         self.outbox.append(Outgoing(request.peer, frames))
