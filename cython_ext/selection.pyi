@@ -3,6 +3,8 @@ from typing import Any
 from numpy import int32, int64, uint8, uint16, uint64
 from numpy.typing import NDArray
 
+__all__ = ["first_of_others", "gather_rows", "mark_partitions", "scatter_rows", "split_keys"]
+
 def first_of_others(
     keys: NDArray[uint64], partition_bits: int, owners: NDArray[uint16], owner: int
 ) -> int: ...

@@ -151,8 +151,9 @@ cdef extern from "eviction.h" nogil:
     int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
     PslibStatus pslib_table_push(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                  int row_class, const PslibRecord *record, int64_t *done)
-    PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
-                                    int row_class, const PslibRecord *record, float rate, int delta, int64_t *done)
+    PslibStatus pslib_table_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                    const float *gradients, int row_class, const PslibRecord *record,
+                                    float rate, int delta, int64_t *done)
     int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
     PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                    const float *state, int row_class, int64_t *done)
