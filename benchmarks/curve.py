@@ -1,8 +1,11 @@
 """What encryption costs: pull and push through real sockets, plain against CURVE, taking turns.
 
-``python benchmarks/curve.py [--rounds R] [--wire TYPE] [--quick] [--json FILE]`` starts two clusters of one server
-process each, one plain and one with keys, and is the one client of both. Each figure is the median over rounds in
-which plain and encrypted take turns; the ratio is the median of the rounds' own ratios.
+``python benchmarks/curve.py [--rounds R] [--wire TYPE] [--quick] [--json FILE]`` starts two clusters of one
+server process each, one plain and one with keys, and is the one client of both. Each figure is the median
+over rounds in which plain and encrypted take turns; the ratio is the median of the rounds' own ratios.
+``--training demo`` or ``--training headline`` compares whole runs of ``pslib train`` instead: the
+demonstration (2 servers, 2 trainers), or DeepFM with dim 16 and 400-400-400 (1 server, 1 trainer, batches of
+4,096).
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
+from launch.demo import demo_job
+from launch.yaml_text import write_yaml
 from pslib.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
+from pslib.data.generator import GeneratorConfig, generate
 from pslib.optimizers import RowwiseAdagrad
 from pslib.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport, read_keys
@@ -67,9 +73,7 @@ def server(keys: Path | None) -> Iterator[tuple[str, str]]:
 def client(keys: Path | None, rows: int) -> Iterator[Client]:
     """A client of a cluster of its own whose rows are made."""
     with server(keys) as (address, cluster_id):
-        transport = ZmqTransport(
-            keys=read_keys(keys / "trainer.keys") if keys else None
-        )
+        transport = ZmqTransport(keys=read_keys(keys / "trainer.keys") if keys else None)
         joined = Client(transport, address, cluster_id, SystemClock())
         joined.setup([TableSpec("rows", (PartSpec("v", DIM, RowwiseAdagrad()),))])
         for start in range(0, rows, 250_000):
@@ -122,24 +126,69 @@ def measure(clients: dict[str, Client], rows: int, rounds: int, wire: str) -> li
     return lines
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--wire", default="float32", help="type of rows and gradients on the wire")
-    parser.add_argument("--quick", action="store_true", help="few rounds, few rows")
-    parser.add_argument("--json", default=None)
-    options = parser.parse_args()
-    rounds, rows = (5, 200_000) if options.quick else (options.rounds, options.rows)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        keys = Path(folder) / "keys"
-        write_keys(keys, make_keys())
+def job(kind: str, folder: Path) -> Path:
+    """The job file of a training."""
+    plain = demo_job(str(folder), str(folder / "run"))
+    if kind == "headline":
+        plain["model"] = {"name": "deepfm", "dim": 16, "hidden": [400, 400, 400]}
+        plain["training"]["batch_rows"] = 4096
+        plain["cluster"] = {"servers": 1, "trainers": 1}
+    file = folder / "job.yaml"
+    file.write_text(write_yaml(plain), encoding="utf-8")
+    return file
+
+
+def trained(file: Path, keys: Path | None) -> float:
+    """Examples/s of one run."""
+    more = ["--keys", str(keys)] if keys else []
+    command = [sys.executable, "-m", "launch.cli", "train", str(file), "--overwrite", "--quiet", *more]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return float(json.loads((file.parent / "run" / "summary.json").read_text())["examples_per_s"])
+
+
+def compare_training(kind: str, folder: Path, keys: Path, rounds: int, rows: int) -> dict[str, float | str]:
+    """Examples/s, plain and encrypted, and the ratio: medians."""
+    generate(folder, GeneratorConfig(train_rows=rows, test_rows=1_000), overwrite=True)
+    file = job(kind, folder)
+    taken: dict[str, list[float]] = {"plain": [], "curve": []}
+    for turn in range(rounds):
+        for name in sorted(taken, reverse=turn % 2 == 0):
+            taken[name].append(trained(file, keys if name == "curve" else None))
+    ratios = [curve / plain for plain, curve in zip(taken["plain"], taken["curve"], strict=True)]
+    figures = {f"{name}_examples_s": round(statistics.median(each)) for name, each in taken.items()}
+    return {"training": kind, "rows": rows, **figures, "rate_kept": round(statistics.median(ratios), 2)}
+
+
+def compare_requests(keys: Path, rows: int, rounds: int, wire: str) -> list[dict[str, float | str]]:
+    """`measure` on two clusters."""
+    with ExitStack() as stack:
         clients = {
             name: stack.enter_context(client(place, rows))
             for name, place in (("plain", None), ("curve", keys))
         }
-        lines = measure(clients, rows, rounds, options.wire)
+        return measure(clients, rows, rounds, wire)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=None, help="default: 30, of whole trainings 3")
+    parser.add_argument("--rows", type=int, default=None, help="default: 2,000,000, of a training 300,000")
+    parser.add_argument("--wire", default="float32", help="type of rows and gradients on the wire")
+    parser.add_argument("--training", choices=("demo", "headline"))
+    parser.add_argument("--quick", action="store_true", help="few rounds, few rows")
+    parser.add_argument("--json", default=None)
+    options = parser.parse_args()
+    usual = (1, 40_000) if options.training and options.quick else (3, 300_000) if options.training else None
+    usual = usual or ((5, 200_000) if options.quick else (30, 2_000_000))
+    rounds, rows = options.rounds or usual[0], options.rows or usual[1]
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        write_keys(keys, make_keys())
+        if options.training:
+            lines = [compare_training(options.training, Path(folder), keys, rounds, rows)]
+        else:
+            lines = compare_requests(keys, rows, rounds, options.wire)
     report = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "wire": options.wire,
@@ -149,12 +198,9 @@ def main() -> None:
     }
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1), encoding="utf-8")
-    print("verb     keys   plain us   CURVE us   plain Mrows/s   CURVE Mrows/s   rate kept")
+    print("  ".join(f"{name:>16}" for name in lines[0]))
     for line in lines:
-        print(
-            f"{line['verb']} {line['keys']:8} {line['plain_us']:10} {line['curve_us']:10} "
-            f"{line['plain_mrows_s']:15} {line['curve_mrows_s']:15} {line['rate_kept']:11}"
-        )
+        print("  ".join(f"{value:>16}" for value in line.values()))
 
 
 if __name__ == "__main__":
