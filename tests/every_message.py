@@ -9,9 +9,9 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from pslib.protocol.fields import ArrayRule, Message
-from pslib.protocol.messages import ALL_MESSAGES
+from pslib.protocol.messages import ALL_MESSAGES, Pull
 
-__all__ = ["EXAMPLES", "example"]
+__all__ = ["EXAMPLES", "SEEDS", "example"]
 
 _PLAIN: Mapping[Any, Any] = {int: 3, str: "t", bool: True, float: 1.5}
 
@@ -39,3 +39,8 @@ def example(cls: type[Message], **changes: Any) -> Message:
 
 
 EXAMPLES: tuple[Message, ...] = tuple(example(ALL_MESSAGES[kind]) for kind in sorted(ALL_MESSAGES))
+
+_LARGE = Pull({"a": np.zeros(1025, np.uint64)}, np.arange(300, dtype=np.uint32))
+
+SEEDS: tuple[Message, ...] = (*EXAMPLES, _LARGE)
+"""What mutants are made of: large arrays travel in another way than small ones."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +30,8 @@ from pslib.protocol.messages import (
     Result,
     Stats,
 )
+from tests.every_message import SEEDS
+from tests.mutants import mutants
 
 CODEC = Codec("demo")
 U64 = st.integers(0, 2**64 - 1)
@@ -206,7 +205,7 @@ class TestDefinition:
             assert CODEC._reader.decode(frames) is not None  # type: ignore[union-attr]
 
     def test_they_take_and_refuse_the_same_bytes(self) -> None:
-        for frames in _mutants(20_000, seed=3):
+        for frames in mutants(CODEC, SEEDS, 20_000, seed=3):
             _check_reading(frames)
 
     @pytest.mark.parametrize("cluster", ["x" * 256, "\udc80"])
@@ -484,68 +483,3 @@ class TestWhatThisSideMayNotSend:
     def test_a_request_id_beyond_64_bits(self) -> None:
         with pytest.raises(LocalProtocolError):
             CODEC.encode(1 << 64, Stats())
-
-
-SEEDS_OF_MUTANTS: tuple[Message, ...] = (
-    PUSH,
-    Done(),
-    Failure("protocol", "no"),
-    Pull({"a": np.zeros(3, np.uint64), "b": np.zeros(0, np.uint64)}, np.arange(3, dtype=np.uint32)),
-    Pull({"a": np.zeros(1025, np.uint64)}, np.arange(3, dtype=np.uint32)),
-    ALL_MESSAGES["Adopt"](
-        1, 2, {"done_below": 0, "streams": [[1, 0, 0, [1]]]}, {"w": np.zeros((1, 2), np.float32)}, {}
-    ),  # type: ignore[call-arg]
-    ALL_MESSAGES["Heartbeat"]("server", 0, 1, 1, {"rows": 1}),  # type: ignore[call-arg]
-)
-
-
-def _mutants(count: int, seed: int) -> Iterator[list[bytearray]]:
-    """Frames of ``count`` messages with some bytes or frames changed."""
-    choice = random.Random(seed)
-    encoded = [[bytes(frame) for frame in CODEC.encode(5, message)] for message in SEEDS_OF_MUTANTS]
-    for _ in range(count):
-        frames = [bytearray(frame) for frame in choice.choice(encoded)]
-        for _ in range(choice.randint(1, 3)):
-            _mutate(choice, frames)
-        yield frames
-
-
-def _survivors(count: int, seed: int) -> int:
-    """How many of them still are messages; all others get the one error that they should."""
-    survived = 0
-    for frames in _mutants(count, seed):
-        with suppress(RemoteProtocolError):
-            CODEC.decode(frames)
-            survived += 1
-    return survived
-
-
-def _mutate(choice: random.Random, frames: list[bytearray]) -> None:
-    if not frames:
-        return
-    frame = frames[0] if choice.random() < 0.7 else choice.choice(frames)
-    what = choice.randrange(7)
-    if what == 0:
-        frames.insert(choice.randint(0, len(frames)), bytearray(choice.randbytes(choice.randint(0, 9))))
-    elif what == 1:
-        frames.remove(frame)
-    elif what == 2:
-        del frame[choice.randint(0, len(frame)) :]
-    elif what == 3:
-        frame.insert(choice.randint(0, len(frame)), choice.randrange(256))
-    elif what == 4 and frame:
-        del frame[choice.randrange(len(frame))]
-    elif frame:
-        frame[choice.randrange(len(frame))] = choice.choice(
-            [choice.randrange(256), 0x90, 0x80, 0xC0, 0xC4, 0xCF, 0xDD, 0xDF, 0xFF]
-        )
-
-
-def test_a_changed_message_is_a_message_or_a_protocol_error_and_nothing_else() -> None:
-    survived = _survivors(100_000, seed=1)
-    assert 1_000 < survived < 90_000  # both ways are taken
-
-
-@pytest.mark.soak
-def test_two_million_changed_messages() -> None:
-    _survivors(2_000_000, seed=2)

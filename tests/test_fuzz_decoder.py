@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from hypothesis import given
@@ -13,14 +12,11 @@ from hypothesis import strategies as st
 
 from pslib.errors import RemoteProtocolError
 from pslib.protocol.codec import Codec, Envelope
-from pslib.protocol.messages import ALL_MESSAGES, Message, Pull
-from tests.every_message import EXAMPLES
+from pslib.protocol.messages import ALL_MESSAGES, Message
+from tests.every_message import SEEDS
 from tests.mutants import changed_header, mutants
 
 CODEC = Codec("demo")
-LARGE = Pull({"a": np.zeros(1025, np.uint64)}, np.arange(300, dtype=np.uint32))
-"""Arrays of this size travel as frames of their own, whatever becomes of small ones."""
-SEEDS: tuple[Message, ...] = (*EXAMPLES, LARGE)
 GROWTH_BYTES_MAX = 16 << 20
 
 

@@ -15,7 +15,7 @@ from tests.every_message import EXAMPLES, example
 from tests.protocol_worlds import OneServer
 
 ANSWERS = {"Beat", "Done", "Failure", "Image", "Lease", "Pulled", "Pushed", "Registered", "Result"}
-READS = {"Pull", "Stats", "Status", "JobResult"}
+READS = {"Pull", "Reserve", "Stats", "Status", "JobResult"}
 CODEC = Codec("demo")
 
 
