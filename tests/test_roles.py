@@ -14,7 +14,7 @@ from pslib.transport import Peer
 from tests.every_message import EXAMPLES, example
 from tests.protocol_worlds import OneServer
 
-ANSWERS = {"Beat", "Done", "Failure", "Image", "Lease", "Pulled", "Pushed", "Registered", "Result"}
+ANSWERS = {"Beat", "Clocks", "Done", "Failure", "Image", "Lease", "Pulled", "Pushed", "Registered", "Result"}
 READS = {"Pull", "Reserve", "Stats", "Status", "JobResult"}
 CODEC = Codec("demo")
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from pslib.protocol.messages import (
     Adopt,
+    Clock,
     EndLease,
     Erase,
     Failure,
@@ -61,6 +62,7 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         OpenJob: _TRAINING,
         NextLease: _TRAINING,
         EndLease: _TRAINING,
+        Clock: _TRAINING,
         Register: _MEMBERS,
         Heartbeat: _MEMBERS,
         Leave: _MEMBERS,
