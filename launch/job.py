@@ -15,7 +15,8 @@
     optimizers:                          # optional; defaults: the model's own for rows, Adam for dense
       rows: {name: Adagrad, learning_rate: 0.05}     # or one for each part: rows: {w: {...}, v: {...}}
       dense: {name: Adam, learning_rate: 0.001}
-    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0, maintain_every_batches: 10000}
+    training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0, maintain_every_batches: 10000,
+               consistency: async, schedule: {name: Cosine, warmup: 500, batches: 20000}}
     table:                               # optional: when it does not fit memory
       storage: bfloat16
       admission: {name: ByCount, count: 3}
@@ -33,7 +34,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
@@ -44,6 +54,7 @@ from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
+from pslib.schedules import schedule_from_dict
 from pslib.schema import Schema
 from pslib.tables import TableSpec
 from pslib.wire_format import DENSE_EVERY_MAX
@@ -71,6 +82,15 @@ def _bytes_of(value: object) -> object:
         return int(TypeAdapter(ByteSize).validate_python(value))
     except ValidationError as error:
         raise ValueError(f"expected a whole number of bytes or a text like 16GB, got {value!r}") from error
+
+
+def _checked_schedule(value: dict[str, Any]) -> dict[str, Any]:
+    """A schedule of `pslib.schedules`, still as it was written."""
+    try:
+        schedule_from_dict(value)
+    except ConfigurationError as error:
+        raise ValueError("; ".join(error.problems)) from error
+    return value
 
 
 Name = Annotated[str, Field(min_length=1)]
@@ -163,6 +183,12 @@ class TrainingSection(_Section):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     lease_rows: int | None = Field(default=None, ge=1, le=65536)
     maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
+    consistency: Literal["async", "sync", "ssp", "geo"] = "async"
+    ssp_bound: int = Field(default=8, ge=0, le=1024)
+    geo_every_batches: int = Field(default=10, ge=1, le=1 << 16)
+    geo_rows: int = Field(default=4_000_000, ge=1, le=1 << 30)
+    schedule: Annotated[dict[str, Any], AfterValidator(_checked_schedule)] | None = None
+    damping: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
     wire: WireSection = Field(default_factory=WireSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     compute_threads: int | None = Field(default=None, ge=1, le=256)

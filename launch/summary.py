@@ -29,6 +29,7 @@ COUNTERS = (
     "cache_hits",
     "cache_bytes_saved",
     "staleness_max",
+    "lead_max",
 )
 """Taken from the status as they are."""
 
@@ -73,6 +74,7 @@ def summary_of(
         "servers": config.servers,
         "trainers": config.trainers,
         "staleness_mean": round(status.get("staleness_sum", 0) / count, 3) if count else 0.0,
+        "staleness_counts": list(status.get("staleness_counts", ())),
     }
     return figures | {name: int(status.get(name, 0)) for name in COUNTERS}
 

@@ -79,6 +79,7 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
 
 
 def _trainer(job: Job, cluster: Cluster) -> Trainer:
+    from pslib.schedules import schedule_from_dict
     from pslib.trainer import Trainer
     from pslib.trainer.settings import CacheSettings
     from pslib.wire_format import WireFormat
@@ -95,6 +96,12 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         lease_rows=training.lease_rows,
         table=job.table_of(model),
         maintain_every_batches=training.maintain_every_batches,
+        consistency=training.consistency,
+        ssp_bound=training.ssp_bound,
+        geo_every_batches=training.geo_every_batches,
+        geo_rows=training.geo_rows,
+        schedule=schedule_from_dict(training.schedule) if training.schedule else None,
+        damping=training.damping,
         wire=WireFormat(**training.wire.model_dump()),
         cache=CacheSettings(**training.cache.model_dump()),
         compute_threads=training.compute_threads,

@@ -341,13 +341,18 @@ class CoordinatorSession:
         """Cumulative counters of the whole cluster, and what it is doing."""
         values: dict[str, Any] = dict.fromkeys((*_SUMMED, *SERVER_COUNTERS), 0)
         positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
-        staleness_max = 0
+        staleness_max = lead_max = 0
+        staleness_counts = np.zeros(0, np.int64)
         for member in self.members.trainers:
             for key in _SUMMED:
                 values[key] += member.progress.get(key, 0)
             positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
             negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
             staleness_max = max(staleness_max, member.progress.get("staleness_max", 0))
+            lead_max = max(lead_max, member.progress.get("lead_max", 0))
+            counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
+            if counts.size:
+                staleness_counts = counts + staleness_counts if staleness_counts.size else counts
         for member in self.members.servers:
             for key in SERVER_COUNTERS:
                 values[key] += member.progress.get(key, 0)
@@ -365,6 +370,8 @@ class CoordinatorSession:
             "bins_positive": positive.tolist(),
             "bins_negative": negative.tolist(),
             "staleness_max": staleness_max,
+            "staleness_counts": staleness_counts.tolist(),
+            "lead_max": lead_max,
             "servers": len(self.members.live("server")),
             "trainers": len(self.members.live("trainer")),
             "trainers_lost": [one.where for one in self.members.trainers if one.state == "lost"],
