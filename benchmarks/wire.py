@@ -27,6 +27,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -189,67 +190,82 @@ def latency(client: Client, bare: Bare, cluster: tuple[str, str], rows: int, tim
 # --- shard threads -----------------------------------------------------------------------------------------
 
 
-def shards_alone(threads: int, rows: int) -> dict[str, float]:
-    """Million rows a second that shard threads of this process push and pull, without a wire."""
-    shards = [Shard(12, 64, index, threads) for index in range(threads)]
-    for shard in shards:
-        shard.own(np.arange(4096 + 64))
-        shard.setup(Setup({"tables": [spec.to_dict() for spec in TABLES]}, 0, {}, np.empty(0, np.float32)))
-    owner = (np.arange(4096) % threads).astype(np.uint16)
-    gradients, rng, spent = np.full((KEYS, DIM), 0.01, np.float32), np.random.default_rng(5), {}
-    for number, keys in enumerate(np.array_split(np.arange(rows, dtype=np.uint64) * SCATTER, 20)):
-        grouped, _order, starts = split_keys(keys, 12, owner, threads)
-        for index, shard in enumerate(shards):
-            mine = grouped[starts[index] : starts[index + 1]]
-            shard.stores["rows"].push(mine, np.ones((mine.size, DIM), np.float32), salt=number)
-    with ThreadPoolExecutor(threads) as pool:
-        for what in ("push", "pull"):
-            seconds = []
-            for _ in range(40):
-                keys = rng.choice(rows, KEYS, replace=False, shuffle=False).astype(np.uint64) * SCATTER
-                grouped, _order, starts = split_keys(keys, 12, owner, threads)
+class AloneShards:
+    """Shard threads of this process, without a wire."""
 
-                def work(index: int, what: str = what, grouped: Any = grouped, starts: Any = starts) -> None:
-                    mine, store = slice(starts[index], starts[index + 1]), shards[index].stores["rows"]
-                    if what == "push":
-                        store.push(grouped[mine], gradients[mine])
-                    else:
-                        store.pull(grouped[mine], gradients[mine].copy())
+    def __init__(self, threads: int, rows: int) -> None:
+        self.threads, self._rows = threads, rows
+        self._pool = ThreadPoolExecutor(threads)
+        self._owner = (np.arange(4096) % threads).astype(np.uint16)
+        tables = {"tables": [spec.to_dict() for spec in TABLES]}
+        self._stores = []
+        for index in range(threads):
+            shard = Shard(12, 64, index, threads)
+            shard.setup(Setup(tables, 0, {}, np.empty(0, np.float32)))
+            self._stores.append(shard.stores["rows"])
+        for start in range(0, rows, 100_000):
+            keys = np.arange(start, min(start + 100_000, rows), dtype=np.uint64) * SCATTER
+            self.each("push", keys, np.ones((keys.size, DIM), np.float32))
 
-                start = time.perf_counter()
-                list(pool.map(work, range(threads)))
-                seconds.append(time.perf_counter() - start)
-            spent[f"{what}_mrows_s"] = KEYS / statistics.median(seconds) / 1e6
-    return spent
+    def each(self, what: str, keys: np.ndarray, floats: np.ndarray) -> float:
+        """Seconds in which all threads together push, or pull, these keys."""
+        grouped, _order, starts = split_keys(keys, 12, self._owner, self.threads)
+
+        def work(index: int) -> None:
+            mine, store = slice(starts[index], starts[index + 1]), self._stores[index]
+            (store.push if what == "push" else store.pull)(grouped[mine], floats[mine])
+
+        start_s = time.perf_counter()
+        list(self._pool.map(work, range(self.threads)))
+        return time.perf_counter() - start_s
 
 
-def shard_curve(rows: int, rounds: int) -> dict[str, Any]:
-    """Servers with 1, 2, 4, ... shard threads, up to the cores: pulls and pushes with four on the way."""
-    curve: dict[str, Any] = {}
-    rng = np.random.default_rng(4)
-    gradients = np.full((KEYS, DIM), 0.01, np.float32)
+def alone_curve(counts: list[int], rows: int, rounds: int) -> dict[int, dict[str, float]]:
+    """Million rows a second of shards alone; numbers of threads take turns."""
+    rng, floats = np.random.default_rng(5), np.full((KEYS, DIM), 0.01, np.float32)
+    contenders = [AloneShards(count, rows) for count in counts]
+    spent: dict[tuple[int, str], list[float]] = {}
+    for _ in range(4 * rounds):
+        keys = rng.choice(rows, KEYS, replace=False, shuffle=False).astype(np.uint64) * SCATTER
+        for one in contenders:
+            for what in ("push", "pull"):
+                spent.setdefault((one.threads, what), []).append(one.each(what, keys, floats))
+    rates = {key: KEYS / statistics.median(each) / 1e6 for key, each in spent.items()}
+    return {n: {f"{what}_mrows_s": rates[n, what] for what in ("push", "pull")} for n in counts}
+
+
+def wire_curve(counts: list[int], rows: int, rounds: int) -> dict[int, dict[str, float]]:
+    """The same through sockets, four requests on the way; servers with so many threads take turns."""
+    rng, gradients = np.random.default_rng(4), np.full((KEYS, DIM), 0.01, np.float32)
     batches = [rng.choice(rows, KEYS, replace=False).astype(np.uint64) * SCATTER for _ in range(4)]
-    for threads in (1, 2, 4, 8):
-        if threads > max(2, os.cpu_count() or 1):
-            break
-        with cluster(1, threads) as (address, cluster_id, _pids), joined(address, cluster_id) as client:
+    number, spent = iter(range(1 << 60)), {}
+    with ExitStack() as stack:
+        cases: dict[tuple[int, str], Begin] = {}
+        for count in counts:
+            address, cluster_id, _pids = stack.enter_context(cluster(1, count))
+            client = stack.enter_context(joined(address, cluster_id))
             make_rows(client, rows)
-            number = iter(range(1 << 60))
 
-            def push(client: Client = client, number: Any = number) -> Callable[[], object]:
+            def push(client: Client = client) -> Callable[[], object]:
                 n = next(number)
                 return client.push({"rows": (batches[n % 4], gradients)}, name=PushName(STREAM, n)).wait
 
-            def pull(client: Client = client, number: Any = number) -> Callable[[], object]:
+            def pull(client: Client = client) -> Callable[[], object]:
                 return client.pull({"rows": batches[next(number) % 4]}).wait
 
-            spent: dict[str, list[float]] = {"pull": [], "push": []}
-            for _ in range(rounds):
-                for name, begin in (("pull", pull), ("push", push)):
-                    spent[name].append(seconds_each(begin, 8, 4))
-        wire = {f"{name}_mrows_s": KEYS / statistics.median(each) / 1e6 for name, each in spent.items()}
-        curve[str(threads)] = {"wire": wire, "alone": shards_alone(threads, rows)}
-    return curve
+            cases |= {(count, "pull"): pull, (count, "push"): push}
+        for _ in range(rounds):
+            for case, begin in cases.items():
+                spent.setdefault(case, []).append(seconds_each(begin, 8, 4))
+    rates = {case: KEYS / statistics.median(each) / 1e6 for case, each in spent.items()}
+    return {n: {f"{what}_mrows_s": rates[n, what] for what in ("push", "pull")} for n in counts}
+
+
+def shard_curve(rows: int, rounds: int) -> dict[str, Any]:
+    """1, 2, 4, ... shard threads, up to the cores."""
+    counts = [count for count in (1, 2, 4, 8) if count <= max(2, os.cpu_count() or 1)]
+    wire, alone = wire_curve(counts, rows, rounds), alone_curve(counts, rows, rounds)
+    return {str(count): {"wire": wire[count], "alone": alone[count]} for count in counts}
 
 
 def draw(curve: dict[str, Any], path: Path) -> None:

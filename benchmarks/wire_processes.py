@@ -43,7 +43,7 @@ def started(process: subprocess.Popen[str]) -> str:
 def cluster(servers: int, shard_threads: int, trainers: int = 1) -> Iterator[tuple[str, str, list[int]]]:
     """Processes of a cluster; gives address, cluster id and the servers' process ids."""
     config = ClusterConfig(servers=servers, trainers=trainers, shard_threads=shard_threads)
-    cluster_id = f"bench-{os.getpid()}"
+    cluster_id = f"bench-{os.getpid()}-{shard_threads}"
     listen = ["--cluster-id", cluster_id, "--listen", "tcp://127.0.0.1:0"]
     coordinator = subprocess.Popen(
         [*WORKER, "coordinator", *listen, "--config", json.dumps(config.to_dict())],
