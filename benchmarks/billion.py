@@ -235,14 +235,23 @@ def draw(report: dict[str, Any], file: str) -> None:
         f"{figures['parameters'] / 1e9:.2f} billion parameters in {figures['rows'] / 1e6:.0f} million rows: "
         f"{figures['of_small']:.2f} of the rate at {report['options']['small_rows'] / 1e6:.0f} million"
     )
-    points = [point for point in report["grown"]["points"] if point["rows"]]
-    seconds = [point["seconds"] for point in points]
-    rows.plot(seconds, [point["rows"] / 1e6 for point in points], color="#1f6fb4")
+    looks = [
+        (point["seconds"], point["rows"], point["memory_bytes"] / point["rows"])
+        for point in report["grown"]["points"]
+        if point["rows"]
+    ]
+    looks += [  # a short run may be over before the first heartbeat has told its rows
+        (phase["begun_s"] + phase["took_s"], phase["rows"], phase["bytes_a_row"])
+        for phase in report["grown"]["phases"]
+        if phase["what"] == "train"
+    ]
+    seconds, counts, sizes = zip(*sorted(looks), strict=True)
+    rows.plot(seconds, [count / 1e6 for count in counts], color="#1f6fb4")
     rows.set_ylabel("million rows")
-    size.plot(seconds, [point["memory_bytes"] / point["rows"] for point in points], color="#d1495b")
+    size.plot(seconds, sizes, color="#d1495b")
     size.set_ylabel("bytes a row")
     ends = [(report["grown"], "#2e8b57", "growing table"), (report["fresh"], "#999999", "small table alone")]
-    shift = max(point["seconds"] for point in report["grown"]["points"])
+    shift = max(seconds)
     for number, (run_of, colour, name) in enumerate(ends):
         trainings = [phase for phase in run_of["phases"] if phase["what"] == "train"]
         for phase in trainings:
