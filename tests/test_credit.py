@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import weakref
 from collections import deque
 
 import numpy as np
@@ -136,6 +138,23 @@ class TestAClient:
         requests.receive(wish)
         assert [request_id for request_id, _message in sent(requests)] == [message.request_id]
         assert requests.resent == 1
+
+    def test_what_is_over_is_not_kept_for_questions_that_nobody_answers(self) -> None:
+        requests = table()
+        pull = pull_of(10)
+        keys = weakref.ref(pull.keys["t"])
+        requests.start(0.0, "a", pull, answer_bytes=60_000)
+        start(requests, 0.0, 200_000, peer="b")
+        del pull
+        ((first, _), _reserve) = sent(requests)
+        requests.tick(1.0)
+        requests.tick(4.0)
+        assert kinds(requests) == ["Reserve"] * 4
+        requests.receive(first)
+        requests.give_up("b")
+        gc.collect()
+        assert keys() is None
+        assert not requests._by_wish
 
     def test_a_small_one_is_sent_again_as_ever(self) -> None:
         requests = table()

@@ -57,6 +57,8 @@ class _Request:
     attempts: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
     """Request ids of attempts for which the peer was, or is, asked for credit."""
+    wishes: list[int] = field(default_factory=list)
+    """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
 
 
 class RequestTable:
@@ -169,6 +171,8 @@ class RequestTable:
             return
         for attempt in request.attempts:
             del self._by_attempt[attempt]
+        for wish in request.wishes:  # else each that is not answered would keep the message for good
+            self._by_wish.pop(wish, None)
         if not request.attempts:
             self.unsent_bytes -= request.cost
         for reserved in request.reserved:
@@ -271,6 +275,7 @@ class RequestTable:
         last = request.attempts[-1] if request.attempts else 0
         wish = self._tell(request.peer, Reserve(request.reserved[-1], request.cost, last))
         self._by_wish[wish] = request, request.reserved[-1]
+        request.wishes.append(wish)
         self._put_off(now_s, request)
 
     def _granted(self, wish: int) -> None:
