@@ -34,36 +34,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ByteSize,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
 from launch.problems import problem_lines
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
+from launch.training_settings import Section, TrainingSection, training_problems
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
-from pslib.schedules import schedule_from_dict
 from pslib.schema import Schema
 from pslib.tables import TableSpec
-from pslib.wire_format import DENSE_EVERY_MAX
 from rec_models import Model
 
 __all__ = ["Job", "read_job"]
-
-BATCH_ROWS_MAX = 1 << 20
-"""A batch of a million examples with 40 fields already holds 160 MB of keys and inverse."""
 
 
 def _named(value: object) -> object:
@@ -84,24 +71,11 @@ def _bytes_of(value: object) -> object:
         raise ValueError(f"expected a whole number of bytes or a text like 16GB, got {value!r}") from error
 
 
-def _checked_schedule(value: dict[str, Any]) -> dict[str, Any]:
-    """A schedule of `pslib.schedules`, still as it was written."""
-    try:
-        schedule_from_dict(value)
-    except ConfigurationError as error:
-        raise ValueError("; ".join(error.problems)) from error
-    return value
-
-
 Name = Annotated[str, Field(min_length=1)]
 Paths = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
-
-
-class DenseColumn(_Section):
+class DenseColumn(Section):
     """A number column: see `pslib.schema.DenseField`."""
 
     name: Name
@@ -109,14 +83,14 @@ class DenseColumn(_Section):
     log1p: bool = False
 
 
-class SparseColumn(_Section):
+class SparseColumn(Section):
     """A column of one key an example: see `pslib.schema.SparseField`."""
 
     name: Name
     vocabulary: Name | None = None
 
 
-class RaggedColumn(_Section):
+class RaggedColumn(Section):
     """A list column: see `pslib.schema.RaggedField`."""
 
     name: Name
@@ -124,16 +98,16 @@ class RaggedColumn(_Section):
     vocabulary: Name | None = None
 
 
-class SchemaSection(_Section):
+class SchemaSection(Section):
     """Columns that the model reads."""
 
     label: Name
-    dense: list[Annotated[DenseColumn, BeforeValidator(_named)]] = []
-    sparse: list[Annotated[SparseColumn, BeforeValidator(_named)]] = []
-    ragged: list[Annotated[RaggedColumn, BeforeValidator(_named)]] = []
+    dense: list[Annotated[DenseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
+    sparse: list[Annotated[SparseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
+    ragged: list[Annotated[RaggedColumn, BeforeValidator(_named)]] = Field(default_factory=list)
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """Where the examples are, and their schema."""
 
     train: Paths
@@ -142,7 +116,7 @@ class DataSection(_Section):
     columns: SchemaSection = Field(alias="schema")
 
 
-class ModelSection(_Section):
+class ModelSection(Section):
     """A model by name; every other key is an option of that model, checked by the model."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
@@ -150,63 +124,26 @@ class ModelSection(_Section):
     name: Name
 
 
-class OptimizersSection(_Section):
+class OptimizersSection(Section):
     """Optimizers of rows (one for all parts, or one for each) and of dense parameters."""
 
     rows: dict[str, Any] | None = None
     dense: dict[str, Any] | None = None
 
 
-class WireSection(_Section):
-    """In which types rows, gradients and dense parameters travel; see `pslib.wire_format.WireFormat`."""
-
-    rows: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
-    gradients: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
-    dense: Literal["float32", "bfloat16", "float16"] = "float32"
-    dense_every_batches: int = Field(default=1, ge=1, le=DENSE_EVERY_MAX)
-
-
-class CacheSection(_Section):
-    """Rows that a trainer keeps for a few batches; see `pslib.trainer.settings.CacheSettings`."""
-
-    age_batches: int = Field(default=0, ge=0, le=1 << 16)
-    rows: int = Field(default=1 << 18, ge=1, le=1 << 28)
-
-
-class TrainingSection(_Section):
-    """Numbers of the training loop; see `pslib.trainer.Trainer`."""
-
-    batch_rows: int = Field(default=4096, ge=1, le=BATCH_ROWS_MAX)
-    staleness: int = Field(default=2, ge=0, le=1024)
-    warmup_batches: int = Field(default=500, ge=0)
-    epochs: int = Field(default=1, ge=1, le=1_000_000)
-    seed: int = Field(default=0, ge=0, lt=1 << 63)
-    lease_rows: int | None = Field(default=None, ge=1, le=65536)
-    maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
-    consistency: Literal["async", "sync", "ssp", "geo"] = "async"
-    ssp_bound: int = Field(default=8, ge=0, le=1024)
-    geo_every_batches: int = Field(default=10, ge=1, le=1 << 16)
-    geo_rows: int = Field(default=4_000_000, ge=1, le=1 << 30)
-    schedule: Annotated[dict[str, Any], AfterValidator(_checked_schedule)] | None = None
-    damping: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
-    wire: WireSection = Field(default_factory=WireSection)
-    cache: CacheSection = Field(default_factory=CacheSection)
-    compute_threads: int | None = Field(default=None, ge=1, le=256)
-
-
-class TableSection(_Section):
+class TableSection(Section):
     """What the table does at the limit of memory; see `pslib.tables.TableSpec` and `pslib.policies`."""
 
     storage: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     admission: Any = None  # what is wrong with these, `table_problems` says
-    eviction: Any = []
+    eviction: Any = Field(default_factory=list)
     score: Any = None
     compact: Any = None
     clock: Literal["steps", "seconds"] = "steps"
     when_full: Literal["refuse", "oldest", "smallest_norm", "lowest_score"] = "refuse"
 
 
-class ClusterSection(_Section):
+class ClusterSection(Section):
     """How many processes of which kind; see `pslib.config.ClusterConfig`."""
 
     servers: int = Field(default=1, ge=1, le=ClusterConfig.SERVERS_MAX)
@@ -220,14 +157,14 @@ class ClusterSection(_Section):
     )
 
 
-class CheckpointSection(_Section):
+class CheckpointSection(Section):
     """Where the training is saved; see `pslib.Trainer.save`."""
 
     path: Name | None = None
     keep_last: int = Field(default=0, ge=0, le=1_000_000)
 
 
-class LoadSection(_Section):
+class LoadSection(Section):
     """What the training begins with; see `pslib.Trainer.load`."""
 
     path: Name
@@ -235,7 +172,7 @@ class LoadSection(_Section):
     tables: Annotated[list[Name], Field(min_length=1)] | None = None
 
 
-class Job(_Section):
+class Job(Section):
     """A job file that has been checked; paths are absolute."""
 
     data: DataSection
@@ -385,6 +322,9 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         problems += model_problems(raw["model"], schema, rows)
     if not problems and job is not None:
         section = job.table.model_dump()
+        parts = job.build_model().table().parts
+        optimizers = {part.name: part.optimizer for part in parts}
+        problems += training_problems(job.training, job.dense_optimizer, optimizers)
         problems += fit_problems(job.build_model().table(), section)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:

@@ -79,7 +79,6 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
 
 
 def _trainer(job: Job, cluster: Cluster) -> Trainer:
-    from pslib.schedules import schedule_from_dict
     from pslib.trainer import Trainer
     from pslib.trainer.settings import CacheSettings
     from pslib.wire_format import WireFormat
@@ -100,7 +99,7 @@ def _trainer(job: Job, cluster: Cluster) -> Trainer:
         ssp_bound=training.ssp_bound,
         geo_every_batches=training.geo_every_batches,
         geo_rows=training.geo_rows,
-        schedule=schedule_from_dict(training.schedule) if training.schedule else None,
+        schedule=training.schedule_of_rates(),
         damping=training.damping,
         wire=WireFormat(**training.wire.model_dump()),
         cache=CacheSettings(**training.cache.model_dump()),

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pslib.policies import ByScore as ByScore
     from pslib.policies import Compact as Compact
     from pslib.policies import Score as Score
+    from pslib.schedules import Cosine as Cosine
+    from pslib.schedules import InverseSqrt as InverseSqrt
+    from pslib.schedules import StepDecay as StepDecay
     from pslib.schema import DenseField as DenseField
     from pslib.schema import RaggedField as RaggedField
     from pslib.schema import Schema as Schema
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from pslib.tables import TableSpec as TableSpec
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
+    from pslib.trainer.settings import CacheSettings as CacheSettings
+    from pslib.wire_format import WireFormat as WireFormat
 
 __version__ = "0.1.0"
 
@@ -65,6 +70,9 @@ _HOMES = {
     "ByScore": "pslib.policies",
     "Compact": "pslib.policies",
     "Score": "pslib.policies",
+    "Cosine": "pslib.schedules",
+    "InverseSqrt": "pslib.schedules",
+    "StepDecay": "pslib.schedules",
     "DenseField": "pslib.schema",
     "RaggedField": "pslib.schema",
     "Schema": "pslib.schema",
@@ -73,6 +81,8 @@ _HOMES = {
     "TableSpec": "pslib.tables",
     "EvalResult": "pslib.trainer",
     "Trainer": "pslib.trainer",
+    "CacheSettings": "pslib.trainer.settings",
+    "WireFormat": "pslib.wire_format",
 }
 
 __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)

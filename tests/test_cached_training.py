@@ -90,7 +90,7 @@ def test_the_summary_says_what_a_cache_has_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("consistency", ["sync", "geo"])
 def test_a_cache_is_refused_where_a_mode_keeps_rows_in_another_way(consistency: str) -> None:
-    with pytest.raises(ConfigurationError, match="cache: it is for async and ssp, got consistency"):
+    with pytest.raises(ConfigurationError, match="cache: expected consistency async or ssp, got "):
         TrainerSettings(consistency=consistency, cache=CacheSettings(8))
 
 

@@ -13,6 +13,7 @@ from launch.job import Job, read_job
 from launch.yaml_text import flow_text, read_yaml, write_yaml
 from pslib.errors import ConfigurationError
 from pslib.optimizers import SGD, Adagrad, Adam, AdamW
+from pslib.schedules import Cosine
 from pslib.schema import DenseField, RaggedField, SparseField
 from tests.test_optimizers import ALL, name_of
 
@@ -281,6 +282,64 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
     (tmp_path / "job.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="it is not UTF-8 text"):
         read_job(tmp_path / "job.yaml")
+
+
+# --- how trainers keep together ---
+
+
+def test_training_takes_every_setting_of_a_trainer_under_its_name():
+    import inspect
+
+    from launch.training_settings import TrainingSection
+    from pslib.trainer import Trainer
+
+    of_script = {"model", "cluster", "out", "progress"}
+    elsewhere = {"dense_optimizer", "table"}  # optimizers.dense, and the section table
+    named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
+    assert set(TrainingSection.model_fields) - {"epochs"} == named
+
+
+def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):
+    job = read(
+        tmp_path,
+        GOOD,
+        "training.consistency=geo",
+        "training.schedule={name: Cosine, batches: 50, warmup: 5}",
+        "training.damping=0.5",
+    )
+    assert job.training.schedule_of_rates() == Cosine(batches=50, warmup=5)
+    assert read(tmp_path, job.to_yaml()).training == job.training
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        (
+            "consistency=sycn",
+            "training.consistency: expected one of async, sync, ssp, geo, got 'sycn'",
+        ),
+        (
+            "schedule={name: Cos}",
+            "training.schedule: expected one of Constant, InverseSqrt, Cosine, StepDecay,",
+        ),
+        ("damping=-1", "training.damping: expected >= 0"),
+    ],
+)
+def test_a_wrong_way_of_keeping_together_is_told_in_one_line(tmp_path, override, line):
+    (told,) = problems(tmp_path, GOOD, f"training.{override}")
+    assert told.startswith(line)
+
+
+def test_settings_of_training_that_do_not_go_together_are_told_before_anything_starts(tmp_path):
+    (told,) = problems(tmp_path, GOOD, "training.consistency=sync", "training.cache={age_batches: 8}")
+    assert told.startswith("training.cache: expected consistency async or ssp, got 'sync'")
+    told = problems(tmp_path, GOOD, "optimizers.rows={name: FTRL}", "training.damping=0.1")
+    assert [line.split(":")[:2] for line in told] == [
+        ["training.damping", " part w of a row takes none"],
+        ["training.damping", " part v of a row takes none"],
+    ]
+    (told,) = problems(tmp_path, GOOD, "optimizers.dense={name: FTRL}", "training.schedule={name: StepDecay}")
+    assert told.startswith("optimizers.dense: FTRL makes weights anew")
 
 
 # --- YAML as people expect it ---

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pslib
-from pslib.errors import DataError, ServerLostError, UnavailableError
+from pslib.errors import ConfigurationError, DataError, ServerLostError, UnavailableError
 from tests.clusters import QUICK, Trainers, cluster_of, own_threads
 from tests.counting import CountingModel, write_examples
 from tests.training import trainer_on, within
@@ -157,3 +157,19 @@ def test_a_server_that_falls_silent_ends_fit_naming_it_and_what_was_lost(tmp_pat
     assert isinstance(error, ServerLostError)
     assert f"server {server.rank} at {server.address}" in str(error)
     assert "rows" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("cache", {"age_batches": 8}, r"cache: expected a CacheSettings, as in pslib\.CacheSettings"),
+        ("wire", "bfloat16", r"wire: expected a WireFormat, as in pslib\.WireFormat"),
+        ("schedule", "cosine", r"schedule: expected a Schedule, as in pslib\.Cosine"),
+        ("damping", True, r"damping: expected a number in 0\.\.1000, got True"),
+    ],
+)
+def test_a_setting_of_another_class_is_told_with_what_to_write(name, value, expected):
+    from pslib.trainer.settings import TrainerSettings
+
+    with pytest.raises(ConfigurationError, match=expected):
+        TrainerSettings(**{name: value})

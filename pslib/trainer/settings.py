@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
@@ -13,7 +14,7 @@ from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.model import TrainableModel
 from pslib.wire_format import FLOAT32, WireFormat
 
-__all__ = ["CONSISTENCIES", "NO_CACHE", "CacheSettings", "TrainerSettings", "table_of"]
+__all__ = ["CONSISTENCIES", "NO_CACHE", "CacheSettings", "TrainerSettings", "row_rate_problems", "table_of"]
 
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
 """How trainers keep together; see `pslib.trainer.modes`."""
@@ -150,9 +151,22 @@ class TrainerSettings:
             DenseSpec(0, self.dense_optimizer)
         except ConfigurationError as error:
             problems += error.problems
-        problems += self._mode_problems()
+        problems += self._kind_problems() or self._mode_problems()
         if problems:
             raise ConfigurationError(*problems)
+
+    def _kind_problems(self) -> list[str]:
+        """Settings that are not of their class, such as a mapping from a file."""
+        kinds: list[tuple[str, object, type, str]] = [
+            ("wire", self.wire, WireFormat, 'pslib.WireFormat(rows="bfloat16")'),
+            ("cache", self.cache, CacheSettings, "pslib.CacheSettings(age_batches=8)"),
+            ("schedule", self.schedule, Schedule, "pslib.Cosine(batches=20_000)"),
+        ]
+        return [
+            f"{name}: expected a {kind.__name__}, as in {example}, got {value!r}"
+            for name, value, kind, example in kinds
+            if not isinstance(value, kind)
+        ]
 
     def _mode_problems(self) -> list[str]:
         problems = []
@@ -160,14 +174,28 @@ class TrainerSettings:
             expected = ", ".join(CONSISTENCIES)
             problems.append(f"consistency: expected one of {expected}, got {self.consistency!r}")
         elif self.cache.age_batches and self.consistency not in CACHED:
-            problems.append(f"cache: it is for {' and '.join(CACHED)}, got consistency {self.consistency!r}")
-        if not isinstance(self.schedule, Schedule):
-            problems.append(f"schedule: expected one of pslib.schedules, got {self.schedule!r}")
-        elif not isinstance(self.damping, Real) or not 0 <= self.damping <= DAMPING_MAX:
-            problems.append(f"damping: expected a number in 0..{DAMPING_MAX}, got {self.damping!r}")
+            cached = " or ".join(CACHED)
+            problems.append(
+                f"cache: expected consistency {cached}, got {self.consistency!r}; else leave age_batches at 0"
+            )
+        number = isinstance(self.damping, Real) and not isinstance(self.damping, bool)
+        if not number or not 0 <= self.damping <= DAMPING_MAX:
+            problems.append(f"damping: expected a number in 0..{DAMPING_MAX:g}, got {self.damping!r}")
         elif self.changes_rates and (problem := rate_problem([self.dense_optimizer])):
             problems.append(f"dense_optimizer: {problem}; it takes no schedule and no damping")
         return problems
+
+
+def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) -> list[str]:
+    """Why the schedule or the damping can't hold for the optimizers of rows, one line each part."""
+    if not settings.changes_rates:
+        return []
+    name = "damping" if settings.schedule.is_constant else "schedule"
+    return [
+        f"{name}: part {part} of a row takes none: {problem}; choose another optimizer"
+        for part, optimizer in rows.items()
+        if (problem := rate_problem([optimizer]))
+    ]
 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:

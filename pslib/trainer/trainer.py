@@ -33,7 +33,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
-from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, table_of
+from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.steps import LeasePlan
 from pslib.wire_format import FLOAT32, WireFormat
 
@@ -147,6 +147,8 @@ class Trainer:
         self.model, self.cluster = model, cluster
         self._client = cluster.client
         self._table = table_of(model, table)
+        if problems := row_rate_problems(self.settings, {p.name: p.optimizer for p in self._table.parts}):
+            raise ConfigurationError(*problems)
         self._layout = DenseLayout(model.dense_shapes())
         self._progress = Progress(self._client)
         self._checkpoints = CheckpointJobs(

@@ -1,0 +1,108 @@
+"""The section ``training`` of a job file, and what of it does not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pslib.errors import ConfigurationError
+from pslib.optimizers import Optimizer
+from pslib.schedules import Constant, Schedule, schedule_from_dict
+from pslib.wire_format import DENSE_EVERY_MAX
+
+__all__ = ["Section", "TrainingSection", "training_problems"]
+
+BATCH_ROWS_MAX = 1 << 20
+"""A batch of a million examples with 40 fields already holds 160 MB of keys and inverse."""
+
+
+class Section(BaseModel):
+    """Base of all sections of a job file: unknown keys and other types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+def _checked_schedule(value: dict[str, Any]) -> dict[str, Any]:
+    """A schedule of `pslib.schedules`, still as it was written; the path of the setting names it already."""
+    try:
+        schedule_from_dict(value)
+    except ConfigurationError as error:
+        raise ValueError("; ".join(line.removeprefix("schedule: ") for line in error.problems)) from error
+    return value
+
+
+class WireSection(Section):
+    """In which types rows, gradients and dense parameters travel; see `pslib.wire_format.WireFormat`."""
+
+    rows: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    gradients: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    dense: Literal["float32", "bfloat16", "float16"] = "float32"
+    dense_every_batches: int = Field(default=1, ge=1, le=DENSE_EVERY_MAX)
+
+
+class CacheSection(Section):
+    """Rows that a trainer keeps for a few batches; see `pslib.trainer.settings.CacheSettings`."""
+
+    age_batches: int = Field(default=0, ge=0, le=1 << 16)
+    rows: int = Field(default=1 << 18, ge=1, le=1 << 28)
+
+
+class TrainingSection(Section):
+    """Numbers of the training loop; see `pslib.trainer.Trainer`."""
+
+    batch_rows: int = Field(default=4096, ge=1, le=BATCH_ROWS_MAX)
+    staleness: int = Field(default=2, ge=0, le=1024)
+    warmup_batches: int = Field(default=500, ge=0)
+    epochs: int = Field(default=1, ge=1, le=1_000_000)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    lease_rows: int | None = Field(default=None, ge=1, le=65536)
+    maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
+    consistency: Literal["async", "sync", "ssp", "geo"] = "async"
+    ssp_bound: int = Field(default=8, ge=0, le=1024)
+    geo_every_batches: int = Field(default=10, ge=1, le=1 << 16)
+    geo_rows: int = Field(default=4_000_000, ge=1, le=1 << 30)
+    schedule: Annotated[dict[str, Any], AfterValidator(_checked_schedule)] | None = None
+    damping: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
+    wire: WireSection = Field(default_factory=WireSection)
+    cache: CacheSection = Field(default_factory=CacheSection)
+    compute_threads: int | None = Field(default=None, ge=1, le=256)
+
+    def schedule_of_rates(self) -> Schedule:
+        """The schedule that ``schedule`` stands for."""
+        return schedule_from_dict(self.schedule) if self.schedule else Constant()
+
+
+def training_problems(
+    training: TrainingSection, dense: Optimizer, rows: Mapping[str, Optimizer]
+) -> list[str]:
+    """What is right by itself and does not go together, one line each.
+
+    Parameters
+    ----------
+    training : TrainingSection
+    dense : Optimizer
+        Of the dense parameters.
+    rows : mapping of str to Optimizer
+        Of each part of a row.
+    """
+    from pslib.trainer.settings import CacheSettings, TrainerSettings, row_rate_problems
+
+    try:
+        settings = TrainerSettings(
+            dense_optimizer=dense,
+            cache=CacheSettings(**training.cache.model_dump()),
+            consistency=training.consistency,
+            schedule=training.schedule_of_rates(),
+            damping=training.damping,
+        )
+    except ConfigurationError as error:
+        return [_with_path(line) for line in error.problems]
+    return [_with_path(line) for line in row_rate_problems(settings, rows)]
+
+
+def _with_path(line: str) -> str:
+    """A trainer's line under the name that the job file has for the setting."""
+    of_dense = line.removeprefix("dense_optimizer")
+    return f"training.{line}" if of_dense == line else f"optimizers.dense{of_dense}"
