@@ -16,7 +16,7 @@ import pslib
 from launch.job import Job, read_job
 from launch.preflight import check_load
 from pslib import checkpoint
-from pslib.checkpoint import list_checkpoints, newest, prune
+from pslib.checkpoint import list_checkpoints, newest, next_place, prune
 from pslib.client import Client
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError
@@ -117,6 +117,15 @@ def test_what_a_dead_save_has_left_is_neither_the_newest_nor_removed(data: Gener
         trainer.load(tmp_path)
         assert Path(trainer.save(tmp_path, keep_last=1)).name == "checkpoint-000003"
     assert names_in(tmp_path) == ["checkpoint-000002", "checkpoint-000003"]
+
+
+def test_numbered_checkpoints_do_not_go_into_a_checkpoint(tmp_path: Path) -> None:
+    """Who loads from that folder would get the old one for ever."""
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="it is one itself; with keep_last give another folder"):
+        next_place(str(tmp_path))
+    (tmp_path / "manifest.json").unlink()
+    assert next_place(str(tmp_path)) == str(tmp_path / "checkpoint-000001")
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "2"])

@@ -150,9 +150,15 @@ def next_place(folder: str) -> str:
     Raises
     ------
     CheckpointError
-        When the folder can't be read.
+        When the folder can't be read, or is a checkpoint itself: whoever loads would find that one.
     """
     try:
+        filesystem, root = open_place(folder)
+        if filesystem.get_file_info(f"{root}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
+            raise CheckpointError(
+                f"checkpoint {shown(folder)}: expected a folder for numbered checkpoints, it is one itself; "
+                "with keep_last give another folder"
+            )
         last = next(_numbered(folder), (0, ""))[0]
     except OSError as error:
         raise CheckpointError(f"checkpoint {shown(folder)}: can't read the folder: {error}") from error
