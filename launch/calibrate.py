@@ -70,7 +70,7 @@ def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
     with tempfile.TemporaryDirectory(prefix="pslib-calibrate-") as name:
         folder = Path(name)
         config = GeneratorConfig(
-            train_rows=30_000 if quick else 300_000,
+            train_rows=16_000 if quick else 300_000,
             test_rows=1,
             vocabularies=(KEYS // FIELDS,) * FIELDS,
             seed=11,
@@ -81,9 +81,9 @@ def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
         settings: dict[str, Any] = {
             "folder": str(folder / "data"),
             "schema": schema.to_dict(),
-            "seconds": 0.05 if quick else 0.5,
-            "table_rows": 200_000 if quick else 2_000_000,
-            "wire_rows": 20_000 if quick else 1_000_000,
+            "seconds": 0.02 if quick else 0.5,
+            "table_rows": 140_000 if quick else 2_000_000,
+            "wire_rows": 12_000 if quick else 1_000_000,
             "batch_rows": BATCH_ROWS,
         }
         say("rows, messages, reading, steps")

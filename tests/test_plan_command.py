@@ -110,6 +110,7 @@ def test_a_run_has_a_name_for_people():
     assert Run(trainers=2).name == "1 server x 2 trainers, batch 2048, dim 16, 256-256"
 
 
+@pytest.mark.timeout(300)  # four clusters of processes, one after the other
 def test_calibrating_quickly_gives_coefficients_that_a_plan_takes(tmp_path, capsys):
     file = tmp_path / "costs.json"
     assert main(["bench", "calibrate", "--quick", "--json", str(file)]) == 0
