@@ -1,0 +1,43 @@
+"""Real processes, one of them slow: with ssp no trainer runs further ahead of it than the bound."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.command import Command
+
+SCRIPT = Path(__file__).with_name("slow_script.py")
+BOUND, TRAINERS, ROWS = 3, 3, 12_000
+
+
+def test_no_trainer_runs_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Path) -> None:
+    """What the processes count themselves, and what their clocks tell of it."""
+    ids = np.arange(ROWS)
+    table = pa.table({"label": pa.array(ids % 2, pa.int8()), "id": ids, "shared": ids % 7})
+    pq.write_table(table, tmp_path / "examples.parquet", row_group_size=3000)
+    command = Command(
+        tmp_path, "launch", "--servers", "2", "--trainers", str(TRAINERS), SCRIPT,
+        tmp_path / "examples.parquet", tmp_path, str(BOUND),
+    )  # fmt: skip
+    try:
+        assert command.process.wait(60) == 0, command.output
+    finally:
+        command.clean_up()
+    stories = sorted(
+        (json.loads(path.read_text()) for path in tmp_path.glob("?.json")), key=lambda story: story["rank"]
+    )
+    leads = [story["lead"] for story in stories]
+    assert max(leads) == BOUND, "the fast ones were held back, and no further than they had to be"
+    slow, *fast = (np.array(story["began_s"]) for story in stories)
+    assert all(later > earlier for earlier, later in pairwise(slow))
+    for began in fast:
+        begun = began[began < slow[-1]]  # then the slow one has no work left
+        of_slow = np.searchsorted(slow, begun)
+        assert (np.arange(begun.size) - of_slow <= BOUND).all()
+        assert begun.size > 10
