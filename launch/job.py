@@ -39,7 +39,7 @@ from pydantic import BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, 
 from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
-from launch.problems import problem_lines
+from launch.problems import problem_lines, unknown_value
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.training_settings import Section, TrainingSection, training_problems
 from launch.yaml_text import read_yaml, write_yaml
@@ -321,11 +321,11 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         rows = {} if bad_optimizers or job is None else job.row_optimizers
         problems += model_problems(raw["model"], schema, rows)
     if not problems and job is not None:
-        section = job.table.model_dump()
-        parts = job.build_model().table().parts
-        optimizers = {part.name: part.optimizer for part in parts}
+        section, table = job.table.model_dump(), job.build_model().table()
+        optimizers = {part.name: part.optimizer for part in table.parts}
         problems += training_problems(job.training, job.dense_optimizer, optimizers)
-        problems += fit_problems(job.build_model().table(), section)
+        problems += fit_problems(table, section)
+        problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:
         raise ConfigurationError(*problems)
@@ -341,6 +341,12 @@ def _schema_of(raw: dict[str, Any]) -> tuple[Schema | None, list[str]]:
         return None, []
     except ConfigurationError as error:
         return None, [f"data.schema: {line}" for line in error.problems]
+
+
+def _load_problems(job: Job, table: TableSpec) -> list[str]:
+    """Tables to load that the model does not have."""
+    named = (job.load.tables if job.load else None) or []
+    return [unknown_value("load.tables", name, [table.name]) for name in named if name != table.name]
 
 
 def _cluster_problems(job: Job) -> list[str]:

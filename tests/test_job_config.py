@@ -342,6 +342,12 @@ def test_settings_of_training_that_do_not_go_together_are_told_before_anything_s
     assert told.startswith("optimizers.dense: FTRL makes weights anew")
 
 
+def test_a_table_to_load_that_the_model_has_not_is_told_before_anything_starts(tmp_path):
+    (told,) = problems(tmp_path, GOOD, "load.path=saved", "load.tables=[item]")
+    assert told == "load.tables: expected one of embedding, got 'item'"
+    assert read(tmp_path, GOOD, "load.path=saved", "load.tables=[embedding]").load.tables == ["embedding"]
+
+
 # --- YAML as people expect it ---
 
 
