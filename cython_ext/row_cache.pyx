@@ -54,9 +54,7 @@ cdef enum:
     ROWWISE = 2
     SCAN = 32  # slots looked at for one to replace
     LIVES = 8  # how many ages a row may be served that is written back, before it is pulled anew
-
 SLOTS_MAX = 1 << 28
-
 _BOOL = np.dtype(np.bool_)
 _F32 = np.dtype(np.float32)
 _I32 = np.dtype(np.int32)
@@ -83,11 +81,6 @@ cdef class RowCache:
         How many trainers push; the others' gradients count as this one's.
     age : int
         In batches, at least 1; `RowCache.age` may be changed between batches.
-
-    Raises
-    ------
-    ValueError
-        When a number is out of range.
     """
 
     cdef readonly int64_t slots, dim, batch, filled
@@ -169,7 +162,7 @@ cdef class RowCache:
         Returns
         -------
         slots : (n,) int32
-            Of each key; -1 where it is not kept, because all slots are taken by keys of this batch.
+            Of each key; -1 where it is not kept: all slots that were looked at have keys of this batch.
         missed : (m,) int32
             Places of the keys that must be pulled, rising.
         """
