@@ -1,0 +1,203 @@
+"""Bytes of all messages of a trainer, counted at its endpoint, and what saving them costs in AUC.
+
+``python benchmarks/bytes.py [--parts bytes,cache,auc] [--kinds ...] [--seeds 1,2,3] [--quick] [--json FILE]``
+compares on the same data
+
+- bytes: messages in float32, bfloat16, float16 and int8 (its dense parameters in float16), each with and
+  without rows kept in the trainer for 8 batches (`CacheSettings`);
+- cache: which share of look-ups caches of several sizes, and one without limits, would serve (keys alone, no
+  training; second half of 120 batches);
+- auc: after one exact epoch (staleness 0) in batches of 1024; the difference to float32 of the same seed.
+
+Bytes are those of workload W: DeepFM, 26 sparse and 13 dense fields, 10 million keys, Zipf(1.05), dim 16,
+400-400-400, batches of 4096. Server and trainer are in this process; sockets would carry the same messages.
+Data is made once, in ``runs/bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cython_ext.row_cache import RowCache
+from pslib.cluster import connect
+from pslib.data.dataset import ParquetData
+from pslib.data.generator import GeneratorConfig, generate, generated_schema
+from pslib.data.order import Order, default_lease_rows
+from pslib.data.reader import LeaseReader
+from pslib.trainer import Trainer
+from pslib.trainer.settings import CacheSettings
+from pslib.wire_format import WireFormat
+from rec_models import DeepFM
+
+FIELDS, KEYS, DIM, HIDDEN = 26, 10_000_000, 16, (400, 400, 400)
+AGE = 8
+CACHE_ROWS = 1 << 18
+WIRES = {
+    "float32": WireFormat(),
+    "bfloat16": WireFormat("bfloat16", "bfloat16", "bfloat16"),
+    "float16": WireFormat("float16", "float16", "float16"),
+    "int8": WireFormat("int8", "int8", "float16"),
+}
+UNLIMITED = 1 << 22
+
+
+def data(folder: Path, rows: int, test_rows: int) -> None:
+    """Generate the data unless it is there."""
+    if not (folder / "generated.json").exists():
+        config = GeneratorConfig(
+            train_rows=rows, test_rows=test_rows, vocabularies=(KEYS // FIELDS,) * FIELDS, seed=11
+        )
+        generate(folder, config, overwrite=True)
+
+
+def schema_of(folder: Path) -> Any:
+    plain = json.loads((folder / "generated.json").read_text())["config"]
+    return generated_schema(GeneratorConfig(**plain | {"vocabularies": tuple(plain["vocabularies"])}))
+
+
+def train(folder: Path, kind: str, cached: bool, batch_rows: int, seed: int, score: bool) -> dict[str, float]:
+    """One epoch: bytes, share of rows that were not pulled, AUC on the test data."""
+    with connect(servers=1) as cluster:
+        trainer = Trainer(
+            DeepFM(schema_of(folder), dim=DIM, hidden=HIDDEN),
+            cluster,
+            batch_rows=batch_rows,
+            staleness=0,
+            seed=seed,
+            wire=WIRES[kind],
+            cache=CacheSettings(AGE if cached else 0, CACHE_ROWS),
+            progress=False,
+        )
+        trainer.fit(str(folder / "train.parquet"))
+        endpoint, counters = cluster.client.endpoint, cluster.client.member.progress()
+        figures = {
+            "bytes": float(endpoint.bytes_sent + endpoint.bytes_received),
+            "bytes_saved": float(counters["cache_bytes_saved"]),
+            "hit_share": counters["cache_hits"] / max(counters["cache_lookups"], 1),
+        }
+        if score:
+            figures["auc"] = trainer.evaluate(str(folder / "test.parquet")).auc
+        return figures
+
+
+def batches_of(folder: Path, batch_rows: int, most: int) -> list[np.ndarray]:
+    """Distinct keys of the first batches, as a trainer reads them."""
+    parquet = ParquetData([str(folder / "train.parquet")], schema_of(folder))
+    lease_rows = default_lease_rows(parquet.rows, batch_rows)
+    order = Order(1, [group.rows for group in parquet.row_groups], lease_rows)
+    reader = LeaseReader(parquet, schema_of(folder), order, batch_rows)
+    leases = range(order.leases(0))
+    try:
+        read = (batch.keys for lease in leases for batch in reader.batches(0, lease))
+        return list(islice(read, most))
+    finally:
+        reader.close()
+
+
+def cache_shares(keys: list[np.ndarray]) -> dict[str, float]:
+    """Share of look-ups that a cache serves, second half of the batches: with its rule and without limits."""
+    half = len(keys) // 2
+    shares = {}
+    for name, rows in (
+        ("65536", 1 << 16),
+        ("131072", 1 << 17),
+        ("262144", 1 << 18),
+        ("unlimited", UNLIMITED),
+    ):
+        cache = RowCache(rows, [1], [0.1], [1], [0.0], 1, AGE)
+        missed = [cache.plan(one)[1].size for one in keys]
+        shares[name] = 1 - sum(missed[half:]) / sum(one.size for one in keys[half:])
+    for name, age in (("unlimited, age 8 since the pull alone", AGE), ("unlimited, any age", 1 << 40)):
+        pulled: dict[int, int] = {}
+        hits = 0
+        for number, one in zip(count(), keys, strict=False):
+            old = [key for key in one.tolist() if number - pulled.get(key, -(1 << 50)) > age]
+            hits += one.size - len(old) if number >= half else 0
+            pulled.update(dict.fromkeys(old, number))
+        shares[name] = hits / sum(one.size for one in keys[half:])
+    return shares
+
+
+def bytes_of(folder: Path, kinds: list[str]) -> dict[str, Any]:
+    """All bytes, and those of the rows that the cache saved, of the same messages in float32."""
+    cases = {name: train(folder, *how, 4096, 1, score=False) for name, how in named(kinds).items()}
+    plain = cases["float32"]["bytes"]
+    return {
+        "bytes": {name: round(one["bytes"] / plain, 4) for name, one in cases.items()},
+        "million bytes": {name: round(one["bytes"] / 1e6, 1) for name, one in cases.items()},
+        "hit share": {name: round(one["hit_share"], 4) for name, one in cases.items() if "cache" in name},
+    }
+
+
+def named(kinds: list[str]) -> dict[str, tuple[str, bool]]:
+    """Cases by name: type, and whether rows are kept."""
+    return {f"{kind}{' cache' if kept else ''}": (kind, kept) for kind in kinds for kept in (False, True)}
+
+
+def aucs_of(folder: Path, kinds: list[str], seeds: list[int]) -> dict[str, Any]:
+    """AUC of every seed, and the mean difference to float32."""
+    cases = named(kinds)
+    aucs: dict[str, list[float]] = {name: [] for name in cases}
+    for seed in seeds:  # in turns
+        for name, how in cases.items():
+            aucs[name].append(train(folder, *how, 1024, seed, score=True)["auc"])
+            print(f"seed {seed}  {name:20} {aucs[name][-1]:.5f}", flush=True)
+    plain = aucs["float32"]
+    means = {name: statistics.mean(np.subtract(each, plain)) for name, each in aucs.items()}
+    return {
+        "auc": {name: [round(auc, 5) for auc in each] for name, each in aucs.items()},
+        "auc difference": {name: round(float(mean), 5) for name, mean in means.items()},
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The parts that are asked for."""
+    parts, kinds = options.parts.split(","), options.kinds.split(",")
+    report: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    wide, long = (Path(f"runs/bench/bytes_{rows}") for rows in (options.wide_rows, options.rows))
+    data(wide, options.wide_rows, 1000)
+    if "bytes" in parts:
+        report |= bytes_of(wide, kinds)
+    if "cache" in parts or "auc" in parts:
+        data(long, options.rows, max(options.rows // 4, 1000))
+    if "cache" in parts:
+        keys = batches_of(long, 4096, 120)
+        report["distinct keys"] = {"of a batch": float(np.mean([one.size for one in keys]))}
+        report["cache"] = {name: round(share, 4) for name, share in cache_shares(keys).items()}
+    if "auc" in parts:
+        report |= aucs_of(long, kinds, [int(seed) for seed in options.seeds.split(",")])
+    return report
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="bytes,cache,auc")
+    parser.add_argument("--kinds", default="float32,bfloat16,float16,int8", help="float32 first")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--rows", type=int, default=600_000, help="of one epoch, for the AUC")
+    parser.add_argument("--wide-rows", type=int, default=160_000, help="for the bytes")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", default=None)
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.wide_rows, options.seeds = 40_000, 40_000, "1"
+    report = measure(options)
+    if options.json:
+        Path(options.json).write_text(json.dumps(report, indent=1))
+    for what, figures in report.items():
+        for name, value in figures.items() if isinstance(figures, dict) else ():
+            print(f"{what:16} {name:40} {value}")
+
+
+if __name__ == "__main__":
+    main()
