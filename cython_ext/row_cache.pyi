@@ -8,14 +8,14 @@ __all__ = ["RowCache"]
 
 @final
 class RowCache:
-    slots: int
+    spots: int
     dim: int
     batch: int
     filled: int
     age: int
     def __init__(
         self,
-        slots: int,
+        spots: int,
         parts: Sequence[int],
         learning_rates: Sequence[float],
         modes: Sequence[int],
@@ -27,10 +27,10 @@ class RowCache:
     def assemble(
         self,
         keys: NDArray[uint64],
-        slots: NDArray[int32],
+        spots: NDArray[int32],
         missed: NDArray[int32],
         pulled: NDArray[float32],
         new: NDArray[bool_],
         out: NDArray[float32],
     ) -> None: ...
-    def step(self, slots: NDArray[int32], gradients: NDArray[float32], rate: float = 1.0) -> None: ...
+    def step(self, spots: NDArray[int32], gradients: NDArray[float32], rate: float = 1.0) -> None: ...

@@ -1,14 +1,14 @@
 """Rows that a trainer has seen lately: which of a batch's keys need not be asked for.
 
 Two streams of calls, each in the order of the batches, may run in two threads: `RowCache.plan` decides
-(keys, slots and stamps), `RowCache.assemble` and `RowCache.step` move floats. What `plan` decides for a
+(keys, spots and stamps), `RowCache.assemble` and `RowCache.step` move floats. What `plan` decides for a
 batch holds when the floats of that batch move, because those of all earlier batches have moved before: so a
-slot may be promised to another key while an earlier batch has yet to read it.
+spot may be promised to another key while an earlier batch has yet to read it.
 
-A row is served from its slot in batch t
+A row is served from its spot in batch t
 
     if  t - pulled <= age                                          or
-    if  t - touched <= age  and  t - pulled <= age * LIVES  and it has been pulled before in this slot
+    if  t - touched <= age  and  t - pulled <= age * LIVES  and it has been pulled before in this spot
 
 where ``pulled`` is the batch that asked a server for it last and ``touched`` the last batch that had it.
 Gradients that this trainer pushes are written back into the copy, column by column, by a mirror of the
@@ -17,7 +17,7 @@ optimizer:
     plain     w = w - lr * g
     Adagrad   S = S + pushers * g^2;   w = w - lr * g / sqrt(S)       row-wise: the mean of g^2 over the part
 
-S is exact, as long as a row stays in its slot, if the row was new when it came, which is seen from its
+S is exact, as long as a row stays in its spot, if the row was new when it came, which is seen from its
 first value: it begins at the optimizer's initial sum. Of other rows it is infinite (no step) until they
 have been pulled twice; then, with G the sum of the gradients between the two pulls and ``base`` the row at
 the first,
@@ -28,9 +28,9 @@ the sum that explains best (least squares) how the row has moved. No step is lon
 end: steps of ``rate * g`` without S make a model diverge when a row whose gradients were tiny gets a large
 one.
 
-The index is a table of at least twice as many cells as slots, probed linearly, with 1-based slots as cells;
-removal moves later entries back, so there are no tombstones. A new key takes a free slot, else the first of
-the next SCAN slots that no later batch can be served from, else the one among them that was touched longest
+The index is a table of at least twice as many cells as spots, probed linearly, with 1-based spots as cells;
+removal moves later entries back, so there are no tombstones. A new key takes a free spot, else the first of
+the next SCAN spots that no later batch can be served from, else the one among them that was touched longest
 ago.
 """
 
@@ -52,9 +52,9 @@ __all__ = ["RowCache"]
 cdef enum:
     PLAIN = 0
     ROWWISE = 2
-    SCAN = 32  # slots looked at for one to replace
+    SCAN = 32  # spots looked at for one to replace
     LIVES = 8  # how many ages a row may be served that is written back, before it is pulled anew
-SLOTS_MAX = 1 << 28
+SPOTS_MAX = 1 << 28
 _BOOL = np.dtype(np.bool_)
 _F32 = np.dtype(np.float32)
 _I32 = np.dtype(np.int32)
@@ -63,11 +63,11 @@ _U64 = np.dtype(np.uint64)
 
 @cython.final
 cdef class RowCache:
-    """At most ``slots`` rows, served for ``age`` batches.
+    """At most ``spots`` rows, served for ``age`` batches.
 
     Parameters
     ----------
-    slots : int
+    spots : int
         1..2^28. One takes 16 bytes a float and some 50 more.
     parts : sequence of int
         Floats of each part of a row.
@@ -83,7 +83,7 @@ cdef class RowCache:
         In batches, at least 1; `RowCache.age` may be changed between batches.
     """
 
-    cdef readonly int64_t slots, dim, batch, filled
+    cdef readonly int64_t spots, dim, batch, filled
     cdef public int64_t age
     cdef object arrays  # keeps alive what the pointers below point into
     cdef uint64_t mask
@@ -105,8 +105,8 @@ cdef class RowCache:
     cdef int32_t *repeated
     cdef int64_t part_count
 
-    def __init__(self, slots, parts, learning_rates, modes, first_sums, pushers, age):
-        self.slots = whole_number("RowCache: slots", slots, 1, SLOTS_MAX)
+    def __init__(self, spots, parts, learning_rates, modes, first_sums, pushers, age):
+        self.spots = whole_number("RowCache: spots", spots, 1, SPOTS_MAX)
         self.age = whole_number("RowCache: age", age, 1, 1 << 31)
         self.part_count = len(parts)
         self.pushers = whole_number("RowCache: pushers", pushers, 1, 1 << 20)
@@ -121,27 +121,27 @@ cdef class RowCache:
             raise ValueError("RowCache: expected at least one part, got none")
         self.dim = ends[len(ends) - 1]
         cell_count = 16
-        while cell_count < 2 * self.slots:
+        while cell_count < 2 * self.spots:
             cell_count *= 2
         self.mask = cell_count - 1
         cells = np.zeros(cell_count, np.uint32)
-        keys = np.zeros((2, self.slots), np.uint64)
-        stamps = np.zeros((2, self.slots), np.int64)
-        repeated = np.zeros(self.slots, np.int32)
-        floats = np.zeros((4, self.slots, self.dim), np.float32)
+        keys = np.zeros((2, self.spots), np.uint64)
+        stamps = np.zeros((2, self.spots), np.int64)
+        repeated = np.zeros(self.spots, np.int32)
+        floats = np.zeros((4, self.spots, self.dim), np.float32)
         floats[3] = np.inf  # sums of no row
         self.arrays = (ends, own, kinds, cells, keys, stamps, repeated, floats)
         self.ends = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>ends)
         self.cells = <uint32_t *>cnp.PyArray_DATA(<cnp.ndarray>cells)
         self.keys = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>keys)
-        self.owners = self.keys + self.slots
+        self.owners = self.keys + self.spots
         self.pulled = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>stamps)
-        self.touched = self.pulled + self.slots
+        self.touched = self.pulled + self.spots
         self.repeated = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>repeated)
         self.rows = <float *>cnp.PyArray_DATA(<cnp.ndarray>floats)
-        self.base = self.rows + self.slots * self.dim
-        self.moved = self.base + self.slots * self.dim
-        self.sums = self.moved + self.slots * self.dim
+        self.base = self.rows + self.spots * self.dim
+        self.moved = self.base + self.spots * self.dim
+        self.sums = self.moved + self.spots * self.dim
         self.learning_rates = <float *>cnp.PyArray_DATA(<cnp.ndarray>own)
         self.first_sums = self.learning_rates + self.part_count
         self.modes = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>kinds)
@@ -161,43 +161,43 @@ cdef class RowCache:
 
         Returns
         -------
-        slots : (n,) int32
-            Of each key; -1 where it is not kept: all slots that were looked at have keys of this batch.
+        spots : (n,) int32
+            Of each key; -1 where it is not kept: all spots that were looked at have keys of this batch.
         missed : (m,) int32
             Places of the keys that must be pulled, rising.
         """
         keys = checked_array("plan: keys", keys, _U64, (None,))
         cdef int64_t n = len(keys), i, count = 0
-        slots = np.empty(n, np.int32)
+        spots = np.empty(n, np.int32)
         missed = np.empty(n, np.int32)
         cdef const uint64_t *key = keys_of(keys)
-        cdef int32_t *slot = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>slots)
+        cdef int32_t *spot = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>spots)
         cdef int32_t *miss = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>missed)
         with nogil:
             self.batch += 1
-            for i in range(n):  # first those that are here: a new key must not take their slots
-                slot[i] = self.find(key[i])
-                if slot[i] >= 0 and self.is_fresh(slot[i]):
-                    self.touched[slot[i]] = self.batch
+            for i in range(n):  # first those that are here: a new key must not take their spots
+                spot[i] = self.find(key[i])
+                if spot[i] >= 0 and self.is_fresh(spot[i]):
+                    self.touched[spot[i]] = self.batch
                     continue
-                if slot[i] >= 0:
-                    self.touched[slot[i]] = self.batch
-                    self.pulled[slot[i]] = self.batch
-                    self.repeated[slot[i]] = 1
+                if spot[i] >= 0:
+                    self.touched[spot[i]] = self.batch
+                    self.pulled[spot[i]] = self.batch
+                    self.repeated[spot[i]] = 1
                 miss[count] = <int32_t>i
                 count += 1
             for i in range(count):
-                if slot[miss[i]] < 0:
-                    slot[miss[i]] = self.take(key[miss[i]])
-        return slots, missed[:count].copy()
+                if spot[miss[i]] < 0:
+                    spot[miss[i]] = self.take(key[miss[i]])
+        return spots, missed[:count].copy()
 
-    cdef int is_fresh(self, int32_t slot) noexcept nogil:
-        cdef int64_t since_pull = self.batch - self.pulled[slot]
+    cdef int is_fresh(self, int32_t spot) noexcept nogil:
+        cdef int64_t since_pull = self.batch - self.pulled[spot]
         if since_pull <= self.age:
             return True
         return (
-            self.repeated[slot]
-            and self.batch - self.touched[slot] <= self.age
+            self.repeated[spot]
+            and self.batch - self.touched[spot] <= self.age
             and since_pull <= self.age * LIVES
         )
 
@@ -210,44 +210,44 @@ cdef class RowCache:
         return -1
 
     cdef int32_t take(self, uint64_t key) noexcept nogil:
-        """A slot for a new key; -1 when there is none that this batch does not use."""
-        cdef int64_t slot = self.filled
+        """A spot for a new key; -1 when there is none that this batch does not use."""
+        cdef int64_t spot = self.filled
         cdef uint64_t at
-        if self.filled < self.slots:
+        if self.filled < self.spots:
             self.filled += 1
         else:
-            slot = self.oldest()
-            if slot < 0:
+            spot = self.oldest()
+            if spot < 0:
                 return -1
-            self.remove(slot)
-        self.keys[slot] = key
-        self.pulled[slot] = self.batch
-        self.touched[slot] = self.batch
-        self.repeated[slot] = 0
+            self.remove(spot)
+        self.keys[spot] = key
+        self.pulled[spot] = self.batch
+        self.touched[spot] = self.batch
+        self.repeated[spot] = 0
         at = pslib_mix64(key) & self.mask
         while self.cells[at]:
             at = (at + 1) & self.mask
-        self.cells[at] = <uint32_t>(slot + 1)
-        return <int32_t>slot
+        self.cells[at] = <uint32_t>(spot + 1)
+        return <int32_t>spot
 
     cdef int64_t oldest(self) noexcept nogil:
-        """The slot to replace, among the next SCAN."""
-        cdef int64_t best = -1, slot
+        """The spot to replace, among the next SCAN."""
+        cdef int64_t best = -1, spot
         for _ in range(SCAN):
-            slot = self.hand
-            self.hand = slot + 1 if slot + 1 < self.slots else 0
-            if self.touched[slot] == self.batch:
+            spot = self.hand
+            self.hand = spot + 1 if spot + 1 < self.spots else 0
+            if self.touched[spot] == self.batch:
                 continue
-            if best < 0 or self.touched[slot] < self.touched[best]:
-                best = slot
-            if self.batch - self.touched[slot] > self.age:
-                return slot
+            if best < 0 or self.touched[spot] < self.touched[best]:
+                best = spot
+            if self.batch - self.touched[spot] > self.age:
+                return spot
         return best
 
-    cdef void remove(self, int64_t slot) noexcept nogil:
+    cdef void remove(self, int64_t spot) noexcept nogil:
         """Take a key out of the index; entries behind it that could stand earlier move back."""
-        cdef uint64_t hole = pslib_mix64(self.keys[slot]) & self.mask, at, home
-        while self.cells[hole] != <uint32_t>(slot + 1):
+        cdef uint64_t hole = pslib_mix64(self.keys[spot]) & self.mask, at, home
+        while self.cells[hole] != <uint32_t>(spot + 1):
             hole = (hole + 1) & self.mask
         at = hole
         while True:
@@ -262,12 +262,12 @@ cdef class RowCache:
 
     # --- floats: one thread -------------------------------------------------------------------------------
 
-    def assemble(self, keys, slots, missed, pulled, new, out):
+    def assemble(self, keys, spots, missed, pulled, new, out):
         """The rows of a batch: those that are here, and those that came, which are kept from now on.
 
         Parameters
         ----------
-        keys, slots, missed
+        keys, spots, missed
             What `plan` was given, and gave, for this batch.
         pulled : (m, dim) float32
             Rows of the missed keys.
@@ -278,18 +278,18 @@ cdef class RowCache:
         Raises
         ------
         ValueError
-            When an array has another type or shape, or a slot or place is out of range.
+            When an array has another type or shape, or a spot or place is out of range.
         """
-        slots = self.checked_slots("assemble", slots)
-        keys = checked_array("assemble: keys", keys, _U64, (len(slots),))
+        spots = self.checked_spots("assemble", spots)
+        keys = checked_array("assemble: keys", keys, _U64, (len(spots),))
         missed = checked_array("assemble: missed", missed, _I32, (None,))
         pulled = checked_array("assemble: pulled", pulled, _F32, (len(missed), self.dim))
         new = checked_array("assemble: new", new, _BOOL, (len(missed),))
-        out = checked_target("assemble: out", out, _F32, (len(slots), self.dim))
-        if len(missed) and not (0 <= missed[0] and missed[len(missed) - 1] < len(slots)):
-            raise ValueError(f"assemble: missed: expected places in 0..{len(slots) - 1}")
-        cdef int64_t n = len(slots), m = len(missed), i, j = 0, size = self.dim * sizeof(float)
-        cdef const int32_t *slot = <const int32_t *>cnp.PyArray_DATA(<cnp.ndarray>slots)
+        out = checked_target("assemble: out", out, _F32, (len(spots), self.dim))
+        if len(missed) and not (0 <= missed[0] and missed[len(missed) - 1] < len(spots)):
+            raise ValueError(f"assemble: missed: expected places in 0..{len(spots) - 1}")
+        cdef int64_t n = len(spots), m = len(missed), i, j = 0, size = self.dim * sizeof(float)
+        cdef const int32_t *spot = <const int32_t *>cnp.PyArray_DATA(<cnp.ndarray>spots)
         cdef const int32_t *miss = <const int32_t *>cnp.PyArray_DATA(<cnp.ndarray>missed)
         cdef const uint64_t *key = keys_of(keys)
         cdef const float *came = floats_of(pulled)
@@ -301,25 +301,25 @@ cdef class RowCache:
                 if j < m and miss[j] == i:
                     memcpy(target + i * self.dim, came + j * self.dim, size)
                     j += 1
-                elif slot[i] >= 0:
-                    memcpy(target + i * self.dim, self.rows + slot[i] * self.dim, size)
+                elif spot[i] >= 0:
+                    memcpy(target + i * self.dim, self.rows + spot[i] * self.dim, size)
                 else:
                     sound = False
             sound &= j == m
             if sound:
                 for j in range(m):
-                    if slot[miss[j]] >= 0:
-                        self.keep(key[miss[j]], slot[miss[j]], came + j * self.dim, is_new[j])
+                    if spot[miss[j]] >= 0:
+                        self.keep(key[miss[j]], spot[miss[j]], came + j * self.dim, is_new[j])
         if not sound:
-            raise ValueError("assemble: expected the slots and places that plan gave for this batch")
+            raise ValueError("assemble: expected the spots and places that plan gave for this batch")
 
-    cdef void keep(self, uint64_t key, int64_t slot, const float *row, bint is_new) noexcept nogil:
+    cdef void keep(self, uint64_t key, int64_t spot, const float *row, bint is_new) noexcept nogil:
         """A row as it came; and its sums: exact, as they are, or from how it has moved since it came last."""
-        cdef float *base = self.base + slot * self.dim
-        cdef float *moved = self.moved + slot * self.dim
-        cdef float *sums = self.sums + slot * self.dim
+        cdef float *base = self.base + spot * self.dim
+        cdef float *moved = self.moved + spot * self.dim
+        cdef float *sums = self.sums + spot * self.dim
         cdef int64_t part, j, first = 0, size = self.dim * sizeof(float)
-        cdef bint same = self.owners[slot] == key
+        cdef bint same = self.owners[spot] == key
         cdef float sum_now
         for part in range(self.part_count):
             if is_new or not same or sums[first] == INFINITY:
@@ -329,8 +329,8 @@ cdef class RowCache:
                 for j in range(first, self.ends[part]):
                     sums[j] = sum_now
             first = self.ends[part]
-        self.owners[slot] = key
-        memcpy(self.rows + slot * self.dim, row, size)
+        self.owners[spot] = key
+        memcpy(self.rows + spot * self.dim, row, size)
         memcpy(base, row, size)
         memset(moved, 0, size)
 
@@ -347,32 +347,32 @@ cdef class RowCache:
         root = self.learning_rates[part] * square / along
         return root * root
 
-    def step(self, slots, gradients, rate=1.0):
+    def step(self, spots, gradients, rate=1.0):
         """Write the gradients of a batch back into the copies of its rows.
 
         Parameters
         ----------
-        slots
+        spots
             From `plan`, of the batch that was assembled last.
         gradients : (n, dim) float32
         rate : float
             Times the learning rates.
         """
-        slots = self.checked_slots("step", slots)
-        gradients = checked_array("step: gradients", gradients, _F32, (len(slots), self.dim))
+        spots = self.checked_spots("step", spots)
+        gradients = checked_array("step: gradients", gradients, _F32, (len(spots), self.dim))
         cdef float times = finite_number("step: rate", rate)
-        cdef int64_t n = len(slots), i
-        cdef const int32_t *slot = <const int32_t *>cnp.PyArray_DATA(<cnp.ndarray>slots)
+        cdef int64_t n = len(spots), i
+        cdef const int32_t *spot = <const int32_t *>cnp.PyArray_DATA(<cnp.ndarray>spots)
         cdef const float *gradient = floats_of(gradients)
         with nogil:
             for i in range(n):
-                if slot[i] >= 0:
-                    self.step_row(slot[i], gradient + i * self.dim, times)
+                if spot[i] >= 0:
+                    self.step_row(spot[i], gradient + i * self.dim, times)
 
-    cdef void step_row(self, int64_t slot, const float *gradient, float times) noexcept nogil:
-        cdef float *row = self.rows + slot * self.dim
-        cdef float *moved = self.moved + slot * self.dim
-        cdef float *sums = self.sums + slot * self.dim
+    cdef void step_row(self, int64_t spot, const float *gradient, float times) noexcept nogil:
+        cdef float *row = self.rows + spot * self.dim
+        cdef float *moved = self.moved + spot * self.dim
+        cdef float *sums = self.sums + spot * self.dim
         cdef int64_t part, j, first = 0
         cdef float lr, mean
         for part in range(self.part_count):
@@ -392,8 +392,8 @@ cdef class RowCache:
                     row[j] -= lr * gradient[j] / sqrtf(sums[j])
             first = self.ends[part]
 
-    cdef object checked_slots(self, str where, object slots):
-        slots = checked_array(f"{where}: slots", slots, _I32, (None,))
-        if len(slots) and not (-1 <= slots.min() and slots.max() < self.slots):
-            raise ValueError(f"{where}: slots: expected -1..{self.slots - 1}")
-        return slots
+    cdef object checked_spots(self, str where, object spots):
+        spots = checked_array(f"{where}: spots", spots, _I32, (None,))
+        if len(spots) and not (-1 <= spots.min() and spots.max() < self.spots):
+            raise ValueError(f"{where}: spots: expected -1..{self.spots - 1}")
+        return spots

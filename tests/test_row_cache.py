@@ -20,8 +20,8 @@ def keys_of(*keys: int) -> np.ndarray:
     return np.array(keys, np.uint64)
 
 
-class Slot:
-    """One slot of the definition; its floats follow later than its key."""
+class Spot:
+    """One spot of the definition; its floats follow later than its key."""
 
     def __init__(self, dim: int) -> None:
         self.key: int | None = None
@@ -37,7 +37,7 @@ class CacheByDefinition:
 
     def __init__(
         self,
-        slots: int,
+        spots: int,
         parts: list[int],
         rates: list[float],
         modes: list[int],
@@ -48,97 +48,97 @@ class CacheByDefinition:
         self.modes, self.first_sums, self.pushers = modes, list(map(F32, first_sums)), F32(pushers)
         self.dim, self.age, self.batch, self.hand = sum(parts), age, 0, 0
         self.places: dict[int, int] = {}
-        self.slots = [Slot(self.dim) for _ in range(slots)]
+        self.spots = [Spot(self.dim) for _ in range(spots)]
         self.filled = 0
         ends = np.cumsum(parts).tolist()
         self.parts = [
             (end - size, end, F32(rate)) for size, end, rate in zip(parts, ends, rates, strict=True)
         ]
 
-    def is_fresh(self, slot: Slot) -> bool:
-        since_pull = self.batch - slot.pulled
-        written_back = slot.repeated and self.batch - slot.touched <= self.age
+    def is_fresh(self, spot: Spot) -> bool:
+        since_pull = self.batch - spot.pulled
+        written_back = spot.repeated and self.batch - spot.touched <= self.age
         return since_pull <= self.age or (written_back and since_pull <= self.age * LIVES)
 
     def plan(self, keys: list[int]) -> tuple[list[int], list[int]]:
         self.batch += 1
-        slots, missed = [], []
+        spots, missed = [], []
         for place, key in enumerate(keys):
             number = self.places.get(key, -1)
-            slots.append(number)
+            spots.append(number)
             if number >= 0:
-                slot = self.slots[number]
-                if self.is_fresh(slot):
-                    slot.touched = self.batch
+                spot = self.spots[number]
+                if self.is_fresh(spot):
+                    spot.touched = self.batch
                     continue
-                slot.touched = slot.pulled = self.batch
-                slot.repeated = True
+                spot.touched = spot.pulled = self.batch
+                spot.repeated = True
             missed.append(place)
         for place in missed:
-            if slots[place] < 0:
-                slots[place] = self.take(keys[place])
-        return slots, missed
+            if spots[place] < 0:
+                spots[place] = self.take(keys[place])
+        return spots, missed
 
     def take(self, key: int) -> int:
         number = self.filled
-        if self.filled < len(self.slots):
+        if self.filled < len(self.spots):
             self.filled += 1
         else:
             number = self.oldest()
             if number < 0:
                 return -1
-            del self.places[self.slots[number].key]  # type: ignore[arg-type]
-        slot = self.slots[number]
-        slot.key, slot.pulled, slot.touched, slot.repeated = key, self.batch, self.batch, False
+            del self.places[self.spots[number].key]  # type: ignore[arg-type]
+        spot = self.spots[number]
+        spot.key, spot.pulled, spot.touched, spot.repeated = key, self.batch, self.batch, False
         self.places[key] = number
         return number
 
     def oldest(self) -> int:
         best = -1
         for _ in range(SCAN):
-            number, self.hand = self.hand, (self.hand + 1) % len(self.slots)
-            touched = self.slots[number].touched
+            number, self.hand = self.hand, (self.hand + 1) % len(self.spots)
+            touched = self.spots[number].touched
             if touched == self.batch:
                 continue
-            if best < 0 or touched < self.slots[best].touched:
+            if best < 0 or touched < self.spots[best].touched:
                 best = number
             if self.batch - touched > self.age:
                 return number
         return best
 
     def assemble(
-        self, keys: list[int], slots: list[int], missed: list[int], pulled: np.ndarray, new: np.ndarray
+        self, keys: list[int], spots: list[int], missed: list[int], pulled: np.ndarray, new: np.ndarray
     ) -> np.ndarray:
-        out = np.empty((len(slots), self.dim), F32)
-        for place, number in enumerate(slots):
+        out = np.empty((len(spots), self.dim), F32)
+        for place, number in enumerate(spots):
             if place not in missed:
-                out[place] = self.slots[number].row
+                out[place] = self.spots[number].row
         for place, row, is_new in zip(missed, pulled, new, strict=True):
             out[place] = row
-            if slots[place] >= 0:
-                self.keep(keys[place], self.slots[slots[place]], row, is_new)
+            if spots[place] >= 0:
+                self.keep(keys[place], self.spots[spots[place]], row, is_new)
         return out
 
-    def keep(self, key: int, slot: Slot, row: np.ndarray, is_new: bool) -> None:
-        sums = np.full(self.dim, np.inf, F32) if slot.owner != key else slot.sums
+    def keep(self, key: int, spot: Spot, row: np.ndarray, is_new: bool) -> None:
+        sums = np.full(self.dim, np.inf, F32) if spot.owner != key else spot.sums
         for part, (first, end, rate) in enumerate(self.parts):
             if is_new:
                 sums[first:end] = self.first_sums[part]
-            elif sums[first] == np.inf and slot.owner == key:
+            elif sums[first] == np.inf and spot.owner == key:
                 along = square = F32(0)
                 for j in range(first, end):
-                    along = F32(along + F32(F32(slot.base[j] - row[j]) * slot.moved[j]))
-                    square = F32(square + F32(slot.moved[j] * slot.moved[j]))
+                    along = F32(along + F32(F32(spot.base[j] - row[j]) * spot.moved[j]))
+                    square = F32(square + F32(spot.moved[j] * spot.moved[j]))
                 root = F32(F32(rate * square) / along) if along > 0 else F32(np.inf)
                 sums[first:end] = F32(root * root)
-        slot.owner, slot.sums = key, sums
-        slot.row, slot.base, slot.moved = row.copy(), row.copy(), np.zeros(self.dim, F32)
+        spot.owner, spot.sums = key, sums
+        spot.row, spot.base, spot.moved = row.copy(), row.copy(), np.zeros(self.dim, F32)
 
-    def step(self, slots: list[int], gradients: np.ndarray) -> None:
-        for number, gradient in zip(slots, gradients, strict=True):
+    def step(self, spots: list[int], gradients: np.ndarray) -> None:
+        for number, gradient in zip(spots, gradients, strict=True):
             if number < 0:
                 continue
-            slot = self.slots[number]
+            spot = self.spots[number]
             for part, (first, end, rate) in enumerate(self.parts):
                 mean = F32(0)
                 for j in range(first, end):
@@ -146,29 +146,29 @@ class CacheByDefinition:
                 mean = F32(mean / F32(end - first))
                 for j in range(first, end):
                     if self.modes[part] == 0:
-                        slot.row[j] -= F32(rate * gradient[j])
+                        spot.row[j] -= F32(rate * gradient[j])
                         continue
                     square = mean if self.modes[part] == 2 else F32(gradient[j] * gradient[j])
-                    slot.sums[j] += F32(self.pushers * square)
-                    if slot.sums[j] > 0:
-                        slot.row[j] -= F32(F32(rate * gradient[j]) / np.sqrt(slot.sums[j]))
-            slot.moved = slot.moved + gradient
+                    spot.sums[j] += F32(self.pushers * square)
+                    if spot.sums[j] > 0:
+                        spot.row[j] -= F32(F32(rate * gradient[j]) / np.sqrt(spot.sums[j]))
+            spot.moved = spot.moved + gradient
 
 
 @settings(deadline=None, max_examples=60)
 @given(
-    slots=st.integers(1, 40),
+    spots=st.integers(1, 40),
     age=st.integers(1, 3),
     ahead=st.integers(0, 2),
     seed=st.integers(0, 10_000),
     universe=st.integers(3, 60),
 )
 def test_it_does_what_the_definition_does_however_far_plans_run_ahead(
-    slots: int, age: int, ahead: int, seed: int, universe: int
+    spots: int, age: int, ahead: int, seed: int, universe: int
 ) -> None:
     rng = np.random.default_rng(seed)
     parts, rates = [1, 3], [0.1, 0.05]
-    given_ = (slots, parts, rates, [seed % 3, seed % 2 + 1], [1e-6, 0.0], 1 + seed % 2, age)
+    given_ = (spots, parts, rates, [seed % 3, seed % 2 + 1], [1e-6, 0.0], 1 + seed % 2, age)
     cache, definition = RowCache(*given_), CacheByDefinition(*given_)
     waiting: deque[tuple[np.ndarray, np.ndarray, np.ndarray]] = deque()
 
@@ -196,16 +196,16 @@ def test_it_does_what_the_definition_does_however_far_plans_run_ahead(
         move()
 
 
-def cache_of(slots: int, age: int, dim: int = 1, mode: int = 1, first_sum: float = 0.0) -> RowCache:
-    return RowCache(slots, [dim], [0.1], [mode], [first_sum], 1, age)
+def cache_of(spots: int, age: int, dim: int = 1, mode: int = 1, first_sum: float = 0.0) -> RowCache:
+    return RowCache(spots, [dim], [0.1], [mode], [first_sum], 1, age)
 
 
 def batch(cache: RowCache, keys: np.ndarray, values: dict[int, float]) -> tuple[list[float], list[int]]:
     """One batch of rows of one float: what it reads, and which keys it has pulled."""
-    slots, missed = cache.plan(keys)
+    spots, missed = cache.plan(keys)
     pulled = np.array([[values[key]] for key in keys[missed].tolist()], F32).reshape(-1, 1)
     out = np.empty((keys.size, 1), F32)
-    cache.assemble(keys, slots, missed, pulled, np.zeros(missed.size, bool), out)
+    cache.assemble(keys, spots, missed, pulled, np.zeros(missed.size, bool), out)
     return out.ravel().tolist(), keys[missed].tolist()
 
 
@@ -234,7 +234,7 @@ def test_a_written_back_row_that_no_batch_has_touched_is_pulled_anew() -> None:
     assert batch(cache, keys_of(5), {5: 1.0}) == ([1.0], [5])
 
 
-def test_no_more_rows_are_kept_than_there_are_slots() -> None:
+def test_no_more_rows_are_kept_than_there_are_spots() -> None:
     cache = cache_of(3, 8)
     keys = keys_of(1, 2, 3, 4, 5)
     values = {key: float(key) for key in range(10)}
@@ -262,12 +262,12 @@ def follow(cache: RowCache, server: Any, steps: int, size: float = 0.01, new: bo
     """How far the copy of one row is from the server's, batch by batch; ``server`` takes gradients."""
     key, gradient, errors = keys_of(3), np.array([[size, -size]], F32), []
     for number in range(steps):
-        slots, missed = cache.plan(key)
+        spots, missed = cache.plan(key)
         out = np.empty((1, 2), F32)
         came = np.repeat(server.row[None], missed.size, 0).astype(F32)
-        cache.assemble(key, slots, missed, came, np.full(missed.size, new and number == 0), out)
+        cache.assemble(key, spots, missed, came, np.full(missed.size, new and number == 0), out)
         errors.append(float(np.abs(out[0] - server.row).max()))
-        cache.step(slots, gradient)
+        cache.step(spots, gradient)
         server.step(gradient[0])
     return errors
 
@@ -307,21 +307,21 @@ def test_a_step_of_the_copy_is_never_longer_than_a_step_of_adagrad() -> None:
     cache, key = cache_of(4, 1, dim=2), keys_of(3)
     row = np.zeros((1, 2), F32)
     for number in range(3):  # its row moves by 0.1 for a gradient of 1e-6: a rate of 1e5
-        slots, missed = cache.plan(key)
+        spots, missed = cache.plan(key)
         out = np.empty((1, 2), F32)
         came, new = np.full((missed.size, 2), -0.1 * number, F32), np.zeros(missed.size, bool)
-        cache.assemble(key, slots, missed, came, new, out)
-        cache.step(slots, np.full((1, 2), 1e-6 if number < 2 else 1e3, F32))
-    slots, missed = cache.plan(key)
+        cache.assemble(key, spots, missed, came, new, out)
+        cache.step(spots, np.full((1, 2), 1e-6 if number < 2 else 1e3, F32))
+    spots, missed = cache.plan(key)
     assert not missed.size
-    cache.assemble(key, slots, missed, row[:0], np.zeros(0, bool), row)
+    cache.assemble(key, spots, missed, row[:0], np.zeros(0, bool), row)
     assert np.abs(row - out).max() <= 0.1 + 1e-6
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: cache_of(0, 1), r"slots: expected a whole number in 1\.\.268435456, got 0"),
+        (lambda: cache_of(0, 1), r"spots: expected a whole number in 1\.\.268435456, got 0"),
         (lambda: RowCache(1, [], [], [], [], 1, 1), "expected at least one part"),
         (
             lambda: RowCache(1, [1, 2], [0.1], [1], [0], 1, 1),
@@ -333,10 +333,10 @@ def test_a_step_of_the_copy_is_never_longer_than_a_step_of_adagrad() -> None:
         (lambda: RowCache(1, [1], [0.1], [1], [0], 0, 1), "pushers: expected a whole number"),
         (lambda: cache_of(1, 0), "age: expected a whole number"),
         (lambda: cache_of(1, 1).plan(np.array([1])), "keys: expected C-contiguous uint64"),
-        (lambda: assembled(slots=[5]), r"slots: expected -1\.\.2"),
-        (lambda: assembled(slots=[-1]), "slots and places that plan gave"),
+        (lambda: assembled(spots=[5]), r"spots: expected -1\.\.2"),
+        (lambda: assembled(spots=[-1]), "spots and places that plan gave"),
         (lambda: assembled(missed=[1]), r"missed: expected places in 0\.\.0"),
-        (lambda: assembled(missed=[0, 0]), "slots and places that plan gave"),
+        (lambda: assembled(missed=[0, 0]), "spots and places that plan gave"),
         (lambda: assembled(rows=2), r"pulled: expected C-contiguous float32 \(0, 1\)"),
         (lambda: cache_of(3, 1).step(np.zeros(1, np.int32), np.ones((2, 1), F32)), "gradients"),
     ],
@@ -347,12 +347,12 @@ def test_what_does_not_fit_is_refused_in_a_line(call: Any, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def assembled(slots: Any = (0,), missed: Any = (), rows: int | None = None) -> None:
+def assembled(spots: Any = (0,), missed: Any = (), rows: int | None = None) -> None:
     """One batch of one key with something wrong."""
     count = len(missed) if rows is None else rows
     cache_of(3, 1).assemble(
         keys_of(1),
-        np.array(slots, np.int32),
+        np.array(spots, np.int32),
         np.array(missed, np.int32),
         np.ones((count, 1), F32),
         np.zeros(len(missed), bool),

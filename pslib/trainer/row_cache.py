@@ -33,14 +33,14 @@ SCALE_BYTES = 4
 class _CachedBatch(PulledRows):
     """Rows of a batch, and where the cache keeps them."""
 
-    slots: NDArray[np.int32]
+    spots: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CachedPull:
     cache: RowCache
     keys: NDArray[np.uint64]
-    slots: NDArray[np.int32]
+    spots: NDArray[np.int32]
     missed: NDArray[np.int32]
     first_values: NDArray[np.float32]
     pending: PendingRows
@@ -49,8 +49,8 @@ class _CachedPull:
         came = self.pending.wait()
         rows = np.empty((self.keys.size, self.cache.dim), np.float32)
         new = (came.rows == self.first_values).all(axis=1)
-        self.cache.assemble(self.keys, self.slots, self.missed, came.rows, new, rows)
-        return _CachedBatch(rows, came.dense, self.slots)
+        self.cache.assemble(self.keys, self.spots, self.missed, came.rows, new, rows)
+        return _CachedBatch(rows, came.dense, self.spots)
 
 
 class CachedRows:
@@ -91,12 +91,12 @@ class CachedRows:
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
         """Ask for what is missing, and for the dense parameters."""
-        slots, missed = self._cache.plan(batch.keys)
+        spots, missed = self._cache.plan(batch.keys)
         hits = batch.keys.size - missed.size
         self._counters.looked_up(batch.keys.size, hits, hits * self._row_bytes)
         keys = batch.keys[missed]
         pending = self._rows.pull_keys(keys, moment)
-        return _CachedPull(self._cache, batch.keys, slots, missed, self._first_values(keys), pending)
+        return _CachedPull(self._cache, batch.keys, spots, missed, self._first_values(keys), pending)
 
     def _first_values(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
         """What a pull gives for keys that have no row: whether a row is new is seen from it."""
@@ -126,7 +126,7 @@ class CachedRows:
         """To the servers, and into the copy."""
         assert isinstance(pulled, _CachedBatch)
         pending = self._rows.push(batch, pulled, gradients, name, moment, rate)
-        self._cache.step(pulled.slots, gradients.rows, rate)
+        self._cache.step(pulled.spots, gradients.rows, rate)
         return pending
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:
