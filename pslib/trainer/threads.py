@@ -36,9 +36,12 @@ class ComputeThreads:
         self._over = False
         self._go = [threading.Semaphore(0) for _ in range(count - 1)]
         self._done = threading.Semaphore(0)
-        for place, go in enumerate(self._go):
-            name = f"pslib-compute-{place + 1}"
-            threading.Thread(target=self._help, args=(go,), name=name, daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._help, args=(go,), name=f"pslib-compute-{place + 1}", daemon=True)
+            for place, go in enumerate(self._go)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Run all tasks, each once, in any order, and return when all are done.
@@ -62,10 +65,12 @@ class ComputeThreads:
             raise error
 
     def close(self) -> None:
-        """End the threads; nothing can be run after that."""
+        """End the threads and wait until they have; nothing can be run after that."""
         self._over = True
         for go in self._go:
             go.release()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         try:
