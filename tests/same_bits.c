@@ -63,6 +63,7 @@ static uint64_t play(int kind, int storage, int64_t dim)
     part->optimizer = (PslibOptimizer){.kind = kind, .corrections = corrections, .last_step = STEPS - 1,
                                        .weight_decay = 0.01f, .clip_norm = 3.0f};
     memcpy(part->optimizer.numbers, numbers[kind], sizeof part->optimizer.numbers);
+    part->optimizer.decay_rate = numbers[kind][0];
     table.level = pslib_best_level();
     pslib_table_shape(&table, 1, 0);
     if (pslib_table_open(&table, 3) != PSLIB_OK) exit(1);

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pslib.client import Client
 from pslib.config import Timing
-from pslib.errors import ConfigurationError, UnavailableError, WaitTimeoutError
+from pslib.errors import ConfigurationError, RemoteProtocolError, UnavailableError, WaitTimeoutError
 from pslib.initializers import Constant, Uniform
 from pslib.optimizers import SGD, Adagrad, Adam
 from pslib.tables import DenseSpec, PartSpec, TableSpec
@@ -373,7 +373,7 @@ def test_nobody_at_the_address_is_named() -> None:
 def test_a_cluster_with_another_id_is_not_joined() -> None:
     with cluster_of() as running:
         running.embedded.cluster_id = "another"
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RemoteProtocolError, match=r"expected 'another', got .*this is another cluster"):
             running.client(Timing(start_s=0.5, retry_s=0.1))
 
 
