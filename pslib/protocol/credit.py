@@ -1,7 +1,8 @@
-"""Credit: how many bytes may be on their way to and from one server, however many clients it has.
+"""Credit: how many bytes may be on their way to and from one server.
 
-The pool of a server (`ClusterConfig.credit_bytes`) has two halves. One is shared out evenly: each client may
-have its share of bytes in flight to each server, and needs to ask nobody. From the other half the server
+The pool of a server (`ClusterConfig.credit_bytes`) has two halves. One is shared out evenly among as many
+clients as the cluster is set up for (one that joins beyond them adds a share): each may have its share of
+bytes in flight to each server, and needs to ask nobody. From the other half the server
 grants what does not fit a share: a request that is larger, and every second copy of one that is not small
 (the first may lie in a queue of a server that only is slow). Who needs such a grant sends `Reserve`, and the
 request when that is answered. So a stopped server receives no second copies, and its clients keep what does
