@@ -17,6 +17,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.coordinator import Coordinator
 from pslib.endpoint import Endpoint
 from pslib.errors import ConfigurationError
+from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Result, Status, Stop
 from pslib.server import Server
@@ -125,7 +126,7 @@ class Embedded:
 
     def last_status(self) -> dict[str, Any]:
         """The status after everybody has left."""
-        return self.coordinator.session.status(SystemClock().now_s())
+        return status_of(self.coordinator.session, SystemClock().now_s())
 
 
 class Cluster:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["ClusterConfig", "Limits", "Timing"]
+__all__ = ["DURABILITIES", "RECOVERIES", "ClusterConfig", "Limits", "Timing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ class Timing:
         How long processes wait for each other when a cluster starts.
     report_s : float
         A waiting process says for whom it waits this often.
+    restart_s : float
+        A lost server whose state is in its log has so long to come back before the run ends.
     """
 
     heartbeat_s: float = 1.0
@@ -68,6 +70,11 @@ class Timing:
     request_s: float = 60.0
     start_s: float = 60.0
     report_s: float = 5.0
+    restart_s: float = 60.0
+
+
+DURABILITIES = ("memory", "log", "disk")
+RECOVERIES = ("log", "rollback", "partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,16 @@ class ClusterConfig:
         (`pslib.protocol.credit`): half in even shares of the trainers, half granted on demand. The default,
         1 GiB, leaves each of 64 trainers 7 MiB, twice the messages of a step of 4,096 examples of 26 fields
         at dim 16.
+    durability : {"memory", "log", "disk"}
+        What a push has survived when it is acknowledged: nothing; the end of the server's process, because it
+        is in the update log; or also a loss of power, because the log is synced.
+    recovery : {"log", "rollback", "partial"}
+        What happens when a server is lost: it comes back from its log; everybody goes back to the last
+        checkpoint; or it alone does, and what it had been told since is counted as lost.
+    log_bytes : int
+        A server's update log stays below this or three times what its tables take, whichever is more.
+    restarts : int
+        How often a launcher starts one process again; 0 is never.
     timing : Timing
         Waits.
     """
@@ -103,12 +120,18 @@ class ClusterConfig:
     dense_blocks: int = 64
     server_memory_bytes: int = 0
     credit_bytes: int = 1 << 30
+    durability: str = "memory"
+    recovery: str = "log"
+    log_bytes: int = 8 << 30
+    restarts: int = 0
     timing: Timing = Timing()
 
     SERVERS_MAX: ClassVar[int] = 4096
     TRAINERS_MAX: ClassVar[int] = 65536
     CREDIT_BYTES_MIN: ClassVar[int] = 1 << 20
     """Room for the messages of a few hundred small requests."""
+    LOG_BYTES_MIN: ClassVar[int] = 16 << 20
+    """Of a few segments; less would be trimmed after every push."""
     SHARD_MEMORY_BYTES_MIN: ClassVar[int] = 4 << 20
     """Of one shard thread: a table takes memory from the system in pieces of up to 2 MiB, and fewer than two
     of them would leave no room for rows."""
@@ -123,8 +146,18 @@ class ClusterConfig:
                 ("partition_bits", self.partition_bits, 4, 20),
                 ("dense_blocks", self.dense_blocks, 1, 4096),
                 ("credit_bytes", self.credit_bytes, self.CREDIT_BYTES_MIN, 1 << 40),
+                ("log_bytes", self.log_bytes, self.LOG_BYTES_MIN, 1 << 50),
+                ("restarts", self.restarts, 0, 1 << 20),
             )
             if not low <= value <= high
+        ]
+        problems += [
+            f"{name}: expected {', '.join(known)}, got {value!r}"
+            for name, value, known in (
+                ("durability", self.durability, DURABILITIES),
+                ("recovery", self.recovery, RECOVERIES),
+            )
+            if value not in known
         ]
         if not problems and self.servers * 16 > 1 << self.partition_bits:
             problems.append(

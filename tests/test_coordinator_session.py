@@ -189,7 +189,7 @@ class TestJobs:
         for index in range(99):
             cluster.lease(0, tuple(range(index)))
             cluster.end(0, index, payload=payload)
-        kept = cluster.session.jobs[0].scores
+        kept = cluster.session.desk.jobs[0].scores
         assert sum(part.scores.size for part in kept) <= 2 * SCORES_KEPT
         assert sum(part.examples for part in kept) == 198
 

@@ -1,0 +1,95 @@
+"""What the coordinator can say of the whole cluster: cumulative counters, and what it is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pslib.protocol.collective_job import epochs_done, examples_of
+from pslib.protocol.counters import SERVER_COUNTERS
+
+if TYPE_CHECKING:
+    from pslib.protocol.coordinator_session import CoordinatorSession
+
+__all__ = ["status_of"]
+
+_PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
+_SUMMED = (
+    "examples",
+    "loss_sum",
+    "staleness_sum",
+    "staleness_count",
+    "pushes_sent",
+    "updates_sent",
+    "bytes_sent",
+    "bytes_received",
+    "cache_lookups",
+    "cache_hits",
+    "cache_bytes_saved",
+)
+EVENTS_TOLD = 100
+"""The last so many; a status must fit a message."""
+
+
+def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
+    """The answer to `Status`, in plain values."""
+    jobs, members, config = session.desk.jobs, session.members, session.config
+    counters = _counters(session)
+    fits = [job for job in jobs if job.what == "fit"]
+    running = fits[-1] if fits else None
+    counters["examples"] = examples_of(fits, counters["examples"])
+    return counters | {
+        "phase": _phase(session),
+        "job": max(len(jobs) - 1, 0),
+        "epochs": sum(int(job.details.get("epochs", 0)) for job in fits),
+        "epoch": epochs_done(fits),
+        "examples_total": sum(int(job.details.get("examples", 0)) for job in fits),
+        "leases_done": running.book.done_count if running else 0,
+        "leases": running.book.windows.size if running else 0,
+        "servers": len(members.live("server")),
+        "trainers": len(members.live("trainer")),
+        "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
+        "servers_configured": config.servers,
+        "trainers_configured": config.trainers,
+        "seconds": session.since_s(now_s),
+        "results": [job.outcome for job in jobs if job.outcome is not None],
+        "error": session.error or None,
+        "events": session.events[-EVENTS_TOLD:],
+        "saved": session.desk.saved,
+    }
+
+
+def _phase(session: CoordinatorSession) -> str:
+    if session.error:
+        return "failed"
+    if session.over:
+        return "done"
+    running = [job for job in session.desk.jobs if not job.book.done]
+    return _PHASES.get(running[0].what, "waiting") if running else "waiting"
+
+
+def _counters(session: CoordinatorSession) -> dict[str, Any]:
+    """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
+    values: dict[str, Any] = dict.fromkeys((*_SUMMED, *SERVER_COUNTERS), 0)
+    positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
+    values["staleness_max"] = values["lead_max"] = 0
+    staleness_counts = np.zeros(0, np.int64)
+    for member in session.members.trainers:
+        for key in _SUMMED:
+            values[key] += member.progress.get(key, 0)
+        positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
+        negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
+        for key in ("staleness_max", "lead_max"):
+            values[key] = max(values[key], member.progress.get(key, 0))
+        counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
+        if counts.size:
+            staleness_counts = counts + staleness_counts if staleness_counts.size else counts
+    for member in session.members.servers:
+        for key in SERVER_COUNTERS:
+            values[key] += member.progress.get(key, 0)
+    return values | {
+        "bins_positive": positive.tolist(),
+        "bins_negative": negative.tolist(),
+        "staleness_counts": staleness_counts.tolist(),
+    }

@@ -1,0 +1,177 @@
+"""The coordinator's desk for collective jobs: who works on which lease, what jobs come to. A pure machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pslib.leases import LeaseBook, RankedLeases, stream_of
+from pslib.membership import Member, Membership
+from pslib.metrics import ScoreCounts
+from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.messages import (
+    Clock,
+    Clocks,
+    Done,
+    EndLease,
+    Failure,
+    JobResult,
+    Lease,
+    Message,
+    NextLease,
+    OpenJob,
+    Result,
+)
+
+__all__ = ["JobDesk"]
+
+
+class JobDesk:
+    """All jobs of a cluster, in the order in which scripts call them.
+
+    Parameters
+    ----------
+    members : Membership
+        Who is here.
+    fail : callable
+        Ends the run, with the reason: when work can't be done any more.
+
+    Attributes
+    ----------
+    jobs : list of CollectiveJob
+    saved : str
+        Path of the last checkpoint that was saved; empty before.
+    """
+
+    def __init__(self, members: Membership, fail: Callable[[str], None]) -> None:
+        self._members, self._fail = members, fail
+        self.jobs: list[CollectiveJob] = []
+        self.saved = ""
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    def open_job(self, now_s: float, message: OpenJob) -> Message:
+        """Start or join a call; all trainers must make the same calls in the same order."""
+        if message.job > len(self.jobs):
+            return Failure("configuration", f"job {message.job} opened before job {len(self.jobs)}")
+        if message.job == len(self.jobs):
+            ranks = [member.rank for member in self._members.live("trainer")]
+            book = RankedLeases(message.windows, ranks) if message.by_rank else LeaseBook(message.windows)
+            self.jobs.append(CollectiveJob(message.what, message.fingerprint, message.details, book, now_s))
+        job = self.jobs[message.job]
+        if (job.what, job.fingerprint) != (message.what, message.fingerprint):
+            return Failure(
+                "configuration",
+                f"trainer {message.rank}: its call number {message.job} is {message.what!r}, the others' is "
+                f"{job.what!r} or has other data or settings; all trainers must run the same script",
+            )
+        self._give_up_earlier(message)
+        if job.book.done:
+            self._finish(now_s, job)
+        return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
+
+    def next_lease(self, now_s: float, message: NextLease, since_s: float) -> Message:
+        """A lease for a trainer; ``since_s`` is the time since the cluster began."""
+        job = self._job_of(message)
+        if isinstance(job, Failure):
+            return job
+        member = self._members.trainers[message.rank]
+        if member.state != "live":
+            return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
+        member.heard_s = now_s
+        if job.book.done:
+            return Lease("done", 0, 0, 0, 0)
+        holding = [int(stream) & 0xFFFFFFFF for stream in message.holding if int(stream) >> 32 == message.job]
+        grant = job.give((message.rank, message.incarnation), holding, since_s)
+        if grant is None:
+            return Lease("wait", 0, 0, 0, 0)
+        stream = stream_of(message.job, grant.index)
+        return Lease("held", stream, grant.index, grant.epoch, grant.first_batch, grant.time_s)
+
+    def end_lease(self, now_s: float, message: EndLease) -> Message:
+        """All batches of a lease are applied; a lease that ends twice counts once."""
+        job = self._job_of(message)
+        if isinstance(job, Failure):
+            return job
+        index = message.stream & 0xFFFFFFFF
+        if message.stream >> 32 != message.job or index >= job.book.windows.size:
+            return Failure("configuration", f"job {message.job} has no lease {message.stream}")
+        was_done = job.book.is_done(index)
+        payload = message.payload  # read before the lease ends: a broken one must not lose its scores
+        scores = payload and ScoreCounts.from_arrays(
+            payload["scores"], payload["positives"], payload["negatives"]
+        )
+        if not job.book.end((message.rank, message.incarnation), index, message.epoch):
+            return Failure("fenced", f"lease {message.stream} has another holder by now")
+        if scores and not was_done:
+            job.add_scores(scores)
+        if job.book.done:
+            self._finish(now_s, job)
+        return Done()
+
+    def clock(self, now_s: float, message: Clock) -> Message:
+        """How far a trainer is; answered with how far the slowest is."""
+        job = self._job_of(message)
+        if isinstance(job, Failure):
+            return job
+        clock = job.clocks.report((message.rank, message.incarnation), message.clock)
+        return Clocks(clock, job.clocks.slowest(job.book.holders(), otherwise=clock))
+
+    def job_result(self, now_s: float, message: JobResult) -> Message:
+        """What a job came to, once it has."""
+        if message.job >= len(self.jobs):
+            return Failure("configuration", f"job {message.job} has not been opened")
+        outcome = self.jobs[message.job].outcome
+        return Result({"done": outcome is not None, "outcome": outcome or {}})
+
+    # --- what heartbeats and losses mean for leases -------------------------------------------------------
+
+    def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
+        """A trainer says, of each stream it holds, below which batch everything is acknowledged."""
+        for stream, acked_below in streams:
+            job = stream >> 32
+            if job < len(self.jobs):
+                holder = (member.rank, member.incarnation)
+                self.jobs[job].book.progress(holder, {stream & 0xFFFFFFFF: acked_below})
+
+    def streams_done_below(self) -> int:
+        """All streams of leases below this one are over."""
+        for number, job in enumerate(self.jobs):
+            if not job.book.done:
+                return stream_of(number, job.book.done_below)
+        return stream_of(len(self.jobs), 0)
+
+    @property
+    def all_done(self) -> bool:
+        """Whether no job is open."""
+        return all(job.book.done for job in self.jobs)
+
+    def free_leases(self, member: Member, why: str, below: int | None = None) -> int:
+        """Others may have a trainer's leases (of jobs ``below``); how many. If nobody may, the run ends."""
+        freed = 0
+        for job in self.jobs[:below]:
+            freed += len(job.book.trainer_lost((member.rank, member.incarnation)))
+            if job.needs(member.rank):
+                kept = f"checkpoint {self.saved}" if self.saved else "beginning: there is no checkpoint"
+                self._fail(
+                    f"trainer {member.rank} ({member.where}) {why}, and with consistency sync every step "
+                    f"waits for every trainer; start again from the {kept}"
+                )
+        return freed
+
+    def _give_up_earlier(self, message: OpenJob) -> None:
+        """A trainer that is here is through with earlier calls, well or not: others may have its leases."""
+        if message.rank < len(self._members.trainers):
+            member = self._members.trainers[message.rank]
+            self.free_leases(member, "has gone on without its part of a sync job", below=message.job)
+
+    def _job_of(self, message: NextLease | EndLease | Clock) -> CollectiveJob | Failure:
+        if self._members.find("trainer", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this trainer is not a member of the cluster")
+        if message.job >= len(self.jobs):
+            return Failure("configuration", f"job {message.job} has not been opened")
+        return self.jobs[message.job]
+
+    def _finish(self, now_s: float, job: CollectiveJob) -> None:
+        """Write a job's outcome, once."""
+        if job.finish(now_s) and job.what == "save":
+            self.saved = str(job.details.get("path", ""))
