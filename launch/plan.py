@@ -77,13 +77,14 @@ NEEDED = ("cores", "memory", "network")
 
 
 def _optimizer(name: str) -> Optimizer:
+    from launch.problems import unknown_value
     from pslib.errors import ConfigurationError
     from pslib.optimizers import OPTIMIZERS
 
     plain = {known.lower(): kind for known, kind in OPTIMIZERS.items()}
     kind = plain.get(name.replace("_", "").lower())
     if kind is None:
-        raise ConfigurationError(f"--optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
+        raise ConfigurationError(unknown_value("--optimizer", name, OPTIMIZERS))
     return kind()
 
 

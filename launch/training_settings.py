@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Optimizer
@@ -24,8 +24,12 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
 
-def _checked_schedule(value: dict[str, Any]) -> dict[str, Any]:
+def _checked_schedule(value: Any) -> Any:
     """A schedule of `pslib.schedules`, still as it was written; the path of the setting names it already."""
+    if isinstance(value, str):
+        raise ValueError(f"expected settings as in {{name: Cosine, batches: 20000}}, got {value!r:.60}")
+    if not isinstance(value, dict):  # pydantic says so
+        return value
     try:
         schedule_from_dict(value)
     except ConfigurationError as error:
@@ -63,7 +67,7 @@ class TrainingSection(Section):
     ssp_bound: int = Field(default=8, ge=0, le=1024)
     geo_every_batches: int = Field(default=10, ge=1, le=1 << 16)
     geo_rows: int = Field(default=4_000_000, ge=1, le=1 << 30)
-    schedule: Annotated[dict[str, Any], AfterValidator(_checked_schedule)] | None = None
+    schedule: Annotated[dict[str, Any], BeforeValidator(_checked_schedule)] | None = None
     damping: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
     wire: WireSection = Field(default_factory=WireSection)
     cache: CacheSection = Field(default_factory=CacheSection)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pslib.clock import Clock, SystemClock
 from pslib.config import ClusterConfig
 from pslib.errors import LocalProtocolError, RemoteProtocolError
+from pslib.open_files import allow_peers
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Message, Status
@@ -128,6 +129,7 @@ def run_coordinator(
     """
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
+        allow_peers(config.servers + config.trainers)
         coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock())
         announce(coordinator.address)
         coordinator.run()

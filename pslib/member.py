@@ -14,6 +14,7 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig
 from pslib.endpoint import Endpoint
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
+from pslib.open_files import allow_peers
 from pslib.partition_map import PartitionMap
 from pslib.protocol.messages import Beat, Heartbeat, Leave, Register, Registered
 
@@ -161,7 +162,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
     WaitTimeoutError
         After ``start_s``, naming who is missing.
     ConfigurationError
-        When the cluster has no place for this process.
+        When the cluster has no place for this process, or the system allows too few open files for it.
     """
     message = Register(member.role, member.address, member.incarnation, os.getpid(), socket.gethostname())
     started_s = clock.now_s()
@@ -170,6 +171,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
         answer = member.endpoint.ask(member.coordinator, message, patience_s=start_s).wait()
         assert isinstance(answer, Registered)
         config = ClusterConfig.from_dict(dict(answer.config))
+        allow_peers(config.servers + (config.trainers if member.role == "server" else 0))
         current = _map_of(answer, config.partition_bits)
         if answer.ready and current:
             return Joined(answer.rank, config, current)

@@ -238,6 +238,8 @@ def test_ls_of_a_folder_without_checkpoints_says_so(
     assert main(["checkpoint", "ls", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"no checkpoints in {tmp_path}\n"
     assert main(["checkpoint", "ls", str(tmp_path / "nowhere")]) == 64
+    told = capsys.readouterr().err
+    assert told == f"pslib: {tmp_path}/nowhere: no such folder; expected one with checkpoints below it\n"
 
 
 # --- diff

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,12 @@ def test_the_servers_key_can_not_be_taken_away(tmp_path: Path) -> None:
         remove_key(tmp_path, "server")
     with pytest.raises(ConfigurationError, match="there is a key already"):
         add_key(tmp_path, "trainer", "trainer")
+
+
+def test_keys_that_are_added_at_the_same_time_are_all_known(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", make_keys())
+    names = [f"reader-{number}" for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: add_key(tmp_path / "keys", name, "reader"), names))
+    known = read_keys(tmp_path / "keys" / "server.keys").allowed
+    assert {read_keys(tmp_path / "keys" / f"{name}.keys").public for name in names} <= set(known)

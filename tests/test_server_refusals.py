@@ -10,7 +10,7 @@ import pytest
 
 from pslib.policies import ByAge, ByCount, Compact, Score
 from pslib.protocol.codec import Codec
-from pslib.protocol.messages import Failure, Maintain, Message, Push, Pushed
+from pslib.protocol.messages import Failure, Maintain, Message, Push, Pushed, Reserve
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import run_on_shard
 from pslib.shard import Shard
@@ -87,3 +87,9 @@ def test_a_maintenance_that_makes_sense_is_done_however_often_it_names_a_unit() 
     assert isinstance(answer(shard, maintain_of(units=np.tile(ALL, 3))), Pushed)
     assert shard.stores["t"].rows == 0
     assert shard.stores["t"].stats()["counted_keys"] == 1
+
+
+def test_no_client_can_ask_for_all_the_credit_of_a_server_in_one_number() -> None:
+    shard = Shard(4, 4)
+    said = answer(shard, Reserve(5, 1 << 62, 0))
+    assert said == Failure("configuration", f"credit: a request and its answer never have {1 << 62} bytes")

@@ -75,6 +75,8 @@ def list_checkpoints(path: str) -> list[CheckpointInfo]:
     place = place_of(path)
     filesystem, root = open_place(place)
     try:
+        if filesystem.get_file_info(root).type != fs.FileType.Directory:
+            raise CheckpointError(f"{shown(path)}: no such folder; expected one with checkpoints below it")
         folders = dict(_walk(filesystem, root, LEVELS))
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: expected a folder with checkpoints: {error}") from error

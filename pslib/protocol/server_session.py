@@ -161,6 +161,10 @@ class ServerSession:
             return self._unit_problem("unit", message.unit)
         if isinstance(message, Maintain):
             return self._maintain_problem(message)
+        if isinstance(message, Reserve) and message.bytes > 2 * self.codec.limits.message_bytes_max:
+            return Failure(
+                "configuration", f"credit: a request and its answer never have {message.bytes} bytes"
+            )
         if not isinstance(message, Pull | Push | Erase):
             return None
         problem = self._table_problem(message.keys) or self._dense_problem(message)

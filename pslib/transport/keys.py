@@ -13,10 +13,12 @@ A file is a JSON object; a secret in it never leaves the process that has read i
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -207,10 +209,11 @@ def add_key(folder: str | Path, name: str, role: str) -> Path:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r:.80}: expected a name of letters, digits, - and _")
     path = Path(folder) / f"{name}{SUFFIX}"
-    server = read_keys(Path(folder) / f"server{SUFFIX}")
-    own = Keys(role, server.server_public, *_pair())
-    write_keys(folder, {name: own})
-    _replace_server(folder, replace(server, allowed={**server.allowed, own.public: role}))
+    with _alone(folder):
+        server = read_keys(Path(folder) / f"server{SUFFIX}")
+        own = Keys(role, server.server_public, *_pair())
+        write_keys(folder, {name: own})
+        _replace_server(folder, replace(server, allowed={**server.allowed, own.public: role}))
     return path
 
 
@@ -219,10 +222,27 @@ def remove_key(folder: str | Path, name: str) -> None:
     path = Path(folder) / f"{name}{SUFFIX}"
     if not _NAME.fullmatch(name) or name == "server":
         raise ConfigurationError(f"{name!r:.80}: expected the name of a key that is not the servers'")
-    gone, server = read_keys(path), read_keys(Path(folder) / f"server{SUFFIX}")
-    left = {public: role for public, role in server.allowed.items() if public != gone.public}
-    _replace_server(folder, replace(server, allowed=left))
-    path.unlink()
+    with _alone(folder):
+        gone, server = read_keys(path), read_keys(Path(folder) / f"server{SUFFIX}")
+        left = {public: role for public, role in server.allowed.items() if public != gone.public}
+        _replace_server(folder, replace(server, allowed=left))
+        path.unlink()
+
+
+@contextmanager
+def _alone(folder: str | Path) -> Iterator[None]:
+    """One change of a folder of keys at a time: of two that read the servers' file, one would be lost."""
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder}: {error.strerror}; expected a folder of pslib keys make"
+        ) from error
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
 
 
 def _replace_server(folder: str | Path, keys: Keys) -> None:
