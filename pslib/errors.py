@@ -14,10 +14,14 @@
     │   ├── WaitTimeoutError             nobody answered in time
     │   ├── ServerLostError              a server died, and rows with it
     │   ├── MemoryLimitError             a server has no room for new rows
+    │   ├── LogFullError                 no space for the update log; nothing was changed
     │   └── PreemptedError           75  asked to leave; state has been flushed
-    └── CheckpointError              64
-        ├── CheckpointCorruptError       bytes do not match the manifest
-        └── CheckpointIncompatibleError  a checkpoint of another model
+    ├── CheckpointError              64
+    │   ├── CheckpointCorruptError       bytes do not match the manifest
+    │   └── CheckpointIncompatibleError  a checkpoint of another model
+    └── LogError                     64  an update log or journal can't be read or written
+        ├── LogCorruptError              bytes do not match their checksums
+        └── LogForeignError              a log of another cluster, or of a newer format
 
 Every message is one line: what was expected, what came, what to do next.
 """
@@ -36,6 +40,10 @@ __all__ = [
     "DataError",
     "ForeignMessageError",
     "LocalProtocolError",
+    "LogCorruptError",
+    "LogError",
+    "LogForeignError",
+    "LogFullError",
     "MemoryLimitError",
     "PreemptedError",
     "ProtocolError",
@@ -117,6 +125,10 @@ class MemoryLimitError(UnavailableError):
     """
 
 
+class LogFullError(UnavailableError):
+    """There is no space for the next record of an update log; nothing was written, nothing has changed."""
+
+
 class PreemptedError(UnavailableError):
     """The process was asked to leave and has flushed its work."""
 
@@ -135,3 +147,17 @@ class CheckpointCorruptError(CheckpointError):
 
 class CheckpointIncompatibleError(CheckpointError):
     """A sound checkpoint that belongs to other tables or to a newer format."""
+
+
+class LogError(PslibError):
+    """An update log or a journal can't be read or written."""
+
+    exit_code = 64
+
+
+class LogCorruptError(LogError):
+    """A log is damaged in its middle; the message names file and offset, and nothing was cut."""
+
+
+class LogForeignError(LogError):
+    """A sound log that belongs to another cluster, or to a newer format."""

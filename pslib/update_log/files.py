@@ -1,0 +1,198 @@
+"""The files of one log, behind a protocol: a real folder here, a simulated one in the tests."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["DiskFiles", "LogFiles"]
+
+Buffer = bytes | bytearray | memoryview
+PIECES_MAX = 512
+"""Of one call: the system takes 1,024."""
+
+
+class LogFiles(Protocol):
+    """Files of one folder, by name; every method may raise OSError.
+
+    What has been appended is safe from the end of this process, and after `sync` from the loss of power.
+    """
+
+    def list(self) -> list[str]:
+        """Names of all files, in order."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        ...
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Bytes of a file from ``start`` on; fewer than ``size`` at its end."""
+        ...
+
+    def append(self, name: str, pieces: Sequence[Buffer]) -> None:
+        """Write at the end of a file, which is made if there is none; an error may leave a part behind."""
+        ...
+
+    def sync(self, name: str) -> None:
+        """Return when all that was appended, and the file's name, is safe from the loss of power."""
+        ...
+
+    def close_file(self, name: str) -> None:
+        """Nothing more will be appended to this file soon; it may be all the same."""
+        ...
+
+    def cut(self, name: str, size: int) -> None:
+        """Shorten a file, durably."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file; when power is lost it may come back, until `sync_names`."""
+        ...
+
+    def sync_names(self) -> None:
+        """Return when files that were made and removed stay so."""
+        ...
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a small file as a whole, durably: after a crash it is the old one or the new one."""
+        ...
+
+    def lock(self, name: str) -> bool:
+        """Try to hold a lock until the end of this process or `close`; False: another holds it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of all files and locks."""
+        ...
+
+
+class DiskFiles:
+    """A folder of a local or shared file system, made if there is none.
+
+    Parameters
+    ----------
+    folder : str or Path
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _sync_folder(self._folder.parent)
+        self._open: dict[str, int] = {}
+        self._new: set[str] = set()
+        self._locks: list[int] = []
+
+    def list(self) -> list[str]:
+        """Names of all files, in order."""
+        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return (self._folder / name).stat().st_size
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Bytes of a file from ``start`` on; fewer than ``size`` at its end."""
+        descriptor = self._descriptor(name, 0)
+        found = os.pread(descriptor, size, start)
+        while 0 < len(found) < size and (more := os.pread(descriptor, size - len(found), start + len(found))):
+            found += more  # one call gives at most 2 GiB
+        return found
+
+    def append(self, name: str, pieces: Sequence[Buffer]) -> None:
+        """Write at the end of a file, which is made if there is none; an error may leave a part behind."""
+        descriptor = self._descriptor(name)
+        for start in range(0, len(pieces), PIECES_MAX):
+            _write_all(descriptor, [memoryview(piece) for piece in pieces[start : start + PIECES_MAX]])
+
+    def sync(self, name: str) -> None:
+        """Return when all that was appended, and the file's name, is safe from the loss of power."""
+        os.fdatasync(self._descriptor(name))
+        if name in self._new:
+            _sync_folder(self._folder)
+            self._new.discard(name)
+
+    def close_file(self, name: str) -> None:
+        """Nothing more will be appended to this file soon; it may be all the same."""
+        descriptor = self._open.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def cut(self, name: str, size: int) -> None:
+        """Shorten a file, durably."""
+        descriptor = self._descriptor(name, 0)
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; when power is lost it may come back, until `sync_names`."""
+        self.close_file(name)
+        self._new.discard(name)
+        (self._folder / name).unlink()
+
+    def sync_names(self) -> None:
+        """Return when files that were made and removed stay so."""
+        _sync_folder(self._folder)
+        self._new.clear()
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a small file as a whole, durably: after a crash it is the old one or the new one."""
+        beside = self._folder / f"{name}.new"
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._folder / name)
+        _sync_folder(self._folder)
+
+    def lock(self, name: str) -> bool:
+        """Try to hold a lock until the end of this process or `close`; False: another holds it."""
+        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._locks.append(descriptor)
+        return True
+
+    def close(self) -> None:
+        """Let go of all files and locks."""
+        for name in list(self._open):
+            self.close_file(name)
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def _descriptor(self, name: str, create: int = os.O_CREAT) -> int:
+        descriptor = self._open.get(name)
+        if descriptor is None:
+            path = self._folder / name
+            if create and not path.exists():
+                self._new.add(name)
+            descriptor = os.open(path, os.O_RDWR | create | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._open[name] = descriptor
+        return descriptor
+
+
+def _write_all(descriptor: int, pieces: Sequence[memoryview]) -> None:
+    """Write all pieces; the system may take a part of them at a time."""
+    left = [piece.cast("B") for piece in pieces if piece.nbytes]
+    while left:
+        written = os.writev(descriptor, left)
+        while left and written >= left[0].nbytes:
+            written -= left.pop(0).nbytes
+        if written:
+            left[0] = left[0][written:]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder safe from the loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

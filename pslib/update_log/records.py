@@ -1,0 +1,195 @@
+"""The bytes of a log: segments of numbered, checksummed records. Pure: bytes in, records out, no file.
+
+The grammar stands in README.md beside this file. What a record's body means is not known here.
+
+A record says in ``synced`` below which number all records were durable when it was written. So after a crash
+damage has a meaning: where a sound record further on says that the damaged one had been durable, the log is
+corrupt; where none does, it is the torn tail of what nobody was promised, and is cut off.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pslib.errors import LogCorruptError, LogForeignError
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEAD_BYTES",
+    "Damage",
+    "Head",
+    "Record",
+    "body_at",
+    "corrupt",
+    "head_at",
+    "latest_claim",
+    "padding",
+    "record_pieces",
+    "segment_start",
+    "start_of_segment",
+]
+
+FORMAT_VERSION = 1
+MAGIC = b"pslibLOG"
+_START = struct.Struct("<8sIIQQII")
+"""magic, format version, bytes of ``about``, first number, synced, CRC-32 of all of it, 0; then ``about``."""
+MARK = b"psR\xa7"
+_HEAD = struct.Struct("<4sIQQQQII")
+"""mark, CRC-32 of the rest of the head, bytes of the body, number, synced, subject, kind, body's CRC-32."""
+HEAD_BYTES = _HEAD.size
+_AFTER_CRC = 8
+ALIGNMENT = 8
+ABOUT_BYTES_MAX = 1 << 16
+
+Buffer = bytes | bytearray | memoryview
+Read = Callable[[int, int], bytes]
+"""``read(start, size)``: bytes of one segment, fewer at its end."""
+
+
+class Damage(Exception):  # noqa: N818  it is not an error yet: perhaps a torn tail
+    """Bytes that are no whole record."""
+
+
+class Head(NamedTuple):
+    """What stands before a record's body."""
+
+    length: int
+    number: int
+    synced: int
+    """All records below this number were durable when this one was written."""
+    subject: int
+    kind: int
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record in its file."""
+        return HEAD_BYTES + self.length + padding(self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: its number in the log, what kind it is, what it is about, and its body."""
+
+    number: int
+    kind: int
+    subject: int
+    body: Buffer
+
+
+def padding(length: int) -> int:
+    """Zero bytes after a body, so that the next record, and arrays in it, are aligned."""
+    return -length % ALIGNMENT
+
+
+def record_pieces(
+    number: int, synced: int, kind: int, subject: int, body: Sequence[Buffer]
+) -> tuple[list[Buffer], int]:
+    """A record as pieces to be written one after the other, and how many bytes they are."""
+    crc = length = 0
+    for piece in body:
+        crc = zlib.crc32(piece, crc)
+        length += len(piece)
+    head = bytearray(_HEAD.pack(MARK, 0, length, number, synced, subject, kind, crc))
+    struct.pack_into("<I", head, 4, zlib.crc32(memoryview(head)[_AFTER_CRC:]))
+    pad = padding(length)
+    return [bytes(head), *body, *([bytes(pad)] if pad else [])], HEAD_BYTES + length + pad
+
+
+def head_at(read: Read, start: int, size: int) -> Head:
+    """The head of the record at ``start`` of a segment of ``size`` bytes.
+
+    Raises
+    ------
+    Damage
+        When no whole record is there; its body has not been looked at.
+    """
+    head = _sound_head(read(start, HEAD_BYTES), 0)
+    if head is None:
+        raise Damage("its head does not fit its checksum")
+    if start + head.size > size:
+        raise Damage(f"it has {head.length} bytes and the file ends")
+    return head
+
+
+def body_at(read: Read, start: int, head: Head) -> memoryview:
+    """The body of the record at ``start``, compared with its checksum.
+
+    Raises
+    ------
+    Damage
+        When it does not fit.
+    """
+    found = memoryview(read(start + HEAD_BYTES, head.length + padding(head.length)))
+    body = found[: head.length]
+    if zlib.crc32(body) != head.crc or any(found[head.length :]):
+        raise Damage("its body does not fit its checksum")
+    return body
+
+
+def _sound_head(data: Buffer, start: int) -> Head | None:
+    if len(data) - start < HEAD_BYTES:
+        return None
+    mark, crc, *values = _HEAD.unpack_from(data, start)
+    if mark != MARK or crc != zlib.crc32(memoryview(data)[start + _AFTER_CRC : start + HEAD_BYTES]):
+        return None
+    return Head(*values)
+
+
+def latest_claim(data: bytes) -> int:
+    """The highest ``synced`` of all records that begin anywhere in ``data``; 0: there is none."""
+    highest, place = 0, data.find(MARK)
+    while place >= 0:
+        head = _sound_head(data, place)
+        highest = max(highest, head.synced if head else 0)
+        place = data.find(MARK, place + 1)
+    return highest
+
+
+def segment_start(first: int, synced: int, about: bytes) -> bytes:
+    """What a segment begins with: the number of its first record, and whose log it is."""
+    assert len(about) <= ABOUT_BYTES_MAX
+    start = bytearray(_START.pack(MAGIC, FORMAT_VERSION, len(about), first, synced, 0, 0) + about)
+    start += bytes(padding(len(start)))
+    struct.pack_into("<I", start, _START.size - 8, zlib.crc32(start))
+    return bytes(start)
+
+
+def start_of_segment(read: Read, name: str) -> tuple[int, int, bytes, int]:
+    """First number, ``synced``, ``about`` and the place of the first record of a segment.
+
+    Raises
+    ------
+    Damage
+        When it does not begin as a segment does.
+    LogForeignError
+        When it has a newer format.
+    """
+    data = read(0, _START.size)
+    if len(data) < _START.size or not data.startswith(MAGIC):
+        raise Damage("it does not begin as a log does")
+    _magic, version, about_bytes, first, synced, crc, _zero = _START.unpack(data)
+    if version > FORMAT_VERSION:
+        raise LogForeignError(
+            f"{name}: expected a log of format {FORMAT_VERSION} or older, got format {version}; "
+            "start a newer pslib, or another folder"
+        )
+    if about_bytes > ABOUT_BYTES_MAX:
+        raise Damage("its beginning does not fit its checksum")
+    whole = bytearray(read(0, _START.size + about_bytes + padding(about_bytes)))
+    whole[_START.size - 8 : _START.size - 4] = bytes(4)
+    if zlib.crc32(whole) != crc:
+        raise Damage("its beginning does not fit its checksum")
+    return first, synced, bytes(whole[_START.size : _START.size + about_bytes]), len(whole)
+
+
+def corrupt(name: str, offset: int, why: str) -> LogCorruptError:
+    """The error for damage that is no torn tail."""
+    return LogCorruptError(
+        f"{name}: damaged at byte {offset}: {why}; what follows had been acknowledged, so nothing is cut: "
+        "restore the file, or go back to a checkpoint in another folder"
+    )
