@@ -206,6 +206,13 @@ def _add_launch(commands: _Commands) -> None:
         metavar="N",
         help="what the tables of a server may take (default: no limit)",
     )
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="what a trainer may take to leave on SIGTERM (default 20)",
+    )
     _add_run(parser, "folder for logs and records (default: logs in a temporary one)")
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(

@@ -2,7 +2,8 @@
 
 A launcher holds the write end of each worker's standard input. When the launcher ends, however it ends, that
 pipe closes, also through ssh. A small process that was forked off before the worker grew watches the pipe and
-the worker, and ends the worker's whole process group. It is a process and not a thread, so that it also works
+the worker, and ends the worker's whole process group. A line ``leave`` in the pipe asks the worker alone, by
+SIGTERM, to finish what it has begun. It is a process and not a thread, so that it also works
 when the worker is stopped or busy in a loop that never lets go of the interpreter.
 """
 
@@ -15,7 +16,10 @@ from contextlib import suppress
 
 from pslib.clock import SystemClock
 
-__all__ = ["die_with_launcher"]
+__all__ = ["LEAVE", "die_with_launcher"]
+
+LEAVE = b"leave"
+"""The line in the pipe that asks a worker to leave in order."""
 
 GRACE_S = 4.0
 """Between SIGTERM and SIGKILL: a role that flushes does it in less, and a launcher waits a little longer."""
@@ -61,6 +65,8 @@ def _watch(worker: int) -> None:
             _signal_group(worker, signal.SIGCONT)
             clock = SystemClock()
             end_s = clock.now_s() + GRACE_S
+            clock.sleep_s(CHECK_S)
+            _signal_worker(worker)  # it takes the first one for a question whether it would leave
             while clock.now_s() < end_s and _signal_group(worker, 0):
                 clock.sleep_s(CHECK_S)
         _signal_group(worker, signal.SIGKILL)
@@ -75,8 +81,11 @@ def _launcher_ended_first(worker: int) -> bool:
         watched.append(os.pidfd_open(worker))
     while True:
         ready, _, _ = select.select(watched, [], [], None if len(watched) > 1 else CHECK_S)
-        if 0 in ready and not os.read(0, 4096):
+        said = os.read(0, 4096) if 0 in ready else None
+        if said == b"":
             return True
+        if said and LEAVE in said:
+            _signal_worker(worker)
         if not _alive(worker) or any(fd != 0 for fd in ready):
             return False
 
@@ -87,6 +96,12 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _signal_worker(worker: int) -> None:
+    """Ask the worker, and nobody whom it has started, to end."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(worker, signal.SIGTERM)
 
 
 def _signal_group(group: int, number: int) -> bool:

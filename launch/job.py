@@ -43,7 +43,7 @@ from launch.problems import problem_lines, unknown_value
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.training_settings import Section, TrainingSection, training_problems
 from launch.yaml_text import read_yaml, write_yaml
-from pslib.config import ClusterConfig
+from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
 from pslib.schema import Schema
@@ -155,6 +155,7 @@ class ClusterSection(Section):
     credit_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=ClusterConfig.CREDIT_BYTES_MIN)] = (
         1 << 30
     )
+    drain_s: float = Field(default=Timing().drain_s, gt=0, le=86400)
 
 
 class CheckpointSection(Section):
@@ -207,7 +208,8 @@ class Job(Section):
     @property
     def cluster_config(self) -> ClusterConfig:
         """The cluster as the coordinator wants it."""
-        return ClusterConfig(**self.cluster.model_dump())
+        settings = self.cluster.model_dump()
+        return ClusterConfig(timing=Timing(drain_s=settings.pop("drain_s")), **settings)
 
     @property
     def dense_optimizer(self) -> Optimizer:

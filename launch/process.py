@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from launch.guard import LEAVE
+
 __all__ = ["MESSAGE_PREFIX", "Command", "Running", "Task", "describe_exit", "start"]
 
 MESSAGE_PREFIX = "pslib-"
@@ -101,6 +103,13 @@ class Running:
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that killed it."""
         return self.process.poll()
+
+    def leave(self) -> None:
+        """Ask it to finish what it has begun and to leave; its guard passes it on as SIGTERM."""
+        if self.process.stdin is not None:
+            with suppress(OSError, ValueError):
+                self.process.stdin.write(LEAVE + b"\n")
+                self.process.stdin.flush()
 
     def stop(self) -> None:
         """Ask it to end; `launch.guard` kills it a little later if it does not."""

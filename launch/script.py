@@ -13,7 +13,7 @@ from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
 from launch.supervise import Launcher, Plan
-from pslib.config import ClusterConfig
+from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
 
 __all__ = ["run_script"]
@@ -34,6 +34,7 @@ def run_script(options: argparse.Namespace) -> int:
         trainers=trainers,
         shard_threads=options.shard_threads,
         server_memory_bytes=options.server_memory_bytes,
+        timing=Timing(drain_s=options.drain_s),
     )
     out = None if options.out is None else prepare_out(options.out, options.overwrite)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"

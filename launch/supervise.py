@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from launch.draining import Draining
 from launch.keys import FROM_INPUT
 from launch.process import Command, Running, Task, describe_exit, start
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
@@ -189,6 +190,7 @@ class _Run:
         self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
         self._poller: StatusPoller | None = None
         self._signal: int | None = None
+        self._draining: Draining | None = None
         self._waits: dict[str, tuple[float, float]] = {}
 
     # --- signals ---
@@ -212,6 +214,8 @@ class _Run:
         if self._signal is not None:
             for running in self._running.values():
                 running.kill()
+            if self._draining is not None:
+                self._draining.hurried = True
         self._signal = number
 
     # --- from start to end ---
@@ -260,7 +264,7 @@ class _Run:
             self._look()
             exits = {task: running.exit_code for task, running in self._running.items()}
             self._report_trainers(exits)
-            verdict = self._asked_to_end() or judge(exits) or self._late(exits)
+            verdict = self._asked_to_end(exits) if self._signal else judge(exits) or self._late(exits)
             if verdict is not None:
                 self._look()
                 return verdict
@@ -299,10 +303,15 @@ class _Run:
             self._say(f"waiting {now_s - begin_s:.0f} s for {what}{'; ended' if late else ''}")
         return late
 
-    def _asked_to_end(self) -> Verdict | None:
-        if self._signal is None:
+    def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        if self._draining is not None:
+            return self._draining.turn(exits)
+        if self._signal == signal.SIGTERM and any(task.role == "trainer" for task in exits):
+            drain_s = self._plan.config.timing.drain_s
+            self._say(f"got SIGTERM: all leave in order, trainers within {drain_s:g} s; again: at once")
+            self._draining = Draining(self._running, drain_s, self._waited)
             return None
-        self._say(f"got {signal.Signals(self._signal).name}: ending {len(self._running)} processes")
+        self._say(f"got {signal.Signals(self._signal or 0).name}: ending {len(self._running)} processes")
         return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)
 
     def _await_news(self) -> None:
@@ -333,8 +342,8 @@ class _Run:
         return Outcome(verdict.exit_code, self._voices.results, status, reason)
 
     def _has_told_all(self, running: Running) -> bool:
-        """Whether the process has said itself what is wrong with configuration or data: then it is told."""
-        if running.exit_code != ConfigurationError.exit_code:
+        """Whether the process has said itself what is wrong with data, or that it was asked to leave."""
+        if running.exit_code not in (ConfigurationError.exit_code, PreemptedError.exit_code):
             return False
         complaints = running.complaints()
         self._look()

@@ -18,6 +18,7 @@ from pathlib import Path
 from launch.guard import die_with_launcher
 from launch.keys import FROM_INPUT
 from pslib.blas import TRAINERS_HERE, kernels_for
+from pslib.preemption import preemption
 
 __all__ = ["main"]
 
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_launcher()
     os.environ.pop("PSLIB_KEYS", None)  # of another cluster: ours comes from the launcher, or there is none
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
+    preemption.install()
     _tell("started", str(os.getpid()))
     _set_threads(options.role)
     if options.role != "coordinator":

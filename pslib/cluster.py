@@ -17,6 +17,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.coordinator import Coordinator
 from pslib.endpoint import Endpoint
 from pslib.errors import ConfigurationError
+from pslib.preemption import preemption
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Result, Status, Stop
@@ -272,6 +273,7 @@ def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Clu
     transport = ZmqTransport(keys=keys)
     try:
         cluster = Cluster(Client(transport, coordinator, cluster_id, SystemClock()), None)
+        preemption.drain_s = cluster.client.joined.config.timing.drain_s
     except BaseException:
         transport.close()
         raise

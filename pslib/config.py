@@ -61,6 +61,9 @@ class Timing:
         A waiting process says for whom it waits this often.
     restart_s : float
         A lost server whose state is in its log has so long to come back before the run ends.
+    drain_s : float
+        A process that is asked to leave (SIGTERM) finishes its work for so long. Machines that are taken away
+        give 30 seconds and more.
     """
 
     heartbeat_s: float = 1.0
@@ -71,6 +74,7 @@ class Timing:
     start_s: float = 60.0
     report_s: float = 5.0
     restart_s: float = 60.0
+    drain_s: float = 20.0
 
 
 DURABILITIES = ("memory", "log", "disk")

@@ -16,6 +16,7 @@ from pslib.endpoint import Endpoint
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers
 from pslib.partition_map import PartitionMap
+from pslib.preemption import preemption
 from pslib.protocol.messages import Beat, Heartbeat, Leave, Register, Registered
 
 __all__ = ["Joined", "MemberHandle", "join"]
@@ -101,7 +102,7 @@ class MemberHandle:
         self.stop_heartbeats()
         if self.forsaken:  # whoever fails must be missed, not let go in peace
             return
-        message = Leave(self.role, self.rank, self.incarnation, self.progress())
+        message = Leave(self.role, self.rank, self.incarnation, self.progress(), preemption.asked)
         try:
             self.endpoint.ask(self.coordinator, message, patience_s=3.0).wait()
         except PslibError as error:

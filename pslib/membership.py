@@ -24,6 +24,8 @@ class Member:
     map_version: int = 0
     state: str = "live"
     """live, left (flushed and gone) or lost (silent too long)."""
+    preempted: bool = False
+    """Whether it left because it was asked to, with work to do."""
     progress: dict[str, Any] = field(default_factory=dict)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from pslib.clock import Clock, SystemClock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
-from pslib.errors import CheckpointError
+from pslib.errors import CheckpointError, PreemptedError
 from pslib.member import MemberHandle, join
 from pslib.partition_map import PartitionMap
+from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.messages import Load, Message, Save
@@ -232,17 +233,21 @@ class Server:
         However it ends, its heartbeats end with it: a server that does not serve must count as lost.
         """
         try:
-            while self._member.order == "go" and not self._stopped:
-                self._turn()
-                self._check()
-            for thread in self._threads:
-                thread.finish()
-            self._turn(0.0)
-            self._member.leave()
+            with preemption.finishing():
+                while self._member.order == "go" and not (self._stopped or preemption.asked):
+                    self._turn()
+                    self._check()
+                self._turn(0.0)  # what has come is answered
+                for thread in self._threads:
+                    thread.finish()
+                self._turn(0.0)
+                self._member.leave()
         finally:
             for thread in self._threads:
                 thread.finish()
             self._close()
+        if preemption.asked and self._member.order == "go":
+            return PreemptedError.exit_code
         return 69 if self._member.order == "fail" else 0
 
     def _check(self) -> None:

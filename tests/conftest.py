@@ -1,10 +1,13 @@
-"""Shared settings of the tests: where real data lies, and how hypothesis searches."""
+"""Shared by the tests: where real data lies, how hypothesis searches, and commands that leave nothing."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.command import Command
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
@@ -24,3 +27,22 @@ def test_data() -> Path:
             f"{folder}: set PSLIB_TEST_DATA to a folder that has it"
         )
     return folder.resolve()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start a command; after the test nothing that it has started may be there."""
+    commands: list[Command] = []
+
+    def start_one(*arguments: str | Path) -> Command:
+        commands.append(Command(tmp_path, *arguments))
+        return commands[-1]
+
+    yield start_one
+    try:
+        for command in commands:
+            assert command.process.poll() is not None, f"still running:\n{command.output}"
+            assert command.left_over() == []
+    finally:
+        for command in commands:
+            command.clean_up()

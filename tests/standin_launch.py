@@ -15,7 +15,7 @@ from launch.local import LocalLauncher
 from launch.process import Command, Task
 from launch.ssh import SshLauncher, read_hosts
 from launch.supervise import Outcome, Plan, run_cluster
-from pslib.config import ClusterConfig
+from pslib.config import ClusterConfig, Timing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -85,9 +85,8 @@ def run_standins(
     said: list[str] = []
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
-    plan = Plan(
-        ClusterConfig(servers=servers, trainers=trainers), "test", ("script.py", "--its", "own"), logs, echo
-    )
+    config = ClusterConfig(servers=servers, trainers=trainers, timing=Timing(drain_s=1.0))
+    plan = Plan(config, "test", ("script.py", "--its", "own"), logs, echo)
     outcome = run_cluster(
         StandIns(folder, behaviours) if ssh is None else SshStandIns(ssh, folder, behaviours),
         plan,

@@ -7,85 +7,32 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import psutil
-import pyarrow as pa
-import pyarrow.ipc
-import pyarrow.parquet as pq
 import pytest
 
-from cython_ext.hashing import hash_ints
 from pslib.config import Timing
 from tests.command import Command, wait_until
-from tests.counting_script import DENSE, PART, SCHEMA, TABLE
+from tests.counting_runs import (
+    ROWS,
+    SCRIPT,
+    SHARED,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    write_counting_examples,
+)
 
-SCRIPT = Path(__file__).with_name("counting_script.py")
-ROWS, SHARED = 24_000, 13
 SILENCE_S = Timing().silence_s
 LOST_SERVER_S = 15
 """Within so long the end of a server must have ended the run, says the design."""
-
-Start = Callable[..., Command]
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every example has an ``id`` of its own and one of a few ``shared`` values."""
-    ids = np.arange(ROWS)
-    table = pa.table(
-        {
-            "label": pa.array(ids % 2, pa.int8()),
-            "id": pa.array(ids * 7 + 1),
-            "shared": pa.array(ids // 5 % SHARED),
-        }
-    )
-    path = tmp_path_factory.mktemp("counting") / "examples.parquet"
-    pq.write_table(table, path, row_group_size=5000)
-    return path
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a command; after the test nothing that it has started may be there."""
-    commands: list[Command] = []
-
-    def start_one(*arguments: str | Path) -> Command:
-        commands.append(Command(tmp_path, *arguments))
-        return commands[-1]
-
-    yield start_one
-    try:
-        for command in commands:
-            assert command.process.poll() is not None, f"still running:\n{command.output}"
-            assert command.left_over() == []
-    finally:
-        for command in commands:
-            command.clean_up()
-
-
-def launch_counting(
-    start: Start,
-    examples: Path,
-    tmp_path: Path,
-    *,
-    servers: int = 2,
-    trainers: int = 2,
-    more: Sequence[str] = (),
-) -> Command:
-    """The counting script in a cluster, once every trainer is in its first batch."""
-    command = start(
-        "launch", "--servers", str(servers), "--trainers", str(trainers), "--out", tmp_path / "out",
-        SCRIPT, examples, tmp_path / "checkpoint", *more,
-    )  # fmt: skip
-    wait_until(
-        lambda: len(command.lines("first batch")) == trainers or command.process.poll() is not None,
-        40,
-        f"all trainers to train:\n{command.output}",
-    )
-    return command
+    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
 
 
 def train_forever(start: Start, examples: Path, tmp_path: Path, *more: str) -> Command:
@@ -119,42 +66,6 @@ def trained_examples(command: Command) -> int:
     path = command.out / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return max((json.loads(line).get("examples", 0) for line in lines if line.endswith("}")), default=0)
-
-
-def counted(checkpoint: Path) -> tuple[dict[int, float], list[float]]:
-    """What the rows of a checkpoint hold by key, and its dense parameters, read with pyarrow alone."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    rows: dict[int, float] = {}
-    dense: dict[int, list[float]] = {}
-    for file in manifest["files"]:
-        table = pa.ipc.open_file(checkpoint / file["name"]).read_all()
-        if file["table"] == TABLE:
-            values = table.column(PART).combine_chunks().flatten().to_pylist()
-            keys = table.column("key").to_pylist()
-            assert not rows.keys() & set(keys)
-            rows.update(zip(keys, values, strict=True))
-        else:
-            for first, weights in zip(
-                table.column("first").to_pylist(), table.column("weights").to_pylist(), strict=True
-            ):
-                if weights:
-                    dense[first] = weights
-    return rows, [value for first in sorted(dense) for value in dense[first]]
-
-
-def assert_counted_once(checkpoint: Path, examples: Path, epochs: int = 1) -> None:
-    """Each key's row holds how often the key stands in the data: nothing was lost, nothing counts twice."""
-    rows, dense = counted(checkpoint)
-    table = pq.read_table(examples)
-    expected: dict[int, float] = {}
-    for field in SCHEMA.sparse:
-        values, counts = np.unique(table.column(field.name).to_numpy(), return_counts=True)
-        keys = hash_ints(np.ascontiguousarray(values, np.int64), field.salt)
-        expected.update(zip(keys.tolist(), (epochs * counts).astype(float).tolist(), strict=True))
-    wrong = {key: (rows.get(key), count) for key, count in expected.items() if rows.get(key) != count}
-    assert not wrong, f"{len(wrong)} of {len(expected)} keys, for example {list(wrong.items())[:5]}"
-    assert rows.keys() == expected.keys()
-    assert dense == [float(epochs * table.num_rows)] * DENSE
 
 
 # --- runs in which nobody dies -----------------------------------------------------------------------------

@@ -172,9 +172,13 @@ class Stop(Message):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Message):
-    """This process has flushed all its work and goes. Answered by `Done`."""
+    """This process has flushed all its work and goes. Answered by `Done`.
+
+    ``preempted``: it was asked to, though there is work; it, or another one, may come again.
+    """
 
     role: str
     rank: int
     incarnation: int
     progress: Plain
+    preempted: bool = False

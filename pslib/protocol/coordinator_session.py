@@ -109,7 +109,8 @@ class CoordinatorSession:
         if not self.members.trainers_over():
             return False
         nobody_left = all(member.state == "lost" for member in self.members.trainers)
-        return nobody_left or not self.desk.all_done
+        asked_to = any(member.preempted for member in self.members.trainers)
+        return nobody_left or not (self.desk.all_done or asked_to)
 
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
@@ -174,7 +175,10 @@ class CoordinatorSession:
         if member:
             self._take_progress(member, message.progress)
             member.state = "left"
+            member.preempted = message.preempted
             self.desk.free_leases(member, "has left before the job was done")
+            if message.preempted and member.role == "server" and self.members.live("trainer"):
+                self.fail(self._server_gone(member, "was asked to leave (SIGTERM)"))
         return Done()
 
     def _stop(self, now_s: float, message: Stop) -> Message:
@@ -184,6 +188,10 @@ class CoordinatorSession:
         return Done()
 
     def _server_lost(self, member: Member) -> str:
+        silence_s = self.config.timing.silence_s
+        return self._server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
+
+    def _server_gone(self, member: Member, how: str) -> str:
         rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
         kept = (
             f"the checkpoint {self.desk.saved} is the last state"
@@ -191,9 +199,8 @@ class CoordinatorSession:
             else "there is no checkpoint"
         )
         return (
-            f"server {member.rank} at {member.address} ({member.where}) has been silent for "
-            f"{self.config.timing.silence_s:g} s and counts as lost, with about {rows} rows and {updates} "
-            f"updates; {kept}"
+            f"server {member.rank} at {member.address} ({member.where}) {how}, with about {rows} rows and "
+            f"{updates} updates; {kept}"
         )
 
     # --- jobs and status ----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from functools import partial
 
 from pslib.batch import Batch
 from pslib.client import Client, PendingPush
-from pslib.errors import PslibError
+from pslib.errors import PreemptedError, PslibError
+from pslib.preemption import preemption
 from pslib.protocol.client_session import Moment
 from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.pace import Pace
@@ -98,6 +99,8 @@ class Pipeline:
         self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
+        self._pushed = threading.Condition(self._lock)
+        self._open = 0  # pushes that are on their way, and the maintenances that follow them
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._threads = [
@@ -116,17 +119,40 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
         try:
-            while True:
-                item = self._take(self._pulled)
-                if item is None:
-                    break
-                state, prefetched = item
-                self._after(compute(prefetched), partial(self._batch_done, state))
+            with preemption.finishing():
+                while (item := self._next()) is not None:
+                    state, prefetched = item
+                    self._after(compute(prefetched), partial(self._batch_done, state))
+                if preemption.asked:
+                    self._drain()
             self._check()
         finally:
             self._end()
             for thread in self._threads:
                 thread.join(10.0)
+
+    def _next(self) -> tuple[_LeaseState, Prefetched] | None:
+        """The next batch to compute; None at the end, or when this process is asked to leave."""
+        while not preemption.asked:
+            self._check()
+            try:
+                return self._pulled.get(timeout=TURN_S)
+            except queue.Empty:
+                if self._over.is_set():
+                    break
+        return None
+
+    def _drain(self) -> None:
+        """Asked to leave: begin nothing more, and wait until all that was pushed is acknowledged.
+
+        Leaving gives the leases back, with the batches below which all is applied; whoever gets them goes on
+        there, under the same names. So what is not acknowledged in time is not lost, and counts once too.
+        """
+        self._end()
+        with self._pushed:
+            self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
+        left = f"{self._open} pushes are not" if self._open else "all pushes are"
+        raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
 
     # --- stages -------------------------------------------------------------------------------------------
 
@@ -194,6 +220,8 @@ class Pipeline:
         if pending is None:
             then()
             return
+        with self._lock:
+            self._open += 1
 
         def applied() -> None:
             try:
@@ -201,6 +229,9 @@ class Pipeline:
                 then()
             except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
                 self._stop(error)
+            with self._pushed:
+                self._open -= 1
+                self._pushed.notify_all()
 
         pending.on_done(applied)
 

@@ -1,0 +1,264 @@
+"""SIGTERM: processes that are asked to leave finish what they have begun, and nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launch.draining import Draining
+from launch.process import Task
+from launch.verdict import Verdict
+from pslib.config import ClusterConfig
+from pslib.leases import stream_of
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.messages import Heartbeat, Lease, Leave, NextLease, OpenJob, Register
+from tests.counting_runs import (
+    SCRIPT,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    write_counting_examples,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
+
+
+# --- whose turn it is, without processes -------------------------------------------------------------------
+
+
+class Asked:
+    """Stands for a `launch.process.Running`."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def leave(self) -> None:
+        self.times += 1
+
+
+COORDINATOR, SERVER, TRAINERS = (
+    Task("coordinator", 0),
+    Task("server", 0),
+    (Task("trainer", 0), Task("trainer", 1)),
+)
+EVERYBODY = (COORDINATOR, SERVER, *TRAINERS)
+
+
+def exits(coordinator=None, server=None, trainers=(None, None)):
+    return dict(zip(EVERYBODY, (coordinator, server, *trainers), strict=True))
+
+
+def test_servers_are_asked_when_all_trainers_have_left_and_nobody_is_asked_twice() -> None:
+    running = {task: Asked() for task in EVERYBODY}
+    draining = Draining(running, 20.0, lambda what, limit_s: False)
+    for ended in ((None, None), (75, None), (75, None)):
+        assert draining.turn(exits(trainers=ended)) is None
+        assert running[SERVER].times == 0
+    assert draining.turn(exits(trainers=(75, 75))) is None
+    assert draining.turn(exits(trainers=(75, 75))) is None
+    assert [running[task].times for task in EVERYBODY] == [0, 1, 1, 1]
+    assert draining.turn(exits(server=75, trainers=(75, 75))) is None
+    assert draining.turn(exits(0, 75, (75, 75))) == Verdict(75)
+
+
+def test_each_step_of_leaving_has_a_limit() -> None:
+    waits = []
+
+    def waited(what: str, limit_s: float) -> bool:
+        waits.append((what, limit_s))
+        return True
+
+    draining = Draining({task: Asked() for task in EVERYBODY}, 20.0, waited)
+    for code in (exits(), exits(trainers=(0, 75)), exits(None, 75, (0, 75))):
+        assert draining.turn(code) == Verdict(75)
+    assert waits == [
+        ("the trainers to leave", 25.0),
+        ("the servers to leave", 10.0),
+        ("the coordinator to leave", 4.0),
+    ]
+
+
+def test_a_server_that_dies_while_trainers_leave_is_named() -> None:
+    draining = Draining({task: Asked() for task in EVERYBODY}, 20.0, lambda what, limit_s: False)
+    assert draining.turn(exits(server=-9)) == Verdict(69, SERVER)
+
+
+# --- what the coordinator makes of it ----------------------------------------------------------------------
+
+
+def working_cluster() -> CoordinatorSession:
+    """One server and two trainers that hold a lease each."""
+    session = CoordinatorSession(ClusterConfig(servers=1, trainers=2))
+    session.handle(0.0, Register("server", "tcp://s", 1, 1, "host"))
+    session.handle(0.0, Heartbeat("server", 0, 1, 1, {}))
+    for rank in range(2):
+        session.handle(0.0, Register("trainer", "", 10 + rank, 1, "host"))
+    for rank in range(2):
+        session.handle(0.0, OpenJob(rank, 0, "fit", 1, {"examples": 9, "epochs": 1}, np.zeros(3, np.uint32)))
+        session.handle(0.0, NextLease(rank, 10 + rank, 0, np.zeros(0, np.uint64)))
+    return session
+
+
+def leave(session: CoordinatorSession, role: str, rank: int, incarnation: int, **progress: object) -> None:
+    session.handle(1.0, Leave(role, rank, incarnation, progress, preempted=True))
+    session.tick(1.0)
+
+
+def test_the_lease_of_a_trainer_that_was_asked_to_leave_goes_on_at_its_next_batch() -> None:
+    session = working_cluster()
+    leave(session, "trainer", 0, 10, streams=[[stream_of(0, 0), 7]])
+    assert session.error == ""
+    lease = session.handle(1.0, NextLease(1, 11, 0, np.array([stream_of(0, 1)], np.uint64)))
+    assert lease == Lease("held", stream_of(0, 0), 0, 1, 7)
+
+
+def test_a_cluster_whose_trainers_were_all_asked_to_leave_has_not_failed_and_its_servers_may_go() -> None:
+    session = working_cluster()
+    leave(session, "trainer", 0, 10)
+    leave(session, "trainer", 1, 11)
+    assert session.error == ""
+    assert session.handle(1.0, Heartbeat("server", 0, 1, 1, {})).order == "leave"
+
+
+def test_a_server_that_is_asked_to_leave_alone_ends_the_run_in_words() -> None:
+    session = working_cluster()
+    leave(session, "server", 0, 1, rows=5, updates_applied=6)
+    assert session.error == (
+        "server 0 at tcp://s (pid 1 on host) was asked to leave (SIGTERM), with about 5 rows and 6 updates; "
+        "there is no checkpoint"
+    )
+
+
+# --- one process -------------------------------------------------------------------------------------------
+
+
+def run_python(body: str, signals: list[float]) -> tuple[int, str, float]:
+    """Run a program that has installed its preemption, and send it SIGTERM after these pauses."""
+    program = f"import time\nfrom pslib.preemption import preemption\npreemption.install()\n{body}"
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", program],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    begin_s = time.monotonic()
+    for pause_s in signals:
+        time.sleep(pause_s)
+        process.send_signal(signal.SIGTERM)
+    said += process.communicate(timeout=20)[0]
+    return process.returncode, said, time.monotonic() - begin_s
+
+
+FINISHING = """
+preemption.drain_s = {drain_s}
+with preemption.finishing():
+    print("ready")
+    while not preemption.asked: time.sleep(0.01)
+    print("asked", round(preemption.left_s))
+    time.sleep({work_s})
+    print("finished")
+"""
+
+
+def test_what_is_finishing_is_let_finish() -> None:
+    code, said, _ = run_python(FINISHING.format(drain_s=20, work_s=0.3), [0.0])
+    assert (code, said.split()) == (0, ["ready", "asked", "20", "finished"])
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    code, said, seconds = run_python(FINISHING.format(drain_s=20, work_s=15), [0.0, 0.3])
+    assert (code, "finished" in said) == (75, False)
+    assert seconds < 3
+
+
+def test_what_is_never_finished_is_ended_when_the_time_is_over() -> None:
+    code, said, seconds = run_python(FINISHING.format(drain_s=0.2, work_s=15), [0.0])
+    assert code == 1  # an exception that nobody has caught: a worker makes 75 of it
+    assert "not all was finished within 0.2 s" in said
+    assert seconds < 5
+
+
+def test_where_nothing_is_to_be_finished_the_signal_is_an_error() -> None:
+    _, said, seconds = run_python("print('ready'); time.sleep(15)", [0.0])
+    assert said.endswith("PreemptedError: asked to leave (SIGTERM)\n")
+    assert seconds < 3
+
+
+# --- whole runs --------------------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_is_asked_to_leave_gives_its_leases_back_and_every_example_counts_once(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, trainers=3, more=["--pause-s", "0.01"])
+    command.kill("trainer 1", signal.SIGTERM)
+    time.sleep(0.5)
+    command.kill("trainer 0", signal.SIGTERM)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    (line,) = command.lines("asked to leave (SIGTERM)")
+    assert "all pushes are acknowledged, and its leases go back" in line
+    assert "is lost" not in command.output
+    assert "Traceback" not in command.output
+
+
+def test_a_run_that_is_asked_to_leave_flushes_all_it_has_pushed_and_ends_with_75(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.01", "--epochs", "50"])
+    time.sleep(0.5)
+    command.process.terminate()
+    asked_s = time.monotonic()
+    assert command.finish(20) == 75
+    assert time.monotonic() - asked_s < 10
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["pushes_sent"] == summary["pushes_applied"] > 0
+    assert summary["updates_sent"] == summary["updates_applied"] > 0
+    for number in range(2):
+        log = (tmp_path / "out" / "logs" / f"server-{number}.log").read_text()
+        assert "Traceback" not in log
+    assert "is lost" not in command.output
+    assert "Traceback" not in command.output
+
+
+def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = start(
+        "launch", "--servers", "1", "--trainers", "1", "--drain-s", "1", "--out", tmp_path / "out",
+        SCRIPT, examples, tmp_path / "checkpoint", "--pause-s", "0.01",
+    )  # fmt: skip
+    command.wait_for("first batch")
+    command.kill("server 0", signal.SIGSTOP)
+    time.sleep(0.5)
+    command.process.terminate()
+    command.wait_for("pushes are not acknowledged, and its leases go back", 5)
+    command.process.terminate()
+    assert command.finish(5) == 75
+    assert "Traceback" not in command.output
+
+
+def test_a_second_sigterm_ends_a_run_at_once(start: Start, examples: Path, tmp_path: Path) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "4"])
+    command.process.terminate()
+    command.wait_for("got SIGTERM")
+    time.sleep(0.3)
+    again_s = time.monotonic()
+    command.process.terminate()
+    assert command.finish(5) == 75
+    assert time.monotonic() - again_s < 3
