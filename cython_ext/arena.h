@@ -29,6 +29,7 @@ typedef enum {
 #define PSLIB_UNIT_BYTES_AIM ((size_t)1024)
 #define PSLIB_SLAB_BYTES_AIM ((size_t)1 << 20)
 #define PSLIB_NONE UINT32_MAX
+enum { PSLIB_ROW_CHANGED = 1, PSLIB_ROW_DIRTY = 2 }; /* flags of a row */
 enum { PSLIB_UNIT_SHIFT_MIN = 3, PSLIB_UNIT_SHIFT_MAX = 6, PSLIB_SLAB_SHIFT_MAX = 20 };
 
 typedef struct {
@@ -55,6 +56,7 @@ typedef struct {
     size_t state_step;
     size_t state_start; /* bytes from the start of a slab to the state of its first row */
     uint8_t **bases;    /* where each slab starts; NULL: it has no memory now */
+    uint8_t *flags;     /* of all rows, by id: what has changed (tracking.h); NULL: nobody asks */
     PslibSlab *slabs;
     uint32_t slab_count;
     uint32_t slab_capacity; /* of the two lists above */
@@ -119,6 +121,7 @@ static inline void pslib_row_move(const PslibRowClass *shape, uint32_t to, uint3
 {
     memcpy(pslib_row_weights(shape, to), pslib_row_weights(shape, from), shape->weight_bytes);
     memcpy(pslib_row_state(shape, to), pslib_row_state(shape, from), sizeof(float) * (size_t)shape->state_floats);
+    if (shape->flags != NULL) shape->flags[to] = shape->flags[from];
 }
 
 /* --- slabs: units of rows, and the order in which a partition holds them */
@@ -172,6 +175,11 @@ static inline PslibStatus pslib_slab_number(PslibRowClass *shape, uint32_t *numb
         PslibSlab *slabs = realloc(shape->slabs, capacity * sizeof *slabs);
         if (slabs != NULL) shape->slabs = slabs;
         if (bases == NULL || slabs == NULL) return PSLIB_NO_MEMORY;
+        if (shape->flags != NULL) {
+            uint8_t *flags = realloc(shape->flags, (size_t)capacity << shape->slab_shift);
+            if (flags == NULL) return PSLIB_NO_MEMORY;
+            shape->flags = flags;
+        }
         shape->slab_capacity = capacity;
     }
     *number = shape->slab_count++;
@@ -306,6 +314,7 @@ PSLIB_INLINE PslibStatus pslib_arena_take(PslibArena *arena, PslibRowClass *shap
         *row = (arena->last_unit << shape->unit_shift) | inside;
         arena->next++;
     }
+    if (__builtin_expect(shape->flags != NULL, 0)) shape->flags[*row] = PSLIB_ROW_CHANGED;
     arena->live++;
     return PSLIB_OK;
 }

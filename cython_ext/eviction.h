@@ -19,6 +19,7 @@
 
 #include "admission.h"
 #include "table_rows.h"
+#include "tracking.h"
 
 enum { PSLIB_ROW_LIVE = 0, PSLIB_ROW_ERASED = 1, PSLIB_ROW_LEAVES = 2 };
 enum { PSLIB_RANK_HALF_BITS = 16, PSLIB_RANK_BINS = 1 << PSLIB_RANK_HALF_BITS };
@@ -167,6 +168,7 @@ static inline int64_t pslib_arena_mark(const PslibTable *table, const PslibArena
 /* Empty the cells of marked rows. */
 static inline void pslib_cells_forget(const PslibTable *table, PslibPartition *partition, uint8_t *const *marks)
 {
+    const uint32_t number = (uint32_t)(partition - table->partitions);
     for (uint32_t i = 0; i < partition->line_count; i++) {
         PslibLine *line = &partition->lines[i];
         for (int cell = 0; cell < PSLIB_CELLS; cell++) {
@@ -175,6 +177,7 @@ static inline void pslib_cells_forget(const PslibTable *table, PslibPartition *p
             const int c = pslib_place_class(place);
             const uint32_t row_number = pslib_row_number(&table->classes[c], pslib_place_row(place));
             if (marks[c][row_number] != PSLIB_ROW_LEAVES) continue;
+            if (table->tracking != NULL) pslib_before_leaving(table, number, line->key[cell], place);
             const PslibFound found = {i, cell, place, 0};
             pslib_index_remove(partition, &found, pslib_mix64(line->key[cell]));
         }
@@ -323,6 +326,7 @@ static inline void pslib_table_decay(PslibTable *table, const uint32_t *numbers,
     for (int64_t i = 0; i < chosen.count; i++) {
         const uint32_t number = pslib_chosen_at(&chosen, i);
         PslibPartition *partition = &table->partitions[number];
+        if (table->tracking != NULL) pslib_before_partition(table, number, table->counters & PSLIB_COUNT_SHOWS);
         if (table->counters & PSLIB_COUNT_SHOWS) pslib_shows_decay(table, number, factor);
         if (table->policies.admission.kind == PSLIB_ADMIT_BLOOM)
             pslib_filter_decay(&table->policies.admission, number, factor);

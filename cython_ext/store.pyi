@@ -3,12 +3,12 @@ from numpy.typing import NDArray
 
 from cython_ext.steps import apply_dense as apply_dense
 from cython_ext.steps import initial_rows as initial_rows
+from cython_ext.store_images import StoreImages
 from cython_ext.store_memory import vector_levels as vector_levels
-from cython_ext.store_policies import StorePolicies
 
 __all__ = ["Store", "apply_dense", "initial_rows", "vector_levels"]
 
-class Store(StorePolicies):
+class Store(StoreImages):
     def partition_rows(self, partition: int) -> int: ...
     def partitions(self) -> NDArray[uint32]: ...
     def stats(self) -> dict[str, int]: ...

@@ -7,13 +7,14 @@ over arenas), ``table.h``, ``strips.h``, ``one16.h``, ``table_loops.h`` and ``ta
 weights, rounding) and ``row_io.h`` (what becomes of one row). The Cython files check what comes in, take
 memory for what goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store
 holds, ``store_rows.pyx`` its rows, ``store_policies.pyx`` which keys get rows and which rows leave
-(``policies.h``, ``admission.h``, ``promotion.h``, ``eviction.h``), this one what is true of a whole Store.
+(``policies.h``, ``admission.h``, ``promotion.h``, ``eviction.h``), ``store_images.pyx`` the image of an
+instant while pushes go on (``tracking.h``, ``images.h``), this one what is true of a whole Store.
 """
 
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from cython_ext.store_policies cimport StorePolicies
+from cython_ext.store_images cimport StoreImages
 from cython_ext.table cimport (
     PSLIB_EVICT_AGE,
     PSLIB_EVICT_NORM,
@@ -35,7 +36,7 @@ __all__ = ["Store", "apply_dense", "initial_rows", "vector_levels"]
 cnp.import_array()
 
 
-cdef class Store(StorePolicies):
+cdef class Store(StoreImages):
     """The partitions of one table that one shard thread owns.
 
     A key's partition is the top ``partition_bits`` bits of its mixed value; a Store has a place for every

@@ -42,6 +42,7 @@ from cython_ext.table cimport (
     pslib_table_close,
     pslib_table_open,
     pslib_table_shape,
+    pslib_tracking_close,
 )
 
 import os
@@ -126,6 +127,7 @@ cdef class StoreMemory:
             raise MemoryError(f"Store: no memory for a directory of {1 << self.partition_bits} partitions")
 
     def __dealloc__(self):
+        pslib_tracking_close(&self.table)
         pslib_table_close(&self.table)
 
     cdef int _set_part(self, int place, object numbers) except -1:

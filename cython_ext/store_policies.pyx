@@ -18,6 +18,8 @@ from cython_ext.table cimport (
     PSLIB_EVICT_SCORE,
     PSLIB_OK,
     PslibStatus,
+    pslib_before_filter,
+    pslib_before_keys,
     pslib_counts_export,
     pslib_counts_import,
     pslib_filter_import,
@@ -239,6 +241,8 @@ cdef class StorePolicies(StoreRows):
         cdef const uint32_t *count_data = _numbers_of(counts)
         cdef PslibStatus status
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_keys(&self.table, key_data, n, False)
             status = pslib_counts_import(&self.table, number, key_data, count_data, n, &done)
         raise_unless_done("import_counts", status, done, n)
 
@@ -277,6 +281,8 @@ cdef class StorePolicies(StoreRows):
         cdef const uint8_t *data = <const uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>counters)
         cdef PslibStatus status
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_filter(&self.table, number)
             status = pslib_filter_import(&self.table, number, data)
         if status != PSLIB_OK:
             raise MemoryError(f"import_filter: no memory for a filter of {len(counters)} bytes")

@@ -20,6 +20,8 @@ from cython_ext.table cimport (
     PslibRecord,
     PslibRowClass,
     PslibStatus,
+    pslib_before_keys,
+    pslib_before_partition,
     pslib_first_stranger,
     pslib_mix64,
     pslib_table_assign,
@@ -127,6 +129,8 @@ cdef class StoreRows(StoreMemory):
         cdef const float *gradient_data = floats_of(gradients)
         cdef PslibStatus status
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_keys(&self.table, key_data, n, False)
             status = pslib_table_push_at(
                 &self.table, key_data, n, gradient_data, row_class, &record, factor, adds, &done
             )
@@ -151,6 +155,8 @@ cdef class StoreRows(StoreMemory):
         cdef int64_t n = len(keys), erased
         cdef const uint64_t *key_data = keys_of(keys)
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_keys(&self.table, key_data, n, True)
             erased = pslib_table_erase(&self.table, key_data, n)
         return erased
 
@@ -178,6 +184,8 @@ cdef class StoreRows(StoreMemory):
         cdef const float *state_data = NULL if state is None else floats_of(state)
         cdef PslibStatus status
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_keys(&self.table, key_data, n, False)
             status = pslib_table_assign(&self.table, key_data, n, weight_data, state_data, row_class, &done)
         return raise_unless_done(method, status, done, n)
 
@@ -256,6 +264,8 @@ cdef class StoreRows(StoreMemory):
         cdef uint32_t number = self.partition_number("drop_partition", partition)
         cdef int64_t rows
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_partition(&self.table, number, True)
             rows = pslib_table_drop(&self.table, number)
         return rows
 
@@ -278,6 +288,8 @@ cdef class StoreRows(StoreMemory):
         cdef const uint64_t *key_data = keys_of(keys)
         cdef PslibStatus status
         with nogil:
+            if self.table.tracking != NULL:
+                pslib_before_keys(&self.table, key_data, n, False)
             status = pslib_table_promote(&self.table, key_data, n, &promoted, &done)
         raise_unless_done("promote", status, done, n)
         return promoted

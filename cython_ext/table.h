@@ -53,6 +53,7 @@ typedef struct {
     int counters;
     int decays; /* the weights of some part decay with time, also where they are only read */
     PslibPolicies policies;
+    struct PslibTracking *tracking; /* tracking.h; NULL: nobody asks what changes */
     PslibHeap heap;
 } PslibTable;
 
@@ -132,6 +133,7 @@ static inline void pslib_table_close(PslibTable *table)
     for (int c = 0; c < PSLIB_CLASSES; c++) {
         free(table->classes[c].bases);
         free(table->classes[c].slabs);
+        free(table->classes[c].flags);
     }
     free(table->directory);
     memset(table, 0, sizeof *table);

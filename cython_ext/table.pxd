@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
-cdef extern from "eviction.h" nogil:
+cdef extern from "images.h" nogil:
     enum:
         PSLIB_WIDE
         PSLIB_NARROW
@@ -113,7 +113,16 @@ cdef extern from "eviction.h" nogil:
         const float *shows
         const float *clicks
 
+    ctypedef struct PslibTracking:
+        int keeps
+        int increment
+        int broken
+        uint8_t *pending
+        uint64_t *gone
+        int64_t gone_before
+
     ctypedef struct PslibTable:
+        PslibTracking *tracking
         PslibPartition *partitions
         PslibArenas *arenas
         PslibPart *parts
@@ -175,3 +184,19 @@ cdef extern from "eviction.h" nogil:
                                   float number, float now, int64_t *gone)
     PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, int64_t *gone)
     void pslib_table_decay(PslibTable *table, const uint32_t *partitions, int64_t count, float factor)
+    void pslib_before_keys(const PslibTable *table, const uint64_t *keys, int64_t n, int leaving)
+    void pslib_before_partition(const PslibTable *table, uint32_t partition, int rows)
+    void pslib_before_filter(const PslibTable *table, uint32_t partition)
+    void pslib_tracking_close(PslibTable *table)
+    PslibStatus pslib_image_begin(PslibTable *table, int increment, int keeps)
+    void pslib_image_end(PslibTable *table)
+    void pslib_image_settle(PslibTable *table, int committed)
+    int64_t pslib_image_bound(const PslibTable *table, uint32_t partition, int row_class)
+    uint32_t pslib_image_stop(const PslibTable *table, uint32_t first, int64_t rows)
+    PslibStatus pslib_image_rows(const PslibTable *table, uint32_t partition, int row_class, uint64_t *keys,
+                                 float *weights, float *state, int64_t *count)
+    int64_t pslib_image_counts(const PslibTable *table, uint32_t partition, uint64_t *keys, uint32_t *counts)
+    int64_t pslib_image_counted_bound(const PslibTable *table, uint32_t partition)
+    const uint8_t *pslib_image_filter(const PslibTable *table, uint32_t partition)
+    void pslib_image_written(PslibTable *table, uint32_t partition)
+    int64_t pslib_tracking_bytes(const PslibTable *table)
