@@ -118,6 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_launch(commands)
     _add_demo(commands)
     _add_convert(commands)
+    _add_describe(commands)
     _add_data(commands)
     _add_keys(commands)
     _add_plan(commands)
@@ -275,7 +276,9 @@ def _add_convert(commands: _Commands) -> None:
     for name, text in (
         ("criteo", "Criteo's click logs: label, 13 numbers, 26 categories, tabs, no header"),
         ("csv", "comma-separated values whose first line names the columns"),
+        ("jsonl", "JSON lines: an object a line"),
         ("libsvm", "label index:value ..., as one list column of ids"),
+        ("libffm", "label field:index:value ..., as a column a field"),
     ):
         one = _command(formats, name, "convert", text)
         one.add_argument("source", metavar="SRC", help="the text file")
@@ -288,19 +291,35 @@ def _add_convert(commands: _Commands) -> None:
             metavar="SHARE",
             help="largest share of records that can't be read (default 0.001)",
         )
+        if name in ("csv", "jsonl"):
+            _add_columns(one)
         if name == "csv":
-            _add_csv(one)
+            one.add_argument(
+                "--integers", type=_names, metavar="NAMES", help="key columns to store as integers"
+            )
+            one.add_argument(
+                "--delimiter", default=",", metavar="C", help="one character, or tab (default: ,)"
+            )
 
 
-def _add_csv(parser: argparse.ArgumentParser) -> None:
-    def names(text: str) -> list[str]:
-        return [name.strip() for name in text.split(",") if name.strip()]
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", default="label", metavar="NAME", help="column of 0 and 1 (default: label)")
-    parser.add_argument("--dense", type=names, metavar="NAMES", help="number columns, with commas between")
-    parser.add_argument("--sparse", type=names, metavar="NAMES", help="key columns, with commas between")
-    parser.add_argument("--integers", type=names, metavar="NAMES", help="key columns to store as integers")
-    parser.add_argument("--delimiter", default=",", metavar="C", help="one character, or tab (default: ,)")
+    parser.add_argument("--dense", type=_names, metavar="NAMES", help="number columns, with commas between")
+    parser.add_argument("--sparse", type=_names, metavar="NAMES", help="key columns, with commas between")
+
+
+def _add_describe(commands: _Commands) -> None:
+    parser = _command(commands, "describe", "describe", "say what is in Parquet files, and propose a schema")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file, a folder or a pattern")
+    parser.add_argument(
+        "--label", metavar="NAME", help="column of 0 and 1 (default: label, click or the only)"
+    )
+    parser.add_argument("--out", metavar="CONFIG", help="write a job file to train them")
+    parser.add_argument("--overwrite", action="store_true", help="replace CONFIG where it exists")
 
 
 def _add_data(commands: _Commands) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "data_check",
     "data_generate",
     "demo",
+    "describe",
     "evaluate",
     "keys",
     "launch",
@@ -98,22 +99,13 @@ def convert(options: argparse.Namespace) -> int:
     from launch.schema_text import schema_yaml
     from pslib.data import convert as converters
 
-    common = {"overwrite": options.overwrite, "rejects_max_share": options.rejects_max_share}
-    if options.format == "criteo":
-        report = converters.convert_criteo(options.source, options.out, **common)
-    elif options.format == "libsvm":
-        report = converters.convert_libsvm(options.source, options.out, **common)
-    else:
-        report = converters.convert_csv(
-            options.source,
-            options.out,
-            label=options.label,
-            dense=options.dense,
-            sparse=options.sparse,
-            integers=options.integers or (),
-            delimiter={"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter),
-            **common,
-        )
+    settings = {"overwrite": options.overwrite, "rejects_max_share": options.rejects_max_share}
+    if options.format in ("csv", "jsonl"):
+        settings |= {"label": options.label, "dense": options.dense, "sparse": options.sparse}
+    if options.format == "csv":
+        settings["integers"] = options.integers or ()
+        settings["delimiter"] = {"tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter)
+    report = getattr(converters, f"convert_{options.format}")(options.source, options.out, **settings)
     for line in report.lines():
         print(line)
     print("for the job file:")
@@ -134,6 +126,35 @@ def data_check(options: argparse.Namespace) -> int:
     for line in report.lines():
         print(line)
     return EXIT_DONE if report.ok else DataError.exit_code
+
+
+def describe(options: argparse.Namespace) -> int:
+    """``pslib describe``."""
+    from launch.schema_text import schema_yaml
+    from launch.yaml_text import flow_text
+    from pslib.data.describe import describe as described
+    from pslib.data.files import atomic_output, refuse_existing
+
+    found = described(options.files, options.label)
+    for line in found.report.lines():
+        print(line)
+    print("proposed:")
+    width = max(len(choice.name) for choice in found.choices)
+    for choice in found.choices:
+        print(f"  {choice.name.ljust(width)}  {choice.role or 'left out':8}  {choice.reason}")
+    text = schema_yaml(found.schema)
+    if options.out is None:
+        print("for the job file:")
+        print(text, end="")
+        return 0
+    out = Path(options.out)
+    refuse_existing(out, overwrite=options.overwrite)
+    files = [str(Path(one).resolve()) for one in options.files]
+    with atomic_output(out) as draft:
+        runs = f"runs/{out.stem}"
+        draft.write_text(f"data:\n  train: {flow_text(files)}\n{text}model: {{name: deepfm}}\nout: {runs}\n")
+    print(f"a job file is in {options.out}: pslib train {options.out}")
+    return 0
 
 
 def data_generate(options: argparse.Namespace) -> int:

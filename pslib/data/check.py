@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pslib.data.column_scan import DISTINCT_MAX, ColumnReport, ColumnScan
+from pslib.data.column_scan import ColumnReport, ColumnScan
 from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, not_parquet, open_parquet
 from pslib.errors import DataError
 from pslib.schema import Schema
@@ -264,7 +264,7 @@ def _column_lines(columns: tuple[ColumnReport, ...]) -> list[str]:
             column.role or "-",
             column.kind,
             f"{column.nulls / column.rows:.1%}" if column.nulls else "-",
-            _distinct_text(column.distinct),
+            "-" if column.distinct is None else f"{column.distinct:,}",
             _range_text(column),
             _rest_text(column),
         )
@@ -274,12 +274,6 @@ def _column_lines(columns: tuple[ColumnReport, ...]) -> list[str]:
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-
-
-def _distinct_text(distinct: int | None) -> str:
-    if distinct is None:
-        return "-"
-    return f"> {DISTINCT_MAX:,}" if distinct >= DISTINCT_MAX else f"{distinct:,}"
 
 
 def _range_text(column: ColumnReport) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from datasketches import hll_sketch  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pyarrow import types
 
@@ -17,10 +18,8 @@ from pslib.data.dataset import is_list, key_kind
 
 __all__ = ["ColumnReport", "ColumnScan"]
 
-# Distinct values are estimated by linear counting: each key marks one of 2**20 cells, and
-# n = -m ln(share of cells unmarked). Within 1 % up to a million values; a full bitmap says "more than".
-_SKETCH_BITS = 20
-DISTINCT_MAX = 5_000_000
+SKETCH_BITS = 14
+"""Of a HyperLogLog sketch (Flajolet et al. 2007; Apache DataSketches): 16 KB, 0.8 % off, less for few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class ColumnReport:
     smallest, largest : float, int or None
         Range of finite numbers, or of the lengths in bytes of strings; for lists, of their elements.
     distinct : int or None
-        Estimate of the different values (1 %); None for floats, `DISTINCT_MAX` means at least so many.
+        Estimate of the different values (0.8 %); None for floats.
     lengths : (int, float, int) or None
         Smallest, mean and largest number of elements of a list.
     empty_lists, null_elements : int
@@ -82,7 +81,7 @@ class ColumnScan:
         self._largest: Any = None
         self._lists = self._elements = self._empty = self._null_elements = 0
         self._shortest, self._longest = math.inf, 0
-        self._marks: NDArray[np.bool_] | None = None
+        self._sketch: hll_sketch | None = None
         self._bad: dict[str, tuple[str, int]] = {}
 
     def add(self, array: pa.Array, file: str, first_row: int) -> None:
@@ -131,7 +130,7 @@ class ColumnScan:
             ones=self._ones,
             smallest=self._smallest,
             largest=self._largest,
-            distinct=None if self._marks is None else _linear_count(self._marks),
+            distinct=None if self._sketch is None else round(self._sketch.get_estimate()),
             lengths=lengths,
             empty_lists=self._empty,
             null_elements=self._null_elements,
@@ -204,17 +203,10 @@ class ColumnScan:
     def _count_distinct(self, values: pa.Array) -> None:
         if key_kind(values.type) not in ("integer", "string"):
             return
-        if self._marks is None:
-            self._marks = np.zeros(1 << _SKETCH_BITS, np.bool_)
-        keys = keys_of(values.drop_null(), 0)
-        self._marks[(keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _SKETCH_BITS)] = True
-
-
-def _linear_count(marks: NDArray[np.bool_]) -> int:
-    free = marks.size - int(np.count_nonzero(marks))
-    if not free:
-        return DISTINCT_MAX
-    return min(DISTINCT_MAX, round(-marks.size * math.log(free / marks.size)))
+        if self._sketch is None:
+            self._sketch = hll_sketch(SKETCH_BITS)
+        for key in np.unique(keys_of(values.drop_null(), 0)).view(np.int64).tolist():
+            self._sketch.update(key)
 
 
 def _counted(text: str, count: int) -> str:

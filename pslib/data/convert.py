@@ -1,4 +1,4 @@
-"""Text files into Parquet: Criteo's logs, CSV with a header, libsvm.
+"""Text files into Parquet: Criteo's logs, CSV with a header, JSON lines, libsvm, libffm.
 
 No value is lost or changed: a missing value is a null, a string is kept as it stands, an integer that does
 not fit is a reject. Records that can't be read go to ``<out>.rejects.tsv`` (line number, reason, record);
@@ -7,7 +7,9 @@ more than a stated share of them stops the run, and then nothing is left behind.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +24,9 @@ from pslib.data.formats import (
     roles_of,
     with_fractions,
 )
-from pslib.data.records import Piece, pieces
+from pslib.data.json_lines import json_columns, json_parser
+from pslib.data.libffm import FfmFields, ffm_parser, ffm_schema, looker
+from pslib.data.records import Piece, Rejects, parse_piece, pieces
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
@@ -31,6 +35,8 @@ __all__ = [
     "ConvertReport",
     "convert_criteo",
     "convert_csv",
+    "convert_jsonl",
+    "convert_libffm",
     "convert_libsvm",
     "rejects_path",
 ]
@@ -178,6 +184,101 @@ def convert_libsvm(
     except OtherValues:
         # All values before were 1, so that the first pass wrote no column for them: read once more.
         return run.over(pieces(run.source, comment=b"#"), libsvm_parser(with_values=True), schema)
+
+
+def convert_libffm(
+    source: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert ``label field:index:value ...``, the text of libffm.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`. The source is read twice: once to see which fields there are. ``out`` gets
+        the column label (int8) and for each field ``f<number>`` with its index (int64, null where a record
+        lacks it; a list of int64 where a record has several) and, when any value differs from 1,
+        ``f<number>_value`` (float64).
+
+    Notes
+    -----
+    The schema reads a field with one index and values as a number, all others as keys: values beside several
+    indexes are kept in the file and not read.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`.
+    """
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    seen: list[FfmFields] = []
+    look, passed_over = looker(seen), Rejects(Path(os.devnull), str(run.source), rejects_max_share)
+    with closing(passed_over):
+        for piece in pieces(run.source, comment=b"#"):
+            passed_over.lines += piece.lines
+            parse_piece(piece, look, passed_over)
+    if not seen:
+        raise DataError(f"{run.source}: expected label field:index:value ..., got no such line")
+    return run.over(pieces(run.source, comment=b"#"), ffm_parser(seen[0]), ffm_schema(seen[0]))
+
+
+def convert_jsonl(
+    source: str | Path,
+    out: str | Path,
+    *,
+    label: str = "label",
+    dense: Iterable[str] | None = None,
+    sparse: Iterable[str] | None = None,
+    overwrite: bool = False,
+    rejects_max_share: float = REJECTS_SHARE_MAX,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert JSON lines: an object a line.
+
+    Parameters
+    ----------
+    source, out, overwrite, rejects_max_share, progress
+        As for `convert_criteo`. Columns and their types are those of the first 10,000 records: int64,
+        float64, string, bool, or lists of int64 or string. An absent member is a null; a member that none of
+        these records has, or a value of another type, makes its record a reject.
+    label : str
+        Member with 0 or 1, true or false, as a number or a text; becomes int8.
+    dense : iterable of str, optional
+        Members that are numbers to compute with, become float64. Default when ``sparse`` is not given either:
+        those with a fraction somewhere.
+    sparse : iterable of str, optional
+        Members that are keys; default: all others. Lists are ragged fields.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        As for `convert_criteo`; also when a column is of no one type, or holds objects.
+    """
+    run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    found = pieces(run.source)
+    first = next(found, None)
+    if first is None:
+        raise DataError(f"{run.source}: expected a JSON object a line, got an empty file")
+    columns = json_columns((text for _, text in first.split()), run.source)
+    roles_of(list(columns), label, dense, sparse, (), run.source)
+    columns |= {name: pa.float64() for name in dense or ()}
+    numbers = {name for name, kind in columns.items() if kind == pa.float64()} if dense is None else {*dense}
+    if wrong := sorted(numbers & {*(sparse or ())}):
+        raise DataError(f"{run.source}: column {wrong[0]!r} has fractions and can't be sparse")
+    named = {*dense, *sparse} if dense is not None and sparse is not None else set(columns)
+    keyed = [name for name in columns if name in named - numbers and columns[name] != pa.float64()]
+    keyed = [name for name in keyed if name != label]
+    schema = Schema(
+        label=label,
+        dense=[DenseField(name) for name in columns if name in numbers and name != label],
+        sparse=[SparseField(name) for name in keyed if not pa.types.is_list(columns[name])],
+        ragged=[RaggedField(name) for name in keyed if pa.types.is_list(columns[name])],
+    )
+    return run.over(_chained(first, found), json_parser(columns, label), schema)
 
 
 def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:

@@ -1,0 +1,134 @@
+"""What role each column of some data should have, and why: a schema to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pslib.data.check import CheckReport, check
+from pslib.data.column_scan import ColumnReport
+from pslib.data.dataset import Paths
+from pslib.errors import DataError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
+
+__all__ = ["Choice", "Description", "describe"]
+
+DENSE_FAR = 30.0
+"""A number that reaches further learns faster as log1p (`pslib.data.check`)."""
+UNIQUE_SHARE = 0.9
+"""A key that is another one in so many rows names the row: nothing can be learned of it."""
+UNIQUE_ROWS = 1000
+"""In fewer rows than these a name may well be another one each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is proposed for one column.
+
+    Attributes
+    ----------
+    name : str
+    role : str
+        label, dense, sparse, ragged, or empty: left out.
+    reason : str
+    """
+
+    name: str
+    role: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What there is, and what to make of it.
+
+    Attributes
+    ----------
+    report : CheckReport
+        What `check` found without a schema.
+    schema : Schema
+    choices : tuple of Choice
+        One a column, in their order.
+    """
+
+    report: CheckReport
+    schema: Schema
+    choices: tuple[Choice, ...]
+
+
+def describe(path: Paths, label: str | None = None) -> Description:
+    """Read all values of some Parquet files and propose a schema.
+
+    Parameters
+    ----------
+    path : path, URI, folder, glob pattern, or a sequence of them
+    label : str, optional
+        Default: the column that is named label or click, else the only one that holds 0 and 1 alone.
+
+    Raises
+    ------
+    DataError
+        When nothing can be read, a column has two types, or no column can be the label (or several could).
+    """
+    report = check(path)
+    if not report.files:
+        raise DataError(*report.problems)
+    kinds: dict[str, list[str]] = {}
+    for column in report.columns:
+        kinds.setdefault(column.name, []).append(column.kind)
+    for name, several in kinds.items():
+        if len(several) > 1:
+            raise DataError(
+                f"column {name!r} has several types ({', '.join(several)}); write the files alike"
+            )
+    chosen = label or _label_of(report.columns)
+    if chosen not in {column.name for column in report.columns}:
+        raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
+    choices = tuple(_choice(column, chosen) for column in report.columns)
+    far = {column.name for column in report.columns if _reach(column) > DENSE_FAR}
+    schema = Schema(
+        label=chosen,
+        dense=[DenseField(one.name, log1p=one.name in far) for one in choices if one.role == "dense"],
+        sparse=[SparseField(one.name) for one in choices if one.role == "sparse"],
+        ragged=[RaggedField(one.name) for one in choices if one.role == "ragged"],
+    )
+    return Description(report, schema, choices)
+
+
+def _label_of(columns: Sequence[ColumnReport]) -> str:
+    named = [column.name for column in columns if column.role == "label"]
+    binary = [column.name for column in columns if _is_binary(column)]
+    if named or len(binary) == 1:
+        return (named or binary)[0]
+    found = f"several hold 0 and 1 alone ({', '.join(binary)})" if binary else "none holds 0 and 1 alone"
+    raise DataError(f"which column is the label? {found}: name it with --label")
+
+
+def _is_binary(column: ColumnReport) -> bool:
+    is_number = column.kind.startswith(("int", "uint", "float", "double", "bool"))
+    both = is_number and column.smallest == 0 and column.largest == 1 and not column.nulls
+    return both and column.distinct in (2, None)
+
+
+def _reach(column: ColumnReport) -> float:
+    if column.smallest is None or column.largest is None:
+        return 0.0
+    return max(abs(column.smallest), abs(column.largest))
+
+
+def _choice(column: ColumnReport, label: str) -> Choice:
+    name, rows = column.name, max(column.rows, 1)
+    if name == label:
+        return Choice(name, "label", f"{column.ones / rows:.2%} are 1")
+    if column.nulls == column.rows:
+        return Choice(name, "", "every value is missing")
+    if column.lengths:
+        return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
+    if column.distinct is None:
+        log1p = f", and it reaches {_reach(column):,.6g}: log1p" if _reach(column) > DENSE_FAR else ""
+        return Choice(name, "dense", f"a number with fractions{log1p}")
+    if column.distinct <= 1:
+        return Choice(name, "", "always the same value")
+    if rows >= UNIQUE_ROWS and column.distinct > UNIQUE_SHARE * rows:
+        return Choice(name, "", f"{column.distinct:,} different values in {rows:,} rows: it names the row")
+    return Choice(name, "sparse", f"{column.distinct:,} different values")

@@ -1,0 +1,181 @@
+"""JSON lines and libffm become Parquet and nothing is lost: compared with plain Python, value by value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launch.cli import main
+from pslib.data.convert import convert_jsonl, convert_libffm
+from pslib.errors import DataError
+from pslib.schema import DenseField, RaggedField, SparseField
+from tests.test_convert import rejects_of, rows_of, written
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.parquet"
+
+
+def lines(*records: object) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+# --- JSON lines
+
+
+def test_columns_get_the_types_that_the_first_records_show(tmp_path, out):
+    full = {"user": 2**62 + 1, "city": "Z\u00fcrich", "tags": ["a", "b"], "seen": [1], "new": True}
+    bare = {"user": None, "city": "", "tags": [], "seen": None, "new": False}
+    text = lines(
+        {"label": 1, "price": 3, **full}, {"label": 0, "price": 2.5, **bare}, {"label": 0, "user": 5}
+    )
+    report = convert_jsonl(written(tmp_path, text), out)
+    assert rows_of(out) == [
+        {"label": 1, "price": 3.0, **full},
+        {"label": 0, "price": 2.5, **bare},
+        {"label": 0, "price": None, **dict.fromkeys(full), "user": 5},
+    ]
+    assert report.schema.dense == (DenseField("price"),)
+    assert report.schema.sparse == (SparseField("user"), SparseField("city"), SparseField("new"))
+    assert report.schema.ragged == (RaggedField("tags"), RaggedField("seen"))
+    assert pq.read_schema(out).field("label").type == pa.int8()
+
+
+@pytest.mark.parametrize("labels", [[1, 0], [True, False], ["1", "-1"], [1.0, 0.0]])
+def test_a_label_may_be_a_number_a_truth_or_a_text(tmp_path, out, labels):
+    text = lines(*({"click": label, "x": 1} for label in labels))
+    convert_jsonl(written(tmp_path, text), out, label="click")
+    assert [row["click"] for row in rows_of(out)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"label": 2, "x": 1}', "column 'label': expected 0 or 1, got '2'"),
+        ('{"label": 1, "x": "one"}', "column 'x': expected a number, got a string"),
+        ('{"label": 1, "x": 1, "y": 2}', "a column that none of the first records has; they have label, x"),
+        ('{"label": 1, "x": ', "Invalid value."),
+        ("[1, 2]", "expected an object, got an array"),
+        ('{"label": 1, "x": 1}{"label": 0, "x": 2}', "read as 2 records: a stray carriage return or quote"),
+        ('{"x": 1}', "column 'label': expected 0 or 1, got ''"),
+    ],
+)
+def test_a_bad_record_is_set_aside_with_its_line_and_the_others_stay(tmp_path, out, line, reason):
+    good = lines(*({"label": number % 2, "x": number} for number in range(20_000)))
+    report = convert_jsonl(written(tmp_path, good + line + "\n" + good), out)
+    assert (report.rows, report.rejected) == (40_000, 1)
+    assert rejects_of(out) == [(20_001, reason, line)]
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([{"label": 1, "x": 1}, {"label": 1, "x": "a"}], "column 'x': expected one type, got int, str"),
+        ([{"label": 1, "x": {"y": 1}}], "column 'x': expected a value or a list of values, got an object"),
+        ([{"label": 1, "x": [1, "a"]}], "column 'x': expected lists of int or str, got int, str"),
+        ([{"label": 1, "x": [1]}, {"label": 1, "x": 1}], "column 'x': expected one type, got lists and int"),
+        ([{"labe": 1, "x": 1}], "no column 'label'; did you mean 'labe'?"),
+        ([7], "expected a JSON object a line, found none in the first 10,000"),
+    ],
+)
+def test_columns_that_can_not_be_are_told_before_anything_is_written(tmp_path, out, records, said):
+    with pytest.raises(DataError) as error:
+        convert_jsonl(written(tmp_path, lines(*records)), out)
+    assert said in str(error.value)
+    assert not out.exists()
+
+
+def test_columns_can_be_chosen(tmp_path, out):
+    source = written(tmp_path, lines({"label": 1, "a": 1, "b": 2, "c": 0.5, "d": "x"}))
+    report = convert_jsonl(source, out, dense=["a"], sparse=["b"])
+    assert report.schema.dense == (DenseField("a"),)
+    assert report.schema.sparse == (SparseField("b"),)
+    with pytest.raises(DataError, match="column 'c' has fractions and can't be sparse"):
+        convert_jsonl(source, out, sparse=["c"], overwrite=True)
+
+
+whole = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+texts = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+few = st.lists(st.integers(0, 9), max_size=3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), whole, texts, few), min_size=1))
+def test_every_value_comes_back_as_it_was(tmp_path_factory, found):
+    folder = tmp_path_factory.mktemp("json")
+    records = [dict(zip(("label", "n", "t", "l"), record, strict=True)) for record in found]
+    convert_jsonl(written(folder, lines(*records)), folder / "out.parquet")
+    assert rows_of(folder / "out.parquet") == [record | {"label": int(record["label"])} for record in records]
+
+
+# --- libffm
+
+
+def test_fields_become_columns_and_nothing_is_lost(tmp_path, out):
+    text = "1 0:5:1 1:7:0.5 2:1:1 2:2:1\n0 0:6:1 2:3:1 # a comment\n\n-1 1:7:2 0:9:1\n"
+    report = convert_libffm(written(tmp_path, text), out)
+    assert rows_of(out) == [
+        {"label": 1, "f0": 5, "f1": 7, "f1_value": 0.5, "f2": [1, 2]},
+        {"label": 0, "f0": 6, "f1": None, "f1_value": None, "f2": [3]},
+        {"label": 0, "f0": 9, "f1": 7, "f1_value": 2.0, "f2": []},
+    ]
+    assert report.schema.dense == (DenseField("f1_value"),)
+    assert report.schema.sparse == (SparseField("f0"),)
+    assert report.schema.ragged == (RaggedField("f2", pooling="sum"),)
+
+
+def test_a_field_that_only_late_records_have_is_a_column_too(tmp_path, out):
+    text = "1 0:5:1\n" * 600_000 + "0 0:5:1 9:1:1\n"  # more than one piece
+    report = convert_libffm(written(tmp_path, text), out)
+    assert report.rows == 600_001
+    assert pq.read_table(out).slice(600_000).to_pylist() == [{"label": 0, "f0": 5, "f9": 1}]
+
+
+@pytest.mark.parametrize("line", ["1 0:5", "1 0:5:1:1", "1 x:5:1", "1 -1:5:1", "1 10000:5:1", "2 0:5:1"])
+def test_a_bad_line_is_set_aside(tmp_path, out, line):
+    good = "1 0:5:1\n" * 2000
+    report = convert_libffm(written(tmp_path, good + line + "\n"), out)
+    assert (report.rows, report.rejected) == (2000, 1)
+    assert rejects_of(out)[0][0] == 2001
+    assert set(rows_of(out)[0]) == {"label", "f0"}
+
+
+def test_a_file_of_something_else_is_refused_in_one_line(tmp_path, out):
+    with pytest.raises(DataError, match="bad records in the first"):
+        convert_libffm(written(tmp_path, "1 5:1 7:1\n" * 5000), out)
+    assert not out.exists()
+
+
+entries = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(-(2**40), 2**40), st.sampled_from([1, 0.5])),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0, 1]), entries), min_size=1, max_size=8))
+def test_every_entry_comes_back_under_its_field(tmp_path_factory, found):
+    folder = tmp_path_factory.mktemp("ffm")
+    rows = [f"{label} " + " ".join(f"{f}:{i}:{v}" for f, i, v in some) + "\n" for label, some in found]
+    convert_libffm(written(folder, "".join(rows)), folder / "out.parquet")
+    for row, (label, some) in zip(rows_of(folder / "out.parquet"), found, strict=True):
+        assert row["label"] == label
+        for field in range(4):
+            indexes = [index for f, index, _ in some if f == field]
+            got = row.get(f"f{field}")
+            assert (got if isinstance(got, list) else [] if got is None else [got]) == indexes
+
+
+def test_the_command_line_knows_both(tmp_path, out, capsys):
+    assert main(["convert", "libffm", str(written(tmp_path, "1 0:5:1\n")), str(out)]) == 0
+    source = written(tmp_path, lines({"y": 1, "a": 2.5}), "in.jsonl")
+    assert main(["convert", "jsonl", str(source), str(out), "--label", "y", "--overwrite"]) == 0
+    assert "dense: [a]" in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""`pslib describe` proposes a schema that trains, and says why each column is what it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from launch.cli import main
+from launch.job import read_job
+from pslib.data.describe import describe
+from pslib.errors import DataError
+from pslib.schema import DenseField, RaggedField, Schema, SparseField
+
+ROWS = 2000
+
+
+def columns(**more: object) -> dict[str, object]:
+    choice = np.random.default_rng(1)
+    return {
+        "clicked": choice.integers(0, 2, ROWS),
+        "user": choice.integers(0, 300, ROWS),
+        "city": pa.array([f"city {number}" for number in choice.integers(0, 20, ROWS)]).dictionary_encode(),
+        "price": choice.lognormal(4, 1, ROWS),
+        "share": choice.random(ROWS),
+        "tags": [[f"t{one}" for one in range(number % 4)] for number in range(ROWS)],
+        "request": [f"id-{number}" for number in range(ROWS)],
+        "version": np.full(ROWS, 3),
+        "empty": pa.nulls(ROWS, pa.int64()),
+        "when": pa.array(np.arange(ROWS), pa.timestamp("s")),
+    } | more
+
+
+def written(path, **more: object):
+    pq.write_table(pa.table(columns(**more)), path)
+    return path
+
+
+def test_each_column_gets_the_role_that_fits_it(tmp_path):
+    found = describe(written(tmp_path / "data.parquet"))
+    assert found.schema == Schema(
+        label="clicked",
+        dense=[DenseField("price", log1p=True), DenseField("share")],
+        sparse=[SparseField("user"), SparseField("city")],
+        ragged=[RaggedField("tags")],
+    )
+    reasons = {choice.name: choice.reason for choice in found.choices if not choice.role}
+    assert reasons == {
+        "request": reasons["request"],
+        "version": "always the same value",
+        "empty": "every value is missing",
+    }
+    assert reasons["request"].endswith("different values in 2,000 rows: it names the row")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"clicked": np.arange(ROWS)}, "none holds 0 and 1 alone"),
+        ({"other": np.arange(ROWS) % 2}, "several hold 0 and 1 alone (clicked, other)"),
+    ],
+)
+def test_a_label_that_is_not_clear_is_asked_for(tmp_path, more, said):
+    with pytest.raises(DataError) as error:
+        describe(written(tmp_path / "data.parquet", **more))
+    assert str(error.value) == f"which column is the label? {said}: name it with --label"
+
+
+def test_a_named_label_wins_and_a_wrong_name_is_told(tmp_path):
+    path = written(tmp_path / "data.parquet", other=np.arange(ROWS) % 2)
+    assert describe(path, "other").schema.label == "other"
+    with pytest.raises(DataError, match="no column 'othr'; there is clicked, user"):
+        describe(path, "othr")
+
+
+def test_a_column_with_two_types_is_told(tmp_path):
+    written(tmp_path / "a.parquet")
+    written(tmp_path / "b.parquet", user=[str(number) for number in range(ROWS)])
+    with pytest.raises(DataError, match=r"column 'user' has several types \(int64, string\)"):
+        describe(tmp_path)
+
+
+def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):
+    path = written(tmp_path / "data.parquet")
+    job = tmp_path / "first.yaml"
+    assert main(["describe", str(path), "--out", str(job)]) == 0
+    assert f"a job file is in {job}: pslib train {job}" in capsys.readouterr().out
+    assert read_job(job).schema_of_data == describe(path).schema
+    assert main(["describe", str(path), "--out", str(job)]) == 64
+    assert main(["train", str(job), "--quiet", "--set", f"out={tmp_path / 'run'}", "--servers", "1"]) == 0
+
+
+def test_distinct_values_are_counted_within_two_percent_of_the_truth(tmp_path):
+    many = np.random.default_rng(2).integers(0, 150_000, 200_000)
+    pq.write_table(pa.table({"label": many % 2, "x": many, "few": many % 100}), tmp_path / "data.parquet")
+    found = {column.name: column.distinct for column in describe(tmp_path / "data.parquet").report.columns}
+    assert found["x"] == pytest.approx(np.unique(many).size, rel=0.02)
+    assert found["few"] == 100
