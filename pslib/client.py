@@ -80,9 +80,9 @@ class Client:
         except BaseException:
             self.endpoint.close()
             raise
+        self._map = self.joined.map
         self.endpoint.use_timing(timing or self.joined.config.timing)
         self.endpoint.requests.shares.share_bytes = self.joined.config.client_share_bytes
-        self.member.progress = self._no_progress
         self.member.on_map = self._set_map
         self.member.start_heartbeats(self.joined)
 
@@ -93,12 +93,8 @@ class Client:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Addresses of all servers."""
-        return self.joined.map.addresses
-
-    @staticmethod
-    def _no_progress() -> dict[str, Any]:
-        return {}
+        """Addresses of all servers, as of the newest map."""
+        return tuple(filter(None, self._map.addresses))
 
     # --- tables -------------------------------------------------------------------------------------------
 
@@ -124,18 +120,17 @@ class Client:
             When a server has a table of that name with another description, or a call is on its way that
             the new tables would cut off.
         """
-        values = (
-            np.empty(0, np.float32)
-            if initial_dense is None
-            else np.ascontiguousarray(initial_dense, np.float32)
-        )
+        values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
         message = Setup(
             tables={"tables": [spec.to_dict() for spec in tables]},
             dense_length=dense.length if dense else 0,
             dense_optimizer=dense.optimizer.to_dict() if dense else {},
             dense=values,
         )
-        self._ask_all(message)
+        asked: set[str] = set()
+        while new := [address for address in self.servers if address not in asked]:  # more may have joined
+            self._ask_all(message, servers=new)
+            asked.update(new)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
         with self.endpoint.lock:
             self._begin_session(
@@ -151,7 +146,7 @@ class Client:
             return
         if self.endpoint.calls_open:
             raise ConfigurationError("setup(...) with new tables: wait for pulls and pushes first")
-        session = ClientSession(self.endpoint.requests, old.map if old else self.joined.map, dims, length)
+        session = ClientSession(self.endpoint.requests, self._map, dims, length)
         if old:
             session.pushes_sent, session.updates_sent = old.pushes_sent, old.updates_sent
         self.endpoint.session = session
@@ -166,6 +161,7 @@ class Client:
 
     def _set_map(self, new_map: PartitionMap) -> None:
         with self.endpoint.lock:
+            self._map = new_map
             if self.endpoint.session:
                 self.endpoint.session.set_map(new_map)
 
@@ -350,8 +346,11 @@ class Client:
         """Ask the coordinator and wait for its answer."""
         return self.endpoint.ask(self.member.coordinator, message).wait()
 
-    def _ask_all(self, message: Message, patience_s: float | None = None) -> list[Message]:
-        pending = [self.endpoint.ask(address, message, patience_s) for address in self.servers]
+    def _ask_all(
+        self, message: Message, patience_s: float | None = None, servers: Sequence[str] = ()
+    ) -> list[Message]:
+        asked = servers or self.servers
+        pending = [self.endpoint.ask(address, message, patience_s) for address in asked]
         return [one.wait() for one in pending]
 
     def stats(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +20,7 @@ from pslib.errors import ConfigurationError
 from pslib.preemption import preemption
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Codec
-from pslib.protocol.messages import Result, Status, Stop
+from pslib.protocol.messages import Result, Scale, Status, Stop
 from pslib.server import Server
 from pslib.transport import Keys, MemoryTransport, Transport, ZmqTransport, read_keys
 
@@ -107,6 +107,11 @@ class Embedded:
         if self._closing:
             server.stop()
         self._guard(server.run, f"server {server.rank} at {server.address}")
+
+    def add_server(self, listen: str) -> None:
+        """Start one more server thread; it owns nothing until the cluster is scaled."""
+        number = len(self._threads) - 1
+        self._threads.append(self._start(lambda: self._serve(listen), f"server-{number}"))
 
     def join(self) -> Client:
         """A client of this cluster; for threads that play trainers."""
@@ -298,6 +303,23 @@ class Watcher:
     def stop(self, reason: str, failed: bool = False) -> None:
         """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""
         self._endpoint.ask(self._coordinator, Stop(reason, failed), patience_s=3.0).wait()
+
+    def scale(self, servers: int, drain: Sequence[int] = ()) -> dict[str, Any]:
+        """Let so many servers own all units (0: as many as now), and those in ``drain`` none.
+
+        Returns
+        -------
+        dict
+            ``moves`` of the status: ``awaited`` servers have to be started by somebody.
+
+        Raises
+        ------
+        ConfigurationError
+            When there can't be so many.
+        """
+        answer = self._endpoint.ask(self._coordinator, Scale(servers, list(drain)), patience_s=10.0).wait()
+        assert isinstance(answer, Result)
+        return dict(answer.values)
 
     def close(self) -> None:
         """Stop watching."""

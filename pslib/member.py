@@ -76,6 +76,7 @@ class MemberHandle:
         self.progress: Callable[[], dict[str, Any]] = dict
         self.on_map: Callable[[PartitionMap], None] = lambda _map: None
         self.on_order: Callable[[], None] = lambda: None
+        self.on_hand: Callable[[], None] = lambda: None
         self._bits = 0
         self._next_s = 0.0
         self._pause_s = 0.0
@@ -143,6 +144,8 @@ class MemberHandle:
         if new_map and new_map.version > self.map_version:
             self.map_version = new_map.version
             self.on_map(new_map)
+        if beat.hand:
+            self.on_hand()
         self._obey(beat.order, beat.reason)
 
     def _obey(self, order: str, reason: str) -> None:

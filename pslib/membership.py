@@ -51,13 +51,13 @@ class Membership:
             if member.incarnation == incarnation:
                 member.heard_s = now_s
                 return member
-        if role == "server" and len(members) == self.config.servers:
-            return f"the cluster has its {self.config.servers} servers already; {address} is one too many"
-        if role == "trainer" and self.trainers_over():
+        if self.trainers_over():
             return "the cluster's trainers have all left; start a new one"
         member = Member(role, len(members), incarnation, address, where, now_s)
         members.append(member)
-        if role == "server" and len(self.servers) == self.config.servers:
+        if role == "server" and self.map is not None:  # it owns nothing until somebody scales the cluster
+            self.map = self.map.with_server(address)
+        elif role == "server" and len(self.servers) == self.config.servers:
             addresses = tuple(server.address for server in self.servers)
             self.map = PartitionMap.even(self.config.partition_bits, self.config.dense_blocks, addresses)
         if role == "trainer" and self._first_trainer_s is None:

@@ -29,7 +29,7 @@ class PartitionMap:
     owners : (partitions + dense_blocks,) uint16
         Server number of each unit.
     addresses : tuple of str
-        Address of each server number.
+        Address of each server number; empty for one that has left, and owns nothing.
     """
 
     version: int
@@ -85,6 +85,15 @@ class PartitionMap:
         owners = self.owners.copy()
         owners[unit] = server
         return PartitionMap(self.version + 1, self.partition_bits, owners, self.addresses)
+
+    def with_address(self, server: int, address: str) -> PartitionMap:
+        """The next version, in which ``server`` is reached at another address."""
+        addresses = (*self.addresses[:server], address, *self.addresses[server + 1 :])
+        return PartitionMap(self.version + 1, self.partition_bits, self.owners, addresses)
+
+    def with_server(self, address: str) -> PartitionMap:
+        """The next version, in which there is one more server, which owns nothing yet."""
+        return PartitionMap(self.version + 1, self.partition_bits, self.owners, (*self.addresses, address))
 
 
 def mask_of_units(units: NDArray[np.integer]) -> int:

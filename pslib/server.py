@@ -13,12 +13,12 @@ from pslib.clock import Clock, SystemClock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
 from pslib.errors import CheckpointError, PreemptedError
+from pslib.hand_over import HandOver
 from pslib.member import MemberHandle, join
-from pslib.partition_map import PartitionMap
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Load, Message, Save
+from pslib.protocol.messages import Keep, Load, Message, Release, Save
 from pslib.protocol.server_session import ServerSession, merge_results
 from pslib.protocol.shard_jobs import Job, ShardTurns, Work, run_on_shard, shard_stats
 from pslib.shard import Shard
@@ -188,6 +188,7 @@ class Server:
         self._streams_done_below = 0
         self._stopped = False
         self._failure: BaseException | None = None
+        self._hands: HandOver | None = None
         try:
             joined = join(self._member, clock, timing.start_s)
         except BaseException:
@@ -214,7 +215,16 @@ class Server:
         self._threads = [_ShardThread(shard, self._done, self._fail) for shard in shards]
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
-        self._member.on_map = self._new_map
+        self._member.on_map = lambda new_map: self._moves_over(new_map.version)
+        self._hands = HandOver(
+            self._endpoint,
+            self._member,
+            clock,
+            self._ask_shards,
+            shards[0].setup_message,
+            self._moves_over,
+        )
+        self._member.on_hand = self._hands.begin
         self._member.start_heartbeats(joined)
 
     @property
@@ -310,14 +320,24 @@ class Server:
         self._streams_done_below = max(below, self._streams_done_below)
         return merge_results([thread.stats for thread in self._threads])
 
-    def _new_map(self, new_map: PartitionMap) -> None:
+    def _moves_over(self, map_version: int) -> None:
         """A published map says that the moves up to it are complete."""
         for thread in self._threads:
-            thread.put(lambda shard: shard.forget_images(new_map.version))
+            thread.put(lambda shard: shard.forget_images(map_version))
+
+    def _ask_shards(self, message: Message, taker: Callable[[Message], None]) -> None:
+        """A request of our own about one unit, in its turn among those of others."""
+        assert isinstance(message, Release | Keep)
+        index = message.unit % len(self._threads)
+        self._threads[index].put(Job(b"", 0, message, (index,), taker=taker))
 
     def _close(self) -> None:
+        if self._hands is not None:
+            self._hands.stop()
         self._member.stop_heartbeats()
         self._endpoint.close()
+        if self._hands is not None:
+            self._hands.join()
         self._link.close()
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from cython_ext.distinct import group_by_owner
 from cython_ext.store import Store
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, PslibError
 from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Maintain, Pull, Push, Release, Setup
+from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
 from pslib.shard_images import adopt_block, adopt_rows, image_of
 from pslib.shard_memory import MemoryRoom
@@ -102,6 +102,9 @@ class Shard:
         self._owner_hint: dict[int, int] = {}
         self._released: dict[int, Image] = {}
         self._moved_at: dict[int, int] = {}
+        self._declined: dict[int, tuple[int, PslibError]] = {}
+        """Units that were refused here, under which version, and why."""
+        self._published = 0
         units = np.arange(self.partitions + dense_blocks)
         self.responsible = mask_of_units(units[units % shards == index])
         self.kind_of_partition = np.full(self.partitions, SIBLING, np.uint16)
@@ -159,9 +162,9 @@ class Shard:
         ------
         ConfigurationError
             When the image does not fit the tables here, or the unit is owned already by another move. Then
-            nothing has changed.
+            nothing has changed, and no copy of this message will be taken: the unit may be elsewhere by then.
         MemoryLimitError
-            When there is no room for its rows; nothing has changed either.
+            When there is no room for its rows; the same holds.
         """
         unit, version = message.unit, message.map_version
         known = self._moved_at.get(unit, 0)
@@ -169,10 +172,44 @@ class Shard:
             return
         if self.owned >> unit & 1:
             raise ConfigurationError(f"unit {unit} can't be adopted under map {version}: it is owned already")
+        declined, error = self._declined.get(unit, (0, None))
+        if error and version <= declined:
+            raise error
+        if version <= self._published:
+            raise ConfigurationError(
+                f"unit {unit} can't be adopted under map {version}: map {self._published} is published, so "
+                "that move is over"
+            )
+        try:
+            self._adopt(message, bounded=True)
+        except PslibError as refusal:
+            self._declined[unit] = version, refusal
+            raise
+
+    def keep(self, message: Keep) -> None:
+        """Own a unit again that was released and refused by its new owner, as it was; no limit forbids that.
+
+        Raises
+        ------
+        ConfigurationError
+            When the unit was not released here under this version, or its move is complete.
+        """
+        unit, version = message.unit, message.map_version
+        if self.owned >> unit & 1 and self._moved_at.get(unit, 0) >= version:
+            return
+        image = self._released.get(unit)
+        if image is None or image.map_version != version:
+            raise ConfigurationError(
+                f"unit {unit} can't be kept under map {version}: it was not released under it"
+            )
+        self._adopt(Adopt(unit, version, image.marks, image.content, image.keys), bounded=False)
+
+    def _adopt(self, message: Adopt, bounded: bool) -> None:
+        unit, version = message.unit, message.map_version
         if unit < self.partitions:
-            adopt_rows(self, message)
+            adopt_rows(self, message, bounded)
             self.kind_of_partition[unit] = MINE
-        else:
+        elif bounded or message.content:  # one that was kept may have no values yet
             adopt_block(self, message)
         self.owned |= 1 << unit
         self._moved_at[unit] = version
@@ -182,9 +219,12 @@ class Shard:
 
     def forget_images(self, map_version: int) -> None:
         """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
+        self._published = max(self._published, map_version)
         done = [unit for unit, image in self._released.items() if image.map_version <= map_version]
         for unit in done:
             del self._released[unit]
+        for unit in [unit for unit, (version, _error) in self._declined.items() if version <= map_version]:
+            del self._declined[unit]
 
     def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Places of the keys whose partition this shard owns, ascending."""
@@ -219,17 +259,28 @@ class Shard:
         if not message.dense_length:
             return
         spec = DenseSpec(message.dense_length, optimizer_from_dict(dict(message.dense_optimizer)))
-        if message.dense.size != spec.length:
-            raise ConfigurationError(
-                f"dense parameters: expected {spec.length} values, got {message.dense.size}"
-            )
+        values = 0 if message.without_values else spec.length
+        if message.dense.size != values:
+            raise ConfigurationError(f"dense parameters: expected {values} values, got {message.dense.size}")
         if self.dense is None:
             self.dense = DenseBlocks(spec, self.dense_blocks)
-            for block in self.owned_blocks():
-                start, stop = self.dense.bounds(block)
-                self.dense.put(block, message.dense[start:stop])
         elif self.dense.spec != spec:
             raise ConfigurationError(f"dense parameters exist as {self.dense.spec}, got {spec}")
+        for block in self.owned_blocks() if values else ():
+            if block not in self.dense.weights:
+                start, stop = self.dense.bounds(block)
+                self.dense.put(block, message.dense[start:stop])
+
+    def setup_message(self) -> Setup:
+        """What makes the same tables elsewhere, without any values."""
+        dense = self.dense.spec if self.dense else None
+        return Setup(
+            {"tables": [spec.to_dict() for spec in list(self.tables.values())]},
+            dense.length if dense else 0,
+            dense.optimizer.to_dict() if dense else {},
+            np.empty(0, np.float32),
+            without_values=True,
+        )
 
     def owned_blocks(self) -> Iterator[int]:
         """Dense blocks that this shard owns, ascending."""

@@ -32,8 +32,7 @@ def image_of(shard: Shard, unit: int, map_version: int) -> Image:
     if unit < shard.partitions:
         for name in shard.stores:
             _add_table(shard, name, unit, keys, content)
-    elif shard.dense:
-        block = unit - shard.partitions
+    elif shard.dense and (block := unit - shard.partitions) in shard.dense.weights:
         content["weights"] = shard.dense.weights[block][None]
         content["state"] = shard.dense.state[block][None]
         content["version"] = np.array([[shard.dense.versions[block]]], np.uint64)
@@ -54,8 +53,8 @@ def _add_table(
         content[f"{name}.filter"] = counters[None]
 
 
-def adopt_rows(shard: Shard, message: Adopt) -> None:
-    """Import all of a partition; tables that the image lacks are empty in it.
+def adopt_rows(shard: Shard, message: Adopt, bounded: bool = True) -> None:
+    """Import all of a partition; tables that the image lacks are empty in it. Limits count if ``bounded``.
 
     Raises
     ------
@@ -80,7 +79,8 @@ def adopt_rows(shard: Shard, message: Adopt) -> None:
         for name in shard.stores
         if name in message.keys
     }
-    shard.room.make(rows, shard.stores, shard.tables)
+    if bounded:
+        shard.room.make(rows, shard.stores, shard.tables)
     for name in rows:
         _import_table(shard, message, name)
 

@@ -78,7 +78,8 @@ class DenseBlocks:
 
     def drop(self, block: int) -> None:
         """Stop owning a block."""
-        del self.weights[block], self.state[block], self.versions[block]
+        for of in (self.weights, self.state, self.versions):
+            of.pop(block, None)  # one without values may move too
 
     def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
         """One optimizer step of one block, its learning rate times ``rate``; with ``delta``, add instead."""

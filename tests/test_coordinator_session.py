@@ -107,10 +107,11 @@ class TestJoining:
         answer = Cluster(trainers=0).register("trainer", 0)
         assert (answer.ready, answer.missing) == (False, "1 of 2 trainers")
 
-    def test_a_third_server_is_refused(self) -> None:
-        answer = Cluster().register("server", 5)
-        assert answer.code == "configuration"
-        assert "one too many" in answer.text
+    def test_a_third_server_joins_and_its_address_is_told_to_all(self) -> None:
+        cluster = Cluster()
+        assert (cluster.register("server", 2).rank, cluster.beat("server", 2).order) == (2, "go")
+        beat = cluster.beat("trainer", 0)
+        assert (beat.map_version, beat.addresses[2]) == (2, "tcp://server:2")
 
     def test_an_unknown_role_is_refused(self) -> None:
         assert Cluster().register("chief", 0).code == "configuration"

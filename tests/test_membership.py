@@ -50,11 +50,14 @@ def test_the_map_is_made_when_all_servers_are_there_and_is_even() -> None:
     assert members.missing(0.0, "server") == ""
 
 
-def test_one_server_too_many_is_refused_in_words() -> None:
+def test_a_server_that_comes_later_joins_and_owns_nothing() -> None:
     members = Membership(CONFIG)
     _servers_ready(members)
-    answer = members.register(0.0, "server", 3, "tcp://late:1", "")
-    assert answer == "the cluster has its 2 servers already; tcp://late:1 is one too many"
+    assert _join(members, "server", 3) is _join(members, "server", 3)
+    assert members.servers[2].rank == 2
+    assert members.map is not None
+    assert (members.map.version, members.map.addresses[2]) == (2, "tcp://server:3")
+    assert members.map.units_of(2).size == 0
 
 
 def test_a_trainer_waits_until_every_server_has_taken_its_partitions() -> None:

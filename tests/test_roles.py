@@ -14,7 +14,13 @@ from pslib.transport import Peer
 from tests.every_message import EXAMPLES, example
 from tests.protocol_worlds import OneServer
 
-ANSWERS = {"Beat", "Clocks", "Done", "Failure", "Image", "Lease", "Pulled", "Pushed", "Registered", "Result"}
+ANSWERS = {"Beat", "Clocks", "Done", "Failure", "Hand", "Image", "Lease"} | {
+    "Pulled",
+    "Pushed",
+    "Registered",
+    "Result",
+}
+MOVES = {"Release", "Adopt", "Keep", "NextHand", "Scale"}
 READS = {"Pull", "Reserve", "Stats", "Status", "JobResult"}
 CODEC = Codec("demo")
 
@@ -39,7 +45,7 @@ def test_a_reader_only_looks() -> None:
 
 
 def test_a_trainer_does_all_of_training_and_neither_ends_the_cluster_nor_moves_it() -> None:
-    assert may("trainer") == set(ALL_MESSAGES) - ANSWERS - {"Stop", "Release", "Adopt"}
+    assert may("trainer") == set(ALL_MESSAGES) - ANSWERS - MOVES - {"Stop"}
 
 
 def test_an_admin_may_ask_everything() -> None:
@@ -47,7 +53,7 @@ def test_an_admin_may_ask_everything() -> None:
 
 
 def test_a_server_is_a_member_that_never_trains() -> None:
-    assert may("server") == READS | {"Register", "Heartbeat", "Leave", "Stop", "Release", "Adopt"}
+    assert may("server") == READS | MOVES | {"Register", "Heartbeat", "Leave", "Stop", "Setup"}
 
 
 @pytest.mark.parametrize("kind", [Register, Heartbeat, Leave])

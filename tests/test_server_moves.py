@@ -13,6 +13,8 @@ from pslib.protocol.messages import (
     Done,
     Erase,
     Failure,
+    Keep,
+    Pull,
     Release,
     Stats,
 )
@@ -112,6 +114,61 @@ class TestMoves:
         move_unit(3, second, first, owner=0, version=3)
         assert first.ask(Release(3, 1, 2)).code == "configuration"
         assert refusals(first.ask(push_ones(0, keys_in(3)))) == {}
+
+    def test_a_unit_that_was_refused_is_kept_with_everything_in_it(self) -> None:
+        first, second = OneServer(), OneServer(1, [])
+        first.ask(setup_of(t=1))
+        push = push_ones(0, keys_in(3))
+        first.ask(push)
+        image = first.ask(Release(3, 1, 2))
+        adopt = Adopt(3, 2, image.marks, image.content, image.keys)
+        assert second.ask(adopt).code == "configuration"  # it has no table t
+        for _ in range(2):
+            assert first.ask(Keep(3, 2)) == Done()
+        assert refusals(first.ask(push)) == {}
+        assert values_of(first, keys_in(3)) == [1.0]
+
+    def test_a_late_copy_of_a_refused_adoption_is_refused_for_good(self) -> None:
+        """By then the unit is back at its old owner: taking it would make a second one."""
+        first, second = OneServer(), OneServer(1, [])
+        first.ask(setup_of(t=1))
+        image = first.ask(Release(3, 1, 2))
+        adopt = Adopt(3, 2, image.marks, image.content, image.keys)
+        second.ask(adopt)
+        first.ask(Keep(3, 2))
+        second.ask(setup_of(t=1))
+        assert second.ask(adopt).code == "configuration"
+        move_unit(3, first, second, owner=1, version=3)
+
+    def test_nothing_is_adopted_under_a_map_that_is_published(self) -> None:
+        first, second = OneServer(), OneServer(1, [])
+        for server in (first, second):
+            server.ask(setup_of(t=1))
+        image = first.ask(Release(3, 1, 2))
+        second.shards[0].forget_images(2)
+        adopt = Adopt(3, 2, image.marks, image.content, image.keys)
+        assert "that move is over" in second.ask(adopt).text
+
+    def test_a_unit_that_was_not_released_is_not_kept(self) -> None:
+        server = OneServer(1, [])
+        assert "it was not released" in server.ask(Keep(3, 2)).text
+
+    def test_tables_go_from_server_to_server_without_values(self) -> None:
+        old, new = OneServer(), OneServer(1, [])
+        old.ask(setup_of(dense_length=7, t=1))
+        assert new.ask(old.shards[0].setup_message()) == Done()
+        move_unit(17, old, new, owner=1, version=2)
+        assert new.ask(setup_of(dense_length=7, t=1)) == Done()  # of a trainer that comes later
+        assert new.ask(Pull({}, np.array([1], np.uint32))).dense.tolist() == [2.0, 3.0]
+
+    def test_a_block_that_came_without_values_gets_the_first_ones_that_come(self) -> None:
+        old, new = OneServer(), OneServer(1, [])
+        move_unit(17, old, new, owner=1, version=2)
+        other = OneServer()
+        other.ask(setup_of(dense_length=7))
+        new.ask(other.shards[0].setup_message())
+        new.ask(setup_of(dense_length=7))
+        assert new.ask(Pull({}, np.array([1], np.uint32))).dense.tolist() == [2.0, 3.0]
 
     def test_a_unit_may_be_given_to_its_owner(self) -> None:
         server = OneServer(2)

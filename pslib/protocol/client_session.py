@@ -370,7 +370,9 @@ class ClientSession:
     def _go_on(self, now_s: float, call: Call, part: Part, message: Pulled | Pushed) -> None:
         """Send what was refused to the owners that the refusal names."""
         units, owners = message.refused_units, message.refused_owners
+        there = np.fromiter(map(bool, self.map.addresses), bool, self.map.servers)
         named = (owners != NOBODY) & (owners < self.map.servers)
+        named[named] = there[owners[named]]
         self._owners[units[named]] = owners[named]
         refused = np.zeros(self.map.owners.size, bool)
         refused[units] = True

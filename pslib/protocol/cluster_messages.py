@@ -14,14 +14,17 @@ __all__ = [
     "Clock",
     "Clocks",
     "EndLease",
+    "Hand",
     "Heartbeat",
     "JobResult",
     "Lease",
     "Leave",
+    "NextHand",
     "NextLease",
     "OpenJob",
     "Register",
     "Registered",
+    "Scale",
     "Status",
     "Stop",
 ]
@@ -67,7 +70,10 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True)
 class Beat(Message):
-    """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed."""
+    """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed.
+
+    ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
+    """
 
     order: str
     reason: str
@@ -75,6 +81,7 @@ class Beat(Message):
     map_version: int
     addresses: PlainList
     owners: NDArray[np.uint16] = array(np.uint16)
+    hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +189,46 @@ class Leave(Message):
     incarnation: int
     progress: Plain
     preempted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Message):
+    """``servers`` shall own all units from now on (0: as many as now), and those in ``drain`` none.
+
+    The highest ranks go when there are too many. Answered by `Result` with the progress of the moves.
+    """
+
+    servers: int
+    drain: PlainList
+
+
+@dataclass(frozen=True, slots=True)
+class NextHand(Message):
+    """A server asks which of its units it shall hand over, and says what has become of earlier ones.
+
+    Of the wave ``version`` the units in ``done`` have arrived, and those in ``kept`` are here again because
+    of ``reason``. ``bytes`` were sent since the last such message.
+    """
+
+    rank: int
+    incarnation: int
+    version: int
+    bytes: int
+    reason: str
+    done: NDArray[np.uint32] = array(np.uint32)
+    kept: NDArray[np.uint32] = array(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Hand(Message):
+    """Hand these ``units`` to the servers ``owners`` under map ``version`` (``state`` "hand").
+
+    "wait": nothing now, ask again; "done": nothing moves any more. Both with the ``version`` of the published
+    map, up to which all moves are complete.
+    """
+
+    state: str
+    version: int
+    addresses: PlainList
+    units: NDArray[np.uint32] = array(np.uint32)
+    owners: NDArray[np.uint16] = array(np.uint16)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pslib.membership import Member
 from pslib.protocol.collective_job import epochs_done, examples_of
 from pslib.protocol.counters import SERVER_COUNTERS
 
@@ -50,6 +51,8 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "servers": len(members.live("server")),
         "trainers": len(members.live("trainer")),
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
+        "moves": session.moves.status(now_s),
+        "server_list": [_about(session, server) for server in members.servers],
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
         "seconds": session.since_s(now_s),
@@ -92,4 +95,18 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
         "bins_positive": positive.tolist(),
         "bins_negative": negative.tolist(),
         "staleness_counts": staleness_counts.tolist(),
+    }
+
+
+def _about(session: CoordinatorSession, server: Member) -> dict[str, Any]:
+    """What one server has."""
+    current = session.members.map
+    units = 0 if current is None else int((current.owners == server.rank).sum())
+    return {
+        "rank": server.rank,
+        "state": server.state,
+        "address": server.address,
+        "units": units,
+        "rows": server.progress.get("rows", 0),
+        "memory_bytes": server.progress.get("memory_bytes", 0),
     }

@@ -25,16 +25,20 @@ from pslib.protocol.messages import (
     Failure,
     Heartbeat,
     JobResult,
+    Lease,
     Leave,
     Message,
+    NextHand,
     NextLease,
     OpenJob,
     Register,
     Registered,
     Result,
+    Scale,
     Status,
     Stop,
 )
+from pslib.protocol.move_session import MoveSession
 from pslib.protocol.roles import refusal
 
 __all__ = ["CoordinatorSession"]
@@ -60,6 +64,7 @@ class CoordinatorSession:
         self.error = ""
         self.events: list[str] = []
         self.stopping = False
+        self.moves = MoveSession(self.members, self.events.append)
         self._started_s: float | None = None
         self._handlers = {
             Register: self._register,
@@ -72,6 +77,8 @@ class CoordinatorSession:
             Status: self._status,
             Stop: self._stop,
             Leave: self._leave,
+            Scale: self.moves.scale,
+            NextHand: self.moves.next_hand,
         }
 
     def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:
@@ -103,6 +110,7 @@ class CoordinatorSession:
                 )
         if self._work_is_lost():
             self.fail("all trainers are lost before the work was done")
+        self.moves.tick(now_s, busy=self.desk.at_files or self.stopping or bool(self.error))
 
     def _work_is_lost(self) -> bool:
         """Whether nobody is left for work that is not done; only a trainer that leaves knows that all is."""
@@ -158,13 +166,17 @@ class CoordinatorSession:
             self._take_progress(member, message.progress)
         if self.error:
             return self._beat(message, "fail", self.error)
-        if self.stopping or (message.role == "server" and self.members.trainers_over()):
+        if self.stopping or (message.role == "server" and self._server_may_leave(now_s, message.rank)):
             return self._beat(message, "leave", "")
         return self._beat(message, "go", "")
 
+    def _server_may_leave(self, now_s: float, rank: int) -> bool:
+        return self.members.trainers_over() or self.moves.may_leave(now_s, rank)
+
     def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
         version, addresses, owners = self._map(message.map_version)
-        return Beat(order, reason, self.desk.streams_done_below(), version, addresses, owners)
+        hand = message.role == "server" and self.moves.hand_for(message.rank)
+        return Beat(order, reason, self.desk.streams_done_below(), version, addresses, owners, hand)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
         member.progress.update({key: value for key, value in progress.items() if key != "streams"})
@@ -177,9 +189,17 @@ class CoordinatorSession:
             member.state = "left"
             member.preempted = message.preempted
             self.desk.free_leases(member, "has left before the job was done")
-            if message.preempted and member.role == "server" and self.members.live("trainer"):
-                self.fail(self._server_gone(member, "was asked to leave (SIGTERM)"))
+            if member.role == "server":
+                self._server_left(member)
         return Done()
+
+    def _server_left(self, member: Member) -> None:
+        """A server that owns units takes them with it; one that owns none is asked nothing any more."""
+        current = self.members.map
+        if current is not None and not current.units_of(member.rank).size:
+            self.members.map = current.with_address(member.rank, "")
+        elif member.preempted and self.members.live("trainer"):
+            self.fail(self._server_gone(member, "was asked to leave (SIGTERM)"))
 
     def _stop(self, now_s: float, message: Stop) -> Message:
         if message.failed:
@@ -210,6 +230,8 @@ class CoordinatorSession:
         return 0.0 if self._started_s is None else now_s - self._started_s
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
+        if self.moves.wave is not None and self.desk.is_about_files(message.job):
+            return Lease("wait", 0, 0, 0, 0)  # a unit on its way would be in no file
         return self.desk.next_lease(now_s, message, self.since_s(now_s))
 
     def _status(self, now_s: float, message: Status) -> Message:

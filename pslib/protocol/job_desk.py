@@ -140,6 +140,15 @@ class JobDesk:
                 return stream_of(number, job.book.done_below)
         return stream_of(len(self.jobs), 0)
 
+    def is_about_files(self, number: int) -> bool:
+        """Whether a job saves or loads all units, so that none may be on its way meanwhile."""
+        return number < len(self.jobs) and self.jobs[number].what in ("save", "load")
+
+    @property
+    def at_files(self) -> bool:
+        """Whether such a job is open."""
+        return any(self.is_about_files(number) and not job.book.done for number, job in enumerate(self.jobs))
+
     @property
     def all_done(self) -> bool:
         """Whether no job is open."""

@@ -20,14 +20,17 @@ from pslib.protocol.cluster_messages import (
     Clock,
     Clocks,
     EndLease,
+    Hand,
     Heartbeat,
     JobResult,
     Lease,
     Leave,
+    NextHand,
     NextLease,
     OpenJob,
     Register,
     Registered,
+    Scale,
     Status,
     Stop,
 )
@@ -47,14 +50,17 @@ __all__ = [
     "EndLease",
     "Erase",
     "Failure",
+    "Hand",
     "Heartbeat",
     "Image",
     "JobResult",
+    "Keep",
     "Lease",
     "Leave",
     "Load",
     "Maintain",
     "Message",
+    "NextHand",
     "NextLease",
     "OpenJob",
     "Plain",
@@ -69,6 +75,7 @@ __all__ = [
     "Reserve",
     "Result",
     "Save",
+    "Scale",
     "Setup",
     "Stats",
     "Status",
@@ -84,12 +91,17 @@ NOBODY = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class Setup(Message):
-    """Make these tables and dense parameters, or check that they are the same as those that exist."""
+    """Make these tables and dense parameters, or check that they are the same as those that exist.
+
+    ``dense`` are the first values of dense blocks that have none. Servers tell each other of their tables
+    ``without_values``: blocks come with theirs.
+    """
 
     tables: Plain
     dense_length: int
     dense_optimizer: Plain
     dense: NDArray[np.float32] = array(np.float32)
+    without_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +296,17 @@ class Adopt(Message):
     marks: Plain
     content: Arrays = arrays(ndim=2)
     keys: Arrays = arrays(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Message):
+    """Own ``unit`` again, which was released under ``map_version``: its new owner has refused it.
+
+    Answered by `Done`, also when asked again.
+    """
+
+    unit: int
+    map_version: int
 
 
 # --- answers of both ---------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from pslib.protocol.messages import (
     Erase,
     Failure,
     Image,
+    Keep,
     Load,
     Maintain,
     Message,
@@ -54,7 +55,7 @@ FAILURE_CHARS_MAX = 1000
 TIME_S_MAX = 1e12
 """31,000 years; tables keep times in float32, which ends at 3e38."""
 
-REQUESTS = (Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Save, Load, Release, Adopt)
+REQUESTS = (Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Save, Load, Release, Adopt, Keep)
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
 
@@ -124,7 +125,10 @@ class ServerSession:
         if splits or len(job.results) == len(job.shards):
             job.answered = True
             self._open.discard((job.peer, job.request_id))
-            self._reply(job.peer, job.request_id, self._answer(job))
+            if job.taker:
+                job.taker(self._answer(job))
+            else:
+                self._reply(job.peer, job.request_id, self._answer(job))
 
     def tick(self, now_s: float) -> None:
         """Time passes: credit that nobody has given back is granted to others."""
@@ -157,7 +161,7 @@ class ServerSession:
         if not isinstance(message, REQUESTS):
             self.protocol_errors += 1
             return Failure("protocol", f"a server does not take {message.kind}")
-        if isinstance(message, Release | Adopt):
+        if isinstance(message, Release | Adopt | Keep):
             return self._unit_problem("unit", message.unit)
         if isinstance(message, Maintain):
             return self._maintain_problem(message)
@@ -270,7 +274,7 @@ class ServerSession:
             return failures[0]
         if isinstance(job.message, Pull | Push | Erase | Maintain):
             return self._answer_split(job, results)
-        if isinstance(job.message, Setup | Adopt):
+        if isinstance(job.message, Setup | Adopt | Keep):
             return Done()
         if isinstance(job.message, Release):
             return next(result for result in results if isinstance(result, Image))

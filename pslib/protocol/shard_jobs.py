@@ -15,6 +15,7 @@ from pslib.protocol.messages import (
     Adopt,
     Erase,
     Failure,
+    Keep,
     Load,
     Maintain,
     Message,
@@ -69,6 +70,8 @@ class Job:
         What shards have done.
     answered : bool
         Whether its reply has been made; a push of a sync step may be refused before all shards are done.
+    taker : callable or None
+        Takes the answer, where the server asks itself.
     """
 
     peer: bytes
@@ -80,6 +83,7 @@ class Job:
     dense: DenseAnswer = field(default_factory=DenseAnswer)
     results: dict[int, Any] = field(default_factory=dict)
     answered: bool = False
+    taker: Callable[[Message], None] | None = None
 
     @property
     def key_count(self) -> int:
@@ -167,11 +171,15 @@ def _run_rare(shard: Shard, message: Message) -> Any:
         return shard.maintain(message)
     if isinstance(message, Setup):
         return shard.setup(message)
-    if isinstance(message, Release | Adopt):
-        if not shard.is_responsible(message.unit):
-            return None
-        return shard.release(message) if isinstance(message, Release) else shard.adopt(message)
+    if isinstance(message, Release | Adopt | Keep):
+        return _move(shard, message) if shard.is_responsible(message.unit) else None
     return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
+
+
+def _move(shard: Shard, message: Release | Adopt | Keep) -> Any:
+    if isinstance(message, Release):
+        return shard.release(message)
+    return shard.adopt(message) if isinstance(message, Adopt) else shard.keep(message)
 
 
 def shard_stats(shard: Shard) -> dict[str, Any]:

@@ -1,0 +1,185 @@
+"""A server hands units over to others: what it does with its part of a wave, as a pure machine.
+
+Of each unit: `Release` on the own shard, `Adopt` sent to the new owner until it is answered, and where that
+refuses it, `Keep` on the own shard: the unit is here again, with everything in it. A few units are on their
+way at a time. All of it may be done again, after a restart of anybody: each step is named by the wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pslib.protocol.messages import Adopt, Done, Failure, Hand, Image, Keep, Message, NextHand, Release, Setup
+
+__all__ = ["Action", "HandSession"]
+
+IN_FLIGHT_MAX = 4
+"""Images on their way from one server: one is made, one is sent, one is put in place, and one is spare."""
+AGAIN_S = 0.5
+"""Pause before a unit is sent again to a server that could not be reached."""
+REFUSALS = ("memory-limit", "configuration", "forbidden")
+"""Answers that say that the unit has not arrived and never will under this version."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Action:
+    """Ask ``message`` of the server at ``address``, or of the own shards where that is empty."""
+
+    address: str
+    message: Message
+    unit: int = -1
+
+
+@dataclass(slots=True)
+class _Unit:
+    """A unit of the wave: ``state`` is new, busy (an answer is awaited), released, refused, done or kept."""
+
+    number: int
+    owner: int
+    state: str = "new"
+    adopt: Adopt | None = None
+    action: Action | None = None
+    not_before_s: float = 0.0
+
+
+class HandSession:
+    """One server's part in the moves.
+
+    Parameters
+    ----------
+    setup : callable
+        Gives the message that makes our tables at another server.
+    """
+
+    def __init__(self, setup: Callable[[], Setup]) -> None:
+        self._setup = setup
+        self._units: dict[int, _Unit] = {}
+        self._addresses: tuple[str, ...] = ()
+        self._ready: dict[str, bool] = {}
+        """Of each address whether our tables are there; False while that is asked for."""
+        self._version = 0
+        self._reason = ""
+        self._unsaid_bytes = 0
+
+    def take(self, hand: Hand) -> None:
+        """Work at this part of a wave; told again, it may name other addresses."""
+        addresses = tuple(map(str, hand.addresses))
+        if hand.version != self._version:
+            pairs = zip(hand.units.tolist(), hand.owners.tolist(), strict=True)
+            self._units = {unit: _Unit(unit, owner) for unit, owner in pairs}
+            self._ready, self._reason = {}, ""
+        for unit in self._units.values():
+            if unit.action and unit.action.address and unit.action.address != addresses[unit.owner]:
+                unit.state, unit.action = "released", None
+        self._version, self._addresses = hand.version, addresses
+
+    @property
+    def over(self) -> bool:
+        """Whether each unit has arrived or is here again."""
+        return all(unit.state in ("done", "kept") for unit in self._units.values())
+
+    def report(self, rank: int, incarnation: int) -> NextHand:
+        """What has become of the units of this wave."""
+        done = [unit.number for unit in self._units.values() if unit.state == "done"]
+        kept = [unit.number for unit in self._units.values() if unit.state == "kept"]
+        said, self._unsaid_bytes = self._unsaid_bytes, 0
+        return NextHand(
+            rank,
+            incarnation,
+            self._version,
+            said,
+            self._reason,
+            np.asarray(done, np.uint32),
+            np.asarray(kept, np.uint32),
+        )
+
+    # --- what to do ---------------------------------------------------------------------------------------
+
+    def actions(self, now_s: float) -> list[Action]:
+        """What is to be asked now."""
+        asked: list[Action] = []
+        on_their_way = sum(unit.state in ("busy", "released", "refused") for unit in self._units.values())
+        for unit in self._units.values():
+            waits = now_s < unit.not_before_s or not self._is_ready(unit, asked)
+            if unit.state == "new" and on_their_way < IN_FLIGHT_MAX and not waits:
+                on_their_way += 1
+                release = Release(unit.number, unit.owner, self._version)
+                asked.append(self._ask(unit, Action("", release, unit.number)))
+            elif unit.state == "refused":
+                asked.append(self._ask(unit, Action("", Keep(unit.number, self._version), unit.number)))
+            elif unit.state == "released" and unit.adopt is not None and not waits:
+                address = self._addresses[unit.owner]
+                asked.append(self._ask(unit, Action(address, unit.adopt, unit.number)))
+        return asked
+
+    def _is_ready(self, unit: _Unit, asked: list[Action]) -> bool:
+        """Whether the new owner has our tables: whoever we refuse a unit to asks there at once."""
+        address = self._addresses[unit.owner]
+        if address not in self._ready and unit.state in ("new", "released"):
+            self._ready[address] = False
+            asked.append(Action(address, self._setup()))
+        return self._ready.get(address, False)
+
+    @staticmethod
+    def _ask(unit: _Unit, action: Action) -> Action:
+        unit.state, unit.action = "busy", action
+        return action
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    def answered(self, now_s: float, action: Action, answer: Message | None) -> None:
+        """Take the answer to an action; None: there was none in time."""
+        if isinstance(action.message, Setup):
+            self._set_up(now_s, action, answer)
+            return
+        unit = self._units.get(action.unit)
+        if unit is None or unit.action is not action:
+            return  # of an earlier wave, or of an address that is no longer the owner's
+        unit.action = None
+        if isinstance(action.message, Adopt):
+            self._sent(now_s, unit, answer)
+        elif isinstance(answer, Image):
+            unit.adopt = Adopt(answer.unit, answer.map_version, answer.marks, answer.content, answer.keys)
+            unit.state = "released"
+        else:  # a unit that can't be released is here; one that can't be taken back will be asked for again
+            self._stays(unit, answer)
+
+    def _set_up(self, now_s: float, action: Action, answer: Message | None) -> None:
+        if isinstance(answer, Done):
+            self._ready[action.address] = True
+            return
+        self._ready.pop(action.address, None)
+        refused = isinstance(answer, Failure) and answer.code in REFUSALS
+        for unit in self._units.values():
+            if unit.state in ("new", "released") and self._addresses[unit.owner] == action.address:
+                unit.not_before_s = now_s + AGAIN_S
+                if refused and unit.state == "new":
+                    self._stays(unit, answer)
+                elif refused:
+                    self._refuse(unit, answer)
+
+    def _sent(self, now_s: float, unit: _Unit, answer: Message | None) -> None:
+        if isinstance(answer, Done):
+            assert unit.adopt is not None
+            arrays = (*unit.adopt.content.values(), *unit.adopt.keys.values())
+            self._unsaid_bytes += sum(array.nbytes for array in arrays)
+            unit.state, unit.adopt = "done", None
+        elif isinstance(answer, Failure) and answer.code in REFUSALS:
+            self._refuse(unit, answer)
+        else:
+            unit.state, unit.not_before_s = "released", now_s + AGAIN_S
+
+    def _refuse(self, unit: _Unit, answer: Message | None) -> None:
+        unit.state, unit.adopt = "refused", None
+        if isinstance(answer, Failure):
+            self._reason = (
+                self._reason or f"server {unit.owner} does not take unit {unit.number}: {answer.text}"
+            )
+
+    def _stays(self, unit: _Unit, answer: Message | None) -> None:
+        unit.state = "kept"
+        if isinstance(answer, Failure):
+            self._reason = self._reason or answer.text

@@ -1,0 +1,365 @@
+"""Units on their way between live servers, as the coordinator sees it: a pure machine.
+
+What shall be is one number: how many servers own units (`MoveSession.scale`). What is, the map says. What is
+left to do follows from both (`pslib.move_plan`), so nothing of a plan has to be remembered: units move in
+waves, and before each wave the plan is made anew. A wave is a map version with a few units of each source;
+the sources ask for their parts (`NextHand`), hand the units over themselves and report what has arrived.
+When all units of a wave are over, its map is published.
+
+Everything is named by the wave's version, so anybody may be told or may tell anything twice. What must
+survive the coordinator goes through `on_record` before it counts, and `replay` does it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.membership import Membership
+from pslib.move_plan import even_owners
+from pslib.partition_map import PartitionMap
+from pslib.protocol.messages import Failure, Hand, Message, NextHand, Result, Scale
+
+__all__ = ["MoveSession", "Wave"]
+
+WAVE_UNITS = 64
+"""Of one source: a wave of empty partitions takes a few round trips, one of full ones less than a second."""
+WAVE_BYTES = 64 << 20
+"""Of one source, which keeps the images of a wave until its map is published."""
+VERSIONS_A_WAVE = 1 << 16
+"""The map of a wave is the next multiple of this, so that new addresses may be published under versions of
+their own meanwhile, and none of them is taken for the end of the wave."""
+LEAVE_BEATS = 2.0
+"""A server that owns nothing stays for so many heartbeats after everybody has heard of it: what is on its way
+to it is refused by it, and need not be waited for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wave:
+    """Units that move under one map version: ``units[i]`` to server ``targets[i]``, both (n,)."""
+
+    version: int
+    units: NDArray[np.int64]
+    sources: NDArray[np.uint16]
+    targets: NDArray[np.uint16]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What people are told of the moves since somebody asked for them."""
+
+    asked_s: float = 0.0
+    began_s: float | None = None
+    ended_s: float | None = None
+    moved: int = 0
+    bytes: int = 0
+    stopped: str = ""
+    """Why units stay where they are although shares are not even."""
+
+
+class MoveSession:
+    """Decides which units move, tells the sources, and publishes the maps.
+
+    Parameters
+    ----------
+    members : Membership
+        Who is there; its map is read and replaced.
+    say : callable
+        Called with one line for people.
+
+    Attributes
+    ----------
+    wanted : int
+        How many servers shall own units.
+    leaving : set of int
+        Ranks of those that shall own nothing and go.
+    wave : Wave or None
+        What is under way.
+    on_record : callable
+        Called with each record before it counts; a journal keeps them for `replay`.
+    """
+
+    def __init__(self, members: Membership, say: Callable[[str], None]) -> None:
+        self.members = members
+        self.wanted = members.config.servers
+        self.leaving: set[int] = set()
+        self.wave: Wave | None = None
+        self.progress = Progress()
+        self.on_record: Callable[[dict[str, Any]], None] = lambda _record: None
+        self._say = say
+        self._asked = False
+        self._over: dict[int, bool] = {}
+        """Units of the wave that are over, and whether they have arrived."""
+        self._paused = False
+        self._seen: set[int] = set()
+        self._joined_s, self._joined_version = 0.0, 0
+        """When the newest server was first seen, and the map that told of it."""
+        self._gone: dict[int, int] = {}
+        """Of each leaving server the map that says that it is nowhere."""
+        self._unknown_s: dict[int, float] = {}
+        """Since when nobody asks a leaving server anything any more."""
+
+    # --- what shall be ------------------------------------------------------------------------------------
+
+    def scale(self, now_s: float, message: Scale) -> Message:
+        """So many servers shall own units from now on, and those in ``drain`` none; 0 leaves the number."""
+        problem, leaving = self._leaving(message)
+        if problem:
+            return Failure("configuration", problem)
+        staying = [server.rank for server in self.members.live("server") if server.rank not in leaving]
+        wanted = message.servers or len(staying)
+        self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving)})
+        self.progress = Progress(asked_s=now_s)
+        self._say(f"{wanted} servers shall own all units: {self._in_words(wanted, len(staying))}")
+        return Result(self.status(now_s))
+
+    def _leaving(self, message: Scale) -> tuple[str, set[int]]:
+        """What is wrong with a wish, and who leaves when it is granted."""
+        members, config = self.members, self.members.config
+        if members.map is None:
+            return "scale: the cluster has not started yet; ask again when it trains", set()
+        ranks = [server.rank for server in members.live("server")]
+        drain = {rank for rank in message.drain if isinstance(rank, int)}
+        going = self.leaving & set(self._gone)
+        if strange := drain - set(ranks):
+            return f"scale: there is no server {min(strange)}; there are {ranks}", set()
+        servers_max = min(config.SERVERS_MAX, config.partitions // 16)
+        if not 0 <= message.servers <= servers_max:
+            least = f"with {config.partitions} partitions (at least 16 a server)"
+            return f"scale: expected 1..{servers_max} servers {least}, got {message.servers}", set()
+        staying = [rank for rank in ranks if rank not in drain | self.leaving]
+        wanted = message.servers or len(staying)
+        if wanted < 1:
+            return "scale: no server would be left; expected at least 1", set()
+        # who was told to leave may stay after all, before anybody new has to be started
+        back = sorted(self.leaving & set(ranks) - drain - going)[: max(0, wanted - len(staying))]
+        stay = sorted([*staying, *back])[:wanted]
+        return "", set(ranks) - set(stay)
+
+    def _in_words(self, wanted: int, staying: int) -> str:
+        awaited = max(0, wanted - staying)
+        if awaited:
+            return f"{awaited} more must join"
+        return f"servers {sorted(self.leaving)} leave" if self.leaving else "all are here"
+
+    @property
+    def awaited(self) -> int:
+        """How many servers are wanted and not here."""
+        staying = sum(server.rank not in self.leaving for server in self.members.live("server"))
+        return max(0, self.wanted - staying) if self._asked else 0
+
+    def targets(self) -> list[int]:
+        """Ranks of the servers that shall own units."""
+        live = [server.rank for server in self.members.live("server") if server.rank not in self.leaving]
+        return live[: self.wanted]
+
+    # --- waves --------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float, busy: bool) -> None:
+        """Time passes: a wave begins when there is work, all know the targets, and nothing forbids it.
+
+        Parameters
+        ----------
+        now_s : float
+        busy : bool
+            Whether something goes on during which no unit may move: a cut, a save or a load.
+        """
+        self._paused = busy
+        self._look_who_is_new(now_s)
+        if self.wave is None and self._asked and not busy:
+            self._begin(now_s)
+        self._look_who_is_empty(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        """The next wave, or the end."""
+        current, targets = self.members.map, self.targets()
+        if current is None or not targets or self.progress.stopped or not self._all_here(now_s):
+            return
+        after = even_owners(current.owners, current.partitions, targets)
+        moving = np.flatnonzero(after != current.owners)
+        if not moving.size:
+            self._end(now_s)
+            return
+        sources = current.owners[moving]
+        chosen = np.concatenate(
+            [
+                np.flatnonzero(sources == rank)[: self._wave_units(rank)]
+                for rank in np.unique(sources).tolist()
+            ]
+        )
+        units = moving[chosen]
+        version = (current.version // VERSIONS_A_WAVE + 1) * VERSIONS_A_WAVE
+        if self.progress.began_s is None:
+            self.progress.began_s = now_s
+        self.progress.ended_s = None
+        owners = {"units": units.tolist(), "targets": after[units].tolist()}
+        self._record({"kind": "wave", "version": version, **owners})
+
+    def _look_who_is_new(self, now_s: float) -> None:
+        """Note when somebody has joined, and which map says where."""
+        ranks = {server.rank for server in self.members.live("server")}
+        if ranks - self._seen and self.members.map is not None:
+            self._seen |= ranks
+            self._joined_s, self._joined_version = now_s, self.members.map.version
+
+    def _all_here(self, now_s: float) -> bool:
+        """Whether nobody is awaited any more, and everybody has heard where the servers are."""
+        timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
+        if self.awaited and now_s - since_s < timing.start_s:
+            return False
+        members = (*self.members.live("server"), *self.members.live("trainer"))
+        behind = any(member.map_version < self._joined_version for member in members)
+        return not behind or now_s - since_s > timing.silence_s
+
+    def _wave_units(self, rank: int) -> int:
+        """How many units of a source move at once: what it keeps of them is bounded in bytes."""
+        current = self.members.map
+        assert current is not None
+        servers = [server for server in self.members.servers if server.rank == rank]
+        taken = sum(float(server.progress.get("memory_bytes", 0)) for server in servers)
+        unit_bytes = taken / max(1, int((current.owners == rank).sum()))
+        return int(max(1, min(WAVE_UNITS, WAVE_BYTES // max(unit_bytes, 1.0))))
+
+    def next_hand(self, now_s: float, message: NextHand) -> Message:
+        """A source says what is over, and asks for its part of the wave."""
+        if self.members.find("server", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this server is not a member of the cluster")
+        if self.wave is not None and message.version == self.wave.version:
+            self._note(message, self.wave)
+            if len(self._over) == self.wave.units.size:
+                self._publish(now_s)
+        wave = self.wave
+        if wave is None:
+            return self._nothing_now("wait" if self.moving else "done")
+        mine = [
+            i for i in np.flatnonzero(wave.sources == message.rank) if int(wave.units[i]) not in self._over
+        ]
+        if not mine:
+            return self._nothing_now("wait")
+        assert self.members.map is not None
+        addresses = list(self.members.map.addresses)
+        units = wave.units[mine].astype(np.uint32)
+        return Hand("hand", wave.version, addresses, units, wave.targets[mine])
+
+    def _nothing_now(self, state: str) -> Hand:
+        return Hand(state, self._published(), [], np.empty(0, np.uint32), np.empty(0, np.uint16))
+
+    def _note(self, message: NextHand, wave: Wave) -> None:
+        """Take a report of this wave; a second copy says nothing new."""
+        own = set(wave.units[wave.sources == message.rank].tolist())
+        fresh = [unit for unit in message.done.tolist() if unit in own and unit not in self._over]
+        self._over.update(dict.fromkeys(fresh, True))
+        kept = [unit for unit in message.kept.tolist() if unit in own and unit not in self._over]
+        self._over.update(dict.fromkeys(kept, False))
+        self.progress.moved += len(fresh)
+        self.progress.bytes += message.bytes if fresh else 0
+        if kept and not self.progress.stopped:
+            why = message.reason or "the server did not take them"
+            self.progress.stopped = f"{len(kept)} units stay with server {message.rank}: {why}"
+            self._say(f"moves end: {self.progress.stopped}")
+
+    def _publish(self, now_s: float) -> None:
+        """All units of the wave are over: its map is the truth."""
+        wave = self.wave
+        assert wave is not None
+        kept = sorted(unit for unit, arrived in self._over.items() if not arrived)
+        self._record({"kind": "over", "version": wave.version, "kept": kept})
+        if not self._paused:
+            self._begin(now_s)
+
+    def _end(self, now_s: float) -> None:
+        if self.progress.began_s is not None and self.progress.ended_s is None:
+            self.progress.ended_s = now_s
+            seconds, moved = now_s - self.progress.began_s, self.progress.moved
+            size_mb = self.progress.bytes / 1e6
+            self._say(f"moved {moved} units ({size_mb:.1f} MB) in {seconds:.1f} s; shares are even")
+
+    def _published(self) -> int:
+        return 0 if self.members.map is None else self.members.map.version
+
+    @property
+    def moving(self) -> bool:
+        """Whether a wave is under way, or the next one may begin at any moment."""
+        return self.wave is not None or (
+            self.progress.began_s is not None and self.progress.ended_s is None and not self.progress.stopped
+        )
+
+    def hand_for(self, rank: int) -> bool:
+        """Whether this server should ask for work with `NextHand`."""
+        return self.wave is not None and bool((self.wave.sources == rank).any())
+
+    # --- leaving ------------------------------------------------------------------------------------------
+
+    def _look_who_is_empty(self, now_s: float) -> None:
+        """A leaving server that owns nothing leaves the map, and may go when everybody has heard of that."""
+        known = min([one.map_version for one in self.members.live("trainer")], default=0)
+        for rank in sorted(self.leaving):
+            current = self.members.map
+            if rank in self._gone:
+                if known >= self._gone[rank] or not self.members.live("trainer"):
+                    self._unknown_s.setdefault(rank, now_s)
+            elif self.wave is None and current is not None and not (current.owners == rank).any():
+                self._record({"kind": "gone", "rank": rank, "version": current.version + 1})
+
+    def may_leave(self, now_s: float, rank: int) -> bool:
+        """Whether a server that shall leave is needed by nobody any more."""
+        since_s = self._unknown_s.get(rank) if rank in self.leaving else None
+        return since_s is not None and now_s - since_s > LEAVE_BEATS * self.members.config.timing.heartbeat_s
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def _record(self, record: dict[str, Any]) -> None:
+        self.on_record(record)
+        self.replay(record)
+
+    def replay(self, record: Mapping[str, Any]) -> None:
+        """Do what a record says; a record that has been done already changes nothing."""
+        kind = record["kind"]
+        if kind == "scale":
+            self.wanted, self.leaving = int(record["wanted"]), set(record["leaving"])
+            self._asked = True
+        elif kind == "wave" and int(record["version"]) > self._published():
+            current = self.members.map
+            assert current is not None
+            units = np.asarray(record["units"], np.int64)
+            targets = np.asarray(record["targets"], np.uint16)
+            self.wave = Wave(int(record["version"]), units, current.owners[units], targets)
+            self._over = {}
+        elif kind == "over" and self.wave is not None and self.wave.version == record["version"]:
+            arrived = ~np.isin(self.wave.units, record["kept"])
+            current = self.members.map
+            assert current is not None
+            owners = current.owners.copy()
+            owners[self.wave.units[arrived]] = self.wave.targets[arrived]
+            self.members.map = PartitionMap(
+                self.wave.version, current.partition_bits, owners, current.addresses
+            )
+            self.wave, self._over = None, {}
+        elif kind == "gone" and (current := self.members.map) is not None:
+            self._gone[record["rank"]] = int(record["version"])
+            if current.addresses[record["rank"]]:
+                self.members.map = current.with_address(record["rank"], "")
+
+    def status(self, now_s: float) -> dict[str, Any]:
+        """What people see: ``moved`` of ``units`` units, bytes, seconds, who is awaited and who leaves."""
+        progress, current = self.progress, self.members.map
+        left, targets = 0, self.targets()
+        if self._asked and current is not None and targets:
+            after = even_owners(current.owners, current.partitions, targets)
+            left = int((after != current.owners).sum()) - sum(self._over.values())
+        until_s = now_s if progress.ended_s is None else progress.ended_s
+        return {
+            "wanted": self.wanted,
+            "awaited": self.awaited,
+            "leaving": sorted(self.leaving),
+            "moving": self.moving,
+            "moved": progress.moved,
+            "units": progress.moved + left,
+            "bytes": progress.bytes,
+            "seconds": 0.0 if progress.began_s is None else until_s - progress.began_s,
+            "stopped": progress.stopped or None,
+        }

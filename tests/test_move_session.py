@@ -1,0 +1,350 @@
+"""Growing and shrinking as the coordinator sees it: waves, who joins and leaves, and what restarts repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from pslib.config import ClusterConfig, Timing
+from pslib.membership import Membership
+from pslib.protocol.messages import Failure, Hand, NextHand, Scale
+from pslib.protocol.move_session import MoveSession
+
+TIMING = Timing(heartbeat_s=1.0, silence_s=6.0, start_s=60.0)
+CONFIG = ClusterConfig(servers=2, trainers=1, partition_bits=8, dense_blocks=8, timing=TIMING)
+
+
+class World:
+    """A coordinator's members and moves, servers that hand over what they are told, and one trainer."""
+
+    def __init__(self, servers: int = 2, config: ClusterConfig = CONFIG) -> None:
+        self.members = Membership(config)
+        self.lines: list[str] = []
+        self.records: list[dict[str, Any]] = []
+        self.moves = MoveSession(self.members, self.lines.append)
+        self.moves.on_record = self.records.append
+        self.now_s = 0.0
+        for _ in range(servers):
+            self.join()
+        self.members.register(0.0, "trainer", 900, "", "")
+        self.beat()
+
+    def join(self) -> None:
+        number = len(self.members.servers)
+        self.members.register(self.now_s, "server", 100 + number, f"tcp://server:{number}", "")
+
+    def beat(self) -> None:
+        """Everybody hears the newest map."""
+        assert self.members.map is not None
+        for member in (*self.members.servers, *self.members.trainers):
+            member.map_version, member.heard_s = self.members.map.version, self.now_s
+
+    def scale(self, servers: int, drain: tuple[int, ...] = ()) -> Any:
+        return self.moves.scale(self.now_s, Scale(servers, list(drain)))
+
+    def tick(self, seconds: float = 0.5, busy: bool = False) -> None:
+        self.now_s += seconds
+        self.moves.tick(self.now_s, busy)
+
+    def ask(self, rank: int, hand: Hand | None = None, kept: int = 0) -> Hand:
+        """A server's question, after it has done what ``hand`` says, but for the first ``kept`` units."""
+        version, units = (0, np.empty(0, np.uint32)) if hand is None else (hand.version, hand.units)
+        message = NextHand(rank, 100 + rank, version, 10 * units.size, "full", units[kept:], units[:kept])
+        answer = self.moves.next_hand(self.now_s, message)
+        assert isinstance(answer, Hand), answer
+        return answer
+
+    def hand_over_all(self) -> int:
+        """Let all servers do all of their work; how many waves that took."""
+        versions: set[int] = set()
+        for _ in range(1000):
+            for server in self.members.live("server"):
+                hand = self.ask(server.rank)
+                if hand.state == "hand":
+                    versions.add(hand.version)
+                    self.ask(server.rank, hand)
+            self.beat()
+            self.tick()
+            if not self.moves.moving:
+                return len(versions)
+        raise AssertionError("moves never end")
+
+    def units(self) -> list[int]:
+        """Partitions of each server."""
+        assert self.members.map is not None
+        owners = self.members.map.owners[: self.members.map.partitions]
+        return np.bincount(owners, minlength=len(self.members.servers)).tolist()
+
+    def version(self) -> int:
+        assert self.members.map is not None
+        return self.members.map.version
+
+
+def grown(servers: int = 4) -> World:
+    world = World()
+    world.scale(servers)
+    for _ in range(servers - 2):
+        world.join()
+    world.tick()
+    world.beat()
+    world.tick()
+    return world
+
+
+class TestGrowing:
+    def test_a_wish_for_more_servers_says_how_many_must_be_started(self) -> None:
+        world = World()
+        assert world.scale(4).values["awaited"] == 2
+        assert world.lines == ["4 servers shall own all units: 2 more must join"]
+        world.tick()
+        assert world.moves.wave is None
+
+    def test_units_move_in_waves_until_shares_are_even(self) -> None:
+        world = grown()
+        assert world.hand_over_all() == 2
+        assert world.units() == [64, 64, 64, 64]
+        assert world.moves.status(world.now_s)["moved"] == 128 + 4
+        assert "shares are even" in world.lines[-1]
+
+    def test_what_a_source_keeps_of_a_wave_is_bounded_in_bytes(self) -> None:
+        world = World()
+        for server in world.members.servers:
+            server.progress["memory_bytes"] = 132 * (16 << 20)
+        world.scale(3)
+        world.join()
+        world.tick()
+        world.beat()
+        world.tick()
+        assert world.moves.wave is not None
+        assert np.bincount(world.moves.wave.sources).tolist() == [4, 4]
+
+    def test_no_unit_moves_before_everybody_knows_where_the_new_servers_are(self) -> None:
+        world = World()
+        world.scale(3)
+        world.join()
+        world.tick()
+        world.tick()
+        assert world.moves.wave is None
+        world.beat()
+        world.tick()
+        assert world.moves.wave is not None
+
+    def test_a_trainer_that_hears_nothing_holds_up_no_move_for_longer_than_it_may_be_silent(self) -> None:
+        world = World()
+        world.scale(3)
+        world.join()
+        world.tick()
+        world.tick(7.0)
+        assert world.moves.wave is not None
+
+    def test_servers_that_do_not_come_are_not_awaited_for_ever(self) -> None:
+        world = World()
+        world.scale(5)
+        world.join()
+        world.tick()
+        world.beat()
+        world.tick(59.0)
+        assert world.moves.wave is None
+        world.tick(2.0)
+        world.hand_over_all()
+        assert world.units() == [86, 85, 85]
+
+    def test_a_server_that_nobody_has_wished_for_owns_nothing(self) -> None:
+        world = World()
+        world.join()
+        world.tick()
+        world.beat()
+        world.tick(100.0)
+        assert world.moves.wave is None
+        assert world.units() == [128, 128, 0]
+        assert not world.moves.may_leave(world.now_s, 2)
+
+    def test_shares_that_are_even_already_move_nothing(self) -> None:
+        world = World()
+        world.scale(0)
+        world.tick()
+        assert (world.moves.wave, world.moves.moving) == (None, False)
+
+    def test_no_wave_begins_while_files_are_written_and_one_that_has_begun_ends(self) -> None:
+        world = grown()
+        hands = [world.ask(rank) for rank in (0, 1)]
+        world.tick(busy=True)
+        for rank, hand in enumerate(hands):
+            world.ask(rank, hand)
+        assert world.moves.wave is None
+        world.tick(busy=True)
+        assert world.moves.wave is None
+
+    def test_progress_says_how_far_it_is(self) -> None:
+        world = grown()
+        world.ask(0, world.ask(0))
+        status = world.moves.status(world.now_s)
+        assert (status["moved"], status["units"], status["bytes"]) == (64, 132, 640)
+
+
+class TestShrinking:
+    def test_the_highest_ranks_hand_over_all_they_have_and_leave_when_nobody_asks_them_any_more(self) -> None:
+        world = grown()
+        world.hand_over_all()
+        world.scale(2)
+        world.tick()
+        world.hand_over_all()
+        assert world.units() == [128, 128, 0, 0]
+        assert world.members.map is not None
+        assert world.members.map.addresses[2:] == ("", "")
+        assert not world.moves.may_leave(world.now_s, 3)
+        world.beat()
+        world.tick()
+        world.tick(2.5)
+        assert [world.moves.may_leave(world.now_s, rank) for rank in range(4)] == [False, False, True, True]
+
+    def test_a_server_of_ones_choice_can_be_drained(self) -> None:
+        world = World()
+        world.scale(0, drain=(0,))
+        world.tick()
+        world.hand_over_all()
+        assert world.units() == [0, 256]
+
+    def test_a_server_that_is_drained_can_be_replaced_at_the_same_time(self) -> None:
+        world = World()
+        assert world.scale(2, drain=(0,)).values["awaited"] == 1
+        world.join()
+        world.tick()
+        world.beat()
+        world.tick()
+        world.hand_over_all()
+        assert world.units() == [0, 128, 128]
+
+    def test_who_was_told_to_leave_and_has_not_gone_stays_when_it_is_wanted_again(self) -> None:
+        world = World()
+        world.scale(1)
+        world.scale(2)
+        assert world.moves.leaving == set()
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("servers", "drain", "text"),
+        [
+            (17, (), "expected 1..16 servers"),
+            (0, (0, 1), "no server would be left"),
+            (2, (7,), "there is no server 7; there are [0, 1]"),
+        ],
+    )
+    def test_what_can_not_be_is_refused_in_one_line(
+        self, servers: int, drain: tuple[int, ...], text: str
+    ) -> None:
+        answer = World().scale(servers, drain)
+        assert isinstance(answer, Failure)
+        assert text in answer.text
+
+    def test_a_cluster_that_has_not_started_can_not_be_scaled(self) -> None:
+        moves = MoveSession(Membership(CONFIG), print)
+        answer = moves.scale(0.0, Scale(3, []))
+        assert isinstance(answer, Failure)
+        assert "has not started yet" in answer.text
+
+    def test_a_unit_that_its_new_owner_does_not_take_stays_and_the_moves_end_with_a_line(self) -> None:
+        world = grown()
+        hands = [world.ask(rank) for rank in (0, 1)]
+        for rank, hand in enumerate(hands):
+            world.ask(rank, hand, kept=3 * (rank == 0))
+        assert world.units() == [67, 64, 61, 64]
+        assert world.lines[-1] == "moves end: 3 units stay with server 0: full"
+        world.tick()
+        assert (world.moves.wave, world.moves.moving) == (None, False)
+        assert world.ask(0).state == "done"
+        world.scale(4)  # somebody has made room
+        world.tick()
+        world.hand_over_all()
+        assert world.units() == [64, 64, 64, 64]
+
+    def test_a_process_that_is_no_member_is_told_nothing(self) -> None:
+        none = np.empty(0, np.uint32)
+        answer = grown().moves.next_hand(0.0, NextHand(0, 999, 0, 0, "", none, none))
+        assert isinstance(answer, Failure)
+        assert answer.code == "fenced"
+
+
+class TestAgain:
+    def test_a_source_is_told_the_same_until_it_says_that_it_is_done(self) -> None:
+        world = grown()
+        first, second = world.ask(0), world.ask(0)
+        assert (first.version, first.units.tolist()) == (second.version, second.units.tolist())
+        assert first.owners.tolist() == second.owners.tolist()
+
+    def test_a_report_that_comes_twice_or_late_counts_once(self) -> None:
+        world = grown()
+        old = world.ask(0)
+        for _ in range(2):
+            world.ask(0, old)
+        assert world.moves.status(world.now_s)["moved"] == 64
+        world.hand_over_all()
+        before = world.version()
+        world.ask(0, old)
+        assert (world.version(), world.units()) == (before, [64, 64, 64, 64])
+
+    def test_addresses_that_change_during_a_wave_do_not_end_it(self) -> None:
+        """Versions of such maps are lower than that of the wave, so that no source forgets its images."""
+        world = grown()
+        hand = world.ask(0)
+        assert world.members.map is not None
+        world.members.map = world.members.map.with_address(2, "tcp://elsewhere:1")
+        assert world.version() < hand.version
+        assert world.ask(0).addresses[2] == "tcp://elsewhere:1"
+        world.hand_over_all()
+        assert world.version() > hand.version
+        assert world.members.map.addresses[2] == "tcp://elsewhere:1"
+
+    @settings(max_examples=40, deadline=None)
+    @given(some.lists(some.integers(1, 8), min_size=1, max_size=4), some.data())
+    def test_a_coordinator_that_replays_its_records_goes_on_where_it_was(
+        self, wishes: list[int], data: some.DataObject
+    ) -> None:
+        """At any moment: each unit has one owner, and the end is the same."""
+        world = World()
+        for wish in wishes:
+            world.scale(wish)
+            for _ in range(world.moves.awaited):
+                world.join()
+            world.tick()
+            world.beat()
+            world.tick()
+            for _ in range(data.draw(some.integers(0, 3))):
+                for server in world.members.live("server"):
+                    world.ask(server.rank, world.ask(server.rank))
+                world.tick()
+            self._restart(world)
+            world.hand_over_all()
+            partitions = [count for count in world.units() if count]
+            assert len(partitions) == wish
+            assert max(partitions) - min(partitions) <= 1
+
+    def _restart(self, world: World) -> None:
+        records, before = list(world.records), world.members.map
+        again = MoveSession(world.members, world.lines.append)
+        world.members.map = first_map(world)
+        for record in records:
+            again.replay(record)
+        again.on_record = world.records.append
+        world.moves = again
+        assert before is not None
+        assert world.members.map is not None
+        assert (world.members.map.owners == before.owners).all()
+        world.members.map = before
+        world.tick()
+
+
+def first_map(world: World) -> Any:
+    """The map at the start, with the addresses that are known now."""
+    fresh = Membership(CONFIG)
+    for server in world.members.servers[:2]:
+        fresh.register(0.0, "server", server.incarnation, server.address, "")
+    assert fresh.map is not None
+    for server in world.members.servers[2:]:
+        fresh.map = fresh.map.with_server(server.address)
+    return fresh.map
