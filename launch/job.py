@@ -88,6 +88,9 @@ class SparseColumn(Section):
 
     name: Name
     vocabulary: Name | None = None
+    of: Name | list[Name] | None = None
+    take: Literal["hour", "weekday", "day", "month"] | None = None
+    buckets: list[float] | Literal["log"] | None = None
 
 
 class RaggedColumn(Section):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
 from typing import Any, TypeVar
 
 from pslib.errors import ConfigurationError
 from pslib.tables import text_hash
 
-__all__ = ["DenseField", "RaggedField", "Schema", "SparseField"]
+__all__ = ["LOG_BUCKETS", "TAKES", "DenseField", "RaggedField", "Schema", "SparseField"]
 
 POOLINGS = ("sum", "mean")
+
+TAKES = ("hour", "weekday", "day", "month")
+LOG_BUCKETS = "log"
 
 FieldT = TypeVar("FieldT", "DenseField", "SparseField", "RaggedField")
 
@@ -45,10 +50,49 @@ class SparseField:
         Column name.
     vocabulary : str or None
         Fields that name the same vocabulary share keys, hence rows; default: the field's own name.
+    of : str, tuple of str or None
+        The column that it is made from, or several for a cross of them; default: the one of its name.
+    take : {"hour", "weekday", "day", "month"} or None
+        What of a time to take: of a timestamp (in its own time zone), a date or whole seconds since 1970.
+    buckets : tuple of float, "log" or None
+        Ascending bounds of a number's buckets, or the squeeze ``floor(log(x)^2)``. See `pslib.data.features`.
+
+    Raises
+    ------
+    ConfigurationError
+        When these do not go together.
     """
 
     name: str
     vocabulary: str | None = None
+    of: str | tuple[str, ...] | None = None
+    take: str | None = None
+    buckets: tuple[float, ...] | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("of", "buckets"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        problems = []
+        if len(set(self.columns)) < len(self.columns) or not all(self.columns):
+            problems.append("of: expected a column, or several that differ")
+        if self.take is not None and self.take not in TAKES:
+            problems.append(f"take: expected one of {', '.join(TAKES)}, got {self.take!r}")
+        if (self.take is not None) + (self.buckets is not None) + (len(self.columns) > 1) > 1:
+            problems.append("take, buckets and a cross of columns each need a field of their own")
+        if self.buckets is not None and self.buckets != LOG_BUCKETS and not _ascend(self.buckets):
+            problems.append(
+                f"buckets: expected ascending numbers or {LOG_BUCKETS!r}, got {self.buckets!r:.60}"
+            )
+        if problems:
+            raise ConfigurationError(*(f"sparse field {self.name!r}: {problem}" for problem in problems))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it is made from."""
+        if self.of is None:
+            return (self.name,)
+        return (self.of,) if isinstance(self.of, str) else self.of
 
     @property
     def salt(self) -> int:
@@ -80,12 +124,31 @@ class RaggedField:
         return text_hash("field", self.vocabulary or self.name)
 
 
+def _ascend(bounds: tuple[float, ...] | str) -> bool:
+    """Whether these are finite numbers, each larger than the one before."""
+    if isinstance(bounds, str) or not bounds:
+        return False
+    if not all(type(one) in (int, float) and isfinite(one) for one in bounds):
+        return False
+    return all(low < high for low, high in pairwise(bounds))
+
+
 def _fields(kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, ...]:
     if isinstance(given, str):  # iterable too: it would become a column a letter
         raise ConfigurationError(
             f"expected a list of column names or fields, got {given!r}: write [{given!r}]"
         )
     return tuple(kind(item) if isinstance(item, str) else item for item in given)
+
+
+def _sparse_dict(field: SparseField) -> dict[str, object]:
+    """Plain form; what a field does not use is left out, as in checkpoints of before there was any."""
+    plain: dict[str, object] = {"name": field.name, "vocabulary": field.vocabulary}
+    for name in ("of", "take", "buckets"):
+        value = getattr(field, name)
+        if value is not None:
+            plain[name] = list(value) if isinstance(value, tuple) else value
+    return plain
 
 
 @dataclass(frozen=True, init=False)
@@ -129,8 +192,14 @@ class Schema:
         object.__setattr__(self, "sparse", _fields(SparseField, sparse))
         object.__setattr__(self, "ragged", _fields(RaggedField, ragged))
         problems = []
-        names = self.columns
+        fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
+        names = (self.label, *(field.name for field in fields))
         problems += [f"column {n!r} is named twice" for n in sorted({n for n in names if names.count(n) > 1})]
+        problems += [
+            f"sparse field {field.name!r}: it is made from the label, which it would give away"
+            for field in self.sparse
+            if label in field.columns and field.name != label
+        ]
         if len(names) == 1:
             problems.append("the schema has no feature: give at least one dense, sparse or ragged column")
         problems += [
@@ -143,16 +212,17 @@ class Schema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All column names: label, dense, sparse, ragged."""
-        fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
-        return (self.label, *(field.name for field in fields))
+        """All columns that are read, each once: of label, dense, sparse, ragged."""
+        of_sparse = (name for field in self.sparse for name in field.columns)
+        others = [field.name for field in self.ragged]
+        return tuple(dict.fromkeys([self.label, *(one.name for one in self.dense), *of_sparse, *others]))
 
     def to_dict(self) -> dict[str, object]:
         """Plain form for manifests and fingerprints."""
         return {
             "label": self.label,
             "dense": [{"name": f.name, "fill": f.fill, "log1p": f.log1p} for f in self.dense],
-            "sparse": [{"name": f.name, "vocabulary": f.vocabulary} for f in self.sparse],
+            "sparse": [_sparse_dict(field) for field in self.sparse],
             "ragged": [
                 {"name": f.name, "pooling": f.pooling, "vocabulary": f.vocabulary} for f in self.ragged
             ],

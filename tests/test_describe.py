@@ -50,6 +50,7 @@ def test_each_column_gets_the_role_that_fits_it(tmp_path):
         "request": reasons["request"],
         "version": "always the same value",
         "empty": "every value is missing",
+        "when": "a timestamp[ms]: {name: when_hour, of: when, take: hour} makes keys of it",
     }
     assert reasons["request"].endswith("different values in 2,000 rows: it names the row")
 

@@ -168,9 +168,14 @@ def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str
         label = next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
         yield from ((name, "label" if name == label else "") for name in arrow_schema.names)
         return
-    kinds = ((schema.dense, "dense"), (schema.sparse, "sparse"), (schema.ragged, "ragged"))
-    roles = [(schema.label, "label")] + [(field.name, role) for some, role in kinds for field in some]
-    yield from ((name, role) for name, role in roles if len(arrow_schema.get_all_field_indices(name)) == 1)
+    roles = {name: "sparse" for name in schema.columns}  # a column that makes several fields is read once
+    roles |= {field.name: "ragged" for field in schema.ragged} | {
+        field.name: "dense" for field in schema.dense
+    }
+    roles[schema.label] = "label"
+    yield from (
+        (name, role) for name, role in roles.items() if len(arrow_schema.get_all_field_indices(name)) == 1
+    )
 
 
 def _scan_file(

@@ -7,6 +7,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +15,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from pslib.data.features import field_problem
 from pslib.errors import DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
-from pslib.schema import Schema
+from pslib.schema import Schema, SparseField
 from pslib.tables import text_hash
 
 __all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind"]
@@ -205,6 +207,11 @@ def _sparse_problem(kind: pa.DataType) -> str | None:
     return f"a sparse column is integer, boolean, string or binary, got {kind}{hint}"
 
 
+def _sparse_check(field: SparseField) -> Callable[[pa.DataType], str | None]:
+    """What a column must be for this field."""
+    return partial(field_problem, field) if field.take or field.buckets else _sparse_problem
+
+
 def _ragged_problem(kind: pa.DataType) -> str | None:
     if types.is_null(kind) or (is_list(kind) and key_kind(kind.value_type) is not None):
         return None
@@ -230,7 +237,7 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
     """
     checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = [(schema.label, _label_problem)]
     checks += [(field.name, _dense_problem) for field in schema.dense]
-    checks += [(field.name, _sparse_problem) for field in schema.sparse]
+    checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
     checks += [(field.name, _ragged_problem) for field in schema.ragged]
     problems = []
     for name, check in checks:
@@ -257,7 +264,9 @@ class _KeyKinds:
     """Whether each key column is made of integers or of strings, held the same over all files."""
 
     def __init__(self, schema: Schema) -> None:
-        self.names = [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
+        plain = [field for field in schema.sparse if not field.take and not field.buckets]
+        of_sparse = (name for field in plain for name in field.columns)
+        self.names = list(dict.fromkeys([*of_sparse, *(field.name for field in schema.ragged)]))
         self.seen: dict[str, tuple[str, str]] = {}
 
     def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:

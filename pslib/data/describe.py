@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from pyarrow import types
 
 from pslib.data.check import CheckReport, check
 from pslib.data.column_scan import ColumnReport
-from pslib.data.dataset import Paths
+from pslib.data.dataset import Paths, open_parquet
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
@@ -84,7 +86,7 @@ def describe(path: Paths, label: str | None = None) -> Description:
     chosen = label or _label_of(report.columns)
     if chosen not in {column.name for column in report.columns}:
         raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
-    choices = tuple(_choice(column, chosen) for column in report.columns)
+    choices = (*(_choice(column, chosen) for column in report.columns), *_unread(report))
     far = {column.name for column in report.columns if _reach(column) > DENSE_FAR}
     schema = Schema(
         label=chosen,
@@ -93,6 +95,21 @@ def describe(path: Paths, label: str | None = None) -> Description:
         ragged=[RaggedField(one.name) for one in choices if one.role == "ragged"],
     )
     return Description(report, schema, choices)
+
+
+def _unread(report: CheckReport) -> Iterator[Choice]:
+    """Columns of types that neither keys nor numbers are made of as they stand."""
+    with open_parquet(report.files[0].file) as opened:
+        fields = list(opened.schema_arrow)
+    read = {column.name for column in report.columns}
+    for field in fields:
+        if field.name in read:
+            continue
+        reason = f"a {field.type}: no field is made of it"
+        if types.is_timestamp(field.type) or types.is_date(field.type):
+            setting = f"{{name: {field.name}_hour, of: {field.name}, take: hour}}"
+            reason = f"a {field.type}: {setting} makes keys of it"
+        yield Choice(field.name, "", reason)
 
 
 def _label_of(columns: Sequence[ColumnReport]) -> str:

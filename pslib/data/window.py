@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
-from pslib.data.columns import keys_of, lists_of, numbers_of, validity_of
+from pslib.data.columns import lists_of, numbers_of, validity_of
 from pslib.data.dataset import ParquetData, open_parquet
+from pslib.data.features import field_keys
 from pslib.data.order import GroupSlice
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
@@ -125,7 +126,7 @@ def _open_for_keys(file: str, schema: Schema) -> pq.ParquetFile:
     would be 1.4 times slower that way and are read as they are.
     """
     opened = open_parquet(file)
-    wanted = {field.name for field in schema.sparse}
+    wanted = {name for field in schema.sparse for name in field.columns}
     first = opened.metadata.row_group(0)
     coded = []
     for i in range(first.num_columns):
@@ -189,7 +190,7 @@ class WindowDecoder:
         labels, dense, sparse = out
         labels[:] = _labels(batch.column(schema.label), schema.label, where)
         _turn([_dense(batch.column(field.name), field, where) for field in schema.dense], dense)
-        _turn([keys_of(batch.column(field.name), field.salt) for field in schema.sparse], sparse)
+        _turn([field_keys(batch, field) for field in schema.sparse], sparse)
 
     def _make_room(self, rows: int) -> Room:
         return (

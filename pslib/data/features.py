@@ -1,0 +1,110 @@
+"""Keys of a sparse field from the columns that it is made of: as they stand, bucketed, by the clock, crossed.
+
+With ``k(c)`` the keys of column ``c`` as `pslib.data.columns.keys_of` makes them with the field's salt, and
+``mix`` a bijection of 64-bit numbers (`cython_ext.hashing`)::
+
+    take        keys of the integer hour (0..23), weekday (Monday 0), day (since 1970-01-01) or month (1..12)
+    buckets     keys of the integer i with b[i-1] <= x < b[i]
+    "log"       keys of the integer floor(log(x)^2) where x > 2, else of floor(x) (Juan et al. 2014, Criteo)
+    a cross     h = k(c1);  h = mix(h) ^ k(c2);  ...;  keys of h as an integer
+
+A null, and a number that is NaN, has the null key in all of them; in a cross it counts as one more value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+
+from cython_ext.hashing import hash_ints, mix64
+from pslib.data.columns import keys_of, numbers_of, validity_of
+from pslib.schema import LOG_BUCKETS, SparseField
+
+__all__ = ["field_keys", "field_problem"]
+
+_PARTS = {
+    "hour": pc.hour,
+    "weekday": pc.day_of_week,
+    "month": pc.month,
+}
+DAY_S = 86_400
+
+
+def field_problem(field: SparseField, kind: pa.DataType) -> str | None:
+    """Why a column of this Arrow type can't be turned into keys as the field says; None: it can.
+
+    Fields without ``take`` and ``buckets`` are left to `pslib.data.dataset`.
+    """
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_null(value):
+        return None
+    if field.take and not (types.is_timestamp(value) or types.is_date(value) or types.is_integer(value)):
+        return f"take needs a timestamp, a date, or whole seconds since 1970, got {kind}"
+    if field.buckets and not (types.is_integer(value) or types.is_floating(value)):
+        return f"buckets need a number, got {kind}"
+    return None
+
+
+def field_keys(batch: pa.RecordBatch, field: SparseField) -> NDArray[np.uint64]:
+    """Keys of one sparse field.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Of n rows, with the field's columns.
+    field : SparseField
+
+    Returns
+    -------
+    (n,) uint64
+    """
+    columns = [batch.column(name) for name in field.columns]
+    if field.take:
+        return keys_of(_clock(columns[0], field.take), field.salt)
+    if field.buckets:
+        return _bucketed(columns[0], field)
+    keys = keys_of(columns[0], field.salt)
+    for column in columns[1:]:
+        keys = mix64(keys) ^ keys_of(column, field.salt)
+    return keys if len(columns) == 1 else hash_ints(keys.view(np.int64), field.salt, None)
+
+
+def _clock(array: pa.Array, take: str) -> pa.Array:
+    """Part of a time as integers; a timestamp with a time zone counts in it, whole seconds in UTC."""
+    if types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if types.is_null(array.type):
+        return array
+    if types.is_integer(array.type):
+        array = array.cast(pa.int64()).cast(pa.timestamp("s"))
+    elif types.is_date(array.type):
+        array = array.cast(pa.timestamp("s"))
+    if array.type.tz is not None:
+        array = pc.local_timestamp(array)
+    if take == "day":
+        seconds = pc.floor_temporal(array, unit="day").cast(pa.timestamp("s")).cast(pa.int64())
+        return pc.divide(seconds, DAY_S)
+    return _PARTS[take](array)
+
+
+def _bucketed(array: pa.Array, field: SparseField) -> NDArray[np.uint64]:
+    values = numbers_of(array).astype(np.float64)
+    valid = np.ones(values.size, np.uint8)
+    present = validity_of(array)
+    if present is not None:
+        valid &= present
+    valid[np.isnan(values)] = 0
+    values = np.where(valid == 1, values, 0.0)
+    return hash_ints(_bucket_of(values, field), field.salt, valid)
+
+
+def _bucket_of(values: NDArray[np.float64], field: SparseField) -> NDArray[np.int64]:
+    if field.buckets != LOG_BUCKETS:
+        return np.searchsorted(np.array(field.buckets), values, side="right").astype(np.int64)
+    with np.errstate(over="ignore"):
+        logs = np.floor(np.log(np.maximum(values, 2.0)) ** 2)
+    plain = np.clip(np.floor(values), -(2.0**62), 2.0**62)
+    return np.where(values > 2, np.minimum(logs, 2.0**62), plain).astype(np.int64)
