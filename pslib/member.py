@@ -17,7 +17,7 @@ from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTime
 from pslib.open_files import allow_peers
 from pslib.partition_map import PartitionMap
 from pslib.preemption import preemption
-from pslib.protocol.messages import Beat, Heartbeat, Leave, Register, Registered
+from pslib.protocol.messages import Beat, Heartbeat, Leave, Message, Register, Registered
 
 __all__ = ["Joined", "MemberHandle", "join"]
 
@@ -172,7 +172,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
     started_s = clock.now_s()
     reported_s, pause_s = started_s, ASK_AGAIN_S
     while True:
-        answer = member.endpoint.ask(member.coordinator, message, patience_s=start_s).wait()
+        answer = _ask(member, message, started_s + start_s)
         assert isinstance(answer, Registered)
         config = ClusterConfig.from_dict(dict(answer.config))
         allow_peers(config.servers + (config.trainers if member.role == "server" else 0))
@@ -187,3 +187,20 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
             log.warning("pslib: waiting %.0f s for %s", now_s - started_s, answer.missing)
         clock.sleep_s(pause_s)
         pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
+
+
+def _ask(member: MemberHandle, message: Register, until_s: float) -> Message:
+    """The answer to a registration.
+
+    Its patience is short, and so are the pauses between its copies, however slow the coordinator was: whoever
+    is silent longer counts as lost, also before everybody is there.
+    """
+    endpoint = member.endpoint
+    while True:
+        now_s = endpoint.clock.now_s()
+        patience_s = min(endpoint.timing.silence_s, max(until_s - now_s, 0.0))
+        try:
+            return endpoint.ask(member.coordinator, message, patience_s).wait()
+        except WaitTimeoutError:
+            if endpoint.clock.now_s() >= until_s:
+                raise

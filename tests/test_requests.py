@@ -153,3 +153,14 @@ def test_it_is_asked_again_within_a_sixth_of_its_patience_however_slow_it_was() 
     _sent(table)
     table.tick(35.0)
     assert len(_sent(table)) == 1
+
+
+def test_who_has_little_patience_asks_again_soon_however_slow_the_last_answer_was() -> None:
+    """A heartbeat that is lost after a slow one must not wait until its sender counts as lost."""
+    table = _table()
+    table.start(0.0, "slow", Stats())
+    assert table.receive(100, now_s=9.0) is not None
+    table.start(10.0, "slow", Stats(), patience_s=6.0)
+    _sent(table)
+    table.tick(11.0)
+    assert len(_sent(table)) == 1

@@ -121,9 +121,8 @@ class RequestTable:
         """
         frames = self.codec.encode(self._next_id, message)  # before all else: see Raises
         patience_s = self.timing.request_s if patience_s is None else patience_s
-        pause_s = max(
-            self.timing.retry_s, min(SLOW_FACTOR * self._took_s.get(peer, 0.0), self.timing.request_s / 6)
-        )
+        took_s = SLOW_FACTOR * self._took_s.get(peer, 0.0)
+        pause_s = max(self.timing.retry_s, min(took_s, patience_s / 6))
         request = _Request(
             self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, pause_s
         )
