@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ class History:
         """Of each key that belongs to one stream: its calls that have begun, in order."""
         self.ops: list[Op] = []
 
+    def add(self, script: Script) -> None:
+        """One more stream."""
+        self._lengths[script.stream] = len(script.ops)
+
     def started(self, op: Op) -> None:
         """A client begins a call; whoever takes a stream over begins the same calls again."""
         if (op.stream, op.number) not in self._started:
@@ -66,7 +70,7 @@ class History:
 
     def possible(self, key: int) -> set[tuple[float, ...]]:
         """The rows that a key of one stream may have: one row, when all calls on it are acknowledged."""
-        rows = {ABSENT}
+        rows: set[tuple[float, ...]] = {ABSENT}
         for op in self.ops_of[key]:
             after = ABSENT if op.erases else ITEM_WEIGHTS
             rows = {after} if self.is_acknowledged(op) else {*rows, after}
@@ -92,9 +96,9 @@ class History:
                 if len(self.ops_of[key]) == calls[key] and tuple(row) not in known[key]:
                     raise SimulationError(f"a pull of {key:#x} saw {row}, expected one of {known[key]}")
             for key, row in zip(SHARED_KEYS, pulled.rows["user"].tolist(), strict=True):
-                _require_between(acked[key], row[0], self.began[key], f"a pull of shared key {key:#x}")
+                require_between(acked[key], row[0], self.began[key], f"a pull of shared key {key:#x}")
             for count in (pulled.dense / DENSE_WEIGHTS).tolist():
-                _require_between(acked[DENSE], count, self.began[DENSE], "a pull of the dense parameters")
+                require_between(acked[DENSE], count, self.began[DENSE], "a pull of the dense parameters")
 
         return {"item": np.array(keys, np.uint64), "user": np.array(SHARED_KEYS, np.uint64)}, check
 
@@ -103,7 +107,8 @@ def _shared(op: Op) -> list[int | str]:
     return [*op.shared_keys, *([] if op.dense is None else [DENSE])]
 
 
-def _require_between(low: float, value: float, high: float, what: str) -> None:
+def require_between(low: float, value: float, high: float, what: str) -> None:
+    """Raise unless a value is a whole number in a range."""
     if not low <= value <= high or value != int(value):
         raise SimulationError(f"{what}: expected a whole number in {low}..{high}, got {value}")
 
@@ -137,32 +142,32 @@ def check_end(world: World) -> None:
 
 def _check_rows(world: World) -> None:
     history = world.history
-    items, users = _rows_of(world, "item"), _rows_of(world, "user")
+    items, users = rows_of(world.servers, "item"), rows_of(world.servers, "user")
     for key in history.ops_of:
         row = items.pop(key, ABSENT)
         if row not in history.possible(key):
             raise SimulationError(f"key {key:#x} has {row}, expected one of {history.possible(key)}")
     for key in SHARED_KEYS:
         count = users.pop(key, (0.0,))[0]
-        _require_between(history.acked[key], count, history.began[key], f"shared key {key:#x}")
+        require_between(history.acked[key], count, history.began[key], f"shared key {key:#x}")
     if items or users:
         raise SimulationError(f"rows that nobody has pushed: {items} {users}")
 
 
-def _rows_of(world: World, table: str) -> dict[int, tuple[float, ...]]:
+def rows_of(servers: Iterable[Any], table: str) -> dict[int, tuple[float, ...]]:
     """All rows of a table, each of which must be on the server that owns its partition, and only there."""
     rows: dict[int, tuple[float, ...]] = {}
-    for server in world.servers:
+    for server in servers:
         for shard in server.shards:
             store, found = shard.stores[table], 0
             for partition in store.partitions().tolist():
                 keys, weights, _state = store.export_partition(partition)
                 if keys.size and not shard.owned >> partition & 1:
-                    raise SimulationError(f"server {server.index} keeps rows of partition {partition}")
+                    raise SimulationError(f"server {server} keeps rows of partition {partition}")
                 rows.update(zip(keys.tolist(), map(tuple, weights.tolist()), strict=True))
                 found += keys.size
             if found != store.rows:
-                raise SimulationError(f"server {server.index}: {store.rows} rows counted, {found} found")
+                raise SimulationError(f"server {server}: {store.rows} rows counted, {found} found")
     return rows
 
 
@@ -175,7 +180,7 @@ def _check_dense(world: World) -> None:
                 scale = DENSE_WEIGHTS[slice(*shard.dense.bounds(block))]
                 for count in (weights / scale).tolist():
                     low, high = history.acked[DENSE], history.began[DENSE]
-                    _require_between(low, count, high, f"dense block {block}")
+                    require_between(low, count, high, f"dense block {block}")
 
 
 def _check_counts(world: World) -> None:
@@ -186,8 +191,8 @@ def _check_counts(world: World) -> None:
     updates = sum(counters.updates_applied for counters in applied)
     real = [op for op in history.ops if history.units(op)]
     sure = [op for op in real if history.is_acknowledged(op)]
-    _require_between(len(sure), pushes, len(real), "pushes_applied")
-    _require_between(sum(map(history.units, sure)), updates, sum(map(history.units, real)), "updates_applied")
+    require_between(len(sure), pushes, len(real), "pushes_applied")
+    require_between(sum(map(history.units, sure)), updates, sum(map(history.units, real)), "updates_applied")
     if not any(trainer.lost for trainer in world.trainers):
         sent = sum(trainer.session.pushes_sent for trainer in world.trainers)
         updates_sent = sum(trainer.session.updates_sent for trainer in world.trainers)

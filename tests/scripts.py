@@ -44,6 +44,20 @@ class Script:
     ops: tuple[Op, ...]
 
 
+def lease_scripts(choice: random.Random, jobs: list[int], restless: list[int], bits: int) -> list[Script]:
+    """A script for each lease of each job."""
+    return [
+        _script(choice, stream_of(job, index), restless, bits)
+        for job, leases in enumerate(jobs)
+        for index in range(leases)
+    ]
+
+
+def own_script(choice: random.Random, number: int, restless: list[int], bits: int) -> Script:
+    """A script for the stream of a client's own."""
+    return _script(choice, (1 << 63) + number, restless, bits)
+
+
 def make_scripts(choice: random.Random, trainers: int, restless: list[int]) -> list[Script]:
     """Two scripts a trainer: a lease, and either another lease or a stream of the trainer's own."""
     scripts = []
@@ -54,10 +68,10 @@ def make_scripts(choice: random.Random, trainers: int, restless: list[int]) -> l
     return scripts
 
 
-def _script(choice: random.Random, stream: int, restless: list[int]) -> Script:
+def _script(choice: random.Random, stream: int, restless: list[int], bits: int = 4) -> Script:
     ops: list[Op] = []
     while len(ops) < 4:
-        keys = tuple(_key(choice, restless) for _ in range(choice.randint(1, 4)))
+        keys = tuple(_key(choice, restless, bits) for _ in range(choice.randint(1, 4)))
         ops.append(_push(choice, stream, len(ops), keys))
         if choice.random() < 0.3:  # erase these rows, and perhaps push them once more
             first = len(ops)
@@ -69,11 +83,11 @@ def _script(choice: random.Random, stream: int, restless: list[int]) -> Script:
     return Script(stream, tuple(ops))
 
 
-def _key(choice: random.Random, restless: list[int]) -> int:
+def _key(choice: random.Random, restless: list[int], bits: int) -> int:
     """A key that no other push has, in a partition that moves more often than not."""
-    moving = [unit for unit in restless if unit < 16]
-    partition = choice.choice(moving) if moving and choice.random() < 0.7 else choice.randrange(16)
-    return unmix64(partition << 60 | choice.getrandbits(60))
+    moving = [unit for unit in restless if unit < 1 << bits]
+    partition = choice.choice(moving) if moving and choice.random() < 0.7 else choice.randrange(1 << bits)
+    return unmix64(partition << (64 - bits) | choice.getrandbits(64 - bits))
 
 
 def _push(

@@ -1,0 +1,201 @@
+"""What must hold in a simulated cluster: looked at after each event that could have broken it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cython_ext.hashing import partition_of
+from pslib.protocol.messages import (
+    Adopt,
+    Beat,
+    Done,
+    EndLease,
+    Erase,
+    Failure,
+    Lease,
+    Message,
+    NextLease,
+    Push,
+    Release,
+)
+from pslib.shard import Shard
+from tests.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
+from tests.scripts import DENSE_WEIGHTS, SHARED_KEYS, Op
+
+if TYPE_CHECKING:
+    from tests.simulation.members import Member
+    from tests.simulation.server import Server
+    from tests.simulation.world import World
+
+__all__ = ["Checks"]
+
+
+class Checks:
+    """Called by the processes of a world; raises `SimulationError` in the event that broke something."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._holder: dict[tuple[int, int], tuple[int, int]] = {}
+        """Of each lease under each epoch: who was ever given it."""
+        self.epoch: dict[int, int] = defaultdict(int)
+        self._fence: dict[tuple[str, int, int], int] = {}
+        """Of each stream on each shard: the highest epoch that it has applied anything under."""
+        self.failed: list[str] = []
+
+    # --- leases -------------------------------------------------------------------------------------------
+
+    def coordinator_answered(self, question: Message, answer: Message) -> None:
+        """One holder a lease and epoch; nothing is skipped, and what is over is over."""
+        if isinstance(question, NextLease) and isinstance(answer, Lease) and answer.state == "held":
+            self._granted(question, answer)
+        elif isinstance(question, EndLease) and isinstance(answer, Done):
+            self._must_be_done(question.stream, "has ended")
+        elif isinstance(answer, Beat):
+            for stream in self.world.scripts:
+                if stream < answer.streams_done_below:
+                    self._must_be_done(stream, f"counts as done (all below {answer.streams_done_below})")
+
+    def _granted(self, question: NextLease, lease: Lease) -> None:
+        holder = question.rank, question.incarnation
+        known = self._holder.setdefault((lease.stream, lease.epoch), holder)
+        if known != holder:
+            raise SimulationError(
+                f"lease {lease.stream} epoch {lease.epoch} was given to trainer {known[0]} and to {holder[0]}"
+            )
+        if lease.epoch < self.epoch[lease.stream]:
+            raise SimulationError(
+                f"lease {lease.stream}: epoch {lease.epoch} after {self.epoch[lease.stream]}"
+            )
+        self.epoch[lease.stream] = lease.epoch
+        for op in self.world.scripts[lease.stream].ops[: lease.first_batch]:
+            if not self.world.history.is_acknowledged(op):
+                raise SimulationError(
+                    f"lease {lease.stream} goes on at {lease.first_batch}: {op.number} is not acknowledged"
+                )
+
+    def _must_be_done(self, stream: int, what: str) -> None:
+        if not self.world.history.is_done(stream):
+            raise SimulationError(f"lease {stream} {what}, and not all of it is acknowledged")
+
+    def may_fail(self, member: Member, reason: str) -> None:
+        """A process may end in an error only when the cluster counts on it no more."""
+        self.failed.append(reason)
+        session = self.world.coordinator.session
+        handle = member.member
+        lost = self.world.coordinator.counts_as_lost(member.role, handle.rank, handle.incarnation)
+        if not (lost or session.error or handle.forsaken):
+            raise SimulationError(f"{member} fails though it is a live member: {reason}")
+
+    # --- rows ---------------------------------------------------------------------------------------------
+
+    def shard_did(self, server: Server, shard: Shard, message: Message, result: Any) -> None:
+        """After one job of a shard: the rows that it has touched, and whose they are."""
+        if isinstance(result, Failure):
+            return
+        if isinstance(message, Push | Erase):
+            self._check_fence(server, shard, message)
+            for name, keys in message.keys.items():
+                self._check_keys(shard, name, shard.own_keys(keys), keys)
+        elif isinstance(message, Release):
+            self.check_owners()
+        elif isinstance(message, Adopt):
+            self.check_owners()
+            self._check_unit(shard, message.unit)
+
+    def _check_fence(self, server: Server, shard: Shard, message: Push | Erase) -> None:
+        """Who has lost a lease changes nothing any more where its successor has been."""
+        if message.stream < server.done_below:
+            return
+        place = server.address, shard.index, message.stream
+        if message.epoch < self._fence.get(place, 0):
+            raise SimulationError(
+                f"{server} took push {message.number} of lease {message.stream} under epoch {message.epoch} "
+                f"after one under epoch {self._fence[place]}"
+            )
+        self._fence[place] = message.epoch
+
+    def acknowledged(self, op: Op) -> None:
+        """A trainer has been told that a call is complete: it is, everywhere."""
+        self.world.history.acknowledged(op)
+        for shard in self.world.live_shards():
+            for name, (keys, _rows) in op.rows.items():
+                self._check_keys(shard, name, shard.own_keys(keys), keys)
+
+    def _check_keys(self, shard: Shard, table: str, places: Any, keys: Any) -> None:
+        if not places.size:
+            return
+        store = shard.stores[table]
+        rows = np.empty((places.size, store.dim), np.float32)
+        store.pull(keys[places], rows, shard.tables[table].now(0, 0.0))
+        for key, row in zip(keys[places].tolist(), map(tuple, rows.tolist()), strict=True):
+            self._check_row(table, key, row)
+
+    def _check_row(self, table: str, key: int, row: tuple[float, ...]) -> None:
+        history = self.world.history
+        if table == "user":
+            require_between(history.acked[key], row[0], history.began[key], f"shared key {key:#x}")
+        elif row not in history.possible(key):
+            raise SimulationError(f"key {key:#x} has {row}, expected one of {history.possible(key)}")
+
+    def _check_unit(self, shard: Shard, unit: int) -> None:
+        """All rows of a unit that has come to a shard."""
+        if not shard.is_responsible(unit) or not shard.owned >> unit & 1:
+            return
+        if unit >= shard.partitions:
+            self._check_block(shard, unit - shard.partitions)
+            return
+        known = np.array([*self.world.history.ops_of, *SHARED_KEYS], np.uint64)
+        here = known[partition_of(known, shard.partition_bits) == unit]
+        shared = np.isin(here, np.array(SHARED_KEYS, np.uint64))
+        for table, keys in (("item", here[~shared]), ("user", here[shared])):
+            self._check_keys(shard, table, np.arange(keys.size), keys)
+
+    def _check_block(self, shard: Shard, block: int) -> None:
+        assert shard.dense is not None
+        weights = shard.dense.weights.get(block)
+        if weights is None:
+            raise SimulationError(f"dense block {block} is owned and has no values")
+        history = self.world.history
+        for count in (weights / DENSE_WEIGHTS[slice(*shard.dense.bounds(block))]).tolist():
+            require_between(history.acked[DENSE], count, history.began[DENSE], f"dense block {block}")
+
+    def check_shard(self, shard: Shard) -> None:
+        """Everything that a shard owns."""
+        for unit in range(self.world.map.owners.size):
+            self._check_unit(shard, unit)
+
+    def check_owners(self) -> None:
+        """Each unit has one owner, or none while it is carried."""
+        seen = 0
+        for shard in self.world.live_shards():
+            if seen & shard.owned:
+                raise SimulationError(f"units {seen & shard.owned:#x} have two owners")
+            seen |= shard.owned
+        if self.world.all_servers_live:
+            missing = (1 << self.world.map.owners.size) - 1 & ~seen & ~self.world.carried
+            if missing:
+                raise SimulationError(f"units {missing:#x} have no owner")
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """At rest: every row says that each call counts exactly once, on the server that owns it."""
+        world = self.world
+        for shard in world.live_shards():
+            self.check_shard(shard)
+        self._check_strangers()
+        if world.coordinator.session.error:
+            return
+        undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
+        if undone:
+            raise SimulationError(f"all is over, and leases {undone} are not done")
+
+    def _check_strangers(self) -> None:
+        history = self.world.history
+        for table, known in (("item", history.ops_of), ("user", SHARED_KEYS)):
+            for key, row in rows_of(self.world.servers, table).items():
+                if key not in known and row != ABSENT:
+                    raise SimulationError(f"row {key:#x} of {table} was never pushed")

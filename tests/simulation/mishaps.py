@@ -1,0 +1,71 @@
+"""What befalls processes while the weather lasts: broken cables, stops, kills, clocks that leap."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.simulation.members import TIMING
+from tests.simulation.network import HEALS_S, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Mishaps"]
+
+
+class Mishaps:
+    """A handful of them a world, at moments that the seed chooses."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.cuts = self.stops = self.kills = self.leaps = 0
+        choice = world.random
+        for kind, most in ((self._cut, 4), (self._stop, 2), (self._leap, 2), (self._kill_trainer, 2)):
+            for _ in range(choice.randint(0, most)):
+                world.network.after(choice.uniform(0.2, HEALS_S - 0.5), kind)
+
+    def _seconds(self, process: Process) -> float:
+        """How long: trainers may be away for longer than it takes to be lost, others hardly."""
+        most = 2.0 * TIMING.silence_s if process in self.world.trainers else 0.4 * TIMING.silence_s
+        return min(self.world.random.uniform(0.05, most), HEALS_S + 1.0 - self.world.network.now_s)
+
+    def _cut(self) -> None:
+        """A cable breaks between two processes, or between one and all others, perhaps one way only."""
+        choice, world = self.world.random, self.world
+        everybody = world.processes
+        one = choice.choice(everybody)
+        others = [other for other in everybody if other is not one]
+        far = others if choice.random() < 0.3 else [choice.choice(others)]
+        both_ways = choice.random() < 0.7
+        seconds = self._seconds(one)
+        for other in far:
+            tender = min((one, other), key=lambda process: process in world.trainers)
+            if world.coordinator in (one, other):  # servers must be heard there
+                tender = other if one is world.coordinator else one
+            elif tender not in world.trainers:
+                tender = world.trainers[0]  # between servers and mover anything may last
+            world.network.cut(one.name, other.name, min(seconds, self._seconds(tender)), both_ways)
+        self.cuts += 1
+
+    def _stop(self) -> None:
+        process = self.world.random.choice(self.world.processes)
+        process.stop(self._seconds(process))
+        self.stops += 1
+
+    def _leap(self) -> None:
+        """A clock goes ahead, by less than what makes it think that it was silent."""
+        process = self.world.random.choice(self.world.processes)
+        process.leap(self.world.random.uniform(0.1, 0.4 * TIMING.silence_s))
+        self.leaps += 1
+
+    def _kill_trainer(self) -> None:
+        """A trainer gets kill -9, unless it is the last; perhaps another one comes."""
+        world, choice = self.world, self.world.random
+        alive = [trainer for trainer in world.trainers if trainer.alive]
+        if len(alive) < 2:
+            return
+        choice.choice(alive).end("kill -9")
+        self.kills += 1
+        if choice.random() < 0.6:
+            world.network.after(choice.uniform(0.1, 2.0), partial(world.start_trainer, True))

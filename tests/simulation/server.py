@@ -1,0 +1,115 @@
+"""A server's process: a real `ServerSession` and real shards, which serve in slices of one to three rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pslib.member import Joined
+from pslib.partition_map import PartitionMap
+from pslib.protocol.credit import CreditPool
+from pslib.protocol.messages import Failure, Message
+from pslib.protocol.server_session import ServerSession
+from pslib.protocol.shard_jobs import ShardTurns, Work
+from pslib.shard import Shard
+from tests.invariants import SimulationError
+from tests.simulated_processes import CODEC, HOLD_S, SETUP
+from tests.simulation.members import Member
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Server"]
+
+
+class Server(Member):
+    """Serves from when it has joined until it is told to leave."""
+
+    role = "server"
+
+    def __init__(self, world: World, name: str, generation: int = 1) -> None:
+        super().__init__(world, name, generation)
+        self.shards: list[Shard] = []
+        self.rank = -1
+        self.listen(self.address, self._receive)
+
+    def _where(self) -> str:
+        return self.address
+
+    def joined(self, joined: Joined) -> None:
+        config, choice = joined.config, self.world.random
+        self.rank = joined.rank
+        count = config.shard_threads
+        planted = self.world.planted
+        self.shards = [
+            planted.make_shard(config.partition_bits, config.dense_blocks, index, count, planted.marks())
+            for index in range(count)
+        ]
+        for shard in self.shards:
+            shard.slice_rows = choice.randint(1, 3)
+            shard.own(joined.map.units_of(joined.rank))
+            shard.setup(SETUP)
+        self._session = ServerSession(
+            CODEC, self.shards, CreditPool(self.world.credit_bytes // 2, hold_s=HOLD_S)
+        )
+        self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
+        self.done_below = 0
+        self.world.server_joined(self)
+
+    # --- serving ------------------------------------------------------------------------------------------
+
+    def _receive(self, source: str, frames: list[bytes]) -> None:
+        if not self.shards:
+            return
+        self._session.tick(self.now_s())
+        job = self._session.receive(source.encode(), frames)
+        for index in job.shards if job else ():
+            self._put(index, job)
+        self._send()
+
+    def _put(self, index: int, work: Any) -> None:
+        if not self._turns[index]:
+            self._later(index)
+        self._turns[index].put(work)
+
+    def _later(self, index: int) -> None:
+        self.after(self.world.random.uniform(0, 0.004), partial(self._work, index))
+
+    def _work(self, index: int) -> None:
+        over = self._turns[index].turn()
+        if self._turns[index]:
+            self._later(index)
+        for job, result in over:
+            if isinstance(result, Failure) and result.code == "internal":
+                raise SimulationError(f"{self}: {result.text}")
+            self.world.checks.shard_did(self, self.shards[index], job.message, result)
+            self._session.complete(job, index, result)
+            self._send()
+
+    def _send(self) -> None:
+        replies, self._session.outbox = self._session.outbox, []
+        for reply in replies:
+            self.network.send(self.address, reply.peer.decode(), reply.frames)
+
+    # --- membership ---------------------------------------------------------------------------------------
+
+    def progress(self) -> dict[str, Any]:
+        below = self.member.streams_done_below
+        if below > self.done_below:
+            self.done_below = below  # as from here on any of its shards may know
+            self._all_shards(lambda shard: shard.marks.finish_below(below))
+        return {}
+
+    def new_map(self, new_map: PartitionMap) -> None:
+        self._all_shards(lambda shard: shard.forget_images(new_map.version))
+
+    def _all_shards(self, work: Work) -> None:
+        for index in range(len(self.shards)):
+            self._put(index, work)
+
+    def told_to_leave(self) -> None:
+        self.leave()
+
+
+def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:
+    raise AssertionError("the simulator asks for no files")

@@ -1,0 +1,229 @@
+"""A trainer's process: leases from the coordinator, pushes by name, pulls that check what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pslib.errors import PslibError
+from pslib.member import Joined
+from pslib.partition_map import PartitionMap
+from pslib.protocol.client_session import ClientSession, PushName
+from pslib.protocol.credit import ClientShares
+from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.messages import Done, EndLease, Lease, NextLease, OpenJob
+from pslib.protocol.packed import PackedRows, pack_gradients
+from tests.scripts import DENSE_LENGTH, Op, Script
+from tests.simulated_processes import DENSE_BLOCKS, DIMS
+from tests.simulation.members import COORDINATOR, Member
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+__all__ = ["Trainer"]
+
+IN_FLIGHT_MAX, HELD_MAX = 3, 2
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease, or a stream of the trainer's own, that it works on."""
+
+    script: Script
+    next: int
+    epoch: int = 0
+    ending: bool = False
+
+
+class Trainer(Member):
+    """Opens job after job, and works on leases until each is done."""
+
+    role = "trainer"
+
+    def __init__(self, world: World, name: str, own: Script | None) -> None:
+        super().__init__(world, name)
+        choice = world.random
+        self.session: ClientSession | None = None
+        self.job = 0
+        self.working = False
+        self._asking = False
+        self._held: dict[int, _Held] = {}
+        if own:
+            self._held[own.stream] = _Held(own, 0)
+        self._calls: dict[Op, None] = {}
+        self._pulling = 0
+        self._pulls_left = choice.randint(1, 3)
+        self._rows_as = choice.choice(["float32", "bfloat16", "float16"])
+        self._gradients_as = choice.choice(["float32", "bfloat16", "float16"])
+        self._known: KnownDense | None = None
+        if choice.random() < 0.7:
+            self._known = KnownDense(np.empty(0, np.float32), np.zeros(DENSE_BLOCKS, np.uint64))
+
+    # --- membership ---------------------------------------------------------------------------------------
+
+    def joined(self, joined: Joined) -> None:
+        if self.world.credit_bytes:
+            self.endpoint.requests.shares = ClientShares(self.world.credit_bytes // 2 // 3, small_bytes=0)
+        self.session = ClientSession(self.endpoint.requests, joined.map, DIMS, DENSE_LENGTH)
+        self.endpoint.session = self.session
+        self.rank = joined.rank
+        self._open()
+        self._turn()
+
+    def progress(self) -> dict[str, Any]:
+        assert self.session is not None
+        return {"streams": [[s, self.session.acked_below(s)] for s in self._held if s < 1 << 63]}
+
+    def new_map(self, new_map: PartitionMap) -> None:
+        assert self.session is not None
+        self.session.set_map(new_map)
+
+    # --- jobs and leases ----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        windows = self.world.windows[self.job]
+        message = OpenJob(self.rank, self.job, "fit", 7, {}, windows)
+        self.ask(COORDINATOR, message, self._opened)
+
+    def _opened(self, _answer: Done) -> None:
+        self.working = True
+
+    def _ask_lease(self) -> None:
+        self._asking = True
+        mine = [stream for stream in self._held if stream < 1 << 63]
+        message = NextLease(self.rank, self.member.incarnation, self.job, np.array(mine, np.uint64))
+        self.ask(COORDINATOR, message, self._lease)
+
+    def _lease(self, lease: Lease) -> None:
+        if lease.state == "wait":
+            self.after(self.world.random.uniform(0.05, 0.4), self._may_ask)
+            return
+        self._asking = False
+        if lease.state == "done":
+            self._job_done()
+            return
+        assert self.session is not None
+        script = self.world.scripts[lease.stream]
+        self._held[lease.stream] = _Held(script, lease.first_batch, lease.epoch)
+        self.session.open_stream(lease.stream, lease.first_batch)
+
+    def _may_ask(self) -> None:
+        self._asking = False
+
+    def _job_done(self) -> None:
+        self.working = False
+        self.job += 1
+        if self.job < len(self.world.windows):
+            self._open()
+
+    def _end_lease(self, held: _Held) -> None:
+        held.ending = True
+        stream = held.script.stream
+        message = EndLease(self.rank, self.member.incarnation, self.job, stream, held.epoch, {})
+        self.ask(COORDINATOR, message, partial(self._lease_over, stream))
+
+    def _lease_over(self, stream: int, _answer: Done) -> None:
+        assert self.session is not None
+        del self._held[stream]
+        self.session.close_stream(stream)
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether it has nothing to do and waits for nothing."""
+        return self.job == len(self.world.windows) and not (self._held or self._calls or self._pulling)
+
+    def _turn(self) -> None:
+        if self.done and self.world.mover.done:
+            self.leave()
+            return
+        if len(self._calls) + self._pulling < IN_FLIGHT_MAX:
+            self._begin()
+        self.after(self.world.random.uniform(0.005, 0.2), self._turn)
+
+    def _begin(self) -> None:
+        choice = self.world.random
+        leases = sum(stream < 1 << 63 for stream in self._held)
+        if self.working and not self._asking and leases < HELD_MAX:
+            self._ask_lease()
+        if self._pulls_left and choice.random() < 0.3:
+            self._pulls_left -= 1
+            self._pull()
+        elif self._held:
+            self._work_on(self._held[choice.choice(list(self._held))])
+
+    def _work_on(self, held: _Held) -> None:
+        assert self.session is not None
+        stream, ops = held.script.stream, held.script.ops
+        if held.next < len(ops):
+            op = ops[held.next]
+            if op.after is None or all((one.stream, one.number) != (stream, op.after) for one in self._calls):
+                held.next += 1
+                self._start(op, held.epoch)
+        elif self.session.acked_below(stream) == len(ops) and not held.ending:
+            if stream < 1 << 63:
+                self._end_lease(held)
+            else:
+                del self._held[stream]
+
+    def _start(self, op: Op, epoch: int) -> None:
+        name = PushName(op.stream, op.number, epoch)
+        self.world.history.started(op)
+        self._calls[op] = None
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            if op.erases:
+                return session.erase(now_s, name, {t: pair[0] for t, pair in op.rows.items()})
+            return session.push(now_s, name, self._packed(op), self._packed_dense(op))
+
+        self._call(begin, partial(self._applied, op))
+
+    def _call(self, begin: Callable[[ClientSession, float], int], then: Callable[[int], None]) -> None:
+        try:
+            _number, pending = self.endpoint.call("a call", begin)
+        except PslibError as error:
+            self.failed(error)
+            return
+        pending.on_done(partial(self._over, pending, then, self.failed))
+
+    def _applied(self, op: Op, _number: int) -> None:
+        del self._calls[op]
+        self.world.checks.acknowledged(op)
+
+    def _packed(self, op: Op) -> dict[str, tuple[Any, PackedRows]]:
+        """Gradients as this trainer sends them: small whole numbers are exact in 16 bits."""
+        return {
+            table: (keys, pack_gradients(keys, rows, self._gradients_as, salt=op.number))
+            for table, (keys, rows) in op.rows.items()
+        }
+
+    def _packed_dense(self, op: Op) -> Any:
+        if op.dense is None or self._gradients_as == "float32":
+            return op.dense
+        return pack_gradients(np.empty(0, np.uint64), op.dense[None], "bfloat16", 0).values[0]
+
+    def _pull(self) -> None:
+        keys, check = self.world.history.expectation(self.world.random)
+        dense_as = "float32" if self._rows_as == "float32" else "float16"  # exact up to 2048
+        self._pulling += 1
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            return session.pull(
+                now_s, keys, dense=True, rows_as=self._rows_as, dense_as=dense_as, known=self._known
+            )
+
+        def pulled(number: int) -> None:
+            assert self.session is not None
+            self._pulling -= 1
+            result = self.session.pulled(number)
+            check(result)
+            if self._known:
+                assert result.versions is not None
+                self._known = KnownDense(result.dense, result.versions)
+
+        self._call(begin, pulled)

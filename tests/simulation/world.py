@@ -1,0 +1,177 @@
+"""One simulated cluster: who is in it, what befalls it, and when it is over."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pslib.config import ClusterConfig
+from pslib.partition_map import PartitionMap
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.marks import Marks
+from pslib.shard import Shard
+from tests.invariants import History, SimulationError
+from tests.scripts import Script, lease_scripts, own_script
+from tests.simulated_processes import DENSE_BLOCKS
+from tests.simulation.checks import Checks
+from tests.simulation.coordinator import Coordinator
+from tests.simulation.members import TIMING, Member
+from tests.simulation.mishaps import Mishaps
+from tests.simulation.mover import Mover
+from tests.simulation.network import Network, Process
+from tests.simulation.server import Server
+from tests.simulation.trainer import Trainer
+
+__all__ = ["Planted", "World"]
+
+PARTITION_BITS = 6
+DRAINED_S = 90.0
+"""By then everything must be over: liveness."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a world is made of; tests put broken pieces in."""
+
+    marks: Callable[[], Marks] = Marks
+    make_shard: Callable[..., Shard] = Shard
+    make_coordinator: Callable[[ClusterConfig], CoordinatorSession] = CoordinatorSession
+
+
+class World:
+    """A cluster and its weather.
+
+    Parameters
+    ----------
+    seed : int
+        All that is random.
+    planted : Planted
+        What it is made of.
+    trace : callable or None
+        Is told every delivery.
+    """
+
+    def __init__(
+        self, seed: int, planted: Planted = Planted(), trace: Callable[[str], None] | None = None
+    ) -> None:
+        self.seed, self.planted = seed, planted
+        self.random = choice = random.Random(seed)
+        self.network = Network(choice, trace)
+        self.config = ClusterConfig(
+            servers=choice.randint(2, 3),
+            trainers=choice.randint(2, 3),
+            shard_threads=choice.randint(1, 2),
+            partition_bits=PARTITION_BITS,
+            dense_blocks=DENSE_BLOCKS,
+            timing=TIMING,
+        )
+        self.credit_bytes = choice.choice([0, 0, 1500])
+        units = self.config.units
+        self.restless = choice.sample(range(units), 4) + choice.sample(range(1 << PARTITION_BITS, units), 1)
+        self._make_scripts()
+        self._errors: list[BaseException] = []
+        self.checks = Checks(self)
+        self.coordinator = Coordinator(self, self.config)
+        self.servers = [Server(self, f"server-{index}") for index in range(self.config.servers)]
+        self.trainers: list[Trainer] = []
+        self.mover = Mover(self)
+        for _ in range(self.config.trainers):
+            self.start_trainer(choice.random() < 0.4)
+        self.mishaps = Mishaps(self)
+
+    def _make_scripts(self) -> None:
+        choice = self.random
+        jobs = [choice.randint(2, 5) for _ in range(choice.randint(1, 2))]
+        self.windows = [np.arange(leases, dtype=np.uint32) // 2 for leases in jobs]
+        leases = lease_scripts(choice, jobs, self.restless, PARTITION_BITS)
+        self.scripts: dict[int, Script] = {script.stream: script for script in leases}
+        self.history = History(leases, PARTITION_BITS)
+
+    # --- who is there -------------------------------------------------------------------------------------
+
+    def start_trainer(self, own: bool) -> None:
+        """One more trainer; with a stream of its own beside its leases, or without."""
+        number = len(self.trainers)
+        script = own_script(self.random, number, self.restless, PARTITION_BITS) if own else None
+        if script:
+            self.history.add(script)
+        self.trainers.append(Trainer(self, f"trainer-{number}", script))
+
+    def server_joined(self, server: Server) -> None:
+        """A server has its units; when all have, units begin to move."""
+        if all(one.shards for one in self.servers):
+            self.servers.sort(key=lambda one: one.rank)
+            self.network.after(self.random.uniform(0, 0.3), self.mover.turn)
+
+    @property
+    def map(self) -> PartitionMap:
+        """The newest map that is published."""
+        current = self.coordinator.session.members.map
+        assert current is not None
+        return current
+
+    def publish(self, new_map: PartitionMap) -> None:
+        """A move is complete: everybody hears of it with a beat."""
+        self.coordinator.session.members.map = new_map
+
+    @property
+    def processes(self) -> list[Process]:
+        """Everybody who lives."""
+        everybody = [self.coordinator, self.mover, *self.servers, *self.trainers]
+        return [process for process in everybody if process.alive]
+
+    @property
+    def carried(self) -> int:
+        """Units that are between two servers."""
+        return 0 if self.mover.unit is None else 1 << self.mover.unit
+
+    @property
+    def all_servers_live(self) -> bool:
+        """Whether every unit could have an owner."""
+        return all(server.shards for server in self.servers)
+
+    def live_shards(self) -> Iterator[Shard]:
+        """Shards of servers that have joined."""
+        for server in self.servers:
+            yield from server.shards
+
+    # --- what happens -------------------------------------------------------------------------------------
+
+    def found(self, error: BaseException) -> None:
+        """Something is wrong, seen where nobody can raise it."""
+        self._errors.append(error)
+
+    @property
+    def _over(self) -> bool:
+        members: list[Member] = [*self.servers, *self.trainers]
+        return self.coordinator.session.over and not any(member.alive for member in members)
+
+    def run(self) -> World:
+        """Let it all happen, then check the end.
+
+        Raises
+        ------
+        SimulationError
+            When anything is not as it must be; the text ends in the command that shows it again.
+        """
+        try:
+            self._run()
+            self.checks.check_end()
+        except SimulationError as error:
+            text = f"seed {self.seed}: {error}; python -m tests.simulation {self.seed}"
+            raise SimulationError(text) from error
+        return self
+
+    def _run(self) -> None:
+        while not self._over:
+            self.network.step()
+            if self._errors:
+                raise self._errors[0]
+            if self.network.now_s > DRAINED_S:
+                waiting = [str(member) for member in (*self.servers, *self.trainers) if member.alive]
+                raise SimulationError(
+                    f"not over after {DRAINED_S:g} s: {', '.join(waiting) or 'coordinator'}"
+                )

@@ -1,0 +1,168 @@
+"""A bug is planted in each thing that must hold, and the simulated clusters find it and name the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pslib.config import ClusterConfig
+from pslib.leases import Grant, LeaseBook
+from pslib.membership import Member
+from pslib.protocol import job_desk
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.marks import Marks
+from pslib.protocol.messages import Adopt, Image, Release
+from pslib.shard import Shard
+from tests.invariants import SimulationError
+from tests.simulation.world import Planted, World
+
+
+def error_of(seed: int, planted: Planted) -> str:
+    try:
+        World(seed, planted).run()
+    except SimulationError as error:
+        return str(error)
+    return ""
+
+
+def caught(planted: Planted, seeds: int) -> str:
+    """The first error within so many seeds, without its seed; StopIteration: the bug was not caught."""
+    seed, error = next((seed, error) for seed in range(seeds) if (error := error_of(seed, planted)))
+    start, end = f"seed {seed}: ", f"; python -m tests.simulation {seed}"
+    assert error.startswith(start)
+    assert error.endswith(end)
+    return error[len(start) : -len(end)]
+
+
+class NoMarks(Marks):
+    """Everything is new: a push that comes twice counts twice."""
+
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
+        super().fresh(stream, number, epoch, units)
+        return units
+
+
+class MarksStayBehind(Marks):
+    """A unit moves without its marks: a push applied before the move counts once more after it."""
+
+    def export(self, unit: int) -> dict[str, Any]:
+        return {"done_below": 0, "streams": []}
+
+
+class NoFence(Marks):
+    """Epochs are not looked at: who has lost a lease goes on with it."""
+
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
+        return super().fresh(stream, number, 1 << 40, units)
+
+
+@pytest.mark.parametrize(
+    ("marks", "text", "seeds"),
+    [(NoMarks, "expected one of", 10), (MarksStayBehind, "expected", 60), (NoFence, "after one under", 60)],
+)
+def test_a_bug_in_the_marks_is_caught(marks: type[Marks], text: str, seeds: int) -> None:
+    assert text in caught(Planted(marks=marks), seeds)
+
+
+class UnnamedMoves(Shard):
+    """Moves have no name: a late Adopt makes a second owner, a late Release an orphan."""
+
+    def adopt(self, message: Adopt) -> None:
+        if not self.owned >> message.unit & 1:
+            self._moved_at.pop(message.unit, None)
+            super().adopt(message)
+
+    def release(self, message: Release) -> Image:
+        if not self.owned >> message.unit & 1:
+            return self._released.get(message.unit) or super().release(message)
+        self._moved_at.pop(message.unit, None)
+        return super().release(message)
+
+
+def test_a_unit_with_two_owners_or_none_is_caught() -> None:
+    assert "own" in caught(Planted(make_shard=UnnamedMoves), 200)
+
+
+class SameEpoch(LeaseBook):
+    """A lease that changes hands keeps its epoch."""
+
+    def trainer_lost(self, holder: tuple[int, int]) -> list[int]:
+        lost = super().trainer_lost(holder)
+        for index in lost:
+            self._epochs[index] -= 1
+        return lost
+
+
+class SkipsABatch(LeaseBook):
+    """A lease goes on one batch too late."""
+
+    def _grant(self, index: int, holder: tuple[int, int]) -> Grant:
+        grant = super()._grant(index, holder)
+        return Grant(index, grant.epoch, grant.first_batch + (grant.epoch > 0), grant.time_s)
+
+
+class KeepsLeases(LeaseBook):
+    """The leases of a lost trainer stay where they are."""
+
+    def trainer_lost(self, holder: tuple[int, int]) -> list[int]:
+        return []
+
+
+class EndsAnother(LeaseBook):
+    """With a lease that ends another one ends too."""
+
+    def end(self, holder: tuple[int, int], index: int, epoch: int) -> bool:
+        over = super().end(holder, index, epoch)
+        for other in list(self._held)[:1]:
+            super().end(self._held[other].holder, other, self._held[other].epoch)
+        return over
+
+
+@pytest.mark.parametrize(
+    ("book", "text", "seeds"),
+    [
+        (SameEpoch, "was given to trainer", 60),
+        (SkipsABatch, "is not acknowledged", 60),
+        (KeepsLeases, "not over after", 60),
+        (EndsAnother, "not all of it is acknowledged", 20),
+    ],
+)
+def test_a_bug_in_the_leases_is_caught(
+    book: type[LeaseBook], text: str, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_desk, "LeaseBook", book)
+    assert text in caught(Planted(), seeds)
+
+
+class FinishesTooEarly(JobDesk):
+    """Streams count as done one lease too early: their pushes are taken for known ones."""
+
+    def streams_done_below(self) -> int:
+        return super().streams_done_below() + 1
+
+
+class CountsTooFar(JobDesk):
+    """Of a lease one batch more counts as applied than is acknowledged."""
+
+    def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
+        super().progress(member, [(stream, below + 1) for stream, below in streams])
+
+
+def desk(kind: type[JobDesk]) -> Planted:
+    def make(config: ClusterConfig) -> CoordinatorSession:
+        session = CoordinatorSession(config)
+        session.desk.__class__ = kind
+        return session
+
+    return Planted(make_coordinator=make)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "seeds"),
+    [(FinishesTooEarly, "counts as done", 20), (CountsTooFar, "is not acknowledged", 60)],
+)
+def test_a_bug_at_the_desk_of_jobs_is_caught(kind: type[JobDesk], text: str, seeds: int) -> None:
+    assert text in caught(desk(kind), seeds)
