@@ -121,6 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_describe(commands)
     _add_data(commands)
     _add_keys(commands)
+    _add_doctor(commands)
     _add_plan(commands)
     _add_bench(commands)
     add_checkpoint(commands, _command)
@@ -244,6 +245,12 @@ def _add_keys(commands: _Commands) -> None:
     from launch.keys import add_keys_options
 
     add_keys_options(_command(commands, "keys", "keys", "make and keep the keys of encrypted clusters"))
+
+
+def _add_doctor(commands: _Commands) -> None:
+    from launch.doctor import add_doctor
+
+    add_doctor(_command(commands, "doctor", "doctor", "say who waits for whom in a running cluster, and why"))
 
 
 def _add_plan(commands: _Commands) -> None:

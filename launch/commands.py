@@ -13,6 +13,7 @@ __all__ = [
     "data_generate",
     "demo",
     "describe",
+    "doctor",
     "evaluate",
     "keys",
     "launch",
@@ -78,6 +79,13 @@ def keys(options: argparse.Namespace) -> int:
     from launch.keys import run_keys
 
     return run_keys(options)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """``pslib doctor``."""
+    from launch.doctor import run_doctor
+
+    return run_doctor(options)
 
 
 def plan(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from launch.draining import Draining
 from launch.keys import FROM_INPUT
 from launch.process import Command, Running, Task, describe_exit, start
+from launch.running_cluster import note_cluster
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import Verdict, judge
 from launch.voices import Voices
@@ -235,6 +236,7 @@ class _Run:
         address, cluster_id = self._voices.address, self._plan.cluster_id
         assert address is not None
         self._poller = StatusPoller(lambda: self._watch(address, cluster_id))
+        note_cluster(self._plan.logs, address, cluster_id)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
             self._start("server", number, common)

@@ -15,12 +15,12 @@ from pslib.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator import Coordinator
-from pslib.endpoint import Endpoint
-from pslib.errors import ConfigurationError
+from pslib.endpoint import Endpoint, Pending
+from pslib.errors import ConfigurationError, UnavailableError
 from pslib.preemption import preemption
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Codec
-from pslib.protocol.messages import Result, Scale, Status, Stop
+from pslib.protocol.messages import Message, Result, Scale, Stats, Status, Stop
 from pslib.server import Server
 from pslib.transport import Keys, MemoryTransport, Transport, ZmqTransport, read_keys
 
@@ -294,11 +294,19 @@ class Watcher:
         link, first_request_id = self._transport.connect(), secrets.randbits(63)
         self._endpoint = Endpoint(link, Codec(cluster_id), Timing(), SystemClock(), first_request_id)
 
-    def status(self, timeout_s: float = 3.0) -> dict[str, Any]:
-        """Cumulative counters; UnavailableError when the coordinator does not answer."""
-        answer = self._endpoint.ask(self._coordinator, Status(), patience_s=timeout_s).wait()
+    def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
+        """Cumulative counters; UnavailableError when the coordinator does not answer.
+
+        With ``details`` also ``members``, a mapping each, and ``work``: who holds how many leases.
+        """
+        answer = self._endpoint.ask(self._coordinator, Status(details), patience_s=timeout_s).wait()
         assert isinstance(answer, Result)
         return dict(answer.values)
+
+    def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
+        """Counters of each server, asked all at once; None for one that has not answered in time."""
+        pending = [self._endpoint.ask(address, Stats(), patience_s=timeout_s) for address in addresses]
+        return [_values_of(one) for one in pending]
 
     def stop(self, reason: str, failed: bool = False) -> None:
         """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""
@@ -325,6 +333,14 @@ class Watcher:
         """Stop watching."""
         self._endpoint.close()
         self._transport.close()
+
+
+def _values_of(pending: Pending[Message]) -> dict[str, Any] | None:
+    try:
+        answer = pending.wait()
+    except UnavailableError:
+        return None
+    return dict(answer.values) if isinstance(answer, Result) else None
 
 
 def watch(coordinator: str, cluster_id: str, keys: Keys | str | os.PathLike[str] | None = None) -> Watcher:

@@ -43,6 +43,10 @@ turn of a thread costs some 30 us, of which hundreds of processes on a machine w
 each."""
 
 
+WAITS_TOLD = 4
+"""In the log and in heartbeats; whoever waits for more peers than that waits for something they share."""
+
+
 _ERRORS: Mapping[str, type[PslibError]] = {
     "configuration": ConfigurationError,
     "unknown-table": ConfigurationError,
@@ -361,10 +365,14 @@ class Endpoint:
         if now_s - self._reported_s < self.timing.report_s:
             return
         self._reported_s = now_s
-        with self.lock:
-            waiting = self.requests.waiting(now_s, self.timing.report_s)
-        longest: dict[tuple[str, bool], tuple[str, float]] = {}
-        for peer, what, seconds in waiting:
-            longest.setdefault((peer, "for credit" in what), (what, seconds))
-        for (peer, _credit), (what, seconds) in list(longest.items())[:4]:
+        for peer, what, seconds in self.waits(self.timing.report_s):
             log.warning("pslib: waiting %.0f s for %s (%s)", seconds, peer, what)
+
+    def waits(self, longer_than_s: float) -> list[tuple[str, str, float]]:
+        """(peer, what, seconds): the oldest request to each peer, and the oldest that waits for credit."""
+        with self.lock:
+            waiting = self.requests.waiting(self.clock.now_s(), longer_than_s)
+        longest: dict[tuple[str, bool], tuple[str, str, float]] = {}
+        for peer, what, seconds in waiting:
+            longest.setdefault((peer, "for credit" in what), (peer, what, seconds))
+        return list(longest.values())[:WAITS_TOLD]

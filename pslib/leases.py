@@ -126,6 +126,11 @@ class LeaseBook:
         """Trainers that hold a lease: those that have work."""
         return {held.holder for held in self._held.values()}
 
+    def held_by_rank(self) -> dict[int, int]:
+        """How many leases each trainer holds."""
+        ranks = [held.holder[0] for held in self._held.values()]
+        return {rank: ranks.count(rank) for rank in set(ranks)}
+
     def is_done(self, index: int) -> bool:
         """Whether one lease is done."""
         return bool(self._done[index])

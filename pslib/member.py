@@ -28,6 +28,9 @@ ASK_AGAIN_MAX_S = 1.0
 which they start has other things to do."""
 
 
+WAITS_S = 1.0
+"""Heartbeats tell of requests that have waited so long."""
+
 HEARTBEATS_A_PAUSE = 100
 SLOWER_MAX = 2.0
 """More members than that beat more rarely, so that the coordinator hears 100 a second; half as often at
@@ -125,7 +128,9 @@ class MemberHandle:
         if now_s < self._next_s or self._waiting:
             return
         self._next_s = now_s + self._pause_s
-        message = Heartbeat(self.role, self.rank, self.incarnation, self.map_version, self.progress())
+        waits = [list(one) for one in self.endpoint.waits(WAITS_S)] if self.role == "trainer" else []
+        progress = self.progress() | {"waits": waits}
+        message = Heartbeat(self.role, self.rank, self.incarnation, self.map_version, progress)
         self._waiting = True
         pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)
         pending.on_done(lambda: self._answered(pending.wait))

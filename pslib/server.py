@@ -93,6 +93,8 @@ class _ShardThread:
     ) -> None:
         self.shard = shard
         self.stats = shard_stats(shard)
+        self.held, self.step_waits = 0, list[list[Any]]()
+        """Pushes of a sync step that wait, and for whom, ``[step, ranks]``; as of the last heartbeat."""
         self._done, self._failed = done, failed
         self._files = _FileWork()
         self._turns = ShardTurns(shard, self._files)
@@ -151,6 +153,12 @@ class _ShardThread:
     def refresh_stats(self, _shard: Shard) -> None:
         """Counters for the next heartbeat, read in the thread that owns them."""
         self.stats = shard_stats(self.shard)
+        self.held, self.step_waits = self.shard.sync.held, self.shard.sync.missing()
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that are not done; nearly exact, read without a lock."""
+        return self._given - self._taken + len(self._turns)
 
 
 class Server:
@@ -312,13 +320,24 @@ class Server:
 
     def _progress(self) -> dict[str, Any]:
         """Counters for the heartbeat; also passes on which streams are over."""
-        below = self._member.streams_done_below
+        below, queues = self._member.streams_done_below, self._queues()
         for thread in self._threads:
             if below > self._streams_done_below:
                 thread.put(lambda shard: shard.marks.finish_below(below))
             thread.put(thread.refresh_stats)
         self._streams_done_below = max(below, self._streams_done_below)
-        return merge_results([thread.stats for thread in self._threads])
+        return merge_results([thread.stats for thread in self._threads]) | queues
+
+    def _queues(self) -> dict[str, Any]:
+        """What waits here and for whom, for `pslib doctor`."""
+        with self._lock:
+            credit = self._session.credit.summary()
+        steps = [one for thread in self._threads for one in thread.step_waits]
+        return credit | {
+            "jobs_waiting": [thread.waiting for thread in self._threads],
+            "held_pushes": sum(thread.held for thread in self._threads),
+            "step_waits": steps[:1],
+        }
 
     def _moves_over(self, map_version: int) -> None:
         """A published map says that the moves up to it are complete."""

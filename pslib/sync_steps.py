@@ -96,6 +96,13 @@ class SyncSteps:
         """Pushes that wait."""
         return sum(len(step.held) for step in self._steps.values())
 
+    def missing(self) -> list[list[Any]]:
+        """``[step, ranks]``: for whom the step that is under way waits."""
+        return [
+            [number, [rank for rank in step.contributors if not any(one.rank == rank for one in step.held)]]
+            for number, step in self._steps.items()
+        ]
+
     def take_over(self) -> list[tuple[Any, dict[int, int] | Exception]]:
         """Who need not wait any longer, with the units that are refused (and their owners), or an error."""
         over, self._over = self._over, []

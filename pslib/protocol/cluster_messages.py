@@ -166,7 +166,9 @@ class JobResult(Message):
 
 @dataclass(frozen=True, slots=True)
 class Status(Message):
-    """Ask the coordinator how the cluster is; answered by `Result`."""
+    """Ask the coordinator how the cluster is; answered by `Result`; with ``details``, of every member."""
+
+    details: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from pslib.protocol.collective_job import epochs_done, examples_of
 from pslib.protocol.counters import SERVER_COUNTERS
 
 if TYPE_CHECKING:
+    from pslib.membership import Member
     from pslib.protocol.coordinator_session import CoordinatorSession
 
-__all__ = ["status_of"]
+__all__ = ["details_of", "status_of"]
 
 _PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
 _SUMMED = (
@@ -29,6 +30,7 @@ _SUMMED = (
     "cache_hits",
     "cache_bytes_saved",
 )
+_LONG = ("bins_", "staleness_counts")
 EVENTS_TOLD = 100
 """The last so many; a status must fit a message."""
 
@@ -109,4 +111,36 @@ def _about(session: CoordinatorSession, server: Member) -> dict[str, Any]:
         "units": units,
         "rows": server.progress.get("rows", 0),
         "memory_bytes": server.progress.get("memory_bytes", 0),
+    }
+
+
+def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
+    """What `pslib doctor` wants beside the sums: every member, and who works on what."""
+    members, jobs = session.members, session.desk.jobs
+    running = next((job for job in jobs if not job.book.done), None)
+    held = running.book.held_by_rank() if running else {}
+    book = running.book if running else None
+    return {
+        "members": [_member(one, now_s) for one in (*members.servers, *members.trainers)],
+        "timing": {"silence_s": session.config.timing.silence_s, "report_s": session.config.timing.report_s},
+        "durability": session.config.durability,
+        "work": {
+            "what": running.what if running else None,
+            "held": [[rank, count] for rank, count in sorted(held.items())],
+            "free": book.windows.size - book.done_count - sum(held.values()) if book else 0,
+        },
+    }
+
+
+def _member(member: Member, now_s: float) -> dict[str, Any]:
+    """One process; its counters without the long lists."""
+    counters = {key: value for key, value in member.progress.items() if not key.startswith(_LONG)}
+    return counters | {
+        "role": member.role,
+        "rank": member.rank,
+        "state": member.state,
+        "address": member.address,
+        "where": member.where,
+        "silent_s": now_s - member.heard_s if member.state == "live" else 0.0,
+        "map_version": member.map_version,
     }

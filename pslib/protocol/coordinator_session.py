@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
 from pslib.membership import Member, Membership
-from pslib.protocol.cluster_status import status_of
+from pslib.protocol.cluster_status import details_of, status_of
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.messages import (
     Beat,
@@ -235,4 +235,4 @@ class CoordinatorSession:
         return self.desk.next_lease(now_s, message, self.since_s(now_s))
 
     def _status(self, now_s: float, message: Status) -> Message:
-        return Result(status_of(self, now_s))
+        return Result(status_of(self, now_s) | (details_of(self, now_s) if message.details else {}))

@@ -133,6 +133,15 @@ class CreditPool:
         self.granted_bytes -= size
         return self._grant()
 
+    def summary(self) -> dict[str, int]:
+        """Bytes that it has, has granted, and is asked for, and by how many requests."""
+        return {
+            "credit_bytes": self.pool_bytes,
+            "credit_granted_bytes": self.granted_bytes,
+            "credit_wished_bytes": sum(wish.bytes for wish in self._wishes.values()),
+            "credit_wishes": len(self._wishes),
+        }
+
     def tick(self, now_s: float) -> list[tuple[Name, int]]:
         """Time passes: take back what nobody has given back; whom to answer now."""
         self._now_s = now_s

@@ -237,6 +237,9 @@ class ShardTurns:
     def __bool__(self) -> bool:
         return bool(self._lane or self._passing)
 
+    def __len__(self) -> int:
+        return len(self._lane) + len(self._passing)
+
     def put(self, work: Job | Work) -> None:
         """Take in a request, or a function of the shard, which is called in its turn."""
         if isinstance(work, Job):

@@ -1,0 +1,114 @@
+"""``pslib doctor``: look at a running cluster and say who waits for whom, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launch.findings import Finding, diagnose
+from launch.running_cluster import find_cluster
+from pslib.errors import EXIT_DONE, AccessError, PslibError
+
+__all__ = ["add_doctor", "doctor_lines", "run_doctor"]
+
+EXIT_UNHEALTHY = 1
+PATIENCE_S = 3.0
+"""For each of two questions: the coordinator, then all servers at once. It never takes more than 10 s."""
+
+
+def add_doctor(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``pslib doctor``."""
+    parser.add_argument(
+        "where", nargs="?", metavar="WHERE", help="a run's folder, or the coordinator's tcp://host:port"
+    )
+    parser.add_argument("--cluster-id", metavar="ID", help="of the cluster at an address")
+    parser.add_argument("--keys", metavar="FILE", help="a key of the cluster; a reader's will do")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Look, tell, and return 0 when nothing is wrong, 1 when something is.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is not clear which cluster is meant, or its key does not fit.
+    """
+    address, cluster_id = find_cluster(options.where, options.cluster_id)
+    status, stats, findings = _look(address, cluster_id, options.keys)
+    if options.json:
+        found = [{"what": one.what, "advice": one.advice} for one in findings]
+        plain = {"coordinator": address, "healthy": not findings, "findings": found}
+        print(json.dumps(plain | {"status": status, "servers": stats}, indent=2))
+    else:
+        print("\n".join(doctor_lines(address, status, findings)))
+    return EXIT_UNHEALTHY if findings else EXIT_DONE
+
+
+def _look(
+    address: str, cluster_id: str, keys: str | None
+) -> tuple[dict[str, Any], list[dict[str, Any] | None], list[Finding]]:
+    """Status, what servers answer themselves, and the findings."""
+    from pslib.cluster import watch
+
+    watcher = watch(address, cluster_id, keys)
+    try:
+        status = watcher.status(PATIENCE_S, details=True)
+        servers = [one["address"] for one in status["members"] if one["role"] == "server"]
+        stats = watcher.server_stats(servers, PATIENCE_S)
+        return status, stats, diagnose(status, stats)
+    except AccessError:
+        raise
+    except PslibError as error:
+        gone = Finding(
+            f"the coordinator at {address} does not answer: {error}",
+            "has the run ended? is that process stopped, or on a machine that is out of reach?",
+        )
+        return {}, [], [gone]
+    finally:
+        watcher.close()
+
+
+def doctor_lines(address: str, status: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
+    """The report, for people."""
+    lines = [f"coordinator   {address}"]
+    if status:
+        lines += _summary(status) + [_line_of(one) for one in status["members"]]
+    lines += [""]
+    for number, finding in enumerate(findings, 1):
+        lines += [f"{number}. {finding.what}", f"   -> {finding.advice}"]
+    return [*lines, "nothing is wrong" if not findings else f"{len(findings)} findings"]
+
+
+def _summary(status: Mapping[str, Any]) -> list[str]:
+    work, count = status["work"], int(status.get("staleness_count", 0))
+    held = ", ".join(f"trainer {rank}: {leases}" for rank, leases in work["held"]) or "nobody"
+    staleness = status.get("staleness_sum", 0) / count if count else 0.0
+    return [
+        f"phase         {status['phase']} for {status['seconds']:.0f} s, durability {status['durability']}",
+        f"examples      {status['examples']:,} of {status['examples_total']:,}",
+        f"leases        {status['leases_done']}/{status['leases']} done, {work['free']} free; held: {held}",
+        f"staleness     {staleness:.2f} on average, {status.get('staleness_max', 0)} at most",
+        f"pushes        {status['pushes_sent']:,} sent, {status['pushes_applied']:,} applied",
+        f"checkpoint    {status['saved'] or 'none yet'}",
+    ]
+
+
+def _line_of(member: Mapping[str, Any]) -> str:
+    """One member in a line."""
+    head = f"{member['role']} {member['rank']}".ljust(13) + f" {member['state']}, "
+    head += f"heard {member['silent_s']:.1f} s ago" if member["state"] == "live" else member["where"]
+    if member["role"] == "trainer":
+        waits = [f"{what} to {peer} for {seconds:.0f} s" for peer, what, seconds in member.get("waits", ())]
+        return f"{head}; {member.get('examples', 0):,} examples; waits: {'; '.join(waits) or 'no'}"
+    limit = member.get("memory_limit_bytes", 0)
+    left = f", {limit - member.get('memory_bytes', 0):,} left" if limit else ""
+    log = f"; log {member['log_bytes']:,} bytes" if member.get("log_bytes") else ""
+    return (
+        f"{head}; {member.get('rows', 0):,} rows, {member.get('memory_bytes', 0):,} bytes{left}; "
+        f"{sum(member.get('jobs_waiting', ()))} jobs wait, {member.get('held_pushes', 0)} pushes held; "
+        f"credit {member.get('credit_granted_bytes', 0):,} of {member.get('credit_bytes', 0):,} granted, "
+        f"{member.get('credit_wished_bytes', 0):,} wished{log}"
+    )
