@@ -287,10 +287,27 @@ def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Clu
 
 
 class Watcher:
-    """An observer of a cluster: sees its status, can ask it to end, takes no part."""
+    """An observer of a cluster: sees its status, can scale it or ask it to end, takes no part.
 
-    def __init__(self, coordinator: str, cluster_id: str, keys: Keys | None = None) -> None:
-        self._coordinator, self._transport = coordinator, ZmqTransport(keys=keys)
+    Parameters
+    ----------
+    coordinator, cluster_id : str
+        Which cluster.
+    keys : Keys or None
+        Where it is encrypted.
+    transport : Transport or None
+        Default: one over ZeroMQ, with the keys; closed with the watcher.
+    """
+
+    def __init__(
+        self,
+        coordinator: str,
+        cluster_id: str,
+        keys: Keys | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self._coordinator, self._own_transport = coordinator, transport is None
+        self._transport = transport or ZmqTransport(keys=keys)
         link, first_request_id = self._transport.connect(), secrets.randbits(63)
         self._endpoint = Endpoint(link, Codec(cluster_id), Timing(), SystemClock(), first_request_id)
 
@@ -332,7 +349,8 @@ class Watcher:
     def close(self) -> None:
         """Stop watching."""
         self._endpoint.close()
-        self._transport.close()
+        if self._own_transport:
+            self._transport.close()
 
 
 def _values_of(pending: Pending[Message]) -> dict[str, Any] | None:

@@ -53,6 +53,7 @@ class Trainers:
             timing=timing or Timing(),
         )
         self.embedded = Embedded(config, transport, listen)
+        self.listen = listen
         self.clusters: list[Cluster] = []
         self._opened = threading.Lock()
 

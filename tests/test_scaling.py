@@ -11,7 +11,7 @@ import numpy as np
 
 from pslib.cluster import Cluster, Watcher
 from pslib.initializers import Constant
-from pslib.optimizers import SGD
+from pslib.optimizers import SGD, Adagrad, Adam
 from pslib.tables import DenseSpec, PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.clusters import QUICK, Trainers, cluster_of
@@ -45,13 +45,15 @@ class Scaler:
 
     def __init__(self, running: Trainers) -> None:
         self._running = running
-        self._watcher = Watcher(running.embedded.address, running.embedded.cluster_id)
+        self.watcher = Watcher(
+            running.embedded.address, running.embedded.cluster_id, transport=running.embedded.transport
+        )
 
     def to(self, servers: int, drain: tuple[int, ...] = ()) -> dict[str, Any]:
         """Ask for so many servers, start those that are awaited, and wait until shares are even."""
-        progress = self._watcher.scale(servers, drain)
+        progress = self.watcher.scale(servers, drain)
         for _ in range(progress["awaited"]):
-            self._running.embedded.add_server(LISTEN)
+            self._running.embedded.add_server(self._running.listen)
         until(f"{servers} servers own even shares", lambda: self._settled(progress["wanted"]))
         return self.status()
 
@@ -62,10 +64,10 @@ class Scaler:
         return done and len(live) == servers
 
     def status(self) -> dict[str, Any]:
-        return self._watcher.status()
+        return self.watcher.status()
 
     def close(self) -> None:
-        self._watcher.close()
+        self.watcher.close()
 
 
 class Load:
@@ -133,3 +135,88 @@ def test_a_cluster_grows_from_two_servers_to_four_and_back_while_trainers_push()
     assert [one["rank"] for one in shrunk] == [0, 1]
     assert [one["units"] for one in shrunk] == [68, 68]
     assert max(np.diff(load.done_s)) < 1.0
+
+
+ROWS = TableSpec("rows", (PartSpec("v", 5, Adam(learning_rate=0.1)), PartSpec("w", 1, Adagrad())))
+PARAMETERS = DenseSpec(100, Adagrad(learning_rate=0.1))
+
+
+class OneTrainer:
+    """The same pushes every time, one after the other; how many, somebody else says."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.pushes = 0
+
+    def train(self, cluster: Cluster, pushes: int | None = None) -> None:
+        """Push ``pushes`` times, or until it is over."""
+        cluster.client.setup([ROWS], PARAMETERS, np.ones(PARAMETERS.length, np.float32))
+        random = np.random.default_rng(5)
+        while self.pushes != pushes and not self.over.is_set():
+            keys = random.choice(KEYS, 100, replace=False).astype(np.uint64)
+            rows, dense = random.normal(size=(100, 6)), random.normal(size=PARAMETERS.length)
+            given = {"rows": (keys, rows.astype(np.float32))}
+            cluster.client.push(given, dense=dense.astype(np.float32), step=self.pushes).wait(PATIENCE_S)
+            self.pushes += 1
+
+
+def bits_of(running: Trainers) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """Weights and state of each key, and of each dense block, as they lie in the servers."""
+    rows: dict[int, bytes] = {}
+    blocks: dict[int, bytes] = {}
+    for shard in (shard for server in running.embedded.servers for shard in server._session.shards):
+        for unit in range(shard.partitions if "rows" in shard.stores else 0):
+            keys, weights, state = shard.stores["rows"].export_partition(unit, False)
+            for place, key in enumerate(keys.tolist()):
+                assert key not in rows
+                rows[key] = weights[place].tobytes() + state[place].tobytes()
+        for block in shard.dense.weights if shard.dense else ():
+            assert block not in blocks
+            blocks[block] = shard.dense.weights[block].tobytes() + shard.dense.state[block].tobytes()
+    return rows, blocks
+
+
+def test_two_servers_then_three_then_five_then_two_have_the_same_bits_as_two_all_the_time() -> None:
+    moved, stayed = OneTrainer(), OneTrainer()
+    with cluster_of(2, 2, timing=QUICK) as running:
+        scaler = Scaler(running)
+
+        def scale(_cluster: Cluster) -> None:
+            try:
+                until("it trains", lambda: moved.pushes > 50)
+                for servers in (3, 5, 2):
+                    scaler.to(servers)
+            finally:
+                moved.over.set()
+
+        def train(cluster: Cluster) -> Any:
+            moved.train(cluster)
+            return bits_of(running)
+
+        bits, _none = running.run(train, scale)
+        scaler.close()
+    with cluster_of(2, 1, timing=QUICK) as running, running.join() as cluster:
+        stayed.train(cluster, moved.pushes)
+        assert bits_of(running) == bits
+
+
+def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_nothing() -> None:
+    wide = TableSpec("wide", (PartSpec("v", 64, SGD(learning_rate=1.0), Constant(0.0)),))
+    keys = np.arange(40_000, dtype=np.uint64)
+    with cluster_of(2, 1, timing=QUICK, server_memory_bytes=12 << 20) as running:
+        scaler = Scaler(running)
+        with running.join() as cluster:
+            cluster.client.setup([wide])
+            for some in np.array_split(keys, 10):
+                cluster.client.push({"wide": (some, np.ones((some.size, 64), np.float32))}).wait(PATIENCE_S)
+            scaler.watcher.scale(1)
+            until("the moves end", lambda: scaler.status()["moves"]["stopped"] is not None)
+            status = scaler.status()
+            assert "units stay with server 1: server 0 does not take unit" in status["moves"]["stopped"]
+            assert "memory" in status["moves"]["stopped"]
+            assert sum(one["units"] for one in status["server_list"]) == 128 + 8
+            assert (cluster.client.pull({"wide": keys}).wait(PATIENCE_S).rows["wide"] == -1).all()
+            push = cluster.client.push({"wide": (keys, np.ones((keys.size, 64), np.float32))})
+            push.wait(PATIENCE_S)
+            assert (cluster.client.pull({"wide": keys}).wait(PATIENCE_S).rows["wide"] == -2).all()
+        scaler.close()
