@@ -122,6 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_data(commands)
     _add_keys(commands)
     _add_doctor(commands)
+    _add_verify(commands)
     _add_plan(commands)
     _add_bench(commands)
     add_checkpoint(commands, _command)
@@ -185,6 +186,9 @@ def _add_eval(commands: _Commands) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="what a run has saved")
     parser.add_argument(
         "--data", action="append", metavar="PATH", help="in place of data.test; may be repeated"
+    )
+    parser.add_argument(
+        "--predictions", metavar="DIR", help="write label and prediction of each example there (Parquet)"
     )
 
 
@@ -251,6 +255,16 @@ def _add_doctor(commands: _Commands) -> None:
     from launch.doctor import add_doctor
 
     add_doctor(_command(commands, "doctor", "doctor", "say who waits for whom in a running cluster, and why"))
+
+
+def _add_verify(commands: _Commands) -> None:
+    from launch.verify_options import add_verify
+
+    parser = _command(
+        commands, "verify", "verify", "compare the cluster's training with that of one batch after the other"
+    )
+    _add_job(parser)
+    add_verify(parser)
 
 
 def _add_plan(commands: _Commands) -> None:

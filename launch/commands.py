@@ -19,6 +19,7 @@ __all__ = [
     "launch",
     "plan",
     "train",
+    "verify",
     "version",
 ]
 
@@ -52,7 +53,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from launch.train_job import evaluate_checkpoint
 
     job = read_job(options.config, options.overrides, _changes(options))
-    result = evaluate_checkpoint(job, options.checkpoint, options.data)
+    result = evaluate_checkpoint(job, options.checkpoint, options.data, options.predictions)
     print(f"examples    {result.examples:,} ({result.positives:,} positive)")
     print(f"AUC         {result.auc:.6f}")
     print(f"log loss    {result.logloss:.6f}")
@@ -86,6 +87,13 @@ def doctor(options: argparse.Namespace) -> int:
     from launch.doctor import run_doctor
 
     return run_doctor(options)
+
+
+def verify(options: argparse.Namespace) -> int:
+    """``pslib verify``."""
+    from launch.verify import run_verify
+
+    return run_verify(options)
 
 
 def plan(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pslib.cluster import Cluster
     from pslib.trainer import EvalResult, Trainer
 
-__all__ = ["CHECKPOINT", "evaluate_checkpoint", "train_job"]
+__all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "train_job"]
 
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
@@ -37,7 +37,7 @@ def train_job(path: Path) -> str:
 
     job = read_job(path)
     with connect() as cluster:
-        trainer = _trainer(job, cluster)
+        trainer = make_trainer(job, cluster)
         if job.load:
             trainer.load(job.load.path, state=job.load.state, tables=job.load.tables)
         trainer.fit(job.data.train, epochs=job.training.epochs, valid=job.data.valid)
@@ -48,7 +48,9 @@ def train_job(path: Path) -> str:
     return json.dumps(result)
 
 
-def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> EvalResult:
+def evaluate_checkpoint(
+    job: Job, checkpoint: str, data: list[str] | None, predictions: str | None = None
+) -> EvalResult:
     """Load a checkpoint into a cluster inside this process and evaluate it.
 
     Parameters
@@ -59,6 +61,8 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
         The checkpoint's folder.
     data : list of str or None
         Files to evaluate on; default: the job's test data.
+    predictions : str or None
+        Folder for label and prediction of each example.
 
     Raises
     ------
@@ -73,12 +77,13 @@ def evaluate_checkpoint(job: Job, checkpoint: str, data: list[str] | None) -> Ev
     if not paths:
         raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
-        trainer = _trainer(job, cluster)
+        trainer = make_trainer(job, cluster)
         trainer.load(checkpoint)
-        return trainer.evaluate(paths)
+        return trainer.evaluate(paths, predictions=predictions)
 
 
-def _trainer(job: Job, cluster: Cluster) -> Trainer:
+def make_trainer(job: Job, cluster: Cluster) -> Trainer:
+    """The trainer that a job file describes."""
     from pslib.trainer import Trainer
     from pslib.trainer.settings import CacheSettings
     from pslib.wire_format import WireFormat

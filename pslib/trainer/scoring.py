@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull
@@ -14,6 +15,7 @@ from pslib.trainer.dense import DenseLayout
 
 __all__ = ["Scorer"]
 
+Floats = NDArray[np.float32]
 AHEAD = 4
 """Batches whose rows are pulled ahead: nothing can be stale."""
 
@@ -37,11 +39,13 @@ class Scorer:
         self, model: ModelThreads, client: Client, table: str, layout: DenseLayout, step: int
     ) -> None:
         self._model, self._client, self._table, self._step = model, client, table, step
+        self._kept: list[tuple[Floats, Floats]] = []
         self._dense = layout.views(client.pull({}, dense=True).wait().dense)
 
     def score(self, batches: Iterator[Batch]) -> ScoreCounts:
-        """How often each score came with each label."""
+        """How often each score came with each label; `examples` has them one by one."""
         parts: list[ScoreCounts] = []
+        self._kept = []
         ahead: list[tuple[Batch, PendingPull]] = []
         for batch in batches:
             ahead.append((batch, self._client.pull({self._table: batch.keys}, step=self._step)))
@@ -53,4 +57,11 @@ class Scorer:
     def _one(self, batch: Batch, pull: PendingPull) -> ScoreCounts:
         rows = pull.wait().rows[self._table]
         probabilities = np.ascontiguousarray(self._model.predict(batch, rows, self._dense), np.float32)
+        self._kept.append((batch.labels, probabilities))
         return ScoreCounts.of(probabilities, batch.labels)
+
+    def examples(self) -> tuple[Floats, Floats]:
+        """Labels and probabilities of all examples of the last `score`, ``(n,)`` each, in their order."""
+        none = np.empty(0, np.float32)
+        labels, probabilities = zip(*self._kept, strict=True) if self._kept else ((none,), (none,))
+        return np.concatenate(labels).astype(np.float32), np.concatenate(probabilities)

@@ -29,6 +29,7 @@ from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.pipeline import Pipeline, Prefetched
+from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.saving import CheckpointJobs, Position
@@ -266,17 +267,24 @@ class Trainer:
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
-    def evaluate(self, data: Paths) -> EvalResult:
+    def evaluate(self, data: Paths, *, predictions: str | Path | None = None) -> EvalResult:
         """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
+
+        Parameters
+        ----------
+        data : path, or several
+        predictions : path, URI or None
+            Folder for label and prediction of each example: see `pslib.trainer.predictions.PredictionFiles`.
 
         Raises
         ------
         DataError
             When a file or a value in it does not fit the schema.
         """
-        return self._evaluate(ParquetData(_strings(data), self.model.schema))
+        files = None if predictions is None else PredictionFiles(predictions)
+        return self._evaluate(ParquetData(_strings(data), self.model.schema), files)
 
-    def _evaluate(self, data: ParquetData) -> EvalResult:
+    def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None) -> EvalResult:
         batch_rows = self.settings.batch_rows
         lease_rows = default_lease_rows(data.rows, batch_rows)
         order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
@@ -287,6 +295,8 @@ class Trainer:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps)
             for lease in job.leases():
                 counts = scorer.score(reader.batches(0, lease.index))
+                if files:
+                    files.write(lease.index, *scorer.examples())
                 scores, positives, negatives = counts.to_arrays()
                 payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
                 job.end(lease, payload).wait()

@@ -1,0 +1,69 @@
+"""Predictions to files: one Parquet file a lease of an evaluation, in the order of the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import ConfigurationError
+from pslib.places import below, is_uri, open_uri, place_of, shown
+
+__all__ = ["PredictionFiles"]
+
+
+class PredictionFiles:
+    """A folder of ``part-NNNNNN.parquet`` with columns ``label`` and ``prediction``, both float32.
+
+    Sorted by name, the rows of all files are the examples of the evaluated data in their order. Whoever takes
+    over a lease writes the same file again.
+
+    Parameters
+    ----------
+    folder : path or URI
+        All trainers must reach it; what it holds of an earlier evaluation of more data stays there.
+
+    Raises
+    ------
+    ConfigurationError
+        When the folder can't be made.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._place = place_of(folder)
+        try:
+            self._filesystem, self._inner = open_uri(self._place)
+            self._filesystem.create_dir(self._inner, recursive=True)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"predictions: {shown(self._place)} can't be made: {_first_line(error)}; give another folder"
+            ) from error
+
+    def write(self, lease: int, labels: NDArray[np.float32], predictions: NDArray[np.float32]) -> None:
+        """Write the examples of one lease, ``(n,)`` each; a reader sees the whole file or none.
+
+        Raises
+        ------
+        ConfigurationError
+            When the place can't be written.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.table({"label": labels, "prediction": predictions})
+        name = f"{self._inner}/part-{lease:06d}.parquet"
+        half = name if is_uri(self._place) else f"{name}.half"  # object stores show nothing before the end
+        try:
+            pq.write_table(table, half, filesystem=self._filesystem)
+            if half != name:
+                self._filesystem.move(half, name)
+        except OSError as error:
+            place = shown(below(self._place, f"part-{lease:06d}.parquet"))
+            raise ConfigurationError(
+                f"predictions: {place} can't be written: {_first_line(error)}"
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

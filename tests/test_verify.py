@@ -1,0 +1,141 @@
+"""``pslib verify``: paired differences by their definition, verdicts, and a whole small verification."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.cli import main
+from launch.demo import demo_job
+from launch.job import read_job
+from launch.verify import Verified, kill_problem, verdict_of
+from launch.yaml_text import write_yaml
+from pslib.data.generator import GeneratorConfig, generate
+from pslib.metrics import ScoreCounts
+from pslib.paired import Difference, paired_difference
+
+NONE = Difference(0.0, -0.001, 0.001)
+
+
+# --- two models on the same examples -----------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32), st.integers(2, 60))
+def test_the_difference_is_that_of_both_figures_also_with_ties(seed: int, rows: int) -> None:
+    choice = np.random.default_rng(seed)
+    labels = np.r_[0, 1, choice.integers(0, 2, rows)].astype(np.float32)
+    first, second = np.round(choice.random((2, labels.size)), 1).astype(np.float32)
+    auc, loss = paired_difference(labels, [(first, second)], draws=3)
+    a, b = ScoreCounts.of(first, labels).result(), ScoreCounts.of(second, labels).result()
+    assert auc.value == pytest.approx(b.auc - a.auc, abs=1e-12)
+    assert loss.value == pytest.approx(b.logloss - a.logloss, abs=1e-9)
+
+
+def test_a_draw_weighs_examples_as_often_as_they_are_drawn() -> None:
+    """The interval over draws is that of evaluating the drawn examples themselves."""
+    choice = np.random.default_rng(5)
+    labels = choice.integers(0, 2, 400).astype(np.float32)
+    first = choice.random(400).astype(np.float32)
+    second = np.clip(0.6 * first + 0.4 * labels * choice.random(400), 0, 1).astype(np.float32)
+    auc, loss = paired_difference(labels, [(first, second)], draws=50, seed=1)
+    again, aucs, losses = np.random.default_rng(1), [], []
+    for _ in range(50):
+        rows = again.integers(0, 400, 400)
+        a, b = (ScoreCounts.of(one[rows], labels[rows]).result() for one in (first, second))
+        aucs.append(b.auc - a.auc)
+        losses.append(b.logloss - a.logloss)
+    assert (auc.low, auc.high) == pytest.approx(tuple(np.percentile(aucs, [2.5, 97.5])), abs=1e-9)
+    assert (loss.low, loss.high) == pytest.approx(tuple(np.percentile(losses, [2.5, 97.5])), abs=1e-7)
+    assert auc.low > 0 > loss.high
+
+
+def test_the_same_model_twice_differs_by_nothing() -> None:
+    scores = np.random.default_rng(1).random(50).astype(np.float32)
+    labels = (np.arange(50) % 2).astype(np.float32)
+    assert paired_difference(labels, [(scores, scores)] * 2, draws=5) == (Difference(0.0, 0.0, 0.0),) * 2
+
+
+def test_scores_of_other_examples_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected pairs"):
+        paired_difference(np.zeros(3, np.float32), [(np.zeros(3, np.float32), np.zeros(4, np.float32))])
+
+
+# --- the verdict -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (Verified("async", NONE, NONE, 10, 10, 10), None),
+        (Verified("async", Difference(-0.003, -0.005, -0.001), NONE, 10, 10, 10), None),
+        (Verified("async", Difference(-0.01, -0.02, -0.005), NONE, 10, 10, 10), "has -0.01000 AUC, at most"),
+        (Verified("sync", NONE, Difference(0.01, 0.005, 0.02), 10, 10, 10), "log loss, at least +0.00500"),
+        (Verified("sync", NONE, NONE, 10, 10, 9), "sync applied 9 of 10 pushes"),
+        (Verified("async", NONE, NONE, 10, 11, 10), "11 sent"),
+        (Verified("async", NONE, NONE, 10, 12, 10, killed=1), None),
+        (Verified("async", NONE, NONE, 10, 12, 11, killed=1), "async applied 11 of 10 pushes"),
+    ],
+)
+def test_the_verdict_is_one_line_that_says_what_differs(one: Verified, words: str | None) -> None:
+    line, code = verdict_of([one], tolerance=0.002)
+    assert "\n" not in line
+    assert code == (0 if words is None else 1)
+    assert words is None or words in line
+
+
+# --- whole verifications -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verify")
+    generate(folder / "data", GeneratorConfig(train_rows=20_000, test_rows=5_000))
+    settings = demo_job("data", "run")
+    settings["model"] = {"name": "fm", "dim": 4}
+    (folder / "job.yaml").write_text(write_yaml(settings))
+    return folder / "job.yaml"
+
+
+def test_who_would_end_the_run_is_not_killed(job: Path) -> None:
+    plain = read_job(job)
+    assert "durability" in (kill_problem("server", plain) or "")
+    assert kill_problem("trainer", plain) is None
+    assert "cluster.trainers" in (kill_problem("trainer", read_job(job, ["cluster.trainers=1"])) or "")
+
+
+def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path, capsys: Any) -> None:
+    code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert code == 0, report
+    assert [run["mode"] for run in report["runs"]] == ["async", "sync"]
+    for run in report["runs"]:
+        assert run["pushes_due"] == run["pushes_sent"] == run["pushes_applied"] == 20
+        assert run["auc"]["low"] <= run["auc"]["value"] <= run["auc"]["high"]
+    parts = sorted((tmp_path / "out" / "seed-1" / "async" / "predictions").glob("part-*.parquet"))
+    told = pa.concat_tables([pq.read_table(path) for path in parts])
+    expected = pq.read_table(job.parent / "data" / "test.parquet").column("label").to_numpy()
+    np.testing.assert_array_equal(told.column("label").to_numpy(), expected)
+
+
+@pytest.mark.soak
+def test_a_killed_trainer_changes_nothing_that_counts(job: Path, tmp_path: Path, capsys: Any) -> None:
+    more = [
+        "--set",
+        "training.epochs=12",
+        "--tolerance",
+        "0.05",
+    ]  # only books matter
+    code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--kill", "trainer", "--json", *more])
+    report = json.loads(capsys.readouterr().out)
+    assert code == 0, report
+    (run,) = report["runs"]
+    assert (run["mode"], run["killed"]) == ("async", 1)
+    assert run["pushes_due"] == run["pushes_applied"] == 240
