@@ -6,7 +6,8 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from pslib.clock import Clock, SystemClock
@@ -14,13 +15,14 @@ from pslib.config import Timing
 from pslib.endpoint import Endpoint
 from pslib.errors import CheckpointError, PreemptedError
 from pslib.hand_over import HandOver
+from pslib.image_turns import ImageThread, ImageTurns
 from pslib.member import MemberHandle, join
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Keep, Load, Message, Release, Save
+from pslib.protocol.messages import Keep, Load, Message, Release
 from pslib.protocol.server_session import ServerSession, merge_results
-from pslib.protocol.shard_jobs import Job, ShardTurns, Work, run_on_shard, shard_stats
+from pslib.protocol.shard_jobs import Job, ShardTurns, Work, run_on_shard, saves_over, shard_stats
 from pslib.shard import Shard
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 
@@ -28,6 +30,8 @@ __all__ = ["Server", "run_server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
+IMAGE_REST_S = 0.002
+"""Until a shard thread with nothing else to do looks again whether files have taken what it gave them."""
 IO_THREADS = 2
 """One alone would let a short request wait while it copies a long one from another connection."""
 
@@ -37,18 +41,17 @@ FILE_WORKS_KEPT = 8
 
 
 class _FileWork:
-    """Saves and loads one shard: the only requests that touch files, each done once.
+    """Loads one shard, each load once.
 
-    They take longer than the pause after which a request is sent again. A second copy that was done too
-    would write the files of a committed checkpoint anew, with later rows, or throw away what has been
-    trained since a load; so it gets the first one's answer.
+    It takes longer than the pause after which a request is sent again. A second copy that was done too would
+    throw away what has been trained since; so it gets the first one's answer.
     """
 
     def __init__(self) -> None:
-        self._done: dict[Save | Load, dict[str, Any] | CheckpointError] = {}
+        self._done: dict[Load, dict[str, Any] | CheckpointError] = {}
 
     def __call__(self, shard: Shard, message: Message) -> dict[str, Any]:
-        assert isinstance(message, Save | Load)
+        assert isinstance(message, Load)
         if message not in self._done:
             if len(self._done) == FILE_WORKS_KEPT:
                 del self._done[next(iter(self._done))]
@@ -59,12 +62,10 @@ class _FileWork:
         return outcome
 
     @staticmethod
-    def _do(shard: Shard, message: Save | Load) -> dict[str, Any] | CheckpointError:
-        from pslib.checkpoint import LoadOptions, load_shard, save_shard  # pyarrow: 40 MB for files alone
+    def _do(shard: Shard, message: Load) -> dict[str, Any] | CheckpointError:
+        from pslib.checkpoint import LoadOptions, load_shard  # pyarrow: 40 MB for files alone
 
         try:
-            if isinstance(message, Save):
-                return {"files": save_shard(shard, message.path, f"{message.stem}-{shard.index}")}
             names = tuple(message.tables.split(",")) if message.tables else None
             return load_shard(
                 shard, message.path, LoadOptions(message.state, names, message.step, message.time_s)
@@ -98,6 +99,8 @@ class _ShardThread:
         self._done, self._failed = done, failed
         self._files = _FileWork()
         self._turns = ShardTurns(shard, self._files)
+        shard.cuts.opener = ImageThread
+        self._image = ImageTurns(shard)
         self._turn = threading.Lock()
         self._counting = threading.Lock()
         self._given = self._taken = 0  # pieces of work, in and out of the queue
@@ -134,6 +137,9 @@ class _ShardThread:
                     over = self._turns.turn()
                 for job, result in over:
                     self._done(job, self.shard.index, result)
+                if self.shard.cuts.active and self._image.due:
+                    self._write_image()
+            self.shard.cuts.give_up("the server leaves")
         except BaseException as error:  # nobody would answer requests for these partitions any more
             self._failed(error)
 
@@ -142,13 +148,33 @@ class _ShardThread:
         while not (self._turns and (self._ending or self._work.empty())):
             if self._ending:
                 return False
-            work = self._work.get()
+            work = self._next_work()
             if work is None:
                 self._ending = True
             else:
                 self._turns.put(work)
                 self._taken += 1
         return True
+
+    def _next_work(self) -> Job | Work | None:
+        """The next piece of work; while there is none, an image is written."""
+        while self.shard.cuts.active:
+            try:
+                return self._work.get_nowait()
+            except Empty:
+                if not self._write_image():
+                    with suppress(Empty):
+                        return self._work.get(timeout=IMAGE_REST_S)
+        return self._work.get()
+
+    def _write_image(self) -> bool:
+        """A piece of it; whether there was any to write."""
+        with self._turn:
+            moved = self._image.step()
+            over = saves_over(self.shard)
+        for job, result in over:
+            self._done(job, self.shard.index, result)
+        return moved
 
     def refresh_stats(self, _shard: Shard) -> None:
         """Counters for the next heartbeat, read in the thread that owns them."""

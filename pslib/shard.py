@@ -23,6 +23,7 @@ from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
+from pslib.shard_cut import Cuts
 from pslib.shard_images import adopt_block, adopt_rows, image_of
 from pslib.shard_memory import MemoryRoom
 from pslib.shard_serving import (
@@ -98,6 +99,7 @@ class Shard:
         self.dense: DenseBlocks | None = None
         self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
         self.sync = SyncSteps(self)
+        self.cuts = Cuts(self)
         self.owned = 0
         self._owner_hint: dict[int, int] = {}
         self._released: dict[int, Image] = {}

@@ -1,6 +1,6 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import LoadOptions, load_shard, save_shard
+from pslib.checkpoint.files import LoadOptions, load_shard
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -9,11 +9,13 @@ from pslib.checkpoint.folders import (
     next_place,
     prune,
 )
+from pslib.checkpoint.image_files import ImageWriter
 from pslib.checkpoint.manifest import MANIFEST_NAME, Manifest, ManifestFile, commit, read_manifest
 
 __all__ = [
     "MANIFEST_NAME",
     "CheckpointInfo",
+    "ImageWriter",
     "LoadOptions",
     "Manifest",
     "ManifestFile",
@@ -25,5 +27,4 @@ __all__ = [
     "next_place",
     "prune",
     "read_manifest",
-    "save_shard",
 ]

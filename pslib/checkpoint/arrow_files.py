@@ -22,12 +22,12 @@ from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, sync
 from pslib.errors import CheckpointCorruptError
 from pslib.places import shown
 
-__all__ = ["Sums", "batches_of", "sums_of", "verify", "write_file"]
+__all__ = ["ArrowFile", "Sums", "batches_of", "sums_of", "verify", "write_file"]
 
-PIECE_BYTES = 1 << 22
-"""Handed to the writing thread at a time: a few hundred batches, so that handing over costs nothing."""
-PIECES_WAITING = 4
-"""What a save may hold in memory that is not written yet: 16 MiB a shard thread."""
+PIECE_BYTES = 1 << 20
+"""Handed to the writing thread at a time, so that handing over costs nothing."""
+PIECES_WAITING = 6
+"""What a save may hold in memory that is not written yet: 6 MiB a shard thread."""
 SYNC_BYTES = 1 << 26
 """Synced while encoding goes on; else all of a file waits in the page cache for one long sync at the end."""
 SMALL_BYTES = 1 << 15
@@ -174,27 +174,61 @@ class _Writer:
                     self._error = error
 
 
+class ArrowFile:
+    """One Arrow IPC file that is being written.
+
+    Parameters
+    ----------
+    filesystem : FileSystem
+    root, name : str
+        Folder and file name.
+    schema : Schema
+        Of all batches.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, root: str, name: str, schema: pa.Schema) -> None:
+        path = f"{root}/{name}"
+        self._filesystem, self._root, self._rows = filesystem, root, 0
+        local = isinstance(filesystem, fs.LocalFileSystem)
+        target = _LocalTarget(path) if local else _StreamTarget(filesystem.open_output_stream(path))
+        self._writer = _Writer(target)
+        self._sink = pa.BufferedOutputStream(pa.PythonFile(self._writer, "w"), SMALL_BYTES)
+        self._arrow = pa.ipc.new_file(self._sink, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch; waits while too much is not written yet."""
+        self._arrow.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def finish(self) -> tuple[Sums, int]:
+        """Wait until all is on the disk; return the file's sums and number of rows."""
+        try:
+            self._arrow.close()
+            self._sink.flush()
+        except BaseException:
+            self.abandon()
+            raise
+        self._writer.finish()
+        sync(self._filesystem, self._root)
+        return self._writer.sums, self._rows
+
+    def abandon(self) -> None:
+        """End after an error; what is there is nobody's."""
+        self._writer.abandon()
+
+
 def write_file(
     filesystem: fs.FileSystem, root: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> tuple[Sums, int]:
     """Write a file and wait until it is on the disk; return its sums and number of rows."""
-    path, rows = f"{root}/{name}", 0
-    local = isinstance(filesystem, fs.LocalFileSystem)
-    target = _LocalTarget(path) if local else _StreamTarget(filesystem.open_output_stream(path))
-    writer = _Writer(target)
+    file = ArrowFile(filesystem, root, name, schema)
     try:
-        sink = pa.BufferedOutputStream(pa.PythonFile(writer, "w"), SMALL_BYTES)
-        with pa.ipc.new_file(sink, schema) as arrow:
-            for batch in batches:
-                arrow.write_batch(batch)
-                rows += batch.num_rows
-        sink.flush()
+        for batch in batches:
+            file.write(batch)
     except BaseException:
-        writer.abandon()
+        file.abandon()
         raise
-    writer.finish()
-    sync(filesystem, root)
-    return writer.sums, rows
+    return file.finish()
 
 
 def sums_of(

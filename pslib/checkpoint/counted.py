@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,15 @@ from pslib.policies import ByBloom, ByCount
 from pslib.shard import Shard
 from pslib.tables import TableSpec
 
-__all__ = ["COUNTS", "FILTERS", "CountReader", "count_batches", "count_schema", "kind_of_counts"]
+__all__ = [
+    "COUNTS",
+    "FILTERS",
+    "CountReader",
+    "count_schema",
+    "counts_batch",
+    "filters_batch",
+    "kind_of_counts",
+]
 
 log = logging.getLogger("pslib")
 COUNTS, FILTERS = "counts", "filters"
@@ -39,21 +46,17 @@ def count_schema(spec: TableSpec, partition_bits: int) -> pa.Schema:
     return pa.schema(fields, metadata={_BITS: str(partition_bits)})
 
 
-def count_batches(shard: Shard, table: str) -> Iterator[pa.RecordBatch]:
-    """A batch for each partition of a shard that has counted keys or a filter."""
-    spec, store = shard.tables[table], shard.stores[table]
-    schema = count_schema(spec, shard.partition_bits)
-    for partition in store.partitions().tolist():
-        if kind_of_counts(spec) == COUNTS:
-            keys, counts = store.export_counts(partition)
-            columns = [pa.array(keys), pa.array(counts)]
-        else:
-            counters = store.export_filter(partition)
-            numbers = pa.array([partition] if counters.size else [], pa.uint32())
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(counters), schema.field(1).type.list_size)
-            columns = [numbers, lists]
-        if len(columns[0]):
-            yield pa.record_batch(columns, schema=schema)
+def counts_batch(schema: pa.Schema, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> pa.RecordBatch:
+    """Some counted keys."""
+    return pa.record_batch([pa.array(keys), pa.array(counts)], schema=schema)
+
+
+def filters_batch(
+    schema: pa.Schema, partitions: NDArray[np.uint32], counters: NDArray[np.uint8]
+) -> pa.RecordBatch:
+    """Some filters."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(counters.reshape(-1)), schema.field(1).type.list_size)
+    return pa.record_batch([pa.array(partitions), lists], schema=schema)
 
 
 class CountReader:

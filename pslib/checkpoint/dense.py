@@ -27,17 +27,12 @@ DENSE_SCHEMA = pa.schema(
 )
 
 
-def dense_batch(shard: Shard) -> pa.RecordBatch:
-    """All blocks of a shard."""
-    assert shard.dense is not None
-    blocks = list(shard.owned_blocks())
+def dense_batch(first: NDArray[np.int64], weights: list[FloatRows], state: list[FloatRows]) -> pa.RecordBatch:
+    """Blocks, their places in the vector, and their state."""
     floats = pa.list_(pa.float32())
-    columns = [
-        pa.array([shard.dense.bounds(block)[0] for block in blocks], pa.int64()),
-        pa.array([shard.dense.weights[b] for b in blocks], floats),
-        pa.array([shard.dense.state[b] for b in blocks], floats),
-    ]
-    return pa.record_batch(columns, schema=DENSE_SCHEMA)
+    return pa.record_batch(
+        [pa.array(first), pa.array(weights, floats), pa.array(state, floats)], schema=DENSE_SCHEMA
+    )
 
 
 @dataclass(frozen=True, slots=True)

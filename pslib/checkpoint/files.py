@@ -1,58 +1,21 @@
-"""Rows and dense blocks of one shard to Arrow IPC files, and back onto any number of servers."""
+"""Rows and dense blocks from a checkpoint's files onto any number of servers, a shard at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import pyarrow as pa
-from pyarrow import fs
-
-from pslib.checkpoint.arrow_files import batches_of, verify, write_file
-from pslib.checkpoint.counted import CountReader, count_batches, count_schema, kind_of_counts
-from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, dense_batch, put_dense, read_dense
-from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
-from pslib.checkpoint.rows import RowReader, row_batches, table_schema
-from pslib.errors import CheckpointError, CheckpointIncompatibleError
+from pslib.checkpoint.arrow_files import batches_of, verify
+from pslib.checkpoint.counted import CountReader, count_schema
+from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
+from pslib.checkpoint.manifest import ROWS, Manifest, open_place, read_manifest
+from pslib.checkpoint.rows import RowReader, table_schema
+from pslib.errors import CheckpointIncompatibleError
 from pslib.partition_map import units_of_mask
 from pslib.places import shown
 from pslib.shard import Shard
 from pslib.tables import PartSpec, TableSpec
 
-__all__ = ["LoadOptions", "load_shard", "save_shard"]
-
-
-def save_shard(shard: Shard, path: str, stem: str) -> list[dict[str, Any]]:
-    """Write all tables and dense blocks of a shard; return one manifest entry a file, in plain form.
-
-    Raises
-    ------
-    CheckpointError
-        When the place can't be written.
-    """
-    filesystem, root = open_place(path)
-    try:
-        filesystem.create_dir(root, recursive=True)
-        return [entry.to_dict() for entry in _entries(shard, filesystem, root, stem)]
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {shown(path)}: can't write: {error}") from error
-
-
-def _entries(shard: Shard, filesystem: fs.FileSystem, root: str, stem: str) -> Iterator[ManifestFile]:
-    def write(
-        name: str, table: str, kind: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> ManifestFile:
-        sums, rows = write_file(filesystem, root, name, schema, batches)
-        return ManifestFile(name, table, sums.bytes, sums.crc32, rows, kind, tuple(sums.blocks))
-
-    for table, spec in sorted(shard.tables.items()):
-        yield write(f"{table}.{stem}.arrow", table, ROWS, table_schema(spec), row_batches(shard, table))
-        if kind := kind_of_counts(spec):
-            schema = count_schema(spec, shard.partition_bits)
-            yield write(f"{table}.{stem}.{kind}.arrow", table, kind, schema, count_batches(shard, table))
-    if shard.dense:
-        yield write(f"dense.{stem}.arrow", "", ROWS, DENSE_SCHEMA, [dense_batch(shard)])
+__all__ = ["LoadOptions", "load_shard"]
 
 
 @dataclass(frozen=True, slots=True)

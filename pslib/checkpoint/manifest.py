@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
 
 from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
@@ -22,6 +23,8 @@ from pslib.places import open_uri, place_of, shown
 __all__ = [
     "BLOCK_BYTES",
     "FORMAT_VERSION",
+    "GONE",
+    "GONE_SCHEMA",
     "MANIFEST_NAME",
     "OWN_FILE",
     "ROWS",
@@ -39,11 +42,14 @@ FORMAT_VERSION = 3
 BLOCK_BYTES = 1 << 23
 """A checksum each: small enough to say where a file is damaged, 1.4 MB of manifest for a terabyte of rows."""
 ROWS = "rows"
+GONE = "gone"
+GONE_SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
+"""Of the file with keys whose rows have left since the checkpoint before an increment."""
 MANIFEST_NAME = "manifest.json"
 _CRC = re.compile(rb'^ "manifest_crc32": "([0-9a-f]{8})"', re.MULTILINE)
 _NO_CRC = b"00000000"
 _TABLE_V1 = frozenset({"name", "seed", "parts"})
-OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters)?\.arrow")
+OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters|\.gone)?\.arrow")
 """Names that servers give: nothing else in the folder is ours to remove."""
 
 
@@ -51,8 +57,8 @@ OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters)?\.arrow"
 class ManifestFile:
     """One data file beside the manifest, with its CRC-32 (zlib's).
 
-    ``table`` is "" for dense blocks; ``kind`` is "rows", "counts" or "filters"; ``blocks`` are CRC-32s of
-    each `BLOCK_BYTES` of the file, or nothing in formats 1 and 2.
+    ``table`` is "" for dense blocks; ``kind`` is "rows", "counts", "filters" or "gone"; ``blocks`` are
+    CRC-32s of each `BLOCK_BYTES` of the file, or nothing in formats 1 and 2.
     """
 
     name: str
@@ -69,7 +75,7 @@ class ManifestFile:
             raise ValueError(f"file {self.name!r}: bytes, crc32, rows and blocks must be whole numbers")
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"file name {self.name!r}")
-        if self.kind not in (ROWS, "counts", "filters"):
+        if self.kind not in (ROWS, "counts", "filters", GONE):
             raise ValueError(f"file {self.name!r}: unknown kind {self.kind!r}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pslib.row_layout import RowLayout, counter_names, scale_name
 from pslib.shard import Shard
 from pslib.tables import PartSpec, TableSpec
 
-__all__ = ["RowReader", "row_batches", "table_schema"]
+__all__ = ["BatchBuilder", "RowReader", "table_schema"]
 
 FloatRows = NDArray[np.float32]
 
@@ -45,26 +45,23 @@ def _list_column(rows: FloatRows) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
 
 
-def row_batches(shard: Shard, table: str) -> Iterator[pa.RecordBatch]:
-    """A batch for each partition that has rows, and one more where it has narrow ones."""
-    spec, store = shard.tables[table], shard.stores[table]
-    schema = table_schema(spec)
-    builders = [_BatchBuilder(schema, RowLayout.of(spec, narrow)) for narrow in (False, True)]
-    for partition in store.partitions().tolist():
-        for narrow in (False, True) if spec.compact else (False,):
-            keys, weights, state = store.export_partition(partition, narrow)
-            if keys.size:
-                yield builders[narrow].batch(keys, weights, state)
+class BatchBuilder:
+    """Record batches of rows of one layout; what is the same for all batches is found out once.
 
-
-class _BatchBuilder:
-    """Record batches of rows of one layout; what is the same for all partitions is found out once."""
+    Parameters
+    ----------
+    schema : Schema
+        Of the table.
+    layout : RowLayout
+        Of wide rows, or of narrow ones.
+    """
 
     def __init__(self, schema: pa.Schema, layout: RowLayout) -> None:
         self._schema, self._head, self._columns = schema, layout.head, tuple(layout.columns())
         self._with_state = {part.name for part, _, _ in self._columns if part.state_floats}
 
     def batch(self, keys: NDArray[np.uint64], weights: FloatRows, state: FloatRows) -> pa.RecordBatch:
+        """Rows as a Store gives them."""
         columns = {"key": pa.array(keys)}
         for place, name in enumerate(self._head):
             columns[name] = pa.array(np.ascontiguousarray(state[:, place]))

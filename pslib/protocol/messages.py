@@ -44,10 +44,12 @@ __all__ = [
     "ArrayRule",
     "Arrays",
     "Beat",
+    "BeginSave",
     "Clock",
     "Clocks",
     "Done",
     "EndLease",
+    "EndSave",
     "Erase",
     "Failure",
     "Hand",
@@ -75,6 +77,7 @@ __all__ = [
     "Reserve",
     "Result",
     "Save",
+    "SaveFiles",
     "Scale",
     "Setup",
     "Stats",
@@ -240,6 +243,36 @@ class Save(Message):
 
     path: str
     stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSave(Message):
+    """Remember this instant: its image is written while pushes go on. Answered by `Done`, at once.
+
+    ``path`` and ``stem`` as for `Save`. With ``base`` it is an increment of the committed image of that name,
+    or refused (``checkpoint``) where that is not the last one; with ``keep`` the next may be one of this.
+    """
+
+    path: str
+    stem: str
+    base: str = ""
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFiles(Message):
+    """The files of an image that `BeginSave` has begun; answered as `Save`, when they are written."""
+
+    stem: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSave(Message):
+    """What has become of an image: ``committed`` under ``name``, or nobody wants it. Answered by `Done`."""
+
+    stem: str
+    name: str
+    committed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from types import MappingProxyType
 
 from pslib.protocol.messages import (
     Adopt,
+    BeginSave,
     Clock,
     EndLease,
+    EndSave,
     Erase,
     Failure,
     Heartbeat,
@@ -32,6 +34,7 @@ from pslib.protocol.messages import (
     Release,
     Reserve,
     Save,
+    SaveFiles,
     Scale,
     Setup,
     Stats,
@@ -61,6 +64,9 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         Erase: _TRAINING,
         Maintain: _TRAINING,
         Save: _TRAINING,
+        BeginSave: _TRAINING,
+        SaveFiles: _TRAINING,
+        EndSave: _TRAINING,
         Load: _TRAINING,
         OpenJob: _TRAINING,
         NextLease: _TRAINING,

@@ -20,7 +20,9 @@ from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.manner_checks import manner_problem
 from pslib.protocol.messages import (
     Adopt,
+    BeginSave,
     Done,
+    EndSave,
     Erase,
     Failure,
     Image,
@@ -36,6 +38,7 @@ from pslib.protocol.messages import (
     Reserve,
     Result,
     Save,
+    SaveFiles,
     Setup,
     Stats,
 )
@@ -55,7 +58,10 @@ FAILURE_CHARS_MAX = 1000
 TIME_S_MAX = 1e12
 """31,000 years; tables keep times in float32, which ends at 3e38."""
 
-REQUESTS = (Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Save, Load, Release, Adopt, Keep)
+REQUESTS = (
+    *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
+    *(Save, BeginSave, SaveFiles, EndSave),
+)
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
 
@@ -274,7 +280,7 @@ class ServerSession:
             return failures[0]
         if isinstance(job.message, Pull | Push | Erase | Maintain):
             return self._answer_split(job, results)
-        if isinstance(job.message, Setup | Adopt | Keep):
+        if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave):
             return Done()
         if isinstance(job.message, Release):
             return next(result for result in results if isinstance(result, Image))

@@ -13,6 +13,8 @@ from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
+    BeginSave,
+    EndSave,
     Erase,
     Failure,
     Keep,
@@ -23,10 +25,12 @@ from pslib.protocol.messages import (
     Push,
     Release,
     Save,
+    SaveFiles,
     Setup,
 )
 from pslib.protocol.packed import PackedRows
 from pslib.shard import Shard
+from pslib.shard_cut import HELD
 from pslib.shard_serving import ROW_FLOATS, KeyShare, PushPart, Steps, finish
 
 __all__ = [
@@ -37,19 +41,14 @@ __all__ = [
     "Work",
     "jobs_over",
     "run_on_shard",
+    "saves_over",
     "shard_stats",
     "steps_on_shard",
 ]
 
 FileWork = Callable[[Shard, Message], dict[str, Any]]
+"""Loads a shard; and saves it, where its images have no files of their own (`Cuts.opener`)."""
 Work = Callable[[Shard], None]
-
-
-class _Held:
-    """Outcome of a push that waits for the others of its sync step."""
-
-
-HELD = _Held()
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +146,15 @@ def jobs_over(shard: Shard, job: Job, result: Any) -> list[tuple[Job, Any]]:
     over: list[tuple[Job, Any]] = [] if result is HELD else [(job, result)]
     for waiter, outcome in shard.sync.take_over():
         over.append((waiter, _failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
-    return over
+    return over + saves_over(shard)
+
+
+def saves_over(shard: Shard) -> list[tuple[Job, Any]]:
+    """Jobs that waited for the files of an image, and are over."""
+    return [
+        (job, _failure_of(outcome) if isinstance(outcome, Exception) else outcome)
+        for job, outcome in shard.cuts.take_over()
+    ]
 
 
 def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
@@ -161,12 +168,32 @@ def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
         return (yield from shard.push_steps(message, shares))
     if isinstance(message, Erase):
         return (yield from shard.erase_steps(message, shares))
-    if isinstance(message, Save | Load):
+    if isinstance(message, Maintain) and message.decay:
+        while shard.cuts.copying:  # it changes every row: all of them would be copied aside
+            if not shard.cuts.step():
+                shard.cuts.rest()
+            yield
+    return _run_rare(shard, job, files)
+
+
+def _run_save(shard: Shard, job: Job, files: FileWork) -> Any:
+    message, cuts = job.message, shard.cuts
+    if isinstance(message, Save) and cuts.opener is None:
         return files(shard, message)
-    return _run_rare(shard, message)
+    if isinstance(message, BeginSave | Save):
+        cuts.begin(message)
+    if isinstance(message, EndSave):
+        cuts.settle(message)
+    return cuts.wait(job, message) if isinstance(message, Save | SaveFiles) else None
 
 
-def _run_rare(shard: Shard, message: Message) -> Any:
+def _run_rare(shard: Shard, job: Job, files: FileWork) -> Any:
+    message = job.message
+    if isinstance(message, Save | BeginSave | SaveFiles | EndSave):
+        return _run_save(shard, job, files)
+    if isinstance(message, Load):
+        shard.cuts.forget("rows are being loaded")
+        return files(shard, message)
     if isinstance(message, Maintain):
         return shard.maintain(message)
     if isinstance(message, Setup):
