@@ -219,6 +219,12 @@ def _add_launch(commands: _Commands) -> None:
         metavar="S",
         help="what a trainer may take to leave on SIGTERM (default 20)",
     )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        metavar="N",
+        help="how often a process that dies is started again (default 3)",
+    )
     _add_run(parser, "folder for logs and records (default: logs in a temporary one)")
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(

@@ -40,6 +40,7 @@ from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
 from launch.problems import problem_lines, unknown_value
+from launch.restarts import RESTARTS
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.training_settings import Section, TrainingSection, training_problems
 from launch.yaml_text import read_yaml, write_yaml
@@ -159,6 +160,7 @@ class ClusterSection(Section):
         1 << 30
     )
     drain_s: float = Field(default=Timing().drain_s, gt=0, le=86400)
+    restarts: int = Field(default=RESTARTS, ge=0, le=1 << 20)
 
 
 class CheckpointSection(Section):

@@ -12,6 +12,7 @@ from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
+from launch.restarts import RESTARTS
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -35,6 +36,7 @@ def run_script(options: argparse.Namespace) -> int:
         shard_threads=options.shard_threads,
         server_memory_bytes=options.server_memory_bytes,
         timing=Timing(drain_s=options.drain_s),
+        restarts=RESTARTS if options.restarts is None else options.restarts,
     )
     out = None if options.out is None else prepare_out(options.out, options.overwrite)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"

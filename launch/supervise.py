@@ -13,25 +13,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from launch.draining import Draining
 from launch.keys import FROM_INPUT
-from launch.process import Command, Running, Task, describe_exit, start
+from launch.process import Running, Task, describe_exit, start
+from launch.restarts import Restarts
+from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import Verdict, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
-from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
-
-if TYPE_CHECKING:
-    from pslib.transport import Keys
 
 __all__ = ["Launcher", "Outcome", "Plan", "run_cluster"]
 
@@ -52,71 +48,6 @@ LOST_S = 5.0
 
 EXIT_INTERRUPTED = 130
 """The shell's code for Ctrl-C."""
-
-
-class Launcher(Protocol):
-    """A place to run processes."""
-
-    def command(self, task: Task) -> Command:
-        """How to start a task there; see `Command` for what the command must keep to."""
-        ...
-
-    def listen(self, task: Task) -> str:
-        """Address on which the task, a coordinator or server, is to listen; port 0 is any free one."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run.
-
-    Attributes
-    ----------
-    config : ClusterConfig
-    cluster_id : str
-        Known to all processes of this cluster and to no other.
-    trainer_arguments : tuple of str
-        What each trainer runs: ``--job FILE``, or a script and its arguments.
-    logs : Path
-        Folder for one log a process; must exist.
-    echo : bool
-        Whether to show what trainers print.
-    keys : mapping of str to Keys, or None
-        By role, to encrypt with; each process is given its own. The coordinator has a server's.
-    """
-
-    config: ClusterConfig
-    cluster_id: str
-    trainer_arguments: tuple[str, ...]
-    logs: Path
-    echo: bool = False
-    keys: Mapping[str, Keys] | None = field(default=None, repr=False)
-
-    def key_of(self, role: str) -> Keys | None:
-        """The key of a coordinator, server, trainer, or of the launcher itself ("admin")."""
-        return None if self.keys is None else self.keys["server" if role == "coordinator" else role]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes
-    ----------
-    exit_code : int
-        0, or why not: see `pslib.errors`.
-    results : list of dict
-        What trainers reported as their results, in the order in which they did.
-    status : dict
-        The coordinator's last status; empty when there was none.
-    reason : str or None
-        What ended a run that failed, in one line.
-    """
-
-    exit_code: int
-    results: list[dict[str, Any]] = field(default_factory=list)
-    status: dict[str, Any] = field(default_factory=dict)
-    reason: str | None = None
 
 
 def run_cluster(
@@ -193,6 +124,8 @@ class _Run:
         self._signal: int | None = None
         self._draining: Draining | None = None
         self._waits: dict[str, tuple[float, float]] = {}
+        self._restarts = Restarts(plan.config)
+        self._own: dict[tuple[str, int], tuple[str, ...]] = {}
 
     # --- signals ---
 
@@ -239,12 +172,17 @@ class _Run:
         note_cluster(self._plan.logs, address, cluster_id)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
-            self._start("server", number, common)
+            self._start("server", number, (*common, "--rank", str(number)))
         for number in range(self._plan.config.trainers):
-            self._start("trainer", number, (*common, *self._plan.trainer_arguments))
+            own = ("--rank", str(number), *self._plan.trainer_arguments)
+            self._start("trainer", number, (*common, *own))
 
-    def _start(self, role: str, number: int, arguments: tuple[str, ...]) -> None:
+    def _start(self, role: str, number: int, own: tuple[str, ...]) -> None:
+        """Start a process with arguments of its own; again: as one of a higher generation."""
+        self._own[role, number] = own
         task = Task(role, number)
+        generation = self._restarts.generation(task)
+        arguments = ("--generation", str(generation), *own) if generation else own
         if role != "trainer":
             arguments = ("--listen", self._launcher.listen(task), *arguments)
         key = self._plan.key_of(role)
@@ -265,13 +203,29 @@ class _Run:
         while not until():
             self._look()
             exits = {task: running.exit_code for task, running in self._running.items()}
-            self._report_trainers(exits)
+            exits = self._take_ends(exits)
             verdict = self._asked_to_end(exits) if self._signal else judge(exits) or self._late(exits)
             if verdict is not None:
                 self._look()
                 return verdict
             self._clock.sleep_s(LOOK_S)
         return None
+
+    def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
+        """Report who has ended and start again who is to be; those count as running while they wait."""
+        now_s = self._clock.now_s()
+        for task, code in exits.items():
+            if code not in (None, EXIT_DONE) and task not in self._reported:
+                assert code is not None
+                self._reported.add(task)
+                self._report(task, code, exits, self._restarts.ended(now_s, task, code))
+        if self._signal is not None or (self._poller is not None and self._poller.latest.get("error")):
+            self._restarts.give_up()
+        alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
+        for task in self._restarts.due(now_s):
+            del self._running[task]
+            self._start(task.role, task.number, self._own[task.role, task.number])
+        return alive
 
     def _late(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""
@@ -388,16 +342,12 @@ class _Run:
                 self._voices.say_once(event)
             self._observe(status)
 
-    def _report_trainers(self, exits: Mapping[Task, int | None]) -> None:
-        for task, code in exits.items():
-            if task.role == "trainer" and code not in (None, EXIT_DONE) and task not in self._reported:
-                self._reported.add(task)
-                if self._has_told_all(self._running[task]):
-                    continue
-                left = sum(
-                    other is None for other_task, other in exits.items() if other_task.role == "trainer"
-                )
-                # One that misses a peer is soon followed by the others.
-                alone = left and code != UnavailableError.exit_code
-                goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if alone else ""
-                self._say(self._why(self._running[task], goes_on))
+    def _report(self, task: Task, code: int, exits: Mapping[Task, int | None], again: str) -> None:
+        """One line on an end that does not end the run; `_outcome` tells of those that do."""
+        if not again and (task.role != "trainer" or self._has_told_all(self._running[task])):
+            return
+        left = sum(other is None for one, other in exits.items() if one.role == "trainer")
+        # One that misses a peer is soon followed by the others.
+        alone = left and code != UnavailableError.exit_code and task.role == "trainer"
+        goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if alone else ""
+        self._say(self._why(self._running[task], (again and f"; {again}") or goes_on))

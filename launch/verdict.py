@@ -24,11 +24,15 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
 
     A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
     script may go on for a while after it has left the cluster. A trainer may die while others live; when all
-    have ended, at least one of them well, servers and coordinator get time to leave in order.
+    have ended, at least one of them well, servers and coordinator get time to leave in order. Servers that
+    give up after a trainer has failed with an error of its own only follow it: that error is the run's.
     """
     trainers = [code for task, code in exits.items() if task.role == "trainer"]
     others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    own_error = next((code for code in trainers if _is_own(code)), None)
     for task, code in others.items():
+        if code == UnavailableError.exit_code and own_error is not None:
+            return Verdict(own_error)
         if code not in (None, EXIT_DONE):
             return Verdict(_own_code(code), task)
     if not trainers or None in trainers:
@@ -36,6 +40,11 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     if EXIT_DONE not in trainers:
         return Verdict(next(_own_code(code) for code in trainers))
     return Verdict(EXIT_DONE) if None not in others.values() else None
+
+
+def _is_own(code: int | None) -> bool:
+    """Whether a trainer has ended with an error of its own: not killed, not left alone by a peer."""
+    return code is not None and EXIT_DONE < code < 126 and code != UnavailableError.exit_code
 
 
 def _own_code(code: int | None) -> int:

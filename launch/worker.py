@@ -22,6 +22,9 @@ from pslib.preemption import preemption
 
 __all__ = ["main"]
 
+ANY_RANK = 0xFFFFFFFF
+"""`pslib.membership.ANY_RANK`, which would import NumPy before its threads are set."""
+
 _THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -92,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
             role.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
         if name != "coordinator":
             role.add_argument("--coordinator", required=True, help="tcp://address:port")
+            role.add_argument("--rank", type=int, default=ANY_RANK, help="the place to take (default: any)")
+            role.add_argument("--generation", type=int, default=0, help="how often it was started there")
         else:
             role.add_argument("--config", required=True, help="ClusterConfig as JSON")
         if name == "trainer":
@@ -171,6 +176,7 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 
 def _server(options: argparse.Namespace) -> int:
+    from pslib.member import Place
     from pslib.server import run_server
 
     return run_server(
@@ -179,16 +185,19 @@ def _server(options: argparse.Namespace) -> int:
         options.listen,
         insecure_network=options.insecure_network,
         keys=options.keys,
+        place=Place(options.rank, options.generation),
     )
 
 
 def _trainer(options: argparse.Namespace) -> int:
     os.environ["PSLIB_COORDINATOR"] = options.coordinator
     os.environ["PSLIB_CLUSTER_ID"] = options.cluster_id
-    if options.keys is not None:
-        from pslib.cluster import use_keys
+    from pslib.cluster import use_keys, use_place
+    from pslib.member import Place
 
+    if options.keys is not None:
         use_keys(options.keys)
+    use_place(Place(options.rank, options.generation))
     if options.job is not None:
         from launch.train_job import train_job
 

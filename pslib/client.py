@@ -14,7 +14,7 @@ from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.endpoint import Endpoint
 from pslib.errors import ConfigurationError
-from pslib.member import Joined, MemberHandle, join
+from pslib.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.partition_map import PartitionMap
 from pslib.pending_calls import PendingPull, PendingPush, Pulled
 from pslib.protocol.calls import PLAINLY, Manner
@@ -53,6 +53,8 @@ class Client:
         Time.
     timing : Timing or None
         Retries and patience; None takes the cluster's.
+    place : Place
+        Rank and generation, for one that takes another's place.
 
     Examples
     --------
@@ -68,11 +70,12 @@ class Client:
         cluster_id: str,
         clock: Clock,
         timing: Timing | None = None,
+        place: Place = ANYWHERE,
     ) -> None:
         codec = Codec(cluster_id)
         link, first_request_id = transport.connect(), secrets.randbits(63)
         self.endpoint = Endpoint(link, codec, timing or Timing(), clock, first_request_id)
-        self.member = MemberHandle(self.endpoint, coordinator, "trainer", "")
+        self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", place)
         self._specs: tuple[TableSpec, ...] = ()
         self._stream, self._next_number = 0, 0
         try:
@@ -356,11 +359,8 @@ class Client:
     def stats(self) -> dict[str, Any]:
         """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others.
 
-        Returns
-        -------
-        dict
-            ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that
-            it holds, index, filters and free places included, for each of its rows (0 without rows).
+        ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that it
+        holds, index, filters and free places included, for each of its rows (0 without rows).
         """
         merged = merge_results([dict(a.values) for a in self._ask_all(Stats()) if isinstance(a, Result)])
         for table in merged.get("tables", {}).values():

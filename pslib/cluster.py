@@ -17,6 +17,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.coordinator import Coordinator
 from pslib.endpoint import Endpoint, Pending
 from pslib.errors import ConfigurationError, UnavailableError
+from pslib.member import ANYWHERE, Place
 from pslib.preemption import preemption
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Codec
@@ -34,12 +35,26 @@ KEYS_VARIABLE = "PSLIB_KEYS"
 
 
 _given: Keys | None = None
+_place = ANYWHERE
 
 
 def use_keys(keys: Keys | None) -> None:
     """What `connect` and `watch` take when they are told nothing else: a worker's, from its launcher."""
     global _given  # noqa: PLW0603  (a secret that is in no argument, file or variable must be somewhere)
     _given = keys
+
+
+def use_place(place: Place) -> None:
+    """What the next `connect` takes: a worker's, from its launcher."""
+    global _place  # noqa: PLW0603  (an environment would be inherited, and a child take its parent's place)
+    _place = place
+
+
+def _take_place() -> Place:
+    """The launcher's place for this process, once: a second connection is another member."""
+    place = _place
+    use_place(ANYWHERE)
+    return place
 
 
 def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
@@ -277,7 +292,9 @@ def connect(
 def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Cluster:
     transport = ZmqTransport(keys=keys)
     try:
-        cluster = Cluster(Client(transport, coordinator, cluster_id, SystemClock()), None)
+        cluster = Cluster(
+            Client(transport, coordinator, cluster_id, SystemClock(), place=_take_place()), None
+        )
         preemption.drain_s = cluster.client.joined.config.timing.drain_s
     except BaseException:
         transport.close()

@@ -14,12 +14,13 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig
 from pslib.endpoint import Endpoint
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
+from pslib.membership import ANY_RANK
 from pslib.open_files import allow_peers
 from pslib.partition_map import PartitionMap
 from pslib.preemption import preemption
 from pslib.protocol.messages import Beat, Heartbeat, Leave, Message, Register, Registered
 
-__all__ = ["Joined", "MemberHandle", "join"]
+__all__ = ["ANYWHERE", "Joined", "MemberHandle", "Place", "join"]
 
 log = logging.getLogger("pslib")
 ASK_AGAIN_S = 0.02
@@ -35,6 +36,17 @@ HEARTBEATS_A_PAUSE = 100
 SLOWER_MAX = 2.0
 """More members than that beat more rarely, so that the coordinator hears 100 a second; half as often at
 most, since three must fit the silence after which a member counts as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank a process wants, and how often one was started there; `Register` says what that means."""
+
+    rank: int = ANY_RANK
+    generation: int = 0
+
+
+ANYWHERE = Place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +77,18 @@ class MemberHandle:
         What this process is.
     address : str
         Where it listens; empty for trainers.
+    place : Place
+        The one to take.
     """
 
-    def __init__(self, endpoint: Endpoint, coordinator: str, role: str, address: str) -> None:
+    def __init__(
+        self, endpoint: Endpoint, coordinator: str, role: str, address: str, place: Place = ANYWHERE
+    ) -> None:
         self.endpoint, self.coordinator, self.role, self.address = endpoint, coordinator, role, address
         self.incarnation = secrets.randbits(62)
+        self.place = place
         self.rank = -1
+        self.term = 0
         self.map_version = 0
         self.streams_done_below = 0
         self.order = "go"
@@ -130,7 +148,8 @@ class MemberHandle:
         self._next_s = now_s + self._pause_s
         waits = [list(one) for one in self.endpoint.waits(WAITS_S)] if self.role == "trainer" else []
         progress = self.progress() | {"waits": waits}
-        message = Heartbeat(self.role, self.rank, self.incarnation, self.map_version, progress)
+        about = (self.role, self.rank, self.incarnation, self.map_version)
+        message = Heartbeat(*about, progress, self.term)
         self._waiting = True
         pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)
         pending.on_done(lambda: self._answered(pending.wait))
@@ -141,8 +160,11 @@ class MemberHandle:
             beat = wait(0)
         except PslibError:
             return
-        if not isinstance(beat, Beat):
+        if (
+            not isinstance(beat, Beat) or beat.term < self.term
+        ):  # an earlier coordinator does not know it is over
             return
+        self.term = beat.term
         self._heard_s = self.endpoint.clock.now_s()
         self.streams_done_below = beat.streams_done_below
         new_map = _map_of(beat, self._bits)
@@ -173,7 +195,9 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
     ConfigurationError
         When the cluster has no place for this process, or the system allows too few open files for it.
     """
-    message = Register(member.role, member.address, member.incarnation, os.getpid(), socket.gethostname())
+    place = member.place
+    own = (member.incarnation, os.getpid(), socket.gethostname())
+    message = Register(member.role, member.address, *own, place.rank, place.generation)
     started_s = clock.now_s()
     reported_s, pause_s = started_s, ASK_AGAIN_S
     while True:

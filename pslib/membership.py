@@ -1,4 +1,4 @@
-"""Who is in the cluster, who is silent, and the first map: a pure machine that the coordinator drives."""
+"""Who is in the cluster, who is silent, and where units live: a pure machine that the coordinator drives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 from pslib.config import ClusterConfig
 from pslib.partition_map import PartitionMap
 
-__all__ = ["Member", "Membership"]
+__all__ = ["ANY_RANK", "Member", "Membership"]
+
+ANY_RANK = 0xFFFFFFFF
+"""What a process asks for that takes any free place."""
 
 
 @dataclass(slots=True)
@@ -21,59 +24,137 @@ class Member:
     address: str
     where: str
     heard_s: float
+    generation: int = 0
     map_version: int = 0
     state: str = "live"
-    """live, left (flushed and gone) or lost (silent too long)."""
+    """live, left (flushed and gone) or lost (silent too long, or another has its place)."""
     preempted: bool = False
     """Whether it left because it was asked to, with work to do."""
     progress: dict[str, Any] = field(default_factory=dict)
+    lost_s: float = 0.0
 
 
 class Membership:
     """Servers and trainers of one cluster.
 
     The map is made when all servers are there; trainers start when every server has that map and all trainers
-    are there, or when the start time is over and at least one is.
+    are there, or when the start time is over and at least one is. A place (role and rank) can be taken by a
+    process of a higher generation: whoever had it is lost from then on.
+
+    Attributes
+    ----------
+    map : PartitionMap or None
+        Once all servers are there.
+    former : list of Member
+        Those whose place another has taken; what they have counted still counts.
+    changes : int
+        Rises whenever somebody joins, or when trainers may start: what a journal must hold.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
-        self.servers: list[Member] = []
-        self.trainers: list[Member] = []
         self.map: PartitionMap | None = None
+        self.former: list[Member] = []
+        self.changes = 0
+        self._places: dict[str, dict[int, Member]] = {"server": {}, "trainer": {}}
         self._first_trainer_s: float | None = None
         self._started = False
 
-    def register(self, now_s: float, role: str, incarnation: int, address: str, where: str) -> Member | str:
+    @property
+    def servers(self) -> list[Member]:
+        """Whoever has a server's place, by rank."""
+        return self._of("server")
+
+    @property
+    def trainers(self) -> list[Member]:
+        """Whoever has a trainer's place, by rank."""
+        return self._of("trainer")
+
+    def _of(self, role: str) -> list[Member]:
+        places = self._places[role]
+        return [places[rank] for rank in sorted(places)]
+
+    def ever(self, role: str) -> list[Member]:
+        """All that have ever had a place."""
+        return [*(member for member in self.former if member.role == role), *self._of(role)]
+
+    # --- joining ------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        now_s: float,
+        role: str,
+        incarnation: int,
+        address: str,
+        where: str,
+        rank: int = ANY_RANK,
+        generation: int = 0,
+    ) -> Member | str:
         """The member for this process (the same one when it asks again), or why it can't join."""
-        members = self.servers if role == "server" else self.trainers
-        for member in members:
+        places = self._places[role]
+        for member in places.values():
             if member.incarnation == incarnation:
                 member.heard_s = now_s
                 return member
-        if self.trainers_over():
-            return "the cluster's trainers have all left; start a new one"
-        member = Member(role, len(members), incarnation, address, where, now_s)
-        members.append(member)
-        if role == "server" and self.map is not None:  # it owns nothing until somebody scales the cluster
-            self.map = self.map.with_server(address)
-        elif role == "server" and len(self.servers) == self.config.servers:
-            addresses = tuple(server.address for server in self.servers)
-            self.map = PartitionMap.even(self.config.partition_bits, self.config.dense_blocks, addresses)
-        if role == "trainer" and self._first_trainer_s is None:
+        if refused := self._refusal(role, address, rank, generation, places.get(rank)):
+            return refused
+        if rank == ANY_RANK:
+            rank = next(free for free in range(len(places) + 1) if free not in places)
+        return self._enter(now_s, Member(role, rank, incarnation, address, where, now_s, generation))
+
+    def _enter(self, now_s: float, member: Member) -> Member:
+        """Give a new process its place; whoever had it is lost."""
+        places, role = self._places[member.role], member.role
+        before = places.get(member.rank)
+        places[member.rank] = member
+        self.changes += 1
+        if before:
+            self.former.append(before)
+            if before.state == "live":
+                before.state, before.lost_s = "lost", now_s
+        if role == "server":
+            self.map = self._map_with(member, is_new=before is None)
+        elif self._first_trainer_s is None:
             self._first_trainer_s = now_s
         return member
 
+    def _refusal(self, role: str, address: str, rank: int, generation: int, before: Member | None) -> str:
+        """Why a new process can't have this place; empty when it can."""
+        if before and generation <= before.generation:
+            return (
+                f"{role} {rank} is generation {before.generation} ({before.where}); "
+                f"generation {generation} at {address or 'another process'} is not newer"
+            )
+        if role == "server" and not before:
+            most = self.config.servers if self.map is None else len(self._places[role]) + 1
+            if most <= rank < ANY_RANK:
+                return f"expected a server's rank below {most}, got {rank} from {address}"
+        if not before and self.trainers_over():
+            return "the cluster's trainers have all left; start a new one"
+        return ""
+
+    def _map_with(self, server: Member, is_new: bool) -> PartitionMap | None:
+        """The map with a server that has joined: the first one, or with another address."""
+        if self.map is None:
+            addresses = tuple(one.address for one in self.servers)
+            if len(addresses) < self.config.servers:
+                return None
+            return PartitionMap.even(self.config.partition_bits, self.config.dense_blocks, addresses)
+        if is_new:  # it owns nothing until somebody scales the cluster
+            return self.map.with_server(server.address)
+        return self.map.with_address(server.rank, server.address)
+
     def missing(self, now_s: float, role: str) -> str:
         """For whom a process of this role still has to wait, in words; empty when it can start."""
+        servers = self.servers
         if self.map is None:
-            return f"{self.config.servers - len(self.servers)} of {self.config.servers} servers"
+            return f"{self.config.servers - len(servers)} of {self.config.servers} servers"
         if role == "server" or self._started:
             return ""
-        behind = [server for server in self.servers if server.map_version < self.map.version]
+        behind = [server for server in servers if server.map_version < 1]
         if behind:
             return f"server {behind[0].rank} at {behind[0].address} to take its partitions"
-        absent = self.config.trainers - len(self.trainers)
+        absent = self.config.trainers - len(self._places["trainer"])
         late = (
             self._first_trainer_s is not None
             and now_s - self._first_trainer_s > self.config.timing.start_s / 2
@@ -81,7 +162,10 @@ class Membership:
         if absent > 0 and not late:
             return f"{absent} of {self.config.trainers} trainers"
         self._started = True
+        self.changes += 1
         return ""
+
+    # --- signs of life ------------------------------------------------------------------------------------
 
     def heard(self, now_s: float, role: str, rank: int, incarnation: int, map_version: int) -> Member | None:
         """Note a sign of life; None for a process that is not (or no longer) a live member."""
@@ -92,12 +176,14 @@ class Membership:
         member.map_version = max(member.map_version, map_version)
         return member
 
+    def at(self, role: str, rank: int) -> Member | None:
+        """Whoever has this place now."""
+        return self._places[role].get(rank)
+
     def find(self, role: str, rank: int, incarnation: int) -> Member | None:
         """The member of this role, rank and incarnation."""
-        members = self.servers if role == "server" else self.trainers
-        if rank < len(members) and members[rank].incarnation == incarnation:
-            return members[rank]
-        return None
+        member = self._places["server" if role == "server" else "trainer"].get(rank)
+        return member if member is not None and member.incarnation == incarnation else None
 
     def silent(self, now_s: float) -> list[Member]:
         """Live members that have been silent too long; they are lost from now on."""
@@ -108,18 +194,31 @@ class Membership:
             if member.state == "live" and now_s - member.heard_s > limit_s
         ]
         for member in lost:
-            member.state = "lost"
+            member.state, member.lost_s = "lost", now_s
         return lost
+
+    def awaited(self, now_s: float, role: str) -> list[Member]:
+        """Lost ones for whose successors there is still time."""
+        if not self.may_come_back(role):
+            return []
+        limit_s = self.config.timing.restart_s
+        return [one for one in self._of(role) if one.state == "lost" and now_s - one.lost_s <= limit_s]
+
+    def may_come_back(self, role: str) -> bool:
+        """Whether somebody may start it again, so that it makes sense to wait."""
+        if role == "server":
+            return self.config.durability != "memory"
+        return self.config.restarts > 0
 
     def live(self, role: str) -> list[Member]:
         """Live members of a role."""
-        members = self.servers if role == "server" else self.trainers
-        return [member for member in members if member.state == "live"]
+        return [member for member in self._of(role) if member.state == "live"]
 
     def trainers_over(self) -> bool:
-        """Whether trainers were here, no other is awaited, and all of them have gone."""
-        complete = self._started or len(self.trainers) >= self.config.trainers
-        return bool(self.trainers) and complete and not self.live("trainer")
+        """Whether trainers were here, no other is awaited for the start, and all of them have gone."""
+        trainers = self._places["trainer"]
+        complete = self._started or len(trainers) >= self.config.trainers
+        return bool(trainers) and complete and not self.live("trainer")
 
     def servers_over(self) -> bool:
         """Whether no server is live."""

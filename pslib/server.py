@@ -16,7 +16,7 @@ from pslib.endpoint import Endpoint
 from pslib.errors import CheckpointError, PreemptedError
 from pslib.hand_over import HandOver
 from pslib.image_turns import ImageThread, ImageTurns
-from pslib.member import MemberHandle, join
+from pslib.member import ANYWHERE, MemberHandle, Place, join
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import CreditPool
@@ -200,6 +200,8 @@ class Server:
         Address; port 0 means any free one.
     clock : Clock
         Time.
+    place : Place
+        Rank to take, and generation.
 
     Raises
     ------
@@ -210,13 +212,19 @@ class Server:
     """
 
     def __init__(
-        self, transport: Transport, coordinator: str, cluster_id: str, listen: str, clock: Clock
+        self,
+        transport: Transport,
+        coordinator: str,
+        cluster_id: str,
+        listen: str,
+        clock: Clock,
+        place: Place = ANYWHERE,
     ) -> None:
         timing = Timing()  # until the coordinator says which
         self._link: ServerLink = transport.listen(listen)
         codec = Codec(cluster_id)
         self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
-        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address)
+        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)
         self._lock = threading.Lock()
         """For the link and the session: the receiving thread asks, shard threads answer."""
         self._streams_done_below = 0
@@ -387,11 +395,16 @@ class Server:
 
 
 def run_server(
-    coordinator: str, cluster_id: str, listen: str, insecure_network: bool = False, keys: Keys | None = None
+    coordinator: str,
+    cluster_id: str,
+    listen: str,
+    insecure_network: bool = False,
+    keys: Keys | None = None,
+    place: Place = ANYWHERE,
 ) -> int:
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed)."""
     transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
     try:
-        return Server(transport, coordinator, cluster_id, listen, SystemClock()).run()
+        return Server(transport, coordinator, cluster_id, listen, SystemClock(), place).run()
     finally:
         transport.close()

@@ -73,10 +73,10 @@ class Command:
         assert condition(), f"ended with {self.process.returncode} before {what}:\n{self.output}"
 
     def pid_of(self, worker: str) -> int:
-        """Process id of ``server 0``, ``trainer 1`` or ``coordinator``, as its log says."""
+        """Process id of ``server 0``, ``trainer 1`` or ``coordinator``, as its log says last."""
         log = self.out / "logs" / f"{worker.replace(' ', '-')}.log"
         wait_until(lambda: log.exists() and "pslib-started" in log.read_text(), 30, f"{worker} to start")
-        return int(log.read_text().partition("pslib-started ")[2].split()[0])
+        return int(log.read_text().rpartition("pslib-started ")[2].split()[0])
 
     def kill(self, worker: str, number: int = signal.SIGKILL) -> float:
         """Send a signal to one worker; the time at which it was sent."""

@@ -43,11 +43,12 @@ def launch_counting(
     servers: int = 2,
     trainers: int = 2,
     more: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Command:
     """The counting script in a cluster, once every trainer is in its first batch."""
     command = start(
         "launch", "--servers", str(servers), "--trainers", str(trainers), "--out", tmp_path / "out",
-        SCRIPT, examples, tmp_path / "checkpoint", *more,
+        *options, SCRIPT, examples, tmp_path / "checkpoint", *more,
     )  # fmt: skip
     wait_until(
         lambda: len(command.lines("first batch")) == trainers or command.process.poll() is not None,

@@ -56,6 +56,12 @@ def test_a_coordinator_that_could_not_listen_ends_the_run_with_its_own_code():
     assert judge({COORDINATOR: 64}) == Verdict(64, COORDINATOR)
 
 
+def test_servers_that_give_up_after_a_trainers_own_error_only_follow_it():
+    assert judge(exits(servers=(None, 69), trainers=(64, None))) == Verdict(64)
+    assert judge(exits(servers=(None, 69), trainers=(-9, None))) == Verdict(69, SERVERS[1])
+    assert judge(exits(servers=(None, -9), trainers=(64, None))) == Verdict(69, SERVERS[1])
+
+
 def test_a_dead_trainer_does_not_end_the_run_while_another_lives():
     assert judge(exits(trainers=(-9, None))) is None
 
@@ -120,7 +126,7 @@ def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
 
 def test_trainers_get_the_coordinators_address_and_their_own_arguments(tmp_path):
     outcome, _ = run_standins(tmp_path, {"trainer": "arguments;over"})
-    expected = "--cluster-id test --coordinator tcp://127.0.0.1:1 script.py --its own"
+    expected = "--cluster-id test --coordinator tcp://127.0.0.1:1 --rank 0 script.py --its own"
     assert expected in (tmp_path / "logs" / "trainer-0.log").read_text()
     assert outcome.exit_code == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pslib.config import ClusterConfig, Timing
@@ -138,3 +140,65 @@ def test_servers_are_over_when_none_is_live() -> None:
     assert not members.servers_over()
     members.silent(100.0)
     assert members.servers_over()
+
+
+# --- places and generations ---
+
+
+def _successor(
+    members: Membership, role: str, rank: int, generation: int, now_s: float = 0.0
+) -> Member | str:
+    number = 1000 + 10 * rank + generation
+    address = f"tcp://{role}:{number}"
+    return members.register(now_s, role, number, address, f"pid {number} on host", rank, generation)
+
+
+def test_who_asks_for_a_place_gets_it_and_others_get_the_first_free_one() -> None:
+    members = Membership(CONFIG)
+    assert _successor(members, "trainer", 1, 0) is members.at("trainer", 1)
+    assert [_join(members, "trainer", number).rank for number in (3, 4)] == [0, 2]
+
+
+def test_a_higher_generation_takes_the_place_at_once_and_the_older_one_is_lost() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    before, map_before = members.servers[1], members.map
+    after = _successor(members, "server", 1, 1, now_s=2.0)
+    assert isinstance(after, Member)
+    assert (before.state, before.lost_s, after.state) == ("lost", 2.0, "live")
+    assert members.heard(2.1, "server", 1, before.incarnation, 1) is None
+    assert members.servers == [members.servers[0], after]
+    assert members.ever("server") == [before, *members.servers]
+    assert members.map is not None
+    assert map_before is not None
+    assert members.map.version == map_before.version + 1
+    assert members.map.addresses == ("tcp://server:1", after.address)
+    assert members.map.owners is map_before.owners
+
+
+def test_no_newer_generation_has_no_place() -> None:
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    assert isinstance(_successor(members, "server", 0, 3), Member)
+    for generation in (0, 2):
+        refused = _successor(members, "server", 0, generation)
+        assert isinstance(refused, str)
+        assert refused.startswith("server 0 is generation 3 (pid 1003 on host); generation")
+    assert isinstance(_successor(members, "server", 3, 0), str)
+
+
+def test_a_successor_is_awaited_only_where_somebody_may_start_one() -> None:
+    for changes, role, awaited in (
+        ({}, "trainer", False),
+        ({"restarts": 1}, "trainer", True),
+        ({"restarts": 1}, "server", False),
+        ({"durability": "log"}, "server", True),
+    ):
+        members = Membership(replace(CONFIG, **changes))
+        _servers_ready(members)
+        for number in (3, 4):
+            _join(members, "trainer", number)
+        members.silent(10.0)
+        restart_s = CONFIG.timing.restart_s
+        assert bool(members.awaited(10.0 + restart_s, role)) == awaited, (changes, role)
+        assert members.awaited(10.1 + restart_s, role) == []

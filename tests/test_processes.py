@@ -251,8 +251,29 @@ def test_every_example_counts_once_whenever_trainers_are_killed(
     assert_the_others_go_on(command, trainers - 1, tmp_path / "checkpoint", examples)
 
 
+def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_example_counts_once(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    """Both at once, too: for a while there is nobody at all."""
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02"])
+    for victims in (("trainer 0", "trainer 1"), ("trainer 1",)):
+        pids = {victim: command.pid_of(victim) for victim in victims}
+        for victim in victims:
+            command.kill(victim)
+        for victim in victims:
+            wait_until(lambda name=victim, pid=pids[victim]: command.pid_of(name) != pid, 15, command.output)
+        time.sleep(1.0)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert len(command.lines("started again in 0.5 s (1 of 3)")) == 2
+    assert len(command.lines("started again in 1 s (2 of 3)")) == 1
+    assert "Traceback" not in command.output
+
+
 def test_when_all_trainers_are_killed_the_run_says_so(start: Start, examples: Path, tmp_path: Path) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.01"])
+    command = launch_counting(
+        start, examples, tmp_path, more=["--pause-s", "0.01"], options=["--restarts", "0"]
+    )
     for number in range(2):
         command.kill(f"trainer {number}")
     assert command.finish(15) == 69

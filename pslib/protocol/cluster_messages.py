@@ -34,7 +34,8 @@ __all__ = [
 class Register(Message):
     """Join the cluster as ``role``; asked again until `Registered.ready`.
 
-    ``incarnation`` is a number that no other process has.
+    ``incarnation`` is a number that no other process has. ``rank`` is the place to take, 2^32-1 for any free
+    one; of two that want the same the one of the higher ``generation`` has it, and the other is fenced.
     """
 
     role: str
@@ -42,6 +43,8 @@ class Register(Message):
     incarnation: int
     pid: int
     host: str
+    rank: int = 0xFFFFFFFF
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,14 @@ class Registered(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """I am alive; ``progress`` holds cumulative counters."""
+    """I am alive; ``progress`` holds cumulative counters, ``term`` is the highest that was heard."""
 
     role: str
     rank: int
     incarnation: int
     map_version: int
     progress: Plain
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Beat(Message):
     """Answer to a heartbeat: what to do (``go``, ``leave`` or ``fail``), and the map when it has changed.
 
     ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
+    ``term`` counts how often the coordinator has been started: who has heard a higher one ignores this.
     """
 
     order: str
@@ -82,6 +87,7 @@ class Beat(Message):
     addresses: PlainList
     owners: NDArray[np.uint16] = array(np.uint16)
     hand: bool = False
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
     positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
     values["staleness_max"] = values["lead_max"] = 0
     staleness_counts = np.zeros(0, np.int64)
-    for member in session.members.trainers:
+    for member in session.members.ever("trainer"):
         for key in _SUMMED:
             values[key] += member.progress.get(key, 0)
         positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
@@ -90,7 +90,7 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
         counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
         if counts.size:
             staleness_counts = counts + staleness_counts if staleness_counts.size else counts
-    for member in session.members.servers:
+    for member in session.members.ever("server"):
         for key in SERVER_COUNTERS:
             values[key] += member.progress.get(key, 0)
     return values | {

@@ -17,6 +17,7 @@ from pslib.config import ClusterConfig
 from pslib.membership import Member, Membership
 from pslib.protocol.cluster_status import details_of, status_of
 from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.losses import Losses
 from pslib.protocol.messages import (
     Beat,
     Clock,
@@ -64,8 +65,10 @@ class CoordinatorSession:
         self.error = ""
         self.events: list[str] = []
         self.stopping = False
+        self.losses = Losses(self.members, self.desk, self.events.append, self.fail)
         self.moves = MoveSession(self.members, self.events.append)
         self._started_s: float | None = None
+        self._now_s = 0.0
         self._handlers = {
             Register: self._register,
             Heartbeat: self._heartbeat,
@@ -85,6 +88,7 @@ class CoordinatorSession:
         """Answer one request; unknown kinds get a `Failure`, and so does what ``role`` may not ask."""
         if forbidden := refusal(role, message):
             return forbidden
+        self._now_s = now_s
         if self._started_s is None:
             self._started_s = now_s
         handler: Any = self._handlers.get(type(message))
@@ -99,26 +103,10 @@ class CoordinatorSession:
         return answer
 
     def tick(self, now_s: float) -> None:
-        """Notice who is silent: a trainer's leases go to others, a lost server ends the run."""
-        for member in self.members.silent(now_s):
-            if member.role == "server":
-                self.fail(self._server_lost(member))
-            else:
-                freed = self.desk.free_leases(member, "is lost")
-                self.events.append(
-                    f"trainer {member.rank} ({member.where}) is lost; its leases go to the others ({freed})"
-                )
-        if self._work_is_lost():
-            self.fail("all trainers are lost before the work was done")
+        """Notice who is silent and who has not come back: what that means is for `Losses` to say."""
+        self._now_s = now_s
+        self.losses.tick(now_s)
         self.moves.tick(now_s, busy=self.desk.at_files or self.stopping or bool(self.error))
-
-    def _work_is_lost(self) -> bool:
-        """Whether nobody is left for work that is not done; only a trainer that leaves knows that all is."""
-        if not self.members.trainers_over():
-            return False
-        nobody_left = all(member.state == "lost" for member in self.members.trainers)
-        asked_to = any(member.preempted for member in self.members.trainers)
-        return nobody_left or not (self.desk.all_done or asked_to)
 
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
@@ -130,7 +118,7 @@ class CoordinatorSession:
     def over(self) -> bool:
         """Whether all work is done (or has failed) and everybody has left or is lost."""
         gone = not self.members.live("trainer") and self.members.servers_over()
-        return gone and (bool(self.error) or self.stopping or self.members.trainers_over())
+        return gone and (bool(self.error) or self.stopping or self.losses.trainers_over(self._now_s))
 
     # --- membership ---------------------------------------------------------------------------------------
 
@@ -140,9 +128,13 @@ class CoordinatorSession:
         if self.error:  # whoever waits for others to join need not wait any longer
             return Failure("unavailable", self.error)
         where = f"pid {message.pid} on {message.host}"
-        member = self.members.register(now_s, message.role, message.incarnation, message.address, where)
+        before = self.members.at(message.role, message.rank)
+        about = (message.incarnation, message.address, where, message.rank, message.generation)
+        member = self.members.register(now_s, message.role, *about)
         if isinstance(member, str):
             return Failure("configuration", member)
+        if before is not None and member is not before:
+            self.losses.replaced(before, member)
         missing = self.members.missing(now_s, message.role)
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         config = self.config.to_dict()
@@ -159,9 +151,7 @@ class CoordinatorSession:
             now_s, message.role, message.rank, message.incarnation, message.map_version
         )
         if member is None:
-            return self._beat(
-                message, "fail", "the coordinator counts this process as lost: it was silent too long"
-            )
+            return self._beat(message, "fail", self._why_fenced(message))
         if member.state == "live":
             self._take_progress(member, message.progress)
         if self.error:
@@ -171,7 +161,16 @@ class CoordinatorSession:
         return self._beat(message, "go", "")
 
     def _server_may_leave(self, now_s: float, rank: int) -> bool:
-        return self.members.trainers_over() or self.moves.may_leave(now_s, rank)
+        return self.losses.trainers_over(now_s) or self.moves.may_leave(now_s, rank)
+
+    def _why_fenced(self, message: Heartbeat) -> str:
+        now = self.members.at(message.role, message.rank)
+        if now is None or now.incarnation == message.incarnation:
+            return "the coordinator counts this process as lost: it was silent too long"
+        return (
+            f"the coordinator counts this process as lost: {message.role} {message.rank} is {now.where} now "
+            f"(generation {now.generation})"
+        )
 
     def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
         version, addresses, owners = self._map(message.map_version)
@@ -188,8 +187,9 @@ class CoordinatorSession:
             self._take_progress(member, message.progress)
             member.state = "left"
             member.preempted = message.preempted
-            self.desk.free_leases(member, "has left before the job was done")
-            if member.role == "server":
+            if member.role == "trainer":
+                self.desk.free_leases(member, "has left before the job was done")
+            else:
                 self._server_left(member)
         return Done()
 
@@ -199,29 +199,13 @@ class CoordinatorSession:
         if current is not None and not current.units_of(member.rank).size:
             self.members.map = current.with_address(member.rank, "")
         elif member.preempted and self.members.live("trainer"):
-            self.fail(self._server_gone(member, "was asked to leave (SIGTERM)"))
+            self.losses.server_gone(member, "was asked to leave (SIGTERM)")
 
     def _stop(self, now_s: float, message: Stop) -> Message:
         if message.failed:
             self.fail(message.reason)
         self.stopping = True
         return Done()
-
-    def _server_lost(self, member: Member) -> str:
-        silence_s = self.config.timing.silence_s
-        return self._server_gone(member, f"has been silent for {silence_s:g} s and counts as lost")
-
-    def _server_gone(self, member: Member, how: str) -> str:
-        rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
-        kept = (
-            f"the checkpoint {self.desk.saved} is the last state"
-            if self.desk.saved
-            else "there is no checkpoint"
-        )
-        return (
-            f"server {member.rank} at {member.address} ({member.where}) {how}, with about {rows} rows and "
-            f"{updates} updates; {kept}"
-        )
 
     # --- jobs and status ----------------------------------------------------------------------------------
 

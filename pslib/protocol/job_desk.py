@@ -74,8 +74,8 @@ class JobDesk:
         job = self._job_of(message)
         if isinstance(job, Failure):
             return job
-        member = self._members.trainers[message.rank]
-        if member.state != "live":
+        member = self._members.find("trainer", message.rank, message.incarnation)
+        if member is None or member.state != "live":
             return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
         member.heard_s = now_s
         if job.book.done:
@@ -154,12 +154,19 @@ class JobDesk:
         """Whether no job is open."""
         return all(job.book.done for job in self.jobs)
 
-    def free_leases(self, member: Member, why: str, below: int | None = None) -> int:
-        """Others may have a trainer's leases (of jobs ``below``); how many. If nobody may, the run ends."""
+    def needs(self, rank: int) -> bool:
+        """Whether a job can't be done without a trainer at this place."""
+        return any(job.needs(rank) for job in self.jobs)
+
+    def free_leases(self, member: Member, why: str, below: int | None = None, fatal: bool = True) -> int:
+        """Others may have a trainer's leases (of jobs ``below``); how many.
+
+        If nobody else may have them, the run ends, unless a successor is awaited (not ``fatal``).
+        """
         freed = 0
         for job in self.jobs[:below]:
             freed += len(job.book.trainer_lost((member.rank, member.incarnation)))
-            if job.needs(member.rank):
+            if fatal and job.needs(member.rank):
                 kept = f"checkpoint {self.saved}" if self.saved else "beginning: there is no checkpoint"
                 self._fail(
                     f"trainer {member.rank} ({member.where}) {why}, and with consistency sync every step "
@@ -169,8 +176,7 @@ class JobDesk:
 
     def _give_up_earlier(self, message: OpenJob) -> None:
         """A trainer that is here is through with earlier calls, well or not: others may have its leases."""
-        if message.rank < len(self._members.trainers):
-            member = self._members.trainers[message.rank]
+        if member := self._members.at("trainer", message.rank):
             self.free_leases(member, "has gone on without its part of a sync job", below=message.job)
 
     def _job_of(self, message: NextLease | EndLease | Clock) -> CollectiveJob | Failure:

@@ -1,0 +1,85 @@
+"""Which processes of a cluster are started again when they end, and when: a pure machine of the launcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from launch.process import Task
+from pslib.config import ClusterConfig
+from pslib.errors import PslibError, UnavailableError
+
+__all__ = ["PAUSE_MAX_S", "PAUSE_S", "RESTARTS", "Restarts", "is_mishap"]
+
+RESTARTS = 3
+"""How often a process is started again when nothing else is asked for: who dies four times will die again."""
+
+PAUSE_S = 0.5
+"""Before a process is started again for the first time; each further time twice as long."""
+
+PAUSE_MAX_S = 30.0
+"""A machine that is short of memory gets a while to recover, and nobody waits for minutes."""
+
+SIGNAL_CODES = 126
+"""A shell's exit codes from here on say that a signal, or a lost connection, has ended the command."""
+
+INTERRUPTED = 130
+
+
+def is_mishap(code: int) -> bool:
+    """Whether a process that ended so may do better next time.
+
+    Killed by a signal, lost on the way (ssh), a peer that was missing, a fault of ours: yes. A script's own
+    error, a wrong configuration or an order to leave would be the same again.
+    """
+    if code in (UnavailableError.exit_code, PslibError.exit_code):
+        return True
+    return code < 0 or (code >= SIGNAL_CODES and code != INTERRUPTED)
+
+
+@dataclass(slots=True)
+class Restarts:
+    """Counts starts, and keeps the pause before the next one.
+
+    Attributes
+    ----------
+    config : ClusterConfig
+        ``restarts`` is the limit for each process; ``durability`` says whether a server has anything to come
+        back with.
+    """
+
+    config: ClusterConfig
+    _started: dict[tuple[str, int], int] = field(default_factory=dict)
+    _due_s: dict[Task, float] = field(default_factory=dict)
+
+    def generation(self, task: Task) -> int:
+        """How often a process has been started at this place before."""
+        return self._started.get((task.role, task.number), 0)
+
+    def ended(self, now_s: float, task: Task, code: int) -> str:
+        """Take note of an end; what happens then, in words: empty when it is not started again."""
+        tried = self.generation(task)
+        if tried >= self.config.restarts or not self._has_state(task) or not is_mishap(code):
+            return ""
+        pause_s = min(PAUSE_S * 2**tried, PAUSE_MAX_S)
+        self._due_s[task] = now_s + pause_s
+        return f"started again in {pause_s:g} s ({tried + 1} of {self.config.restarts})"
+
+    def waiting(self) -> list[Task]:
+        """Processes that have ended and will be started again."""
+        return list(self._due_s)
+
+    def due(self, now_s: float) -> list[Task]:
+        """Those whose time has come; they are started now."""
+        due = [task for task, due_s in self._due_s.items() if now_s >= due_s]
+        for task in due:
+            del self._due_s[task]
+            self._started[task.role, task.number] = self.generation(task) + 1
+        return due
+
+    def give_up(self) -> None:
+        """Start nothing again: the run has failed."""
+        self._due_s.clear()
+
+    def _has_state(self, task: Task) -> bool:
+        """Whether what it needs is still there; a trainer needs nothing, its leases are the coordinator's."""
+        return task.role == "trainer"

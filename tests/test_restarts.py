@@ -1,0 +1,195 @@
+"""What is started again, and when; and what the coordinator makes of losses and of those who come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launch.process import Task
+from launch.restarts import PAUSE_MAX_S, PAUSE_S, Restarts, is_mishap
+from pslib.config import ClusterConfig, Timing
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.messages import Heartbeat, Leave, Message, NextLease, OpenJob, Register
+
+TRAINER, SERVER = Task("trainer", 1), Task("server", 0)
+TIMING = Timing(silence_s=6.0, restart_s=30.0, report_s=5.0)
+CONFIG = ClusterConfig(
+    servers=2, trainers=2, partition_bits=5, dense_blocks=4, restarts=3, durability="log", timing=TIMING
+)
+
+
+# --- the launcher's side ---
+
+
+@pytest.mark.parametrize(
+    ("code", "mishap"),
+    [(-9, True), (137, True), (255, True), (69, True), (70, True), (1, False), (64, False), (75, False),
+     (130, False)],
+)  # fmt: skip
+def test_what_would_be_the_same_again_is_not_tried_again(code: int, mishap: bool) -> None:
+    assert is_mishap(code) == mishap
+
+
+def test_each_start_waits_twice_as_long_as_the_one_before_and_there_is_a_last_one() -> None:
+    restarts, now_s = Restarts(replace(CONFIG, restarts=9)), 0.0
+    pauses = []
+    while restarts.ended(now_s, TRAINER, -9):
+        begin_s = now_s
+        while not restarts.due(now_s):
+            assert restarts.waiting() == [TRAINER]
+            now_s += 0.25
+        pauses.append(now_s - begin_s)
+    assert pauses == [min(PAUSE_S * 2**number, PAUSE_MAX_S) for number in range(9)]
+    assert restarts.generation(TRAINER) == 9
+
+
+def test_nothing_is_started_again_after_the_run_has_failed() -> None:
+    restarts = Restarts(CONFIG)
+    assert restarts.ended(0.0, TRAINER, -9) == "started again in 0.5 s (1 of 3)"
+    restarts.give_up()
+    assert (restarts.waiting(), restarts.due(100.0)) == ([], [])
+
+
+def test_a_server_whose_rows_are_gone_is_not_started_again() -> None:
+    assert Restarts(replace(CONFIG, durability="memory")).ended(0.0, SERVER, -9) == ""
+
+
+# --- the coordinator's side ---
+
+
+class World:
+    """A coordinator session with two servers and two trainers, each the first at its place."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.session = CoordinatorSession(replace(CONFIG, **changes))
+        self.now_s = 0.0
+        self.incarnations: dict[tuple[str, int], int] = {}
+        for role in ("server", "trainer"):
+            for rank in range(2):
+                self.register(role, rank)
+                self.beat(role, rank)
+
+    def ask(self, message: Message) -> Any:
+        return self.session.handle(self.now_s, message)
+
+    def register(self, role: str, rank: int, generation: int = 0) -> Any:
+        incarnation = 100 * generation + rank + 1
+        self.incarnations[role, rank] = incarnation
+        address = f"tcp://{role}:{incarnation}"
+        return self.ask(Register(role, address, incarnation, incarnation, "host", rank, generation))
+
+    def beat(self, role: str, rank: int, incarnation: int | None = None) -> Any:
+        own = self.incarnations[role, rank] if incarnation is None else incarnation
+        return self.ask(Heartbeat(role, rank, own, 1, {}))
+
+    def leave(self, role: str, rank: int) -> Any:
+        return self.ask(Leave(role, rank, self.incarnations[role, rank], {}))
+
+    def lease(self, rank: int) -> Any:
+        return self.ask(NextLease(rank, self.incarnations["trainer", rank], 0, np.empty(0, np.uint64)))
+
+    def open(self, rank: int, by_rank: bool = False) -> Any:
+        return self.ask(OpenJob(rank, 0, "fit", 5, {}, np.zeros(4, np.uint32), by_rank))
+
+    def pass_time(self, seconds: float, *alive: tuple[str, int]) -> None:
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s += 0.5
+            for role, rank in alive:
+                self.beat(role, rank)
+            self.session.tick(self.now_s)
+
+
+SERVERS = (("server", 0), ("server", 1))
+
+
+def test_a_trainers_successor_has_its_place_and_its_leases_under_the_next_epoch() -> None:
+    world = World()
+    world.open(0)
+    first = world.lease(0)
+    answer = world.register("trainer", 0, generation=1)
+    assert (answer.rank, answer.ready) == (0, True)
+    again = world.lease(0)
+    assert (again.index, again.epoch) == (first.index, first.epoch + 1)
+    beat = world.beat("trainer", 0, incarnation=1)
+    assert beat.order == "fail"
+    assert "trainer 0 is pid 101 on host now (generation 1)" in beat.reason
+    assert any("trainer 0 is pid 101 on host now (generation 1), after pid 1 on host" in e for e in
+               world.session.events)  # fmt: skip
+
+
+def test_the_run_goes_on_when_all_trainers_die_and_come_back() -> None:
+    world = World()
+    world.open(0)
+    world.pass_time(10.0, *SERVERS)
+    assert [member.state for member in world.session.members.trainers] == ["lost", "lost"]
+    assert world.session.error == ""
+    assert world.beat("server", 0).order == "go"
+    world.register("trainer", 0, generation=1)
+    world.pass_time(60.0, *SERVERS, ("trainer", 0))
+    assert world.session.error == ""
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_the_run_ends_when_all_trainers_die_and_nobody_comes_back(restarts: int) -> None:
+    world = World(restarts=restarts)
+    world.open(0)
+    world.pass_time(35.0 if restarts else 6.0, *SERVERS)
+    assert world.session.error == ""
+    world.pass_time(3.0, *SERVERS)
+    assert world.session.error == "all trainers are lost before the work was done"
+
+
+def test_servers_do_not_wait_for_a_trainer_that_died_when_all_was_done() -> None:
+    world = World()
+    world.leave("trainer", 0)
+    world.pass_time(7.0, *SERVERS)
+    assert world.beat("server", 0).order == "leave"
+
+
+def test_a_step_of_all_trainers_waits_for_the_successor_of_one() -> None:
+    world = World()
+    world.open(0, by_rank=True)
+    world.pass_time(20.0, *SERVERS, ("trainer", 0))
+    assert world.session.error == ""
+    assert any(event.startswith("waiting 10 s for trainer 1") for event in world.session.events)
+    world.register("trainer", 1, generation=1)
+    world.pass_time(40.0, *SERVERS, ("trainer", 0), ("trainer", 1))
+    assert world.session.error == ""
+    assert world.lease(1).index == 1
+
+
+def test_a_server_with_a_log_is_awaited_and_then_missed_in_one_line() -> None:
+    world = World()
+    trainers = (("trainer", 0), ("trainer", 1))
+    world.pass_time(7.0, ("server", 0), *trainers)
+    assert "waiting up to 30 s for it to come back from its log" in world.session.events[-1]
+    world.pass_time(29.0, ("server", 0), *trainers)
+    assert world.session.error == ""
+    assert [e.partition(" for")[0] for e in world.session.events if e.startswith("waiting")] == [
+        f"waiting {5 * n} s" for n in range(1, 6)
+    ]
+    world.pass_time(2.0, ("server", 0), *trainers)
+    assert world.session.error.startswith("waited 30 s for server 1 (pid 2 on host)")
+
+
+def test_a_servers_successor_stands_in_the_next_map() -> None:
+    world = World()
+    world.pass_time(10.0, ("server", 0), ("trainer", 0), ("trainer", 1))
+    answer = world.register("server", 1, generation=1)
+    assert (answer.ready, answer.map_version) == (True, 2)
+    beat = world.beat("trainer", 0)
+    assert (beat.map_version, list(beat.addresses)) == (2, ["tcp://server:1", "tcp://server:102"])
+    assert world.beat("server", 1, incarnation=2).order == "fail"
+    world.pass_time(60.0, *SERVERS, ("trainer", 0), ("trainer", 1))
+    assert world.session.error == ""
+
+
+def test_without_a_log_a_silent_server_ends_the_run_at_once() -> None:
+    world = World(durability="memory")
+    world.pass_time(7.0, ("server", 0), ("trainer", 0), ("trainer", 1))
+    assert "server 1 at tcp://server:2" in world.session.error
+    assert "counts as lost" in world.session.error
