@@ -123,6 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     _add_doctor(commands)
     _add_verify(commands)
+    _add_forget(commands)
     _add_plan(commands)
     _add_bench(commands)
     add_checkpoint(commands, _command)
@@ -271,6 +272,14 @@ def _add_verify(commands: _Commands) -> None:
     )
     _add_job(parser)
     add_verify(parser)
+
+
+def _add_forget(commands: _Commands) -> None:
+    from launch.forget_options import add_forget
+
+    add_forget(
+        _command(commands, "forget", "forget", "take rows of some keys out of servers and checkpoints")
+    )
 
 
 def _add_plan(commands: _Commands) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "describe",
     "doctor",
     "evaluate",
+    "forget",
     "keys",
     "launch",
     "plan",
@@ -94,6 +95,13 @@ def verify(options: argparse.Namespace) -> int:
     from launch.verify import run_verify
 
     return run_verify(options)
+
+
+def forget(options: argparse.Namespace) -> int:
+    """``pslib forget``."""
+    from launch.forget import run_forget
+
+    return run_forget(options)
 
 
 def plan(options: argparse.Namespace) -> int:

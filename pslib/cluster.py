@@ -342,6 +342,10 @@ class Watcher:
         pending = [self._endpoint.ask(address, Stats(), patience_s=timeout_s) for address in addresses]
         return [_values_of(one) for one in pending]
 
+    def ask(self, address: str, message: Message, timeout_s: float = 10.0) -> Message:
+        """Ask one process; a refusal is an exception."""
+        return self._endpoint.ask(address, message, patience_s=timeout_s).wait()
+
     def stop(self, reason: str, failed: bool = False) -> None:
         """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""
         self._endpoint.ask(self._coordinator, Stop(reason, failed), patience_s=3.0).wait()

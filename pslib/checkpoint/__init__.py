@@ -9,18 +9,22 @@ from pslib.checkpoint.folders import (
     next_place,
     prune,
 )
+from pslib.checkpoint.forgetting import Forgotten, forget_rows, held_rows
 from pslib.checkpoint.image_files import ImageWriter
 from pslib.checkpoint.manifest import MANIFEST_NAME, Manifest, ManifestFile, commit, read_manifest
 
 __all__ = [
     "MANIFEST_NAME",
     "CheckpointInfo",
+    "Forgotten",
     "ImageWriter",
     "LoadOptions",
     "Manifest",
     "ManifestFile",
     "check_keep_last",
     "commit",
+    "forget_rows",
+    "held_rows",
     "list_checkpoints",
     "load_shard",
     "newest",

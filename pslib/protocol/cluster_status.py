@@ -124,6 +124,7 @@ def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "members": [_member(one, now_s) for one in (*members.servers, *members.trainers)],
         "timing": {"silence_s": session.config.timing.silence_s, "report_s": session.config.timing.report_s},
         "durability": session.config.durability,
+        "partition_bits": session.config.partition_bits,
         "work": {
             "what": running.what if running else None,
             "held": [[rank, count] for rank, count in sorted(held.items())],

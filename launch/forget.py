@@ -1,0 +1,187 @@
+"""``pslib forget``: rows of some keys leave a running cluster and the checkpoints that are kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.running_cluster import find_cluster
+from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pslib.schema import Schema
+
+__all__ = ["keys_of_texts", "run_forget"]
+
+EXIT_LEFT = 1
+ROUNDS = 3
+"""A save that was under way may have put a checkpoint with the old rows there meanwhile."""
+
+
+def run_forget(options: argparse.Namespace) -> int:
+    """Erase, rewrite, look again; 0 when nothing has the keys any more, 1 when a place still may.
+
+    Raises
+    ------
+    ConfigurationError
+        When a key or a place is not clear, or the cluster has no such table.
+    """
+    if not (options.cluster or options.checkpoints):
+        raise ConfigurationError("forget where? give --cluster WHERE, --checkpoints DIR, or both")
+    texts = [*options.keys, *_lines_of(options.file)]
+    keys = keys_of_texts(texts, _schema(options) if any("=" in text for text in texts) else None)
+    report: dict[str, Any] = {"keys": int(keys.size), "servers": 0, "checkpoints": [], "problems": []}
+    if options.cluster:
+        report["servers"] = _erase_live(options, keys)
+    for folder in options.checkpoints:
+        _forget_below(folder, options.table, keys, report)
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join(_lines(report, options)))
+    return EXIT_LEFT if report["problems"] else EXIT_DONE
+
+
+def _lines_of(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: expected a text file with a key a line: {error}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _schema(options: argparse.Namespace) -> Schema:
+    """Schema of the job file, or of the first checkpoint that says one."""
+    from launch.job import read_job
+    from pslib.checkpoint import list_checkpoints
+    from pslib.schema import Schema
+
+    if options.config:
+        return read_job(options.config).schema_of_data
+    for folder in options.checkpoints:
+        for one in list_checkpoints(folder):
+            if one.manifest is not None and "schema" in one.manifest.about:
+                return Schema.from_dict(one.manifest.about["schema"])
+    raise ConfigurationError("FIELD=VALUE needs a schema: give --config CONFIG, or --checkpoints with one")
+
+
+def keys_of_texts(texts: Iterable[str], schema: Schema | None) -> NDArray[np.uint64]:
+    """Keys, ascending, of ``FIELD=VALUE`` (of a number also as text: data may hold either) and of numbers.
+
+    Raises
+    ------
+    ConfigurationError
+        With all texts that are neither, one line each.
+    """
+    import numpy as np
+
+    problems: list[str] = []
+    found: set[int] = set()
+    for text in texts:
+        field, equals, value = text.partition("=")
+        made = _keys_of_value(field, value, schema) if equals else _key_itself(text)
+        if isinstance(made, str):
+            problems.append(made)
+        else:
+            found |= made
+    if problems or not found:
+        raise ConfigurationError(*(problems or ["forget what? give FIELD=VALUE, keys, or --from FILE"]))
+    return np.array(sorted(found), np.uint64)
+
+
+def _key_itself(text: str) -> set[int] | str:
+    try:
+        key = int(text, 0)
+    except ValueError:
+        key = -1
+    return {key} if 0 <= key < 1 << 64 else f"{text}: expected FIELD=VALUE, or a key in 0..2^64-1"
+
+
+def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | str:
+    import pyarrow as pa
+
+    from pslib.data.columns import keys_of
+    from pslib.schema import RaggedField, SparseField
+
+    known: list[SparseField | RaggedField] = [] if schema is None else [*schema.sparse, *schema.ragged]
+    fields = {one.name: one for one in known}
+    field = fields.get(name)
+    if field is None:
+        return f"{name}={value}: no such key column; there are {', '.join(fields) or 'none'}"
+    if isinstance(field, SparseField) and (field.take or field.buckets or len(field.columns) > 1):
+        return f"{name}={value}: {name} is made of other values, a row of it is no one's own; give keys"
+    values = [pa.array([value])]
+    if value.lstrip("-").isdecimal() and -(1 << 63) <= int(value) < 1 << 64:
+        values.append(pa.array([int(value)], pa.uint64() if int(value) >= 1 << 63 else pa.int64()))
+    return {int(keys_of(one, field.salt)[0]) for one in values}
+
+
+def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64]) -> int:
+    """Erase rows of a running cluster; how many servers were asked."""
+    from pslib.clock import SystemClock
+    from pslib.cluster import watch
+    from pslib.forgetting import erase_everywhere
+
+    watcher = watch(*find_cluster(options.cluster, options.cluster_id), options.key_file)
+    try:
+        bits = int(watcher.status(details=True)["partition_bits"])
+
+        def servers() -> list[str]:
+            members = watcher.status(details=True)["members"]
+            return [one["address"] for one in members if one["role"] == "server" and one["state"] == "live"]
+
+        return erase_everywhere(watcher.ask, servers, options.table, keys, bits, SystemClock())
+    finally:
+        watcher.close()
+
+
+def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
+    """Rewrite all checkpoints in a folder and below it, until a look finds none that holds the keys."""
+    from pslib.checkpoint import forget_rows, list_checkpoints
+    from pslib.places import shown
+
+    for _round in range(ROUNDS):
+        holding = [one for one in list_checkpoints(folder) if _may_hold(one.path, table, keys, report)]
+        complete = [one for one in holding if one.state == "complete"]
+        for one in complete:
+            gone = forget_rows(one.path, table, keys)
+            report["checkpoints"].append({"path": shown(gone.path), "rows": gone.rows, "files": gone.files})
+        if not complete:
+            break
+    for one in holding:
+        state = "was written meanwhile" if one.state == "complete" else f"is {one.state}"
+        report["problems"].append(
+            f"{shown(one.path)} {state} and holds them: remove it, or forget again when it is complete"
+        )
+
+
+def _may_hold(path: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> bool:
+    from pslib.checkpoint import held_rows
+
+    try:
+        return held_rows(path, table, keys) > 0
+    except CheckpointError as error:
+        if str(error) not in report["problems"]:
+            report["problems"].append(str(error))
+        return False
+
+
+def _lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    lines = []
+    if options.cluster:
+        lines.append(f"{report['keys']} keys are erased on {report['servers']} servers")
+    lines += [
+        f"{one['path']}: {one['rows']} rows taken out, {one['files']} files written anew"
+        for one in report["checkpoints"]
+    ]
+    if options.checkpoints and not report["problems"]:
+        lines.append("no file of these checkpoints holds them any more")
+    return lines + [f"problem: {one}" for one in report["problems"]]

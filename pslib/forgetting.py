@@ -1,0 +1,89 @@
+"""Rows that are erased on all servers at once, by somebody who takes no part in the training."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.hashing import partition_of
+from pslib.clock import Clock
+from pslib.errors import PslibError, UnavailableError
+from pslib.protocol.messages import Erase, Message, Pushed
+
+__all__ = ["erase_everywhere"]
+
+CHUNK_KEYS = 1 << 16
+PATIENCE_S = 30.0
+"""A unit on its way arrives in milliseconds; a server that comes back from its log takes longer."""
+PAUSE_S = 0.1
+STREAMS = 1 << 63
+"""Streams from here on are no leases."""
+
+Ask = Callable[[str, Message], Message]
+
+
+def erase_everywhere(
+    ask: Ask,
+    servers: Callable[[], Sequence[str]],
+    table: str,
+    keys: NDArray[np.uint64],
+    bits: int,
+    clock: Clock,
+) -> int:
+    """Erase rows wherever they live, each once, though units move meanwhile; how many servers took part.
+
+    Every server is asked for all keys and refuses units that it does not own. A unit that all have refused is
+    on its way: it is asked for again, under the same name, so nothing is erased twice.
+
+    Parameters
+    ----------
+    ask : callable
+        Sends a request to an address and gives the answer.
+    servers : callable
+        Addresses of all live servers, now.
+    table : str
+    keys : (n,) uint64
+    bits : int
+        Partition bits of the cluster.
+    clock : Clock
+
+    Raises
+    ------
+    ConfigurationError
+        When there is no such table.
+    UnavailableError
+        When some units have had no owner for 30 s; the others are erased.
+    """
+    stream, asked = STREAMS | secrets.randbits(62), 0
+    for number, start in enumerate(range(0, keys.size, CHUNK_KEYS)):
+        chunk = np.unique(keys[start : start + CHUNK_KEYS])
+        units = set(partition_of(chunk, bits).tolist())
+        message = Erase(stream, number, 0, number, min(units), {table: chunk})
+        end_s = clock.now_s() + PATIENCE_S
+        while units:
+            addresses = servers()
+            asked = max(asked, len(addresses))
+            for address in addresses:
+                units &= _refused(ask, address, message)
+            if units and clock.now_s() > end_s:
+                raise UnavailableError(
+                    f"{len(units)} partitions have had no owner for {PATIENCE_S:g} s, their rows are not "
+                    "erased; ask again when all servers are there"
+                )
+            if units:
+                clock.sleep_s(PAUSE_S)
+    return asked
+
+
+def _refused(ask: Ask, address: str, message: Erase) -> set[int]:
+    """Units that a server does not own; all of them where it does not answer."""
+    try:
+        answer = ask(address, message)
+    except UnavailableError:
+        return set(range(1 << 20))
+    if not isinstance(answer, Pushed):
+        raise PslibError(f"{address}: expected Pushed, got {answer.kind}")
+    return {int(unit) for unit in answer.refused_units}
