@@ -54,7 +54,7 @@ class Client:
     timing : Timing or None
         Retries and patience; None takes the cluster's.
     place : Place
-        Rank and generation, for one that takes another's place.
+        Of one that takes another's place.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Client:
             self.endpoint.close()
             raise
         self._map = self.joined.map
-        self.endpoint.use_timing(timing or self.joined.config.timing)
+        self.endpoint.use_timing(timing or self.joined.config.asking)
         self.endpoint.requests.shares.share_bytes = self.joined.config.client_share_bytes
         self.member.on_map = self._set_map
         self.member.start_heartbeats(self.joined)
@@ -164,6 +164,8 @@ class Client:
 
     def _set_map(self, new_map: PartitionMap) -> None:
         with self.endpoint.lock:
+            for old, new in self._map.replaced(new_map):
+                self.endpoint.requests.redirect(self.endpoint.clock.now_s(), old, new)
             self._map = new_map
             if self.endpoint.session:
                 self.endpoint.session.set_map(new_map)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import ClassVar
 
 from pslib.errors import ConfigurationError
@@ -185,6 +185,13 @@ class ClusterConfig:
     def shard_memory_bytes(self) -> int:
         """What the tables of one shard thread may take; 0 is no limit."""
         return self.server_memory_bytes // self.shard_threads
+
+    @property
+    def asking(self) -> Timing:
+        """How long clients are patient: where servers may come back, as long again as they may take."""
+        if self.durability == "memory":
+            return self.timing
+        return replace(self.timing, request_s=self.timing.request_s + self.timing.restart_s)
 
     @property
     def client_share_bytes(self) -> int:

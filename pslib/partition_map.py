@@ -91,6 +91,11 @@ class PartitionMap:
         addresses = (*self.addresses[:server], address, *self.addresses[server + 1 :])
         return PartitionMap(self.version + 1, self.partition_bits, self.owners, addresses)
 
+    def replaced(self, newer: PartitionMap) -> list[tuple[str, str]]:
+        """(old, new) address of each server that another process stands for in a newer map."""
+        pairs = zip(self.addresses, newer.addresses, strict=False)
+        return [(old, new) for old, new in pairs if old and new and old != new]
+
     def with_server(self, address: str) -> PartitionMap:
         """The next version, in which there is one more server, which owns nothing yet."""
         return PartitionMap(self.version + 1, self.partition_bits, self.owners, (*self.addresses, address))

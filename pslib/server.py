@@ -252,7 +252,7 @@ class Server:
             shard.own(joined.map.units_of(joined.rank))
         self.rank = joined.rank
         self._clock = clock
-        credit = CreditPool(config.grant_bytes, config.timing.request_s)
+        credit = CreditPool(config.grant_bytes, config.asking.request_s)
         self._session = ServerSession(codec, shards, credit)
         self._threads = [_ShardThread(shard, self._done, self._fail) for shard in shards]
         self._member.progress = self._progress

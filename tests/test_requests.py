@@ -164,3 +164,67 @@ def test_who_has_little_patience_asks_again_soon_however_slow_the_last_answer_wa
     _sent(table)
     table.tick(11.0)
     assert len(_sent(table)) == 1
+
+
+# --- a peer that another process has taken the place of ---
+
+
+def test_what_waits_for_a_peer_is_asked_of_its_successor_at_once() -> None:
+    table = _table()
+    ticket, other = table.start(0.0, "a", Stats()), table.start(0.0, "c", Stats())
+    _sent(table)
+    assert table.redirect(20.0, "a", "b") == 1
+    assert _sent(table) == [("b", 102)]
+    assert table.receive(100) is None  # what the old one says now counts no more
+    assert table.receive(102) == ticket
+    assert table.receive(101) == other
+
+
+def test_it_has_its_whole_patience_again() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats())
+    table.redirect(29.0, "a", "b")
+    assert table.tick(58.9) == []
+    assert [one.peer for one in table.tick(59.0)] == ["b"]
+
+
+def test_who_names_the_old_address_later_means_the_successor_of_the_successor() -> None:
+    table = _table()
+    table.redirect(0.0, "a", "b")
+    table.redirect(1.0, "b", "c")
+    for peer in ("a", "b", "c"):
+        table.start(2.0, peer, Stats())
+    assert [peer for peer, _ in _sent(table)] == ["c", "c", "c"]
+    table.redirect(3.0, "x", "a")  # somebody else got that port
+    table.cancel_all()
+    table.start(4.0, "a", Stats())
+    assert [peer for peer, _ in _sent(table)] == ["a"]
+
+
+def test_what_was_to_be_sent_later_still_is() -> None:
+    table = _table()
+    table.start(0.0, "a", Stats(), delay_s=5.0)
+    table.redirect(1.0, "a", "b")
+    assert _sent(table) == []
+    table.tick(5.0)
+    assert [peer for peer, _ in _sent(table)] == ["b"]
+
+
+def test_the_credit_of_the_old_address_is_forgotten_and_the_order_kept() -> None:
+    cost = sum(map(len, CODEC.encode(100, Stats()))) + 1000
+    table = RequestTable(CODEC, TIMING, first_request_id=100, share_bytes=2 * cost + 10)
+    tickets = [table.start(0.0, "a", Stats(), answer_bytes=1000) for _ in range(5)]
+    sent_before = len(_sent(table))
+    assert 0 < sent_before < 5
+    assert table.unsent_bytes == (5 - sent_before) * cost
+    table.redirect(1.0, "a", "b")
+    assert table.unsent_bytes == (5 - sent_before) * cost
+    assert table.shares.in_flight_bytes("a") == 0
+    table.redirect(1.5, "b", "a")
+    table.redirect(2.0, "a", "b")
+    answered = []
+    while sent := _sent(table):
+        assert {peer for peer, _ in sent} == {"b"}
+        answered += [table.receive(request_id) for _, request_id in sent]
+    assert answered == tickets
+    assert (table.unsent_bytes, table.shares.in_flight_bytes("b")) == (0, 0)

@@ -16,6 +16,7 @@ client. What a client does not give back (it has vanished, or the message was lo
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = ["SMALL_BYTES", "ClientShares", "CreditPool"]
@@ -70,6 +71,16 @@ class ClientShares:
             self._go(peer, *waiting[0])
             freed.append(waiting.popleft()[0])
         return freed
+
+    def forget(self, peer: str, tickets: Iterable[int]) -> None:
+        """A peer is no more: what was on its way there, and what waits for it, is not counted any longer.
+
+        These are all its ``tickets``; they may `enter` again, to another peer.
+        """
+        for ticket in tickets:
+            self._costs.pop(ticket, None)
+        self._in_flight.pop(peer, None)
+        self._waiting.pop(peer, None)
 
     def clear(self) -> None:
         """Forget all requests."""

@@ -92,6 +92,7 @@ class RequestTable:
         self._by_attempt: dict[int, _Request] = {}
         self._took_s: dict[str, float] = {}
         self._by_wish: dict[int, tuple[_Request, int]] = {}
+        self._moved: dict[str, str] = {}
         self._now_s = 0.0
         self.unsent_bytes = 0
         """Of requests that wait for credit, or for their time, with their answers."""
@@ -120,6 +121,7 @@ class RequestTable:
             When the message can't be encoded; then nothing is sent and nothing is remembered.
         """
         frames = self.codec.encode(self._next_id, message)  # before all else: see Raises
+        peer = self._moved.get(peer, peer)
         patience_s = self.timing.request_s if patience_s is None else patience_s
         took_s = SLOW_FACTOR * self._took_s.get(peer, 0.0)
         pause_s = max(self.timing.retry_s, min(took_s, patience_s / 6))
@@ -168,10 +170,7 @@ class RequestTable:
         request = self._open.pop(ticket, None)
         if not request:
             return
-        for attempt in request.attempts:
-            del self._by_attempt[attempt]
-        for wish in request.wishes:  # else each that is not answered would keep the message for good
-            self._by_wish.pop(wish, None)
+        self._forget_attempts(request)
         if not request.attempts:
             self.unsent_bytes -= request.cost
         for reserved in request.reserved:
@@ -179,6 +178,38 @@ class RequestTable:
         if request.cost:
             for freed in self.shares.leave(request.peer, ticket):
                 self._go(self._open[freed])
+
+    def _forget_attempts(self, request: _Request) -> None:
+        """Take no answer to what has been sent for a request."""
+        for attempt in request.attempts:
+            del self._by_attempt[attempt]
+        for wish in request.wishes:  # else each that is not answered would keep the message for good
+            self._by_wish.pop(wish, None)
+
+    def redirect(self, now_s: float, old: str, new: str) -> int:
+        """The process at ``old`` has a successor at ``new``: ask it what waits there, under the same names.
+
+        What ``old`` may still answer counts no more, nor does its credit; who names ``old`` from now on means
+        ``new``. Each request has its whole patience again. Returns how many there were.
+        """
+        self._moved.pop(new, None)  # a port is used again
+        self._moved = {before: new if after == old else after for before, after in self._moved.items()}
+        self._moved[old] = new
+        self._took_s.pop(old, None)
+        waiting = [request for request in self._open.values() if request.peer == old]
+        self.shares.forget(old, (request.ticket for request in waiting))
+        for request in waiting:
+            self._forget_attempts(request)
+            if request.attempts:
+                self.unsent_bytes += request.cost
+            begun = bool(request.attempts or request.reserved) or request.next_try_s == inf
+            request.attempts, request.wishes, request.reserved = [], [], []
+            request.peer, request.pause_s = new, self.timing.retry_s
+            request.deadline_s = max(request.deadline_s, now_s + self.timing.request_s)
+            if begun:
+                self._begin(now_s, request, self.codec.encode(self._next_id, request.message))
+            self.due_s = min(self.due_s, request.next_try_s)
+        return len(waiting)
 
     def cancel_all(self) -> None:
         """Stop asking anybody anything; what is queued is not sent."""
