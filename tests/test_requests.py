@@ -221,6 +221,7 @@ def test_the_credit_of_the_old_address_is_forgotten_and_the_order_kept() -> None
     assert table.unsent_bytes == (5 - sent_before) * cost
     assert table.shares.in_flight_bytes("a") == 0
     table.redirect(1.5, "b", "a")
+    _sent(table)
     table.redirect(2.0, "a", "b")
     answered = []
     while sent := _sent(table):
