@@ -16,7 +16,9 @@ from pslib.batch import Batch
 from pslib.cluster import Cluster
 from pslib.config import Timing
 from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
 from pslib.trainer.jobs import HeldLease, Job
+from pslib.trainer.rows import ServerRows
 from tests.clusters import cluster_of, vanish
 from tests.counting import SCHEMA, STEP, CountingModel, write_examples
 
@@ -159,3 +161,65 @@ def test_every_step_has_a_seed_of_its_own_that_is_the_same_in_every_run(tmp_path
     assert len(set(first)) == len(first) == 40
     assert seeds_of(1) == first
     assert not set(seeds_of(2)) & set(first)
+
+
+def pushes_and_computes(
+    path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float, **settings: object
+) -> list[str]:
+    """What happened in which order: ``c0`` when batch 0 is computed, ``p0`` when its push is sent.
+
+    Before it sends the first push, a trainer waits until the second batch is computed, or for ``wait_s``.
+    """
+    happened: list[str] = []
+    second = threading.Event()
+    push = ServerRows.push
+
+    def look(_batch: Batch, _rows: np.ndarray) -> None:
+        happened.append(f"c{sum(event[0] == 'c' for event in happened)}")
+        if len(happened) == 2:
+            second.set()
+
+    def push_late(self: ServerRows, *arguments: object) -> object:
+        if not any(event[0] == "p" for event in happened):
+            second.wait(wait_s)
+        happened.append(f"p{sum(event[0] == 'p' for event in happened)}")
+        return push(self, *arguments)
+
+    monkeypatch.setattr(ServerRows, "push", push_late)
+    with cluster_of() as running:
+        cluster = running.join()
+        trainer_on(cluster, CountingModel(look), 100, warmup_batches=0, **settings).fit(path)
+        assert (counts_of(cluster, 40) == 1).all()
+    return happened
+
+
+def test_a_batch_is_computed_while_the_gradients_of_the_one_before_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", 40)
+    happened = pushes_and_computes(path, monkeypatch, 20.0, staleness=2)
+    assert happened[:2] == ["c0", "c1"]
+    assert [event for event in happened if event[0] == "p"] == [f"p{number}" for number in range(8)]
+
+
+def test_with_a_cache_of_rows_a_batch_is_pushed_before_the_next_one_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", 40)
+    happened = pushes_and_computes(
+        path, monkeypatch, 0.1, staleness=2, cache=pslib.CacheSettings(age_batches=2)
+    )
+    assert happened == [f"{what}{number}" for number in range(8) for what in "cp"]
+
+
+def test_a_push_that_fails_in_its_thread_ends_the_training_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def push(self: ServerRows, *_arguments: object) -> object:
+        raise ConfigurationError("planted")
+
+    monkeypatch.setattr(ServerRows, "push", push)
+    with cluster_of() as running:
+        trainer = trainer_on(running.join(), CountingModel(), 100, staleness=2)
+        with pytest.raises(ConfigurationError, match="planted"):
+            trainer.fit(write_examples(tmp_path / "a.parquet", 40))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -17,9 +18,9 @@ from pslib.client import PendingPush
 from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.model import ModelInParts, Step, Stepper, TrainableModel
-from pslib.trainer.pipeline import Prefetched
+from pslib.trainer.pipeline import Prefetched, Send
 from pslib.trainer.progress import Progress
-from pslib.trainer.rows import Gradients, RowSource
+from pslib.trainer.rows import Gradients, PulledRows, RowSource
 from pslib.trainer.threads import ComputeThreads
 
 __all__ = ["Computer", "ModelThreads"]
@@ -106,11 +107,14 @@ class Computer:
         self._model, self._layout, self._rows = model, layout, rows
         self._progress, self._step_seed, self._rate = progress, step_seed, rate
 
-    def train(self, item: Prefetched) -> PendingPush | None:
-        """One step of one batch, when its rows are here; its push is on its way then."""
+    def train(self, item: Prefetched) -> Send:
+        """One step of one batch, when its rows are here; gives what counts it and sends its gradients."""
         pulled = item.pull.wait()
         views = self._layout.views(pulled.dense)
         step = self._model.step(item.batch, pulled.rows, views, self._step_seed(item))
+        return partial(self._finish, item, pulled, step)
+
+    def _finish(self, item: Prefetched, pulled: PulledRows, step: Step) -> PendingPush | None:
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)
         gradients = Gradients(
             np.ascontiguousarray(step.rows_gradient, np.float32), self._layout.flatten(step.dense_gradients)

@@ -167,6 +167,8 @@ class GeoRows:
         How rows and deltas travel; dense parameters do as float32.
     """
 
+    pushes_behind = False  # the next batch reads from the copy what the last one has moved there
+
     def __init__(
         self,
         client: Client,

@@ -1,6 +1,6 @@
 """The prefetch pipeline: read, key and dedup -> pull (ahead) -> compute -> push (behind).
 
-Three threads and bounded queues: one reads, one pulls, the caller's computes and pushes; acknowledgements
+Four threads and bounded queues: one reads, one pulls, the caller's computes, one pushes; acknowledgements
 come in the endpoint's thread. Where rows come from is the business of a `RowSource` (`pslib.trainer.rows`),
 how far a trainer may run ahead that of a `Pace` (`pslib.trainer.pace`).
 """
@@ -27,10 +27,14 @@ __all__ = ["Pipeline", "Prefetched"]
 
 READ_AHEAD = 4
 """Batches that wait between reading and pulling: hides the decoding of a window's next piece."""
+PUSHES_WAITING = 2
+"""Computed batches that wait to be pushed: each holds its gradients."""
 TURN_S = 0.2
 
 BatchesOf = Callable[[HeldLease], Iterator[Batch]]
 PlanOf = Callable[[HeldLease], LeasePlan]
+Send = Callable[[], PendingPush | None]
+"""Sends what a step has left; None when nothing of it travels now."""
 Maintain = Callable[[HeldLease, LeasePlan], PendingPush]
 
 
@@ -100,16 +104,28 @@ class Pipeline:
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
         self._pushed = threading.Condition(self._lock)
-        self._open = 0  # pushes that are on their way, and the maintenances that follow them
+        self._open = 0  # pushes that wait or are on their way, and the maintenances that follow them
         self._error: BaseException | None = None
         self._over = threading.Event()
+        self._computed: queue.Queue[tuple[_LeaseState, Send]] = queue.Queue(PUSHES_WAITING)
+        works = {"reader": self._read_all, "puller": self._pull_all}
+        # With one batch at a time there is nothing to compute while its gradients are sent.
+        self._pushes_behind = rows.pushes_behind and ahead > 1
+        if self._pushes_behind:
+            works["pusher"] = self._push_all
         self._threads = [
             threading.Thread(target=self._guard, args=(work,), name=f"pslib-{name}", daemon=True)
-            for name, work in (("reader", self._read_all), ("puller", self._pull_all))
+            for name, work in works.items()
         ]
 
-    def run(self, compute: Callable[[Prefetched], PendingPush | None]) -> None:
+    def run(self, compute: Callable[[Prefetched], Send]) -> None:
         """Call ``compute`` for every batch, in this thread; return when all of the job's leases are done.
+
+        Parameters
+        ----------
+        compute : callable
+            Gives what sends the gradients of the batch: it is called in the order of batches, while the next
+            one computes where the row source allows that.
 
         Raises
         ------
@@ -122,7 +138,7 @@ class Pipeline:
             with preemption.finishing():
                 while (item := self._next()) is not None:
                     state, prefetched = item
-                    self._after(compute(prefetched), partial(self._batch_done, state))
+                    self._push(state, compute(prefetched))
                 if preemption.asked:
                     self._drain()
             self._check()
@@ -191,6 +207,21 @@ class Pipeline:
                 return
         self._put(self._pulled, None)
 
+    def _push(self, state: _LeaseState, send: Send) -> None:
+        """Send what a step has left, or leave it to the pusher."""
+        if not self._pushes_behind:
+            self._after(send(), partial(self._batch_done, state))
+            return
+        with self._lock:
+            self._open += 1
+        self._put(self._computed, (state, send))
+
+    def _push_all(self) -> None:
+        while (item := self._take(self._computed)) is not None:
+            state, send = item
+            self._after(send(), partial(self._batch_done, state))
+            self._one_less_open()
+
     def _batch_done(self, state: _LeaseState) -> None:
         with self._lock:
             state.left -= 1
@@ -229,11 +260,14 @@ class Pipeline:
                 then()
             except Exception as error:  # a callback's exception would be lost, and the trainer wait for ever
                 self._stop(error)
-            with self._pushed:
-                self._open -= 1
-                self._pushed.notify_all()
+            self._one_less_open()
 
         pending.on_done(applied)
+
+    def _one_less_open(self) -> None:
+        with self._pushed:
+            self._open -= 1
+            self._pushed.notify_all()
 
     def _end_lease(self, state: _LeaseState) -> None:
         pending = self._job.end(state.lease)

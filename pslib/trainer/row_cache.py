@@ -74,6 +74,8 @@ class CachedRows:
         How many trainers push to these rows.
     """
 
+    pushes_behind = False  # else it would be chance whether a batch reads what the one before wrote back
+
     def __init__(
         self,
         rows: ServerRows,

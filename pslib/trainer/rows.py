@@ -58,7 +58,19 @@ class PendingRows(Protocol):
 
 
 class RowSource(Protocol):
-    """Rows out, gradients in; batches come in the order in which they are trained."""
+    """Rows out, gradients in; batches come in the order in which they are trained.
+
+    Attributes
+    ----------
+    pushes_behind : bool
+        Whether another thread may push a batch while the next one computes; else the computing thread pushes
+        each before it waits for the rows of the next.
+    """
+
+    @property
+    def pushes_behind(self) -> bool:
+        """See above."""
+        ...
 
     def pull(self, batch: Batch, moment: Moment) -> PendingRows:
         """Ask for the rows of a batch; called in the puller's thread."""
@@ -73,7 +85,7 @@ class RowSource(Protocol):
         moment: Moment,
         rate: float = 1.0,
     ) -> PendingPush | None:
-        """Take a batch's gradients, in the computing thread; None when nothing of it travels now.
+        """Take a batch's gradients, see ``pushes_behind``; None when nothing of it travels now.
 
         Learning rates count ``rate`` times.
         """
@@ -109,6 +121,8 @@ class ServerRows:
     wire : WireFormat
         How rows, gradients and dense parameters travel.
     """
+
+    pushes_behind = True
 
     def __init__(self, client: Client, table: TableSpec, wire: WireFormat = FLOAT32) -> None:
         self._client, self._table, self._wire = client, table, wire
