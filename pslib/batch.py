@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,10 @@ class Batch:
         For each example and sparse field, the place of its key in ``keys``.
     ragged : mapping of field name to Ragged of int32
         For each ragged field, the places of its keys in ``keys``.
+    negatives : (K,) int32
+        Places of items that were drawn for the whole batch; empty where the model wants none.
+    log_q : (U,) float32
+        Of each key, the logarithm of its chance to be drawn; empty without negatives.
     """
 
     labels: NDArray[np.float32]
@@ -37,6 +41,8 @@ class Batch:
     keys: NDArray[np.uint64]
     sparse: NDArray[np.int32]
     ragged: Mapping[str, Ragged[np.int32]]
+    negatives: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    log_q: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
 
     def __len__(self) -> int:
         return self.labels.size

@@ -157,8 +157,8 @@ class Schema:
 
     Parameters
     ----------
-    label : str
-        Column of 0 and 1 (integer, float or boolean).
+    label : str or None
+        Column of 0 and 1 (integer, float or boolean); None for sessions, which are their own label.
     dense, sparse, ragged
         Names, or fields where a default should change.
 
@@ -174,7 +174,7 @@ class Schema:
     ('click', 'price', 'user', 'item')
     """
 
-    label: str
+    label: str | None
     dense: tuple[DenseField, ...]
     sparse: tuple[SparseField, ...]
     ragged: tuple[RaggedField, ...]
@@ -182,7 +182,7 @@ class Schema:
     def __init__(
         self,
         *,
-        label: str,
+        label: str | None,
         dense: Iterable[str | DenseField] = (),
         sparse: Iterable[str | SparseField] = (),
         ragged: Iterable[str | RaggedField] = (),
@@ -193,14 +193,14 @@ class Schema:
         object.__setattr__(self, "ragged", _fields(RaggedField, ragged))
         problems = []
         fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
-        names = (self.label, *(field.name for field in fields))
+        names = (*self._label, *(field.name for field in fields))
         problems += [f"column {n!r} is named twice" for n in sorted({n for n in names if names.count(n) > 1})]
         problems += [
             f"sparse field {field.name!r}: it is made from the label, which it would give away"
             for field in self.sparse
             if label in field.columns and field.name != label
         ]
-        if len(names) == 1:
+        if not fields:
             problems.append("the schema has no feature: give at least one dense, sparse or ragged column")
         problems += [
             f"ragged column {field.name!r}: pooling must be {' or '.join(POOLINGS)}, got {field.pooling!r}"
@@ -211,11 +211,15 @@ class Schema:
             raise ConfigurationError(*problems)
 
     @property
+    def _label(self) -> tuple[str, ...]:
+        return () if self.label is None else (self.label,)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read, each once: of label, dense, sparse, ragged."""
         of_sparse = (name for field in self.sparse for name in field.columns)
         others = [field.name for field in self.ragged]
-        return tuple(dict.fromkeys([self.label, *(one.name for one in self.dense), *of_sparse, *others]))
+        return tuple(dict.fromkeys([*self._label, *(one.name for one in self.dense), *of_sparse, *others]))
 
     def to_dict(self) -> dict[str, object]:
         """Plain form for manifests and fingerprints."""
@@ -237,7 +241,7 @@ class Schema:
             return [item if isinstance(item, str) else kind(**item) for item in given]
 
         return Schema(
-            label=str(plain["label"]),
+            label=None if plain["label"] is None else str(plain["label"]),
             dense=build(DenseField, "dense"),
             sparse=build(SparseField, "sparse"),
             ragged=build(RaggedField, "ragged"),

@@ -10,15 +10,21 @@ from pslib.schema import Schema
 from rec_models.deepfm import DeepFM
 from rec_models.dnn import DNN
 from rec_models.fm import FM
+from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.model import Model
 from rec_models.options import did_you_mean, option_from_plain
+from rec_models.session import SessionModel
 from rec_models.wide_deep import WideDeep
 
-__all__ = ["MODELS", "build"]
+__all__ = ["MODELS", "SESSION_MODELS", "build"]
 
 MODELS: dict[str, type[Model]] = {"lr": LR, "fm": FM, "wide_deep": WideDeep, "dnn": DNN, "deepfm": DeepFM}
 """Every model by the name of its file. Adding a model is one file and one entry here."""
+
+
+SESSION_MODELS: dict[str, type[SessionModel]] = {"gru4rec": GRU4Rec}
+"""Models that rank items, by the name of their file."""
 
 
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
@@ -27,7 +33,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     Parameters
     ----------
     name : str
-        A key of `MODELS`.
+        A key of `MODELS` or `SESSION_MODELS`.
     schema : Schema
     options : mapping of option name to value
         Fields of the model's class. Optimizers and initializers may be mappings such as
@@ -45,11 +51,12 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     >>> build("fm", schema, {"dim": 4}).table().dim
     5
     """
-    if name not in MODELS:
+    every: dict[str, type[Model]] = MODELS | SESSION_MODELS
+    if name not in every:
         raise ConfigurationError(
-            f"model: expected one of {', '.join(MODELS)}, got {name!r}{did_you_mean(name, MODELS)}"
+            f"model: expected one of {', '.join(every)}, got {name!r}{did_you_mean(name, every)}"
         )
-    known = {field.name for field in fields(MODELS[name]) if field.name != "schema"}
+    known = {field.name for field in fields(every[name]) if field.name != "schema"}
     problems = [
         f"{name}: unknown option {option!r}{did_you_mean(option, known)}; it takes {', '.join(sorted(known))}"
         for option in options
@@ -61,7 +68,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
             values[option] = option_from_plain(option, options[option])
         except ConfigurationError as error:
             problems += [f"{name}: {option}: {problem}" for problem in error.problems]
-    return _made(MODELS[name], schema, values, problems)
+    return _made(every[name], schema, values, problems)
 
 
 def _made(kind: type[Model], schema: Schema, values: dict[str, object], problems: list[str]) -> Model:

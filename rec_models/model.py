@@ -14,7 +14,7 @@ from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.tables import PartSpec, TableSpec, text_hash
-from rec_models.layers import dot, embedding
+from rec_models.layers import dot, embedding, log_loss
 from rec_models.layers import first_order as first_order_layer
 from rec_models.options import option_problem
 from rec_models.result import StepResult
@@ -88,6 +88,15 @@ class Model(ABC):
         (B,)
             The click probability is their sigmoid.
         """
+
+    def weight(self, batch: Batch) -> int:
+        """What the mean loss of a batch is a mean over: its examples."""
+        return len(batch)
+
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+        """Loss of a part of a batch as a share of the mean over ``weight``; logits of its examples."""
+        logits = self.forward(tape, batch, rows, dense)
+        return log_loss(tape, logits, batch.labels, weight), logits.value
 
     def table(self) -> TableSpec:
         """The one table that the model reads."""

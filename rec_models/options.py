@@ -23,6 +23,9 @@ __all__ = [
 HIDDEN_MAX = 1 << 16
 """Units of one hidden layer: published CTR models stay below 5,000; more is likelier a typing error."""
 
+NEGATIVES_MAX = 1 << 20
+"""Items drawn for one batch; published models draw some thousands."""
+
 DEFAULT_OPTIMIZER = Adagrad(0.1, initial_accumulator=1e-6)
 """Of rows: Adagrad, since the rows that a batch touches differ in frequency by many orders of magnitude."""
 
@@ -74,6 +77,10 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "dim": (f"an integer in 1..{DIM_MAX}", lambda value: _is_whole(value, 1, DIM_MAX)),
     "hidden": (f"a list of integers in 1..{HIDDEN_MAX}", _is_hidden),
     "dropout": ("a number, 0 <= dropout < 1", _is_rate),
+    "dropout_hidden": ("a number, 0 <= dropout_hidden < 1", _is_rate),
+    "negatives": (f"an integer in 1..{NEGATIVES_MAX}", lambda value: _is_whole(value, 1, NEGATIVES_MAX)),
+    "alpha": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
+    "logq": ("true or false", lambda value: isinstance(value, bool)),
     "seed": ("an integer in 0..2^63-1", lambda value: _is_whole(value, 0, 2**63 - 1)),
     "optimizer": ("an optimizer", lambda value: isinstance(value, Optimizer)),
     "initializer": ("an initializer", lambda value: isinstance(value, Initializer)),

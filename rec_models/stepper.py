@@ -8,6 +8,7 @@ of tasks whose results stand in different places, so that any number of threads 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,7 +17,6 @@ import numpy as np
 
 from pslib.batch import Batch
 from pslib.ragged import Ragged
-from rec_models.layers import log_loss
 from rec_models.layers.activation import sigmoid_of
 from rec_models.parts import DenseVar, Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
 from rec_models.places import Listed, Places
@@ -86,7 +86,8 @@ class Stepper:
             for i, cut in enumerate(cuts)
         ]
         listed: dict[str | None, Listed] = {}
-        tasks: list[Task] = [partial(self._forward_backward, part, examples) for part in parts]
+        weight = self._model.weight(batch)
+        tasks: list[Task] = [partial(self._forward_backward, part, weight) for part in parts]
         if batch.sparse.size:
             tasks.append(partial(self._list, Places.of(batch), rows.shape[0], listed))
         self._run(tasks)
@@ -120,11 +121,10 @@ class Stepper:
         self._run([partial(predict, i, cut) for i, cut in enumerate(cuts)])
         return np.concatenate(answers)
 
-    def _forward_backward(self, part: _Part, examples: int) -> None:
-        logits = self._model.forward(part.tape, part.batch, part.rows, part.dense)
-        loss = log_loss(part.tape, logits, part.batch.labels, examples)
+    def _forward_backward(self, part: _Part, weight: int) -> None:
+        loss, part.logits = self._model.loss(part.tape, part.batch, part.rows, part.dense, weight)
         part.tape.backward(loss)
-        part.loss, part.logits = float(loss.value), logits.value
+        part.loss = float(loss.value)
 
     def _list(self, places: Places, rows: int, listed: dict[str | None, Listed]) -> None:
         name = ("listed", places.field)
@@ -207,4 +207,5 @@ def _cut(batch: Batch, cut: slice) -> Batch:
     for name, lists in batch.ragged.items():
         offsets = lists.offsets[cut.start : cut.stop + 1]
         ragged[name] = Ragged(lists.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-    return Batch(batch.labels[cut], batch.dense[cut], batch.keys, batch.sparse[cut], ragged)
+    labels, dense, sparse = batch.labels[cut], batch.dense[cut], batch.sparse[cut]
+    return replace(batch, labels=labels, dense=dense, sparse=sparse, ragged=ragged)

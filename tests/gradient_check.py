@@ -24,6 +24,8 @@ from rec_models.layers import (
     embedding,
     first_order,
     fm,
+    gather,
+    gru,
     linear,
     linear_relu,
     log_loss,
@@ -31,10 +33,13 @@ from rec_models.layers import (
     mlp_shapes,
     relu,
     relu_head,
+    sampled_softmax,
     sigmoid,
     split,
     tanh,
 )
+from rec_models.layers.sampled_softmax import Scored
+from rec_models.packed import packed
 from rec_models.tape import Array, Tape, Var
 
 RELATIVE_ERROR_MAX = 1e-6
@@ -90,6 +95,17 @@ def _mlp_inputs() -> list[Array]:
     return [random(5, 3), *(random(*shape) for shape in mlp_shapes(3, (4, 2)).values())]
 
 
+def _gru(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
+    lists = Ragged(np.zeros(7, np.int32), np.array([0, 2, 2, 6, 7]))  # of 2, 0, 4 and 1 elements
+    return gru(tape, x, packed(lists), weights, bias)
+
+
+def _sampled(tape: Tape, h: Var, v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> Var:
+    targets = Scored(v_t, b_t, np.array([3, 1, 3, 9]), random(4))
+    negatives = Scored(v_k, b_k, np.array([1, 2, 3, 3, 7]), random(5))
+    return sampled_softmax(tape, h, targets, negatives, 4)
+
+
 LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "add": (add, [random(4), random(1), random(4)]),
     "concat": (concat, [random(4, 2, 3), random(4, 5), random(4, 1)]),
@@ -98,12 +114,15 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "embedding": (lambda tape, rows: embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
     "first_order": (lambda tape, w: first_order(tape, w, BATCH, SCHEMA), [random(9, 1)]),
     "fm": (fm, [random(4, 5, 3)]),
+    "gather": (lambda tape, rows: gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
+    "gru": (_gru, [random(7, 6), random(2, 6), random(2)]),
     "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
     "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
     "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
     "mlp": (_mlp, _mlp_inputs()),
     "relu": (relu, [random(4, 3)]),
     "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
+    "sampled_softmax": (_sampled, [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]),
     "sigmoid": (sigmoid, [random(4, 3)]),
     "split": (_both_parts, [random(5, 4)]),
     "tanh": (tanh, [random(4, 3)]),

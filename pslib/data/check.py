@@ -172,7 +172,8 @@ def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str
     roles |= {field.name: "ragged" for field in schema.ragged} | {
         field.name: "dense" for field in schema.dense
     }
-    roles[schema.label] = "label"
+    if schema.label is not None:
+        roles[schema.label] = "label"
     yield from (
         (name, role) for name, role in roles.items() if len(arrow_schema.get_all_field_indices(name)) == 1
     )

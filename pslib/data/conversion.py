@@ -119,7 +119,7 @@ class Conversion:
             files.callback(bad_target.unlink, missing_ok=True)
             rejects = Rejects(bad_target, str(self.source), self._share_max)
             files.callback(rejects.close)
-            output = files.enter_context(_Output(target, schema.label))
+            output = files.enter_context(_Output(target, schema.label or ""))
             rejects.lines, blank = lines_before, 0
             for piece in found:
                 rejects.lines += piece.lines

@@ -235,7 +235,9 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
     list of str
         One line a problem; empty when all columns are there and fit.
     """
-    checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = [(schema.label, _label_problem)]
+    checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = []
+    if schema.label is not None:
+        checks.append((schema.label, _label_problem))
     checks += [(field.name, _dense_problem) for field in schema.dense]
     checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
     checks += [(field.name, _ragged_problem) for field in schema.ragged]

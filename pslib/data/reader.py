@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cython_ext.distinct import distinct
 from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
+from pslib.data.negatives import NegativeSampler
 from pslib.data.order import LeasePiece, Order
 from pslib.data.window import DecodedWindow, WindowDecoder
 from pslib.errors import ConfigurationError
@@ -17,6 +18,8 @@ from pslib.ragged import Ragged
 from pslib.schema import Schema
 
 __all__ = ["LeaseReader"]
+
+NO_KEYS = np.empty(0, np.uint64)
 
 
 class LeaseReader:
@@ -33,6 +36,8 @@ class LeaseReader:
         Over the row groups of ``data``.
     batch_rows : int
         Examples of a batch; the last batch of a lease may be shorter.
+    sampler : NegativeSampler or None
+        Draws items for each batch.
 
     Raises
     ------
@@ -48,7 +53,14 @@ class LeaseReader:
     ...     train(batch)
     """
 
-    def __init__(self, data: ParquetData, schema: Schema, order: Order, batch_rows: int) -> None:
+    def __init__(
+        self,
+        data: ParquetData,
+        schema: Schema,
+        order: Order,
+        batch_rows: int,
+        sampler: NegativeSampler | None = None,
+    ) -> None:
         problems = []
         if batch_rows < 1:
             problems.append(f"reader: batch_rows must be at least 1, got {batch_rows}")
@@ -63,6 +75,7 @@ class LeaseReader:
         if problems:
             raise ConfigurationError(*problems)
         self._data, self._schema, self._order, self._batch_rows = data, schema, order, batch_rows
+        self._sampler = sampler
         self._decoder = WindowDecoder(data)
         self._cached: tuple[int, int] | None = None
         self._window: DecodedWindow | None = None
@@ -99,24 +112,27 @@ class LeaseReader:
         count = self.batch_count(epoch, lease_index)
         if not 0 <= first_batch <= count:
             raise IndexError(f"first_batch must be in 0..{count} for lease {lease_index}, got {first_batch}")
-        return self._cut(epoch, self._order.lease(epoch, lease_index), first_batch)
+        return self._cut(epoch, lease_index, self._order.lease(epoch, lease_index), first_batch)
 
     def close(self) -> None:
         """Forget the window and close the file at hand; reading again opens it again."""
         self._decoder.close()
         self._cached, self._window = None, None
 
-    def _cut(self, epoch: int, lease: LeasePiece, first_batch: int) -> Iterator[Batch]:
-        for start in range(lease.start + first_batch * self._batch_rows, lease.stop, self._batch_rows):
+    def _cut(self, epoch: int, lease_index: int, lease: LeasePiece, first_batch: int) -> Iterator[Batch]:
+        count = self.batch_count(epoch, lease_index)
+        for number in range(first_batch, count):
+            start = lease.start + number * self._batch_rows
             window, order = self._decoded(epoch, lease.window)
             rows = order[start : min(start + self._batch_rows, lease.stop)]
-            yield self._batch(window, rows)
+            drawn = self._sampler.draw(epoch, lease_index, number) if self._sampler else NO_KEYS
+            yield self._batch(window, rows, drawn)
 
-    def _batch(self, window: DecodedWindow, rows: NDArray[np.int64]) -> Batch:
-        """Examples of some rows of a window, their keys made distinct."""
+    def _batch(self, window: DecodedWindow, rows: NDArray[np.int64], drawn: NDArray[np.uint64]) -> Batch:
+        """Examples of some rows of a window, their keys and those ``drawn`` made distinct."""
         fields = window.sparse_keys.shape[1]
         lists = [_taken(ragged, rows) for ragged in window.ragged_keys]
-        split = np.cumsum([rows.size * fields, *(values.size for values, _ in lists)])
+        split = np.cumsum([rows.size * fields, *(values.size for values, _ in lists), drawn.size])
         if split[-1] > self._keys.size:
             self._keys = np.empty(split[-1], np.uint64)
         flat = self._keys[: split[-1]]  # kept from batch to batch: fresh pages cost more than filling them
@@ -124,6 +140,7 @@ class LeaseReader:
         np.take(window.sparse_keys, rows, axis=0, out=by_example, mode="clip")  # "raise" would copy twice
         for (values, _), start, stop in zip(lists, split, split[1:], strict=False):
             flat[start:stop] = values
+        flat[split[-2] :] = drawn
         keys, inverse = distinct(flat)
         ragged = {
             field.name: Ragged(inverse[start:stop], offsets)
@@ -132,7 +149,10 @@ class LeaseReader:
             )
         }
         places = inverse[: split[0]].reshape(rows.size, fields)
-        return Batch(window.labels[rows], window.dense[rows], keys, places, ragged)
+        labels, dense = window.labels[rows], window.dense[rows]
+        if self._sampler is None:
+            return Batch(labels, dense, keys, places, ragged)
+        return Batch(labels, dense, keys, places, ragged, inverse[split[-2] :], self._sampler.log_q(keys))
 
     def _decoded(self, epoch: int, index: int) -> tuple[DecodedWindow, NDArray[np.int64]]:
         if self._window is None or self._cached != (epoch, index):

@@ -188,7 +188,7 @@ class WindowDecoder:
     def _fill(self, batch: pa.RecordBatch, where: _Where, out: Room) -> None:
         schema = self._schema
         labels, dense, sparse = out
-        labels[:] = _labels(batch.column(schema.label), schema.label, where)
+        labels[:] = 0 if schema.label is None else _labels(batch.column(schema.label), schema.label, where)
         _turn([_dense(batch.column(field.name), field, where) for field in schema.dense], dense)
         _turn([field_keys(batch, field) for field in schema.sparse], sparse)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pslib.leases import Grant, JobClocks, LeaseBook, RankedLeases
 from pslib.metrics import ScoreCounts
+from pslib.ranking import plain_ranks
 
 __all__ = ["CollectiveJob", "epochs_done", "examples_of"]
 
@@ -69,6 +70,9 @@ class CollectiveJob:
         if self.what == "evaluate":
             counts = ScoreCounts.merge(self.scores) if self.scores else ScoreCounts.empty()
             self.outcome |= asdict(counts.result())
+            self.scores.clear()
+        if self.what == "rank":
+            self.outcome |= plain_ranks(ScoreCounts.merge(self.scores), self.details.get("at", ()))
             self.scores.clear()
         return True
 

@@ -6,9 +6,10 @@ another trainer if that one dies.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.client import Client
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order
 from pslib.endpoint import Pending
 from pslib.protocol.messages import (
     Arrays,
@@ -28,9 +31,10 @@ from pslib.protocol.messages import (
     OpenJob,
     Result,
 )
+from pslib.tables import text_hash
 from pslib.trainer.progress import Progress
 
-__all__ = ["HeldLease", "Job", "JobSpec"]
+__all__ = ["HeldLease", "Job", "JobSpec", "spec_of"]
 
 log = logging.getLogger("pslib")
 ASK_AGAIN_S = 0.05
@@ -50,6 +54,25 @@ class JobSpec:
     details: Mapping[str, Any]
     windows: NDArray[np.uint32]
     by_rank: bool = False
+
+
+def spec_of(
+    what: str,
+    data: ParquetData,
+    order: Order,
+    counts: Sequence[int],
+    details: Mapping[str, Any],
+    settings: Sequence[Any],
+    by_rank: bool = False,
+) -> JobSpec:
+    """A job over some epochs of data, ``counts`` leases in each; all trainers must agree on ``settings``."""
+    windows: list[int] = []
+    first = 0
+    for epoch, count in enumerate(counts, int(details.get("first_epoch", 0))):
+        windows += [first + order.lease(epoch, index).window for index in range(count)]
+        first = windows[-1] + 1
+    fingerprint = text_hash(what, str(data.fingerprint), json.dumps([list(settings), list(counts)]))
+    return JobSpec(what, fingerprint, details, np.asarray(windows, np.uint32), by_rank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull
-from pslib.metrics import ScoreCounts
+from pslib.data.reader import LeaseReader
+from pslib.metrics import EvalResult, ScoreCounts
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.dense import DenseLayout
+from pslib.trainer.jobs import Job
+from pslib.trainer.predictions import PredictionFiles
 
 __all__ = ["Scorer"]
 
@@ -53,6 +56,21 @@ class Scorer:
                 parts.append(self._one(*ahead.pop(0)))
         parts += [self._one(*one) for one in ahead]
         return ScoreCounts.merge(parts)
+
+    def work_at(self, job: Job, reader: LeaseReader, files: PredictionFiles | None) -> EvalResult:
+        """Score the examples of all leases, with all other trainers; what they came to together.
+
+        With ``files`` every example's score is written down.
+        """
+        for lease in job.leases():
+            counts = self.score(reader.batches(0, lease.index))
+            if files:
+                files.write(lease.index, *self.examples())
+            scores, positives, negatives = counts.to_arrays()
+            job.end(lease, {"scores": scores, "positives": positives, "negatives": negatives}).wait()
+        outcome = job.outcome()
+        names = ("examples", "positives", "auc", "logloss", "calibration")
+        return EvalResult(**{name: outcome[name] for name in names})
 
     def _one(self, batch: Batch, pull: PendingPull) -> ScoreCounts:
         rows = pull.wait().rows[self._table]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pslib.data.order import Order
 
-__all__ = ["LeasePlan", "StepPlan"]
+__all__ = ["LeasePlan", "StepPlan", "epoch_and_index"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +77,12 @@ class StepPlan:
         first, end = int(self._ends[lease]), int(self._ends[lease + 1])
         passes = self._every > 0 and end // self._every > first // self._every
         return LeasePlan(first, end - first, passes)
+
+
+def epoch_and_index(counts: Sequence[int], lease: int) -> tuple[int, int]:
+    """Epoch, and lease in it, of a job's lease; ``counts`` are the leases of each epoch."""
+    for epoch, count in enumerate(counts):
+        if lease < count:
+            return epoch, lease
+        lease -= count
+    raise IndexError(f"lease must be below {sum(counts)}")

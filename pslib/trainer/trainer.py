@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pslib.batch import Batch
 from pslib.client import PendingPush
@@ -20,22 +17,31 @@ from pslib.errors import ConfigurationError
 from pslib.metrics import EvalResult
 from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
-from pslib.protocol.messages import Arrays
+from pslib.ranking import RankResult
 from pslib.schedules import Constant, Schedule
 from pslib.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.compute import Computer, ModelThreads
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.jobs import HeldLease, Job, JobSpec
+from pslib.trainer.jobs import HeldLease, Job, spec_of
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.pipeline import Pipeline, Prefetched
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
+from pslib.trainer.ranking import (
+    LEASE_ROWS,
+    RANK_ROWS,
+    Ranker,
+    items_of,
+    ranking_model,
+    ranking_schema,
+    sampler_of,
+)
 from pslib.trainer.recording import record
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
-from pslib.trainer.steps import LeasePlan
+from pslib.trainer.steps import LeasePlan, epoch_and_index
 from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
@@ -207,10 +213,12 @@ class Trainer:
         job = self._open_fit(data, order, counts, lease_rows)
         steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
         mode = self._mode.of_job(job, steps)
-        reader = LeaseReader(data, self.model.schema, order, settings.batch_rows)
+        reader = LeaseReader(
+            data, self.model.schema, order, settings.batch_rows, sampler_of(self.model, data, settings.seed)
+        )
 
         def batches_of(lease: HeldLease) -> Iterator[Batch]:
-            epoch, index = _epoch_and_index(counts, lease.index)
+            epoch, index = epoch_and_index(counts, lease.index)
             first = min(lease.first_batch, steps.of(lease.index).batches)
             return reader.batches(first_epoch + epoch, index, first)
 
@@ -262,7 +270,7 @@ class Trainer:
 
     def _step_seed(self, counts: list[int], item: Prefetched) -> int:
         """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
-        epoch, index = _epoch_and_index(counts, item.lease.index)
+        epoch, index = epoch_and_index(counts, item.lease.index)
         return text_hash(*map(str, (self.settings.seed, self._epochs + epoch, index, item.number)))
 
     # --- evaluating ---------------------------------------------------------------------------------------
@@ -293,16 +301,51 @@ class Trainer:
         reader = LeaseReader(data, self.model.schema, order, batch_rows)
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps)
-            for lease in job.leases():
-                counts = scorer.score(reader.batches(0, lease.index))
-                if files:
-                    files.write(lease.index, *scorer.examples())
-                scores, positives, negatives = counts.to_arrays()
-                payload: Arrays = {"scores": scores, "positives": positives, "negatives": negatives}
-                job.end(lease, payload).wait()
-        outcome = job.outcome()
-        names = ("examples", "positives", "auc", "logloss", "calibration")
-        return EvalResult(**{name: outcome[name] for name in names})
+            return scorer.work_at(job, reader, files)
+
+    def rank(
+        self,
+        data: Paths,
+        items: Paths,
+        *,
+        at: Sequence[int] = (20,),
+        history: str = "prefix",
+        target: str = "target",
+        exclude_seen: bool = False,
+    ) -> RankResult:
+        """Rank all items for each example; creates no rows.
+
+        Parameters
+        ----------
+        data : path, or several
+            Parquet with the items so far (a list column ``history``) and the one that came next (``target``).
+        items : path, or several
+            The training data: its items are those that are ranked.
+        at : sequence of int
+            The k of Recall@k, MRR@k and NDCG@k; see `pslib.ranking`.
+        history, target : str
+            Names of the columns.
+        exclude_seen : bool
+            Leave out what is in the history.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items.
+        DataError
+            When a file does not fit.
+        """
+        model = ranking_model(self.model)
+        schema = ranking_schema(model, history, target)
+        test, keys = ParquetData(_strings(data), schema), items_of(model, _strings(items))
+        batch_rows = min(self.settings.batch_rows, RANK_ROWS)
+        order = Order(0, [group.rows for group in test.row_groups], LEASE_ROWS, shuffle=False)
+        details = {"examples": test.rows, "epoch": self._epochs, "at": list(at)}
+        settings = [batch_rows, self._epochs, int(keys.size), exclude_seen]
+        job = self._open("rank", test, order, [order.leases(0)], details, settings)
+        with closing(LeaseReader(test, schema, order, batch_rows)) as reader:
+            ranker = Ranker(model, self._client, self._table.name, self._layout, keys, exclude_seen)
+            return ranker.work_at(job, reader, history)
 
     # --- saving -------------------------------------------------------------------------------------------
 
@@ -365,26 +408,10 @@ class Trainer:
         details: dict[str, Any],
         settings: list[Any],
     ) -> Job:
-        windows, first = [], 0
-        for epoch, count in enumerate(counts):
-            of_epoch = [
-                order.lease(details.get("first_epoch", 0) + epoch, index).window for index in range(count)
-            ]
-            windows += [first + window for window in of_epoch]
-            first = windows[-1] + 1
-        print_of = text_hash(what, str(data.fingerprint), json.dumps([settings, counts]))
         by_rank = what == "fit" and self.settings.consistency == "sync"
-        spec = JobSpec(what, print_of, details, np.asarray(windows, np.uint32), by_rank)
+        spec = spec_of(what, data, order, counts, details, settings, by_rank)
         return Job(self._client, self._progress, self.cluster.next_job(), spec)
 
 
 def _strings(paths: Paths) -> list[str]:
     return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-
-
-def _epoch_and_index(counts: list[int], lease: int) -> tuple[int, int]:
-    for epoch, count in enumerate(counts):
-        if lease < count:
-            return epoch, lease
-        lease -= count
-    raise IndexError(f"lease must be below {sum(counts)}")

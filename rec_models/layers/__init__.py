@@ -8,11 +8,14 @@ from rec_models.layers.dropout import dropout
 from rec_models.layers.embedding import embedding
 from rec_models.layers.first_order import first_order
 from rec_models.layers.fm import fm
+from rec_models.layers.gather import gather
+from rec_models.layers.gru import gru
 from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
 from rec_models.layers.relu_head import relu_head
+from rec_models.layers.sampled_softmax import sampled_softmax
 from rec_models.layers.split import split
 
 __all__ = [
@@ -23,6 +26,8 @@ __all__ = [
     "embedding",
     "first_order",
     "fm",
+    "gather",
+    "gru",
     "linear",
     "linear_relu",
     "log_loss",
@@ -30,6 +35,7 @@ __all__ = [
     "mlp_shapes",
     "relu",
     "relu_head",
+    "sampled_softmax",
     "sigmoid",
     "split",
     "tanh",

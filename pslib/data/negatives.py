@@ -1,0 +1,102 @@
+"""Items that a session did not go on with, drawn by how often they occur; for the same batch always the same.
+
+The chance of an item is ``q = count^alpha / sum of all count^alpha`` over the training data: ``alpha`` 0
+draws all items alike, 1 as often as they occur. Draws of one batch are independent (with repetition), and a
+function of (seed, epoch, lease, number of the batch): whoever takes a lease over draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.data.columns import lists_of
+from pslib.data.dataset import ParquetData
+from pslib.data.order import GroupSlice
+from pslib.data.window import GroupScanner
+from pslib.errors import ConfigurationError
+from pslib.tables import text_hash
+
+__all__ = ["NegativeSampler", "Sampling", "item_counts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a model wants to be drawn for each batch.
+
+    Attributes
+    ----------
+    field : str
+        The ragged field whose elements are items.
+    count : int
+        Items drawn for a batch.
+    alpha : float
+        Exponent of the item's count.
+    """
+
+    field: str
+    count: int
+    alpha: float
+
+
+def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Keys of all items of a ragged field, ascending, and how often each occurs.
+
+    Raises
+    ------
+    ConfigurationError
+        When the schema has no such ragged field, or no list has an element.
+    """
+    salts = {one.name: one.salt for one in data.schema.ragged}
+    if field not in salts:
+        raise ConfigurationError(f"{field!r}: expected a ragged field of the schema, got {sorted(salts)}")
+    keys, counts = np.empty(0, np.uint64), np.empty(0, np.int64)
+    for some in _key_pieces(data, field, salts[field]):
+        keys, inverse = np.unique(np.concatenate([keys, some]), return_inverse=True)
+        weights = np.concatenate([counts, np.ones(some.size, np.int64)])
+        counts = np.bincount(inverse, weights, keys.size).astype(np.int64)
+    if not keys.size:
+        raise ConfigurationError(f"{field!r}: expected lists with items, got empty ones only")
+    return keys, counts
+
+
+def _key_pieces(data: ParquetData, field: str, salt: int) -> Iterator[NDArray[np.uint64]]:
+    with closing(GroupScanner(data)) as scanner:
+        for place, group in enumerate(data.row_groups):
+            for _, batch in scanner.rows(GroupSlice(place, 0, group.rows)) if group.rows else ():
+                yield lists_of(batch.column(field), salt)[0]
+
+
+class NegativeSampler:
+    """Draws items.
+
+    Parameters
+    ----------
+    data : ParquetData
+        Read once, to count: 20 million elements a second.
+    sampling : Sampling
+    seed : int
+    """
+
+    def __init__(self, data: ParquetData, sampling: Sampling, seed: int) -> None:
+        self.sampling, self._seed = sampling, seed
+        self.keys, counts = item_counts(data, sampling.field)
+        weights = counts.astype(np.float64) ** sampling.alpha
+        self._chances = weights / weights.sum()
+        self._below = np.cumsum(self._chances)
+
+    def draw(self, epoch: int, lease: int, number: int) -> NDArray[np.uint64]:
+        """Keys for one batch, (count,); they may repeat."""
+        key = text_hash("negatives", *map(str, (self._seed, epoch, lease, number)))
+        words = np.random.Philox(key=key).random_raw(self.sampling.count)
+        drawn = np.searchsorted(self._below, (words >> np.uint64(11)) * 2.0**-53, side="right")
+        return self.keys[np.minimum(drawn, self.keys.size - 1)]
+
+    def log_q(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Logarithm of the chance of each key; 0 for keys that are no items of the data."""
+        places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+        return np.where(self.keys[places] == keys, np.log(self._chances[places]), 0.0).astype(np.float32)

@@ -1,0 +1,44 @@
+"""GRU4Rec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rec_models.layers import dropout, gru, linear
+from rec_models.model import DenseVars
+from rec_models.packed import Packed
+from rec_models.session import SessionModel
+from rec_models.tape import Tape, Var
+
+__all__ = ["GRU4Rec"]
+
+
+@dataclass(frozen=True, eq=False)
+class GRU4Rec(SessionModel):
+    """A GRU over the items of a session (Hidasi et al., ICLR 2016, arXiv:1511.06939).
+
+    With the loss of Hidasi and Karatzoglou (CIKM 2018, arXiv:1706.03847): cross-entropy over the next item
+    and shared negatives. Gradients go back through the whole session, where the paper stops after one step; a
+    batch is so many whole sessions.
+
+    Attributes
+    ----------
+    dropout : float
+        Share of the floats of items that are dropped in training.
+    dropout_hidden : float
+        Share of the floats of states.
+    """
+
+    dropout: float = 0.0
+    dropout_hidden: float = 0.0
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Input weights and biases of reset gate, update gate and candidate; recurrent weights; a bias."""
+        D = self.dim
+        return {"gru.W": (D, 3 * D), "gru.c": (3 * D,), "gru.U": (D, 3 * D), "gru.b": (D,)}
+
+    def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
+        """``h_t = GRU(x_t, h_{t-1})``, section 3.1; the vector of an item is its input (constrained)."""
+        x = linear(tape, dropout(tape, items, self.dropout), dense["gru.W"], dense["gru.c"])
+        h = gru(tape, x, steps, dense["gru.U"], dense["gru.b"])
+        return dropout(tape, h, self.dropout_hidden)

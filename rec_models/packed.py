@@ -1,0 +1,65 @@
+"""Lists of different lengths, side by side in time and never padded.
+
+Lists are ordered by length, the longest first. Then the first elements of all of them stand together, then
+the second ones of those that have a second, and so on: step ``t`` is ``sizes[t]`` elements side by side, and
+list ``i`` of the order is row ``i`` of every step that it reaches. A batch costs what its elements cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.ragged import Ragged
+
+__all__ = ["Packed", "packed"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Where the elements of some lists stand.
+
+    Attributes
+    ----------
+    order : (B,) int64
+        The lists, longest first; equal lengths in their order.
+    sizes : (T,) int64
+        Lists that reach each step; descends.
+    starts : (T + 1,) int64
+        Where each step begins; the last is N, the number of elements.
+    places : (N,) int64
+        Which element of the `Ragged` stands there.
+    """
+
+    order: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+    def last(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lists that have elements, and where the last one of each stands."""
+        steps = np.repeat(np.arange(self.sizes.size), -np.diff(np.append(self.sizes, 0)))[::-1]
+        rows = np.arange(steps.size)
+        return self.order[: steps.size], self.starts[steps] + rows
+
+
+def packed(lists: Ragged[np.int32], without_last: bool = False) -> Packed:
+    """Pack lists.
+
+    Parameters
+    ----------
+    lists : Ragged
+    without_last : bool
+        Leave out the last element of each list: it has no successor to predict.
+    """
+    lengths = np.maximum(lists.lengths - without_last, 0)
+    order = np.argsort(-lengths, kind="stable")
+    longest = int(lengths.max(initial=0))
+    sizes = lengths.size - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
+    firsts = lists.offsets[:-1][order]
+    by_step = [firsts[:size] + t for t, size in enumerate(sizes.tolist())]
+    places = np.concatenate([np.empty(0, np.int64), *by_step])
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    return Packed(order, sizes.astype(np.int64), starts, places.astype(np.int64))

@@ -1,0 +1,146 @@
+"""What models of sessions share: items that follow each other, and the next one to be ranked among many."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from pslib.batch import Batch
+from pslib.data.negatives import Sampling
+from pslib.errors import ConfigurationError
+from pslib.initializers import Constant, Initializer, Uniform
+from pslib.optimizers import Adagrad, Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import gather, sampled_softmax, split
+from rec_models.layers.sampled_softmax import Scored
+from rec_models.model import DenseVars, Model
+from rec_models.packed import Packed, packed
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["SessionModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class SessionModel(Model):
+    """Base of models that predict the next item of a session.
+
+    An example is a session: one ragged field, its items in their order. At every item but the last the model
+    has a state, and ranks the item that follows above negatives that the whole batch shares. Items have one
+    vector that is both read and ranked, and a bias; a row is an item.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an item's vector.
+    negatives : int
+        Items drawn for a batch.
+    alpha : float
+        They are drawn by their count to this power (`pslib.data.negatives`).
+    logq : bool
+        Whether the loss is corrected for how they were drawn.
+    v_optimizer : Optimizer
+        Of items, their biases too.
+    v_initializer : Initializer
+    """
+
+    dim: int = 100
+    negatives: int = 2048
+    alpha: float = 0.5
+    logq: bool = True
+    v_optimizer: Optimizer = Adagrad(0.1)
+    v_initializer: Initializer = Uniform(0.1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        schema = self.schema
+        if len(schema.ragged) != 1 or schema.sparse or schema.dense:
+            raise ConfigurationError(
+                f"{type(self).__name__}: expected a schema of one ragged field, the items of a session, got "
+                f"{len(schema.dense)} dense, {len(schema.sparse)} sparse, {len(schema.ragged)} ragged fields"
+            )
+
+    @property
+    def history(self) -> str:
+        """Name of the field of items."""
+        return self.schema.ragged[0].name
+
+    def sampling(self) -> Sampling:
+        """What is drawn for each batch."""
+        return Sampling(self.history, self.negatives, self.alpha)
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``b``: the bias of an item; ``v``: its vector."""
+        return (
+            PartSpec("b", 1, self.v_optimizer, Constant(0.0)),
+            PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),
+        )
+
+    @abstractmethod
+    def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
+        """States after each item.
+
+        Parameters
+        ----------
+        items : (N, D)
+            Vectors of the items, packed as ``steps`` says.
+
+        Returns
+        -------
+        (N, D)
+            Packed alike; a state's products with items rank them.
+        """
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Refuse: a session has no click to predict.
+
+        Raises
+        ------
+        ConfigurationError
+            Always.
+        """
+        raise ConfigurationError(f"{type(self).__name__} ranks items: call rank, not evaluate or predict")
+
+    def weight(self, batch: Batch) -> int:
+        """Positions with a next item."""
+        return int(np.maximum(batch.ragged[self.history].lengths - 1, 0).sum())
+
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+        """Cross-entropy over the next item and the batch's negatives; no logits."""
+        lists = batch.ragged[self.history]
+        steps = packed(lists, without_last=True)
+        b, v = split(tape, rows, (1, self.dim))
+        h = self.states(tape, gather(tape, v, lists.values[steps.places]), steps, dense)
+
+        def scored(places: Array) -> Scored:
+            log_q = batch.log_q[places] if self.logq else np.zeros(places.size, np.float32)
+            return Scored(gather(tape, v, places), gather(tape, b, places), places, log_q)
+
+        targets, negatives = scored(lists.values[steps.places + 1]), scored(batch.negatives)
+        return sampled_softmax(tape, h, targets, negatives, weight), np.zeros(len(batch), h.value.dtype)
+
+    def encode(self, batch: Batch, rows: Array, dense: dict[str, Array], field: str) -> Array:
+        """States at the end of each session.
+
+        Parameters
+        ----------
+        batch : Batch
+        rows : (U, 1 + D)
+        dense : mapping of name to array
+        field : str
+            The ragged field with the items so far.
+
+        Returns
+        -------
+        (B, D)
+            Zeros for an empty session.
+        """
+        tape, lists = Tape(training=False), batch.ragged[field]
+        steps = packed(lists)
+        vectors = Var(rows[:, 1:][lists.values[steps.places]])
+        h = self.states(tape, vectors, steps, {name: Var(value) for name, value in dense.items()})
+        found = np.zeros((len(batch), self.dim), rows.dtype)
+        sessions, places = steps.last()
+        found[sessions] = h.value[places]
+        return found

@@ -1,0 +1,308 @@
+"""Sessions: never padded, negatives that repeat, a GRU that is PyTorch's, ranks that are counted right."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pslib
+from pslib.batch import Batch
+from pslib.data.columns import keys_of
+from pslib.data.dataset import ParquetData
+from pslib.data.negatives import NegativeSampler, Sampling, item_counts
+from pslib.errors import ConfigurationError, DataError
+from pslib.metrics import ScoreCounts
+from pslib.ragged import Ragged
+from pslib.ranking import counts_of_ranks, mean_ranks, result_of_ranks
+from pslib.schema import Schema
+from rec_models import LR, build
+from rec_models.layers import gru
+from rec_models.packed import packed
+from rec_models.tape import Tape, Var
+from tests.gradient_check import random, relative_error
+
+SCHEMA = Schema(label=None, ragged=["items"])
+SESSIONS = {"gru4rec": {"dim": 3, "negatives": 4, "dropout": 0.2, "dropout_hidden": 0.2}}
+"""A line a model of sessions."""
+
+
+def lists_of(lengths: list[int], distinct: int = 6, seed: int = 0) -> Ragged[np.int32]:
+    values = np.random.default_rng(seed).integers(0, distinct, sum(lengths)).astype(np.int32)
+    return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def session_batch(lengths: list[int], negatives: int = 4, distinct: int = 6) -> Batch:
+    rng = np.random.default_rng(1)
+    return Batch(
+        labels=np.zeros(len(lengths), np.float32),
+        dense=np.zeros((len(lengths), 0), np.float32),
+        keys=np.arange(distinct, dtype=np.uint64),
+        sparse=np.zeros((len(lengths), 0), np.int32),
+        ragged={"items": lists_of(lengths, distinct)},
+        negatives=rng.integers(0, distinct, negatives).astype(np.int32),
+        log_q=np.log(rng.random(distinct)).astype(np.float32),
+    )
+
+
+# --- packing
+
+lengths_of = st.lists(st.integers(0, 6), max_size=8)
+
+
+@given(lengths_of, st.booleans())
+def test_packed_lists_hold_each_element_once_step_by_step(lengths, without_last):
+    lists = lists_of(lengths)
+    steps = packed(lists, without_last)
+    kept = [max(length - without_last, 0) for length in lengths]
+    order = sorted(range(len(lengths)), key=lambda i: (-kept[i], i))
+    expected = [int(lists.offsets[i]) + t for t in range(max(kept, default=0)) for i in order if kept[i] > t]
+    assert steps.places.tolist() == expected  # as many as there are elements: nothing is padded
+    assert steps.order.tolist() == order
+    assert steps.sizes.tolist() == [sum(one > t for one in kept) for t in range(max(kept, default=0))]
+
+
+@given(lengths_of)
+def test_the_last_element_of_each_list_is_found(lengths):
+    lists = lists_of(lengths)
+    steps = packed(lists)
+    which, places = steps.last()
+    found = dict(zip(which.tolist(), steps.places[places].tolist(), strict=True))
+    assert found == {i: int(lists.offsets[i + 1]) - 1 for i in range(len(lengths)) if lengths[i]}
+
+
+def test_a_gru_keeps_no_array_beyond_the_elements_of_its_lists(monkeypatch):
+    """One list of 1,000 among many of 1: padded, its arrays would have 200,000 rows."""
+    sizes: list[int] = []
+    lists = lists_of([1000, *[1] * 200])
+    real = np.empty
+
+    def counted(shape, *args, **kwargs):
+        array = real(shape, *args, **kwargs)
+        sizes.append(array.size)
+        return array
+
+    steps = packed(lists)
+    tape, x = Tape(training=True), Var(random(1200, 6))
+    monkeypatch.setattr(np, "empty", counted)
+    tape.backward(gru(tape, x, steps, Var(random(2, 6)), Var(random(2))))
+    assert max(sizes) == 1200 * 6
+
+
+# --- the model
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_session_models_gradients_agree_with_finite_differences(name):
+    model = build(name, SCHEMA, SESSIONS[name])
+    batch = session_batch([3, 0, 1, 5, 2])
+    rows = random(batch.keys.size, model.table().dim)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    result = model.loss_and_gradients(batch, rows, dense, step_seed=3)
+
+    def loss() -> float:
+        return model.loss_and_gradients(batch, rows, dense, step_seed=3).loss
+
+    assert relative_error(loss, rows, result.rows_gradient) <= 1e-6
+    for key, value in dense.items():
+        assert relative_error(loss, value, result.dense_gradients[key]) <= 1e-6, key
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
+    model = build(name, SCHEMA, SESSIONS[name] | {"dropout": 0.0, "dropout_hidden": 0.0})
+    batch = session_batch([3, 0, 1, 5, 2, 2, 4])
+    rows = random(batch.keys.size, model.table().dim)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    whole = model.loss_and_gradients(batch, rows, dense, 0)
+    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("rec_models.parts.PARTS", 3)
+    cut = model.loss_and_gradients(batch, rows, dense, 0)
+    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
+    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-12)
+    for key, gradient in whole.dense_gradients.items():
+        np.testing.assert_allclose(cut.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_sessions_without_a_next_item_teach_nothing():
+    model = build("gru4rec", SCHEMA, {"dim": 3})
+    batch = session_batch([1, 0, 1])
+    rows = random(batch.keys.size, 4)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    result = model.loss_and_gradients(batch, rows, dense, 0)
+    assert result.loss == 0
+    assert not result.rows_gradient.any()
+    assert model.encode(batch, rows, dense, "items")[1].tolist() == [0, 0, 0]
+
+
+def test_what_a_session_model_can_not_read_is_told():
+    with pytest.raises(ConfigurationError, match="expected a schema of one ragged field, the items of"):
+        build("gru4rec", Schema(label="y", sparse=["u"]), {})
+    with pytest.raises(ConfigurationError, match="negatives: expected an integer in 1"):
+        build("gru4rec", SCHEMA, {"negatives": 0})
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is the reference here and no dependency (1 GB); finite differences check the same",
+)
+def test_gru4rec_is_pytorchs_gru_and_cross_entropy():
+    import torch
+
+    model = build("gru4rec", SCHEMA, {"dim": 3})
+    batch = session_batch([3, 0, 1, 5, 2])
+    rows = random(batch.keys.size, 4)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    mine = model.loss_and_gradients(batch, rows, dense, 0)
+
+    theirs = torch.from_numpy(rows).requires_grad_()
+    cell = torch.nn.GRU(3, 3).double()
+    with torch.no_grad():
+        cell.weight_ih_l0.copy_(torch.from_numpy(dense["gru.W"].T))
+        cell.weight_hh_l0.copy_(torch.from_numpy(dense["gru.U"].T))
+        cell.bias_ih_l0.copy_(torch.from_numpy(dense["gru.c"]))
+        cell.bias_hh_l0.copy_(torch.cat([torch.zeros(6), torch.from_numpy(dense["gru.b"])]))
+    lists, log_q = batch.ragged["items"], torch.from_numpy(batch.log_q.astype(np.float64))
+    negatives = torch.from_numpy(batch.negatives.astype(np.int64))
+    losses = []
+    for first, last in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
+        items = torch.from_numpy(lists.values[first:last].astype(np.int64))
+        if items.numel() < 2:
+            continue
+        states, _ = cell(theirs[items[:-1], 1:][:, None])
+        for state, target in zip(states[:, 0], items[1:], strict=True):
+            others = negatives[negatives != target]
+            ranked = torch.cat([target[None], others])
+            scores = theirs[ranked, 1:] @ state + theirs[ranked, 0] - log_q[ranked]
+            losses.append(torch.nn.functional.cross_entropy(scores[None], torch.tensor([0])))
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
+    close = {"rtol": 1e-5, "atol": 1e-7}
+    np.testing.assert_allclose(mine.rows_gradient, theirs.grad.numpy(), **close)
+    gradients = mine.dense_gradients
+    np.testing.assert_allclose(gradients["gru.W"], cell.weight_ih_l0.grad.numpy().T, **close)
+    np.testing.assert_allclose(gradients["gru.U"], cell.weight_hh_l0.grad.numpy().T, **close)
+    np.testing.assert_allclose(gradients["gru.b"], cell.bias_hh_l0.grad.numpy()[6:], **close)
+
+
+# --- negatives
+
+
+def written(path, sessions, **more):
+    pq.write_table(
+        pa.table({"items": pa.array(sessions, pa.list_(pa.int32())), **more}), path, row_group_size=3
+    )
+    return path
+
+
+def test_items_are_counted_over_row_groups(tmp_path):
+    data = ParquetData(written(tmp_path / "a.parquet", [[1, 2], [2], [], None, [2, 3, 1]]), SCHEMA)
+    keys, counts = item_counts(data, "items")
+    salt = SCHEMA.ragged[0].salt
+    known = dict(zip(keys.tolist(), counts.tolist(), strict=True))
+    assert known == {
+        int(keys_of(pa.array([item]), salt)[0]): count for item, count in ((1, 2), (2, 3), (3, 1))
+    }
+
+
+def test_negatives_come_as_often_as_their_count_to_the_power_says_and_the_same_every_time(tmp_path):
+    sessions = [[1] * 100 + [2] * 25 + [3]]
+    data = ParquetData(written(tmp_path / "a.parquet", sessions), SCHEMA)
+    sampler = NegativeSampler(data, Sampling("items", 20_000, 0.5), seed=7)
+    drawn = sampler.draw(0, 1, 2)
+    assert np.array_equal(drawn, NegativeSampler(data, sampler.sampling, 7).draw(0, 1, 2))
+    assert not np.array_equal(drawn, sampler.draw(0, 1, 3))
+    keys = keys_of(pa.array([1, 2, 3]), SCHEMA.ragged[0].salt)
+    shares = [(drawn == key).mean() for key in keys]
+    np.testing.assert_allclose(shares, np.array([10, 5, 1]) / 16, atol=0.015)
+    np.testing.assert_allclose(np.exp(sampler.log_q(keys)), np.array([10, 5, 1]) / 16, rtol=1e-6)
+    assert sampler.log_q(np.array([12345], np.uint64)).tolist() == [0]
+
+
+def test_items_that_are_not_there_are_told(tmp_path):
+    data = ParquetData(written(tmp_path / "a.parquet", [[], None]), SCHEMA)
+    with pytest.raises(ConfigurationError, match="expected lists with items, got empty ones only"):
+        item_counts(data, "items")
+    with pytest.raises(ConfigurationError, match=r"expected a ragged field of the schema, got \['items'\]"):
+        item_counts(data, "item")
+
+
+# --- ranks
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=6), st.integers(-1, 2)
+)
+def test_a_rank_is_the_mean_place_among_equals(scores, target):
+    found = mean_ranks(np.array(scores, np.float32), np.full(len(scores), target))
+    for row, rank in zip(scores, found, strict=True):
+        if target < 0:
+            assert rank == math.inf
+            continue
+        places = [place for place, score in enumerate(sorted(row, reverse=True), 1) if score == row[target]]
+        assert rank == sum(places) / len(places)
+
+
+@given(
+    st.lists(st.one_of(st.just(math.inf), st.integers(2, 200_000).map(lambda n: n / 2)), min_size=1),
+    st.data(),
+)
+def test_recall_mrr_and_ndcg_are_their_definitions_however_ranks_are_split(ranks, data):
+    cut = data.draw(st.integers(0, len(ranks)))
+    parts = [counts_of_ranks(np.array(part)) for part in (ranks[:cut], ranks[cut:])]
+    found = result_of_ranks(ScoreCounts.merge(parts), (1, 20))
+    for k in (1, 20):
+        hits = [rank for rank in ranks if rank <= k]
+        assert found.recall[k] == pytest.approx(len(hits) / len(ranks))
+        assert found.mrr[k] == pytest.approx(sum(1 / rank for rank in hits) / len(ranks))
+        assert found.ndcg[k] == pytest.approx(sum(1 / math.log2(1 + rank) for rank in hits) / len(ranks))
+    assert found.examples == len(ranks)
+
+
+# --- all the way
+
+
+def cycles(path, count: int, seed: int):
+    """Sessions that go round a circle of twelve items: the next one is certain."""
+    rng = np.random.default_rng(seed)
+    sessions = [
+        [(start + i) % 12 for i in range(length)]
+        for start, length in rng.integers((0, 2), (12, 7), (count, 2))
+    ]
+    return written(path, sessions)
+
+
+def test_gru4rec_learns_what_follows_and_ranks_it_first(tmp_path):
+    train = cycles(tmp_path / "train.parquet", 600, 1)
+    prefixes, targets = [[3], [10, 11], [5, 6, 7], []], [4, 0, 8, 99]
+    columns = {"prefix": pa.array(prefixes, pa.list_(pa.int32())), "target": targets}
+    pq.write_table(pa.table(columns), tmp_path / "test.parquet")
+    model = build("gru4rec", SCHEMA, {"dim": 16, "negatives": 32})
+    with pslib.connect(servers=2) as cluster:
+        trainer = pslib.Trainer(model, cluster, batch_rows=20, staleness=0, progress=False)
+        trainer.fit(train, epochs=3)
+        found = trainer.rank(tmp_path / "test.parquet", train, at=(1, 5))
+        assert found.examples == 4
+        assert found.recall == {1: 0.75, 5: 0.75}  # 99 was never seen
+        assert found.mrr[5] == 0.75
+        seen = trainer.rank(tmp_path / "test.parquet", train, at=(12,), exclude_seen=True)
+        assert seen.recall[12] == 0.75
+        with pytest.raises(ConfigurationError, match="ranks items: call rank"):
+            trainer.evaluate(train)
+        with pytest.raises(DataError, match="no column 'goal'"):
+            trainer.rank(tmp_path / "test.parquet", train, target="goal")
+
+
+def test_a_model_of_clicks_ranks_nothing(tmp_path):
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(LR(Schema(label="y", sparse=["u"])), cluster, progress=False)
+        with pytest.raises(ConfigurationError, match="LR predicts clicks and ranks no items: evaluate it"):
+            trainer.rank(tmp_path, tmp_path)
