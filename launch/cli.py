@@ -124,6 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_verify(commands)
     _add_forget(commands)
+    _add_scale(commands)
     _add_plan(commands)
     _add_bench(commands)
     add_checkpoint(commands, _command)
@@ -280,6 +281,15 @@ def _add_forget(commands: _Commands) -> None:
     add_forget(
         _command(commands, "forget", "forget", "take rows of some keys out of servers and checkpoints")
     )
+
+
+def _add_scale(commands: _Commands) -> None:
+    from launch.scale import add_scale, add_server
+
+    add_scale(
+        _command(commands, "scale", "scale", "let more or fewer servers own the rows of a running cluster")
+    )
+    add_server(_command(commands, "server", "server", "join a running cluster as one more server"))
 
 
 def _add_plan(commands: _Commands) -> None:

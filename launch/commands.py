@@ -19,6 +19,8 @@ __all__ = [
     "keys",
     "launch",
     "plan",
+    "scale",
+    "server",
     "train",
     "verify",
     "version",
@@ -102,6 +104,20 @@ def forget(options: argparse.Namespace) -> int:
     from launch.forget import run_forget
 
     return run_forget(options)
+
+
+def scale(options: argparse.Namespace) -> int:
+    """``pslib scale``."""
+    from launch.scale import run_scale
+
+    return run_scale(options)
+
+
+def server(options: argparse.Namespace) -> int:
+    """``pslib server``."""
+    from launch.scale import run_server_by_hand
+
+    return run_server_by_hand(options)
 
 
 def plan(options: argparse.Namespace) -> int:

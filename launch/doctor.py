@@ -56,7 +56,8 @@ def _look(
     watcher = watch(address, cluster_id, keys)
     try:
         status = watcher.status(PATIENCE_S, details=True)
-        servers = [one["address"] for one in status["members"] if one["role"] == "server"]
+        members = [one for one in status["members"] if one["role"] == "server"]
+        servers = [one["address"] if one["state"] == "live" else "" for one in members]
         stats = watcher.server_stats(servers, PATIENCE_S)
         return status, stats, diagnose(status, stats)
     except AccessError:

@@ -338,9 +338,15 @@ class Watcher:
         return dict(answer.values)
 
     def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
-        """Counters of each server, asked all at once; None for one that has not answered in time."""
-        pending = [self._endpoint.ask(address, Stats(), patience_s=timeout_s) for address in addresses]
-        return [_values_of(one) for one in pending]
+        """Counters of each server, asked all at once; None for one that has not answered in time.
+
+        An empty address is nobody's.
+        """
+        pending = [
+            self._endpoint.ask(address, Stats(), patience_s=timeout_s) if address else None
+            for address in addresses
+        ]
+        return [None if one is None else _values_of(one) for one in pending]
 
     def ask(self, address: str, message: Message, timeout_s: float = 10.0) -> Message:
         """Ask one process; a refusal is an exception."""

@@ -210,6 +210,10 @@ class Membership:
             return self.config.durability != "memory"
         return self.config.restarts > 0
 
+    def units_of(self, server: Member) -> int:
+        """How many units a server owns."""
+        return 0 if self.map is None else int(self.map.units_of(server.rank).size)
+
     def live(self, role: str) -> list[Member]:
         """Live members of a role."""
         return [member for member in self._of(role) if member.state == "live"]

@@ -59,12 +59,13 @@ class Scaler:
 
     def _settled(self, servers: int) -> bool:
         status = self.status()
-        moves, live = status["moves"], [one for one in status["server_list"] if one["state"] == "live"]
+        moves, live = status["moves"], [one for one in status["servers"] if one["state"] == "live"]
         done = not moves["moving"] and moves["moved"] == moves["units"] and not moves["awaited"]
         return done and len(live) == servers
 
     def status(self) -> dict[str, Any]:
-        return self.watcher.status()
+        status = self.watcher.status(details=True)
+        return status | {"servers": [one for one in status["members"] if one["role"] == "server"]}
 
     def close(self) -> None:
         self.watcher.close()
@@ -130,7 +131,7 @@ def test_a_cluster_grows_from_two_servers_to_four_and_back_while_trainers_push()
 
         assert running.run(load.trainer(0), load.trainer(1), scale) == [None, None, None]
         scaler.close()
-    grown, shrunk = ([one for one in status["server_list"] if one["state"] == "live"] for status in seen)
+    grown, shrunk = ([one for one in status["servers"] if one["state"] == "live"] for status in seen)
     assert [one["units"] for one in grown] == [34, 34, 34, 34]
     assert [one["rank"] for one in shrunk] == [0, 1]
     assert [one["units"] for one in shrunk] == [68, 68]
@@ -214,7 +215,7 @@ def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_no
             status = scaler.status()
             assert "units stay with server 1: server 0 does not take unit" in status["moves"]["stopped"]
             assert "memory" in status["moves"]["stopped"]
-            assert sum(one["units"] for one in status["server_list"]) == 128 + 8
+            assert sum(one["units"] for one in status["servers"]) == 128 + 8
             assert (cluster.client.pull({"wide": keys}).wait(PATIENCE_S).rows["wide"] == -1).all()
             push = cluster.client.push({"wide": (keys, np.ones((keys.size, 64), np.float32))})
             push.wait(PATIENCE_S)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.membership import Member
 from pslib.protocol.collective_job import epochs_done, examples_of
 from pslib.protocol.counters import SERVER_COUNTERS
 
@@ -54,7 +53,6 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "trainers": len(members.live("trainer")),
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
         "moves": session.moves.status(now_s),
-        "server_list": [_about(session, server) for server in members.servers],
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
         "seconds": session.since_s(now_s),
@@ -100,20 +98,6 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
     }
 
 
-def _about(session: CoordinatorSession, server: Member) -> dict[str, Any]:
-    """What one server has."""
-    current = session.members.map
-    units = 0 if current is None else int((current.owners == server.rank).sum())
-    return {
-        "rank": server.rank,
-        "state": server.state,
-        "address": server.address,
-        "units": units,
-        "rows": server.progress.get("rows", 0),
-        "memory_bytes": server.progress.get("memory_bytes", 0),
-    }
-
-
 def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     """What `pslib doctor` wants beside the sums: every member, and who works on what."""
     members, jobs = session.members, session.desk.jobs
@@ -121,7 +105,10 @@ def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     held = running.book.held_by_rank() if running else {}
     book = running.book if running else None
     return {
-        "members": [_member(one, now_s) for one in (*members.servers, *members.trainers)],
+        "members": [
+            *(_member(one, now_s) | {"units": members.units_of(one)} for one in members.servers),
+            *(_member(one, now_s) for one in members.trainers),
+        ],
         "timing": {"silence_s": session.config.timing.silence_s, "report_s": session.config.timing.report_s},
         "durability": session.config.durability,
         "partition_bits": session.config.partition_bits,

@@ -346,11 +346,7 @@ class MoveSession:
 
     def status(self, now_s: float) -> dict[str, Any]:
         """What people see: ``moved`` of ``units`` units, bytes, seconds, who is awaited and who leaves."""
-        progress, current = self.progress, self.members.map
-        left, targets = 0, self.targets()
-        if self._asked and current is not None and targets:
-            after = even_owners(current.owners, current.partitions, targets)
-            left = int((after != current.owners).sum()) - sum(self._over.values())
+        progress = self.progress
         until_s = now_s if progress.ended_s is None else progress.ended_s
         return {
             "wanted": self.wanted,
@@ -358,8 +354,16 @@ class MoveSession:
             "leaving": sorted(self.leaving),
             "moving": self.moving,
             "moved": progress.moved,
-            "units": progress.moved + left,
+            "units": progress.moved + self._left(),
             "bytes": progress.bytes,
             "seconds": 0.0 if progress.began_s is None else until_s - progress.began_s,
             "stopped": progress.stopped or None,
         }
+
+    def _left(self) -> int:
+        """How many units are not where they shall be."""
+        current, targets = self.members.map, self.targets()
+        if not self._asked or current is None or not targets:
+            return 0
+        after = even_owners(current.owners, current.partitions, targets)
+        return int((after != current.owners).sum()) - sum(self._over.values())
