@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from launch.process import Command, Task
 from pslib.blas import TRAINERS_HERE
@@ -31,6 +32,9 @@ class LocalLauncher:
     trainers: int
     port: int = 0
     module: str = "launch.worker"
+
+    takes_more_servers: ClassVar[bool] = True
+    """Whether a launcher may start servers that were not planned."""
 
     def command(self, task: Task) -> Command:
         """The worker itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from launch.running_cluster import find_cluster
@@ -24,6 +24,10 @@ class Scaling(Protocol):
 
     def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
         """Of the whole cluster."""
+        ...
+
+    def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[dict[str, Any] | None]:
+        """What each server says of itself."""
         ...
 
 
@@ -124,7 +128,7 @@ def watch_moves(
             raise UnavailableError(f"{moves['stopped']}; make room there or start more servers, then again")
         if is_over(status):
             say(_progress(moves))
-            for line in _shares(status):
+            for line in _shares(watcher, status):
                 say(line)
             return status
         if moves["awaited"] and not told and now_s - began_s > STARTED_S:
@@ -155,10 +159,11 @@ def _progress(moves: Mapping[str, Any]) -> str:
     return line
 
 
-def _shares(status: Mapping[str, Any]) -> list[str]:
-    """A line for each server that owns units, and how even they are."""
+def _shares(watcher: Scaling, status: Mapping[str, Any]) -> list[str]:
+    """A line for each server that owns units, and how even they are; servers count now, not a beat ago."""
     servers = [one for one in status["members"] if one["role"] == "server" and one["units"]]
-    rows = [int(one.get("rows", 0)) for one in servers]
+    stats = watcher.server_stats([one["address"] for one in servers])
+    rows = [0 if one is None else int(one["rows"]) for one in stats]
     lines = [
         f"server {one['rank']} at {one['address']}: {one['units']:,} units, {count:,} rows"
         for one, count in zip(servers, rows, strict=True)

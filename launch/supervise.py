@@ -172,10 +172,15 @@ class _Run:
         note_cluster(self._plan.logs, address, cluster_id)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
-            self._start("server", number, (*common, "--rank", str(number)))
+            self._start_server(number)
         for number in range(self._plan.config.trainers):
             own = ("--rank", str(number), *self._plan.trainer_arguments)
             self._start("trainer", number, (*common, *own))
+
+    def _start_server(self, rank: int) -> None:
+        assert self._voices.address is not None
+        common = ("--cluster-id", self._plan.cluster_id, "--coordinator", self._voices.address)
+        self._start("server", rank, (*common, "--rank", str(rank)))
 
     def _start(self, role: str, number: int, own: tuple[str, ...]) -> None:
         """Start a process with arguments of its own; again: as one of a higher generation."""
@@ -340,6 +345,7 @@ class _Run:
         if self._poller is not None and (status := self._poller.news()) is not None:
             for event in status.get("events", ()):
                 self._voices.say_once(event)
+            self._start_awaited(status)
             self._observe(status)
 
     def _report(self, task: Task, code: int, exits: Mapping[Task, int | None], again: str) -> None:
@@ -351,3 +357,13 @@ class _Run:
         alone = left and code != UnavailableError.exit_code and task.role == "trainer"
         goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if alone else ""
         self._say(self._why(self._running[task], (again and f"; {again}") or goes_on))
+
+    def _start_awaited(self, status: Mapping[str, Any]) -> None:
+        """Start the servers that somebody has asked for since (``pslib scale``), where this place can."""
+        if not getattr(self._launcher, "takes_more_servers", False) or self._signal is not None:
+            return
+        started = {task.number for task in self._running if task.role == "server"}
+        for rank in status.get("moves", {}).get("awaited_ranks", ()):
+            if rank not in started:
+                self._say(f"starting server {rank}")
+                self._start_server(rank)

@@ -113,7 +113,7 @@ class Membership:
             if before.state == "live":
                 before.state, before.lost_s = "lost", now_s
         if role == "server":
-            self.map = self._map_with(member, is_new=before is None)
+            self.map = self._map_with(member)
         elif self._first_trainer_s is None:
             self._first_trainer_s = now_s
         return member
@@ -126,22 +126,20 @@ class Membership:
                 f"generation {generation} at {address or 'another process'} is not newer"
             )
         if role == "server" and not before:
-            most = self.config.servers if self.map is None else len(self._places[role]) + 1
+            most = self.config.servers if self.map is None else self.config.SERVERS_MAX
             if most <= rank < ANY_RANK:
                 return f"expected a server's rank below {most}, got {rank} from {address}"
         if not before and self.trainers_over():
             return "the cluster's trainers have all left; start a new one"
         return ""
 
-    def _map_with(self, server: Member, is_new: bool) -> PartitionMap | None:
-        """The map with a server that has joined: the first one, or with another address."""
+    def _map_with(self, server: Member) -> PartitionMap | None:
+        """The map with a server that has joined: the first one, or with one more address, or another one."""
         if self.map is None:
             addresses = tuple(one.address for one in self.servers)
             if len(addresses) < self.config.servers:
                 return None
             return PartitionMap.even(self.config.partition_bits, self.config.dense_blocks, addresses)
-        if is_new:  # it owns nothing until somebody scales the cluster
-            return self.map.with_server(server.address)
         return self.map.with_address(server.rank, server.address)
 
     def missing(self, now_s: float, role: str) -> str:

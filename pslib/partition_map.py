@@ -87,18 +87,15 @@ class PartitionMap:
         return PartitionMap(self.version + 1, self.partition_bits, owners, self.addresses)
 
     def with_address(self, server: int, address: str) -> PartitionMap:
-        """The next version, in which ``server`` is reached at another address."""
-        addresses = (*self.addresses[:server], address, *self.addresses[server + 1 :])
+        """The next version, in which ``server``, perhaps a new one, is reached at another address."""
+        known = (*self.addresses, *[""] * (server + 1 - self.servers))
+        addresses = (*known[:server], address, *known[server + 1 :])
         return PartitionMap(self.version + 1, self.partition_bits, self.owners, addresses)
 
     def replaced(self, newer: PartitionMap) -> list[tuple[str, str]]:
         """(old, new) address of each server that another process stands for in a newer map."""
         pairs = zip(self.addresses, newer.addresses, strict=False)
         return [(old, new) for old, new in pairs if old and new and old != new]
-
-    def with_server(self, address: str) -> PartitionMap:
-        """The next version, in which there is one more server, which owns nothing yet."""
-        return PartitionMap(self.version + 1, self.partition_bits, self.owners, (*self.addresses, address))
 
 
 def mask_of_units(units: NDArray[np.integer]) -> int:

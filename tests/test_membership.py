@@ -184,7 +184,7 @@ def test_no_newer_generation_has_no_place() -> None:
         refused = _successor(members, "server", 0, generation)
         assert isinstance(refused, str)
         assert refused.startswith("server 0 is generation 3 (pid 1003 on host); generation")
-    assert isinstance(_successor(members, "server", 3, 0), str)
+    assert isinstance(_successor(members, "server", 5000, 0), str)
 
 
 def test_a_successor_is_awaited_only_where_somebody_may_start_one() -> None:
@@ -202,3 +202,14 @@ def test_a_successor_is_awaited_only_where_somebody_may_start_one() -> None:
         restart_s = CONFIG.timing.restart_s
         assert bool(members.awaited(10.0 + restart_s, role)) == awaited, (changes, role)
         assert members.awaited(10.1 + restart_s, role) == []
+
+
+def test_servers_that_come_later_may_come_in_any_order() -> None:
+    """A launcher starts several at once."""
+    members = Membership(CONFIG)
+    _servers_ready(members)
+    for rank in (3, 2):
+        assert isinstance(_successor(members, "server", rank, 0), Member)
+    assert members.map is not None
+    assert members.map.version == 3
+    assert members.map.addresses[2:] == tuple(member.address for member in members.servers[2:])

@@ -202,6 +202,21 @@ class TestShrinking:
         world.tick(2.5)
         assert [world.moves.may_leave(world.now_s, rank) for rank in range(4)] == [False, False, True, True]
 
+    def test_nobody_is_awaited_for_those_who_leave_when_the_run_is_over(self) -> None:
+        world = grown()
+        world.hand_over_all()
+        world.members.servers[1].state = "left"
+        assert world.moves.awaited == 0
+
+    def test_a_rank_that_has_left_is_not_used_again(self) -> None:
+        world = World()
+        world.scale(1)
+        world.tick()
+        world.hand_over_all()
+        world.members.servers[1].state = "left"
+        world.scale(2)
+        assert world.moves.status(world.now_s)["awaited_ranks"] == [2]
+
     def test_a_server_of_ones_choice_can_be_drained(self) -> None:
         world = World()
         world.scale(0, drain=(0,))
@@ -224,6 +239,31 @@ class TestShrinking:
         world.scale(1)
         world.scale(2)
         assert world.moves.leaving == set()
+
+
+class TestLosses:
+    def test_nothing_moves_while_an_owner_is_lost_and_it_keeps_its_share(self) -> None:
+        world = World()
+        world.members.servers[0].state = "lost"
+        world.scale(3)
+        world.join()
+        world.tick()
+        world.beat()
+        world.tick()
+        assert world.moves.wave is None
+        world.members.servers[0].state = "live"  # as its successor would be
+        world.tick()
+        world.hand_over_all()
+        assert world.units() == [86, 85, 85]
+
+    def test_a_spare_server_that_is_lost_is_no_target(self) -> None:
+        world = World()
+        world.join()
+        assert world.members.map is not None
+        world.members.servers[2].state = "lost"
+        world.members.map = world.members.map.with_address(2, "")
+        world.scale(3)
+        assert world.moves.awaited == 1
 
 
 class TestRefusals:
@@ -346,5 +386,5 @@ def first_map(world: World) -> Any:
         fresh.register(0.0, "server", server.incarnation, server.address, "")
     assert fresh.map is not None
     for server in world.members.servers[2:]:
-        fresh.map = fresh.map.with_server(server.address)
+        fresh.map = fresh.map.with_address(server.rank, server.address)
     return fresh.map

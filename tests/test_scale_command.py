@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ MOVES = {"wanted": 4, "awaited": 0, "leaving": [], "stopped": None}
 
 def status(states: str = "live live live live", **moves: Any) -> dict[str, Any]:
     members = [
-        {"role": "server", "rank": rank, "state": state, "address": f"s{rank}", "units": 5, "rows": 100}
+        {"role": "server", "rank": rank, "state": state, "address": f"s{rank}", "units": 5}
         for rank, state in enumerate(states.split())
     ]
     return {"moves": {**MOVES, **DONE, **moves}, "members": members}
@@ -32,6 +33,9 @@ class Played:
     def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
         assert details
         return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+
+    def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[Any]:
+        return [{"rows": 100} for _ in addresses]
 
     def now_s(self) -> float:
         return self._now_s

@@ -110,7 +110,7 @@ class MoveSession:
         problem, leaving = self._leaving(message)
         if problem:
             return Failure("configuration", problem)
-        staying = [server.rank for server in self.members.live("server") if server.rank not in leaving]
+        staying = [rank for rank in self._here() if rank not in leaving]
         wanted = message.servers or len(staying)
         self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving)})
         self.progress = Progress(asked_s=now_s)
@@ -122,7 +122,7 @@ class MoveSession:
         members, config = self.members, self.members.config
         if members.map is None:
             return "scale: the cluster has not started yet; ask again when it trains", set()
-        ranks = [server.rank for server in members.live("server")]
+        ranks = self._here()
         drain = {rank for rank in message.drain if isinstance(rank, int)}
         going = self.leaving & set(self._gone)
         if strange := drain - set(ranks):
@@ -149,13 +149,29 @@ class MoveSession:
     @property
     def awaited(self) -> int:
         """How many servers are wanted and not here."""
-        staying = sum(server.rank not in self.leaving for server in self.members.live("server"))
-        return max(0, self.wanted - staying) if self._asked else 0
+        current = self.members.map
+        if current is None or not self._asked:
+            return 0
+        # also those that leave with all they own, at the end of a run
+        staying = [rank for rank, address in enumerate(current.addresses) if address]
+        return max(0, self.wanted - sum(rank not in self.leaving for rank in staying))
+
+    def awaited_ranks(self) -> list[int]:
+        """Those that the servers which are wanted and not here will get."""
+        first = 1 + max((server.rank for server in self.members.servers), default=-1)
+        return list(range(first, first + self.awaited))
 
     def targets(self) -> list[int]:
         """Ranks of the servers that shall own units."""
-        live = [server.rank for server in self.members.live("server") if server.rank not in self.leaving]
-        return live[: self.wanted]
+        return [rank for rank in self._here() if rank not in self.leaving][: self.wanted]
+
+    def _here(self) -> list[int]:
+        """Ranks of the servers that have not left; one that is lost, and has a log, comes back."""
+        current = self.members.map
+        if current is None:
+            return []
+        places = [server.rank for server in self.members.servers if server.state != "left"]
+        return [rank for rank in places if current.addresses[rank]]
 
     # --- waves --------------------------------------------------------------------------------------------
 
@@ -211,6 +227,8 @@ class MoveSession:
         timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
         if self.awaited and now_s - since_s < timing.start_s:
             return False
+        if any(server.state == "lost" and self.members.units_of(server) for server in self.members.servers):
+            return False  # it is started again, or the run ends
         members = (*self.members.live("server"), *self.members.live("trainer"))
         behind = any(member.map_version < self._joined_version for member in members)
         return not behind or now_s - since_s > timing.silence_s
@@ -351,6 +369,7 @@ class MoveSession:
         return {
             "wanted": self.wanted,
             "awaited": self.awaited,
+            "awaited_ranks": self.awaited_ranks(),
             "leaving": sorted(self.leaving),
             "moving": self.moving,
             "moved": progress.moved,
