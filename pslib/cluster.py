@@ -19,7 +19,6 @@ from pslib.endpoint import Endpoint, Pending
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.member import ANYWHERE, Place
 from pslib.preemption import preemption
-from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, Scale, Stats, Status, Stop
 from pslib.server import Server
@@ -147,7 +146,7 @@ class Embedded:
 
     def last_status(self) -> dict[str, Any]:
         """The status after everybody has left."""
-        return status_of(self.coordinator.session, SystemClock().now_s())
+        return self.coordinator.status()
 
 
 class Cluster:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from pslib.clock import Clock, SystemClock
 from pslib.config import ClusterConfig
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.open_files import allow_peers
+from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Message, Status
 from pslib.transport import Keys, Transport, ZmqTransport
+from pslib.update_log import CoordinatorLog, DiskFiles
 
 __all__ = ["Coordinator", "run_coordinator"]
 
@@ -37,14 +40,25 @@ class Coordinator:
         Address; port 0 means any free one.
     clock : Clock
         Time.
+    journal : CoordinatorLog or None
+        What a predecessor has written is done again first; what happens from then on is written there before
+        anybody hears of it.
     """
 
     def __init__(
-        self, transport: Transport, config: ClusterConfig, cluster_id: str, listen: str, clock: Clock
+        self,
+        transport: Transport,
+        config: ClusterConfig,
+        cluster_id: str,
+        listen: str,
+        clock: Clock,
+        journal: CoordinatorLog | None = None,
     ) -> None:
-        self.session = CoordinatorSession(config)
+        self.session = CoordinatorSession(config, journal.term if journal else 0)
         self._codec = Codec(cluster_id)
-        self._clock = clock
+        self._clock, self._journal = clock, journal
+        self._began_s = clock.now_s() - self._replay()
+        """When the cluster's own time was 0: it goes on where a predecessor has ended."""
         self._link = transport.listen(listen)
         self._stopped = False
         self._failure = ""
@@ -54,6 +68,10 @@ class Coordinator:
     def address(self) -> str:
         """Where the other processes reach it."""
         return self._link.address
+
+    def status(self) -> dict[str, Any]:
+        """The cluster's status now."""
+        return status_of(self.session, self._now_s())
 
     def stop(self) -> None:
         """End `run` soon, whatever the cluster does; any thread may call it."""
@@ -69,7 +87,7 @@ class Coordinator:
         """Serve until the cluster is over and the last status has been read, or nobody has asked for it."""
         over_s: float | None = None
         try:
-            while not self._stopped:
+            while not self._stopped and not self.session.superseded:
                 self._turn(final=over_s is not None)
                 now_s = self._clock.now_s()
                 if self.session.over and over_s is None:
@@ -79,24 +97,42 @@ class Coordinator:
         finally:
             self._link.close()
 
+    def _replay(self) -> float:
+        """Do again what the journal says; return the cluster's time at its end."""
+        if self._journal is None:
+            return 0.0
+        last_s = 0.0
+        for entries in self._journal.records():
+            last_s = self.session.diary.replay(entries)
+        self.session.begin_again(last_s)
+        self.session.diary.append = self._journal.append
+        return last_s
+
+    def _now_s(self) -> float:
+        """The cluster's time: seconds since its first coordinator began, without those when none ran."""
+        return self._clock.now_s() - self._began_s
+
     def _turn(self, final: bool) -> None:
-        for peer, frames in self._link.poll(TURN_S):
-            self._answer(peer, frames, final)
+        answers = [
+            self._answer(peer, frames, final) for peer, frames in self._link.poll(TURN_S)
+        ]  # all are told when what they are told of is written
         if self._failure:
             self.session.fail(self._failure)
-        self.session.tick(self._clock.now_s())
+        self.session.tick(self._now_s())
+        if self._journal is None or self._journal.flush():
+            for peer, frames in answers:
+                self._link.send(peer, frames)
 
-    def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> None:
+    def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> tuple[bytes, list[Buffer]]:
         try:
             envelope = self._codec.decode(frames)
         except RemoteProtocolError as error:
             log.warning("pslib coordinator: dropped a message: %s", error)
-            self._link.send(peer, self._codec.encode(0, Failure("protocol", str(error))))
-            return
-        answer = self.session.handle(self._clock.now_s(), envelope.message, getattr(peer, "role", None))
-        self._link.send(peer, self._encode(envelope.request_id, answer))
+            return peer, self._codec.encode(0, Failure("protocol", str(error)))
+        answer = self.session.handle(self._now_s(), envelope.message, getattr(peer, "role", None))
         if final and isinstance(envelope.message, Status):
             self._last_status_s = self._clock.now_s()
+        return peer, self._encode(envelope.request_id, answer)
 
     def _encode(self, request_id: int, answer: Message) -> list[Buffer]:
         """Frames of an answer; one beyond a limit (a status of 7,000 results) must not end the run."""
@@ -113,6 +149,7 @@ def run_coordinator(
     announce: Callable[[str], None],
     insecure_network: bool = False,
     keys: Keys | None = None,
+    journal: str | None = None,
 ) -> int:
     """Run a coordinator process over ZeroMQ; return its exit code.
 
@@ -126,13 +163,26 @@ def run_coordinator(
         Whether ``listen`` may be reachable from other machines without encryption.
     keys : Keys or None
         A server's, for an encrypted cluster.
+    journal : str or None
+        Folder of its journal, with which it can be started again.
     """
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
         allow_peers(config.servers + config.trainers)
-        coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock())
+        log_ = _open_journal(journal, config, cluster_id)
+        coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock(), log_)
         announce(coordinator.address)
         coordinator.run()
+        if log_ is not None:
+            log_.close()
     finally:
         transport.close()
-    return 69 if coordinator.session.error else 0
+    return 69 if coordinator.session.error or coordinator.session.superseded else 0
+
+
+def _open_journal(folder: str | None, config: ClusterConfig, cluster_id: str) -> CoordinatorLog | None:
+    if folder is None:
+        return None
+    disk, patience_s = config.durability == "disk", config.timing.silence_s
+    files = DiskFiles(folder)
+    return CoordinatorLog(files, cluster_id, SystemClock(), disk=disk, patience_s=patience_s, place=folder)

@@ -111,7 +111,7 @@ class Membership:
         if before:
             self.former.append(before)
             if before.state == "live":
-                before.state, before.lost_s = "lost", now_s
+                self.lose(now_s, before)
         if role == "server":
             self.map = self._map_with(member)
         elif self._first_trainer_s is None:
@@ -192,8 +192,18 @@ class Membership:
             if member.state == "live" and now_s - member.heard_s > limit_s
         ]
         for member in lost:
-            member.state, member.lost_s = "lost", now_s
+            self.lose(now_s, member)
         return lost
+
+    @staticmethod
+    def lose(now_s: float, member: Member) -> None:
+        """A member is lost from now on."""
+        member.state, member.lost_s = "lost", now_s
+
+    def begin_again(self, now_s: float) -> None:
+        """The coordinator is back: nobody could reach it, so nobody has been silent or is late."""
+        for member in (*self.servers, *self.trainers):
+            member.heard_s = member.lost_s = now_s
 
     def awaited(self, now_s: float, role: str) -> list[Member]:
         """Lost ones for whose successors there is still time."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.membership import Member, Membership
 from pslib.protocol.cluster_status import details_of, status_of
+from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.losses import Losses
 from pslib.protocol.messages import (
@@ -56,17 +57,23 @@ class CoordinatorSession:
     ----------
     config : ClusterConfig
         What every process that joins is told.
+    term : int
+        How often the coordinator has been started before; see `begin_again`.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
-        self.config = config
+    def __init__(self, config: ClusterConfig, term: int = 0) -> None:
+        self.config, self.term = config, term
+        self.superseded = False
+        """Whether somebody has heard a coordinator of a higher term: then this one is over."""
         self.members = Membership(config)
         self.desk = JobDesk(self.members, self.fail)
         self.error = ""
         self.events: list[str] = []
         self.stopping = False
-        self.losses = Losses(self.members, self.desk, self.events.append, self.fail)
+        self.diary = Diary(self)
+        self.losses = Losses(self.members, self.desk, self.events.append, self.fail, self.diary.note_member)
         self.moves = MoveSession(self.members, self.events.append)
+        self.moves.on_record = lambda record: self.diary.note(self._now_s, "move", record=record)
         self._started_s: float | None = None
         self._now_s = 0.0
         self._handlers = {
@@ -90,14 +97,16 @@ class CoordinatorSession:
             return forbidden
         self._now_s = now_s
         if self._started_s is None:
-            self._started_s = now_s
+            self.begin(now_s)
         handler: Any = self._handlers.get(type(message))
         if handler is None:
             return Failure("protocol", f"a coordinator does not take {message.kind}")
+        self.diary.before(message)
         try:
             answer: Message = handler(now_s, message)
         except Exception as error:  # one bad request must not end the one process that everybody needs
             answer = Failure("internal", f"{message.kind}: {type(error).__name__}: {error}")
+        self.diary.after(now_s, message, answer)
         if isinstance(answer, Failure):
             return Failure(answer.code, answer.text[:FAILURE_CHARS_MAX])
         return answer
@@ -108,9 +117,20 @@ class CoordinatorSession:
         self.losses.tick(now_s)
         self.moves.tick(now_s, busy=self.desk.at_files or self.stopping or bool(self.error))
 
+    def begin(self, now_s: float) -> None:
+        """The cluster's time begins: with the first request."""
+        self._started_s = now_s
+        self.diary.note(now_s, "began")
+
+    def begin_again(self, now_s: float) -> None:
+        """All records of a predecessor have been replayed, and others can be heard from now on."""
+        self._now_s = now_s
+        self.members.begin_again(now_s)
+
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
         if not self.error:
+            self.diary.note(self._now_s, "fail", reason=reason)
             self.error = reason
             self.events.append(reason)
 
@@ -134,7 +154,7 @@ class CoordinatorSession:
         if isinstance(member, str):
             return Failure("configuration", member)
         if before is not None and member is not before:
-            self.losses.replaced(before, member)
+            self.losses.replaced(now_s, before, member)
         missing = self.members.missing(now_s, message.role)
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         config = self.config.to_dict()
@@ -147,6 +167,9 @@ class CoordinatorSession:
         return current.version, list(current.addresses), current.owners
 
     def _heartbeat(self, now_s: float, message: Heartbeat) -> Message:
+        if message.term > self.term:
+            self.superseded = True
+            return Failure("fenced", f"a coordinator of term {message.term} serves; this one has {self.term}")
         member = self.members.heard(
             now_s, message.role, message.rank, message.incarnation, message.map_version
         )
@@ -175,7 +198,8 @@ class CoordinatorSession:
     def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
         version, addresses, owners = self._map(message.map_version)
         hand = message.role == "server" and self.moves.hand_for(message.rank)
-        return Beat(order, reason, self.desk.streams_done_below(), version, addresses, owners, hand)
+        below = self.desk.streams_done_below()
+        return Beat(order, reason, below, version, addresses, owners, hand, self.term)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
         member.progress.update({key: value for key, value in progress.items() if key != "streams"})

@@ -25,6 +25,8 @@ class Losses:
         Takes one line for people.
     fail : callable
         Ends the run, with the reason.
+    note_member : callable
+        Writes down what happens to a member, given time, what it is, and who.
     """
 
     def __init__(
@@ -33,14 +35,17 @@ class Losses:
         desk: JobDesk,
         tell: Callable[[str], None],
         fail: Callable[[str], None],
+        note_member: Callable[[float, str, Member], None],
     ) -> None:
+        self._note_member = note_member
         self._members, self._desk, self._tell, self._fail = members, desk, tell, fail
         self._told: dict[int, int] = {}
 
     def tick(self, now_s: float) -> None:
         """Notice who is silent, and who has not come back in time."""
         for member in self._members.silent(now_s):
-            self._lose_server(member) if member.role == "server" else self._lose_trainer(member)
+            self._note_member(now_s, "lost", member)
+            self.lost(now_s, member)
         for member in (*self._members.servers, *self._members.trainers):
             may_come_back = self._members.may_come_back(member.role)
             if member.state == "lost" and may_come_back and self._is_needed(member):
@@ -48,8 +53,13 @@ class Losses:
         if self._work_is_lost(now_s):
             self._fail("all trainers are lost before the work was done")
 
-    def replaced(self, before: Member, after: Member) -> None:
+    def lost(self, now_s: float, member: Member) -> None:
+        """A member has been silent too long."""
+        self._lose_server(member) if member.role == "server" else self._lose_trainer(member)
+
+    def replaced(self, now_s: float, before: Member, after: Member) -> None:
         """A successor has taken the place of a member."""
+        self._note_member(now_s, "counted", before)
         if before.role == "trainer":
             self._lose_trainer(before)
         self._tell(
