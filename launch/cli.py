@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn, TypeAlias
 
 from launch.checkpoint_options import add_checkpoint
+from launch.durability import add_durability
 
 __all__ = ["build_parser", "main"]
 
@@ -221,12 +222,7 @@ def _add_launch(commands: _Commands) -> None:
         metavar="S",
         help="what a trainer may take to leave on SIGTERM (default 20)",
     )
-    parser.add_argument(
-        "--restarts",
-        type=int,
-        metavar="N",
-        help="how often a process that dies is started again (default 3)",
-    )
+    add_durability(parser)
     _add_run(parser, "folder for logs and records (default: logs in a temporary one)")
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(

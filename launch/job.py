@@ -161,6 +161,9 @@ class ClusterSection(Section):
     )
     drain_s: float = Field(default=Timing().drain_s, gt=0, le=86400)
     restarts: int = Field(default=RESTARTS, ge=0, le=1 << 20)
+    durability: Literal["memory", "log", "disk"] = "memory"
+    log: Name | None = None
+    log_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=ClusterConfig.LOG_BYTES_MIN)] = 8 << 30
 
 
 class CheckpointSection(Section):
@@ -213,7 +216,7 @@ class Job(Section):
     @property
     def cluster_config(self) -> ClusterConfig:
         """The cluster as the coordinator wants it."""
-        settings = self.cluster.model_dump()
+        settings = self.cluster.model_dump(exclude={"log"})
         return ClusterConfig(timing=Timing(drain_s=settings.pop("drain_s")), **settings)
 
     @property

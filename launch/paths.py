@@ -31,6 +31,8 @@ def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         values = raw.get(section)
         if isinstance(values, dict) and "path" in values:
             expanded[section] = {**values, "path": _absolute(values["path"], folder)}
+    if isinstance(raw.get("cluster"), dict) and "log" in raw["cluster"]:
+        expanded["cluster"] = {**raw["cluster"], "log": _absolute(raw["cluster"]["log"], folder)}
     expanded["out"] = _absolute(raw.get("out", "run"), folder)
     return expanded
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_data", "check_load", "check_port", "prepare_out"]
 
-RUN_FILES = ("job.yaml", "metrics.jsonl", "summary.json", "run.png", "logs", "checkpoint")
+RUN_FILES = ("job.yaml", "metrics.jsonl", "summary.json", "run.png", "logs", "log", "checkpoint")
 """What a run leaves in its folder, and what ``--overwrite`` removes; anything else there is the user's."""
 
 

@@ -45,6 +45,8 @@ class Plan:
         Whether to show what trainers print.
     keys : mapping of str to Keys, or None
         By role, to encrypt with; each process is given its own. The coordinator has a server's.
+    log : str or None
+        Folder of the update logs and the coordinator's journal, on the machines where these run.
     """
 
     config: ClusterConfig
@@ -53,6 +55,7 @@ class Plan:
     logs: Path
     echo: bool = False
     keys: Mapping[str, Keys] | None = field(default=None, repr=False)
+    log: str | None = None
 
     def key_of(self, role: str) -> Keys | None:
         """The key of a coordinator, server, trainer, or of the launcher itself ("admin")."""

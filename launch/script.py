@@ -8,11 +8,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from launch.durability import durability_settings, log_folder
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
-from launch.restarts import RESTARTS
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -36,7 +36,7 @@ def run_script(options: argparse.Namespace) -> int:
         shard_threads=options.shard_threads,
         server_memory_bytes=options.server_memory_bytes,
         timing=Timing(drain_s=options.drain_s),
-        restarts=RESTARTS if options.restarts is None else options.restarts,
+        **durability_settings(options),
     )
     out = None if options.out is None else prepare_out(options.out, options.overwrite)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"
@@ -47,6 +47,7 @@ def run_script(options: argparse.Namespace) -> int:
         logs=logs,
         echo=True,
         keys=keys,
+        log=log_folder(config, options.log, logs.parent if out else logs),
     )
     facts = {"job": Path(options.script).name}
     outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)

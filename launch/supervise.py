@@ -157,7 +157,8 @@ class _Run:
     def to_the_end(self) -> Outcome:
         """Start all, follow them, and say why it is over."""
         config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
-        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict())))
+        journal = () if self._plan.log is None else ("--journal", f"{self._plan.log}/coordinator")
+        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict()), *journal))
         verdict = self._follow(lambda: self._voices.address is not None)
         if verdict is None:
             self._start_the_others()
@@ -187,9 +188,10 @@ class _Run:
         self._own[role, number] = own
         task = Task(role, number)
         generation = self._restarts.generation(task)
-        arguments = ("--generation", str(generation), *own) if generation else own
+        again = generation > 0 and role != "coordinator"
+        arguments = ("--generation", str(generation), *own) if again else own
         if role != "trainer":
-            arguments = ("--listen", self._launcher.listen(task), *arguments)
+            arguments = ("--listen", self._listen(task), *arguments)
         key = self._plan.key_of(role)
         task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
         command = self._launcher.command(task)
@@ -202,6 +204,11 @@ class _Run:
             raise ConfigurationError(
                 f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"
             ) from error
+
+    def _listen(self, task: Task) -> str:
+        """Where a coordinator or server is to listen: a coordinator's successor where all look for it."""
+        before = self._voices.address if task.role == "coordinator" else None
+        return before or self._launcher.listen(task)
 
     def _follow(self, until: Callable[[], bool]) -> Verdict | None:
         """Look until something ends the run (its verdict) or ``until`` holds (None)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from launch.durability import log_folder
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
@@ -55,6 +56,7 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: s
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
         keys=own_keys,
+        log=log_folder(job.cluster_config, job.cluster.log, out),
     )
     best = best_possible(job)
     facts = {

@@ -101,7 +101,8 @@ class MemberHandle:
         self._bits = 0
         self._next_s = 0.0
         self._pause_s = 0.0
-        self._heard_s = 0.0
+        self._heard_s = self._asked_s = self._vouched_s = 0.0
+        self._limit_s = 0.0
         self._waiting = False
 
     def start_heartbeats(self, joined: Joined) -> None:
@@ -112,8 +113,18 @@ class MemberHandle:
         self._pause_s = joined.config.timing.heartbeat_s * min(
             max(members / HEARTBEATS_A_PAUSE, 1.0), SLOWER_MAX
         )
-        self._heard_s = self.endpoint.clock.now_s()
+        self._heard_s = self._vouched_s = self.endpoint.clock.now_s()
+        timing, has_journal = joined.config.timing, joined.config.durability != "memory"
+        self._limit_s = timing.silence_s + (timing.restart_s if has_journal else timing.silence_s)
         self.endpoint.begin_heartbeats(self._turn)
+
+    @property
+    def may_be_replaced(self) -> bool:
+        """Whether the coordinator may count this process as lost by now, and another have its place.
+
+        Counted from when the last heartbeat was sent that it has answered: that came to it no earlier.
+        """
+        return self.endpoint.clock.now_s() - self._vouched_s > self.endpoint.timing.silence_s
 
     def stop_heartbeats(self) -> None:
         """Be silent from now on."""
@@ -135,7 +146,7 @@ class MemberHandle:
             return
         now_s = self.endpoint.clock.now_s()
         silence_s = self.endpoint.timing.silence_s
-        if now_s - self._heard_s > 2 * silence_s:
+        if now_s - self._heard_s > self._limit_s:
             self.forsaken = True
             self._obey(
                 "fail",
@@ -150,7 +161,7 @@ class MemberHandle:
         progress = self.progress() | {"waits": waits}
         about = (self.role, self.rank, self.incarnation, self.map_version)
         message = Heartbeat(*about, progress, self.term)
-        self._waiting = True
+        self._waiting, self._asked_s = True, now_s
         pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)
         pending.on_done(lambda: self._answered(pending.wait))
 
@@ -160,12 +171,12 @@ class MemberHandle:
             beat = wait(0)
         except PslibError:
             return
-        if (
-            not isinstance(beat, Beat) or beat.term < self.term
-        ):  # an earlier coordinator does not know it is over
+        if not isinstance(beat, Beat) or beat.term < self.term:  # who is superseded does not know it
             return
         self.term = beat.term
         self._heard_s = self.endpoint.clock.now_s()
+        if beat.order != "fail":
+            self._vouched_s = self._asked_s
         self.streams_done_below = beat.streams_done_below
         new_map = _map_of(beat, self._bits)
         if new_map and new_map.version > self.map_version:

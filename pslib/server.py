@@ -237,6 +237,7 @@ class Server:
             self._close()
             raise
         config = joined.config
+        self._has_log = config.durability != "memory"
         self._endpoint.use_timing(config.timing)
         shards = [
             Shard(
@@ -348,6 +349,9 @@ class Server:
                 self._link.wake()
 
     def _send_all(self) -> None:
+        """Send all answers; none while another may have our place, who does not know what we call done."""
+        if self._has_log and self._member.may_be_replaced:
+            return
         replies, self._session.outbox = self._session.outbox, []
         for reply in replies:
             self._link.send(reply.peer, reply.frames)
