@@ -247,18 +247,18 @@ def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over
     command.kill("server 0", signal.SIGSTOP)
     time.sleep(0.5)
     command.process.terminate()
-    command.wait_for("pushes are not acknowledged, and its leases go back", 5)
+    command.wait_for("pushes are not acknowledged, and its leases go back", 10)
     command.process.terminate()
-    assert command.finish(5) == 75
+    assert command.finish(15) == 75
     assert "Traceback" not in command.output
 
 
 def test_a_second_sigterm_ends_a_run_at_once(start: Start, examples: Path, tmp_path: Path) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "4"])
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "30"])
     command.process.terminate()
     command.wait_for("got SIGTERM")
     time.sleep(0.3)
     again_s = time.monotonic()
     command.process.terminate()
-    assert command.finish(5) == 75
-    assert time.monotonic() - again_s < 3
+    assert command.finish(15) == 75
+    assert time.monotonic() - again_s < 12  # a picture of the run is drawn, on a machine that may be busy

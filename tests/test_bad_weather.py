@@ -1,0 +1,191 @@
+"""Bad weather, with real processes: each ends as docs/failures.md says, in its time, with one clear line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launch.cli import main
+from launch.local import LocalLauncher
+from launch.process import Command as Process
+from launch.process import Task
+from launch.run_plan import Plan
+from launch.supervise import run_cluster
+from pslib.client import Client
+from pslib.clock import SystemClock
+from pslib.config import ClusterConfig, Timing
+from pslib.errors import WaitTimeoutError
+from pslib.tables import PartSpec, TableSpec
+from pslib.transport import ZmqTransport
+from tests.clusters import cluster_of
+from tests.counting_runs import (
+    SCRIPT,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    write_counting_examples,
+)
+from tests.slow_network import DetouredTransport, SlowProxy
+
+SILENCE_S = Timing().silence_s
+SHIFT_S = 100 * 86400
+CLOCKS = Path(__file__).with_name("shifted_clocks")
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
+
+
+# --- a full disk -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=False)
+
+
+@pytest.mark.root
+def test_a_disk_that_is_full_refuses_the_checkpoint_in_one_line_and_leaves_the_last_one_whole(
+    start: Start, examples: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    small = write_counting_examples(tmp_path / "small.parquet", 500)
+    arguments = [
+        "launch",
+        "--servers",
+        "2",
+        "--trainers",
+        "1",
+        "--out",
+        tmp_path / "out",
+        "--overwrite",
+        SCRIPT,
+    ]
+    first = start(*arguments, small, small_disk / "checkpoint")
+    assert first.finish(40) == 0, first.output
+    second = start(*arguments, examples, small_disk / "checkpoint")
+    assert second.finish(60) == 64, second.output
+    (line,) = second.lines("No space left on device")
+    assert str(small_disk / "checkpoint") in line
+    assert "Traceback" not in second.output
+    assert_counted_once(small_disk / "checkpoint", small)
+    assert main(["checkpoint", "verify", str(small_disk / "checkpoint")]) == 0
+
+
+# --- a coordinator that nobody can reach -------------------------------------------------------------------
+
+
+def test_a_coordinator_that_is_stopped_ends_the_run_within_three_silences_and_is_named(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02", "--epochs", "99"])
+    stopped_s = command.kill("coordinator", signal.SIGSTOP)
+    assert command.finish(4 * SILENCE_S + 20) == 69, command.output
+    assert time.monotonic() - stopped_s < 3 * SILENCE_S + 14
+    assert "the coordinator at tcp://127.0.0.1:" in command.output
+    assert "has not answered for" in command.output
+    assert "Traceback" not in command.output
+
+
+# --- a slow reader of replies ------------------------------------------------------------------------------
+
+
+def test_who_reads_slowly_slows_nobody_else_and_is_told_when_its_time_is_over() -> None:
+    rows, dim, timing = 20_000, 16, Timing(request_s=4.0, retry_s=0.5)
+    transport = ZmqTransport()
+    with cluster_of(trainers=2, transport=transport, listen="tcp://127.0.0.1:0", timing=timing) as cluster:
+        quick = threading.Thread(target=lambda: clients.append(cluster.client()))
+        clients: list[Client] = []
+        quick.start()
+        server = wait_for_server(cluster.embedded.servers)
+        proxy = SlowProxy(server, 50_000.0)
+        detour = DetouredTransport({server: proxy.address})
+        slow = Client(detour, cluster.embedded.address, cluster.embedded.cluster_id, SystemClock(), timing)
+        quick.join(20)
+        (fast,) = clients
+        try:
+            keys = np.arange(rows, dtype=np.uint64)
+            fast.setup([TableSpec("t", (PartSpec("v", dim),))])
+            slow.setup([TableSpec("t", (PartSpec("v", dim),))])
+            before_s = seconds_of(fast, keys)
+            stuck = [slow.pull({"t": keys}) for _ in range(3)]  # 1.3 MB each: 26 s of answers
+            while_s = seconds_of(fast, keys)
+            with pytest.raises(WaitTimeoutError, match="waited 4 s"):
+                stuck[-1].wait()
+            assert while_s < 5 * before_s + 0.5
+            proxy.rate = 1e9
+            assert slow.pull({"t": keys[:10]}).wait().rows["t"].shape == (10, dim)
+        finally:
+            for client in (fast, slow):
+                client.close()
+            detour.close()
+            proxy.close()
+
+
+def wait_for_server(servers: list) -> str:
+    end_s = time.monotonic() + 20
+    while not servers:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return servers[0].address
+
+
+def seconds_of(client: Client, keys: np.ndarray) -> float:
+    """Median time of 9 pulls."""
+    times = []
+    for _ in range(9):
+        begin_s = time.monotonic()
+        client.pull({"t": keys}).wait()
+        times.append(time.monotonic() - begin_s)
+    return sorted(times)[4]
+
+
+# --- clocks ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShiftedLauncher:
+    """This machine, on which some processes live in other years, and their dates jump."""
+
+    inner: LocalLauncher
+    shifts_s: dict[str, float]
+
+    def command(self, task: Task) -> Process:
+        real = self.inner.command(task)
+        path = os.pathsep.join([str(CLOCKS), real.environment.get("PYTHONPATH", "")])
+        shift = str(self.shifts_s.get(task.name, 0.0))
+        shifted = {**real.environment, "PYTHONPATH": path, "TEST_CLOCK_SHIFT_S": shift}
+        return Process(real.arguments, shifted, real.where)
+
+    def listen(self, task: Task) -> str:
+        return self.inner.listen(task)
+
+
+def test_clocks_that_are_100_days_apart_and_jump_change_nothing(examples: Path, tmp_path: Path) -> None:
+    shifts = {"server 0": SHIFT_S, "server 1": 2 * SHIFT_S, "trainer 0": 3 * SHIFT_S}
+    (tmp_path / "logs").mkdir()
+    arguments = (str(SCRIPT), str(examples), str(tmp_path / "checkpoint"), "--pause-s", "0.02")
+    plan = Plan(ClusterConfig(servers=2, trainers=2), "clocks", arguments, tmp_path / "logs")
+    said: list[str] = []
+    outcome = run_cluster(ShiftedLauncher(LocalLauncher(2), shifts), plan, say=said.append)
+    assert (outcome.exit_code, said) == (0, [])
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert outcome.status["seconds"] < 120
