@@ -8,13 +8,16 @@ from launch.process import Task
 from pslib.config import ClusterConfig
 from pslib.errors import PslibError, UnavailableError
 
-__all__ = ["PAUSE_MAX_S", "PAUSE_S", "RESTARTS", "Restarts", "is_mishap"]
+__all__ = ["PAUSE_MAX_S", "PAUSE_S", "RESTARTS", "WELL_S", "Restarts", "is_mishap"]
 
 RESTARTS = 3
 """How often a process is started again when nothing else is asked for: who dies four times will die again."""
 
 PAUSE_S = 0.5
-"""Before a process is started again for the first time; each further time twice as long."""
+"""Before a process is started again for the first time; each time that it dies soon after, twice as long."""
+
+WELL_S = 5.0
+"""Who has run so long was well: its next start waits no longer than the first one."""
 
 PAUSE_MAX_S = 30.0
 """A machine that is short of memory gets a while to recover, and nobody waits for minutes."""
@@ -49,6 +52,8 @@ class Restarts:
 
     config: ClusterConfig
     _started: dict[tuple[str, int], int] = field(default_factory=dict)
+    _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    _in_a_row: dict[tuple[str, int], int] = field(default_factory=dict)
     _due_s: dict[Task, float] = field(default_factory=dict)
 
     def generation(self, task: Task) -> int:
@@ -57,10 +62,13 @@ class Restarts:
 
     def ended(self, now_s: float, task: Task, code: int) -> str:
         """Take note of an end; what happens then, in words: empty when it is not started again."""
-        tried = self.generation(task)
+        tried, place = self.generation(task), (task.role, task.number)
         if tried >= self.config.restarts or not self._has_state(task) or not is_mishap(code):
             return ""
-        pause_s = min(PAUSE_S * 2**tried, PAUSE_MAX_S)
+        if now_s - self._began_s.get(place, now_s) > WELL_S:
+            self._in_a_row[place] = 0
+        pause_s = min(PAUSE_S * 2 ** self._in_a_row.get(place, 0), PAUSE_MAX_S)
+        self._in_a_row[place] = self._in_a_row.get(place, 0) + 1
         self._due_s[task] = now_s + pause_s
         return f"started again in {pause_s:g} s ({tried + 1} of {self.config.restarts})"
 
@@ -74,6 +82,7 @@ class Restarts:
         for task in due:
             del self._due_s[task]
             self._started[task.role, task.number] = self.generation(task) + 1
+            self._began_s[task.role, task.number] = now_s
         return due
 
     def give_up(self) -> None:

@@ -196,6 +196,8 @@ class _Run:
         task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
         command = self._launcher.command(task)
         log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
+        self._reported.discard(task)
+        self._voices.pids.pop(task, None)
         try:
             self._running[task] = start(
                 task, command, log, self._voices.hear, None if key is None else key.to_text()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.command import Command, wait_until
@@ -42,3 +45,40 @@ def test_a_killed_coordinator_is_started_again_and_training_goes_on(
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert len(command.lines("coordinator (localhost")) == 2
     assert "Traceback" not in command.output
+
+
+# --- any process, at any moment ---
+
+PUSHING = Path(__file__).with_name("pushing_script.py")
+
+
+def alive(command: Command, names: Sequence[str]) -> list[str]:
+    """Those of some processes that run now."""
+    return [name for name in names if psutil.pid_exists(command.pid_of(name))]
+
+
+def kill_loop(start: Start, folder: Path, kills: int, seed: int, victims: Sequence[str]) -> Command:
+    """Trainers push, each push with keys of its own, while processes are killed; then all rows are read."""
+    choice = random.Random(seed)
+    command = start(
+        "launch", "--servers", "2", "--trainers", "2", "--durability", "log", "--restarts", "1000",
+        "--out", folder / "out", "--quiet", PUSHING, folder,
+    )  # fmt: skip
+    wait_until(lambda: len(command.lines("pushing")) == 2, 40, f"trainers to push:\n{command.output}")
+    for _ in range(kills):
+        time.sleep(choice.expovariate(1 / 1.2))
+        if here := alive(command, victims):
+            command.kill(choice.choice(here))
+        assert command.process.poll() is None, command.output
+    (folder / "stop").touch()
+    assert command.finish(60) == 0, command.output
+    told = command.lines("pushes, 0 wrong: []")
+    assert {line.split("rank ")[1][0] for line in told} == {"0", "1"}, command.output
+    assert "Traceback" not in command.output
+    return command
+
+
+@pytest.mark.timeout(120)
+def test_every_acknowledged_push_is_in_once_whoever_is_killed(start: Start, tmp_path: Path) -> None:
+    command = kill_loop(start, tmp_path, 20, 1, ("coordinator", "trainer 0", "trainer 1"))
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 15

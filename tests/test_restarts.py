@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from launch.process import Task
-from launch.restarts import PAUSE_MAX_S, PAUSE_S, Restarts, is_mishap
+from launch.restarts import PAUSE_MAX_S, PAUSE_S, WELL_S, Restarts, is_mishap
 from pslib.config import ClusterConfig, Timing
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Heartbeat, Leave, Message, NextLease, OpenJob, Register
@@ -44,6 +44,16 @@ def test_each_start_waits_twice_as_long_as_the_one_before_and_there_is_a_last_on
         pauses.append(now_s - begin_s)
     assert pauses == [min(PAUSE_S * 2**number, PAUSE_MAX_S) for number in range(9)]
     assert restarts.generation(TRAINER) == 9
+
+
+def test_who_has_run_for_a_while_waits_no_longer_than_the_first_time() -> None:
+    restarts, now_s = Restarts(CONFIG), 0.0
+    for pause_s, runs_s in ((0.5, 1.0), (1.0, WELL_S + 0.1), (0.5, 1.0)):
+        assert f"in {pause_s:g} s" in restarts.ended(now_s, TRAINER, -9)
+        now_s += pause_s
+        assert restarts.due(now_s) == [TRAINER]
+        now_s += runs_s
+    assert restarts.ended(now_s, TRAINER, -9) == ""
 
 
 def test_nothing_is_started_again_after_the_run_has_failed() -> None:
