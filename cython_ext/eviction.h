@@ -36,6 +36,8 @@ typedef struct {
     int64_t tied_met;
     int64_t *bins; /* count: rows by the high half of their ranks, */
     int64_t above; /* or, unless it is -1, by the low half of those whose high half this is */
+    uint64_t *keys; /* OUT, keys of the rows that leave, unless it is NULL */
+    int64_t key_count;
 } PslibSieve;
 
 /* All partitions where numbers is NULL, else these. */
@@ -166,7 +168,8 @@ static inline int64_t pslib_arena_mark(const PslibTable *table, const PslibArena
 }
 
 /* Empty the cells of marked rows. */
-static inline void pslib_cells_forget(const PslibTable *table, PslibPartition *partition, uint8_t *const *marks)
+static inline void pslib_cells_forget(const PslibTable *table, PslibPartition *partition, uint8_t *const *marks,
+                                      PslibSieve *sieve)
 {
     const uint32_t number = (uint32_t)(partition - table->partitions);
     for (uint32_t i = 0; i < partition->line_count; i++) {
@@ -179,6 +182,7 @@ static inline void pslib_cells_forget(const PslibTable *table, PslibPartition *p
             if (marks[c][row_number] != PSLIB_ROW_LEAVES) continue;
             if (table->tracking != NULL) pslib_before_leaving(table, number, line->key[cell], place);
             const PslibFound found = {i, cell, place, 0};
+            if (sieve->keys != NULL) sieve->keys[sieve->key_count++] = line->key[cell];
             pslib_index_remove(partition, &found, pslib_mix64(line->key[cell]));
         }
     }
@@ -206,7 +210,7 @@ static inline PslibStatus pslib_partition_sift(PslibTable *table, uint32_t numbe
     for (int c = 0; made && c < PSLIB_CLASSES; c++)
         leave[c] = pslib_arena_mark(table, &arenas->of[c], &table->classes[c], sieve, marks[c]);
     if (leave[PSLIB_WIDE] + leave[PSLIB_NARROW] > 0) {
-        pslib_cells_forget(table, partition, marks);
+        pslib_cells_forget(table, partition, marks, sieve);
         for (int c = 0; c < PSLIB_CLASSES; c++) {
             pslib_arena_forget(&arenas->of[c], &table->classes[c], marks[c]);
             table->rows[c] -= leave[c];
@@ -256,8 +260,9 @@ static inline PslibStatus pslib_rank_bin(PslibTable *table, const PslibChosen *c
 }
 
 /* The worst `wanted` (1..rows) of all rows, exactly: the rank of the last of them is found half by half in two
- * passes over the rows. gone: OUT, rows. On failure some rows may have left. */
-static inline PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, int64_t *gone)
+ * passes over the rows. keys: OUT, theirs, unless it is NULL. gone: OUT, rows. On failure some rows may have left. */
+static inline PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, uint64_t *keys,
+                                                  int64_t *gone)
 {
     const PslibChosen all = pslib_chosen(table, NULL, 0);
     PslibSieve sieve = {.rule = rule, .kind = PSLIB_SIEVE_COUNT, .above = -1};
@@ -272,6 +277,7 @@ static inline PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, i
     sieve.rank = (uint32_t)(high << PSLIB_RANK_HALF_BITS | low);
     sieve.tied = sieve.bins[low];
     sieve.tied_leave = wanted;
+    sieve.keys = keys;
     free(sieve.bins);
     if (status == PSLIB_OK) status = pslib_table_sift(table, &all, &sieve, gone);
     table->policies.evicted_share += *gone;

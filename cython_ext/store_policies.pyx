@@ -144,7 +144,7 @@ cdef class StorePolicies(StoreRows):
             raise MemoryError(f"evict: no memory to mark the rows of a partition; {gone} of others have left")
         return gone
 
-    def evict_share(self, order, share):
+    def evict_share(self, order, share, keys=None):
         """Forget the worst rows, as many as ``share`` of all, rounded up; memory is given back.
 
         The number is exact. Of rows that are equally bad, those that leave are spread evenly over partitions.
@@ -157,6 +157,8 @@ cdef class StorePolicies(StoreRows):
             0 oldest ``last_seen`` first, 1 smallest L2 norm, 2 lowest score; NaN is the last to leave.
         share : float
             Above 0, at most 1.
+        keys : OUT (rows that leave or more,) uint64 or None
+            Their keys, in no order.
 
         Returns
         -------
@@ -178,9 +180,15 @@ cdef class StorePolicies(StoreRows):
         cdef int64_t wanted = math.ceil(share * self.rows), gone = 0
         if wanted == 0:
             return 0
+        cdef uint64_t *left = NULL
+        if keys is not None:
+            keys = checked_array("evict_share: keys", keys, _U64, (None,))
+            if len(keys) < wanted:
+                raise ValueError(f"evict_share: keys: expected room for {wanted}, got {len(keys)}")
+            left = keys_of(keys)
         cdef PslibStatus status
         with nogil:
-            status = pslib_table_evict_worst(&self.table, kind, wanted, &gone)
+            status = pslib_table_evict_worst(&self.table, kind, wanted, left, &gone)
         if status != PSLIB_OK:
             raise MemoryError(f"evict_share: no memory to rank rows; {gone} of {wanted} have left")
         return gone

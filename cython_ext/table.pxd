@@ -182,7 +182,8 @@ cdef extern from "images.h" nogil:
     PslibStatus pslib_filter_import(PslibTable *table, uint32_t partition, const uint8_t *other)
     PslibStatus pslib_table_evict(PslibTable *table, const uint32_t *partitions, int64_t count, int rule,
                                   float number, float now, int64_t *gone)
-    PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, int64_t *gone)
+    PslibStatus pslib_table_evict_worst(PslibTable *table, int rule, int64_t wanted, uint64_t *keys,
+                                        int64_t *gone)
     void pslib_table_decay(PslibTable *table, const uint32_t *partitions, int64_t count, float factor)
     void pslib_before_keys(const PslibTable *table, const uint64_t *keys, int64_t n, int leaving)
     void pslib_before_partition(const PslibTable *table, uint32_t partition, int rows)

@@ -8,24 +8,26 @@ to this server.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.distinct import group_by_owner
 from cython_ext.store import Store
-from pslib.errors import ConfigurationError, PslibError
+from pslib.errors import ConfigurationError, LogFullError, PslibError
 from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.journal import Entry, Journal
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
 from pslib.shard_cut import Cuts
 from pslib.shard_images import adopt_block, adopt_rows, image_of
 from pslib.shard_memory import MemoryRoom
+from pslib.shard_recording import note_of_own
 from pslib.shard_serving import (
     MINE,
     NOT_OWNED,
@@ -57,6 +59,16 @@ class ShardCounters:
     rows_pushed: int = 0
     rows_pulled: int = 0
     maintained: int = 0
+
+
+class Moves(NamedTuple):
+    """What a shard remembers of moves, by unit: versions, owners, images, refusals; and the newest map."""
+
+    moved: dict[int, int]
+    hints: dict[int, int]
+    released: dict[int, Image]
+    declined: dict[int, tuple[int, PslibError]]
+    published: int
 
 
 class Shard:
@@ -94,6 +106,8 @@ class Shard:
         self.marks = Marks() if marks is None else marks  # an empty Marks is false
         self.counters = ShardCounters()
         self.broken = ""
+        self.journal: Journal | None = None
+        """Hears of every change before it is made; None: nobody does (without a log, and in a replay)."""
         self.tables: dict[str, TableSpec] = {}
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
@@ -117,9 +131,31 @@ class Shard:
     def own(self, units: NDArray[np.integer[Any]]) -> None:
         """Own these units from the first map on, empty; units of sibling shards are passed over."""
         mask = mask_of_units(units) & self.responsible
+        self.say(note_of_own(mask))
         self.owned |= mask
         mine = units_of_mask(mask)
         self.kind_of_partition[mine[mine < self.partitions]] = MINE
+
+    def write_to(self, journal: Journal | None) -> None:
+        """Say from now on to this journal what is about to change."""
+        self.journal = journal
+        self.room.tell = None if journal is None else journal.later
+
+    def say(self, *entries: Entry) -> None:
+        """Tell the journal, if there is one, what is about to change.
+
+        Raises
+        ------
+        LogFullError
+            When it has no space; nothing may change then.
+        """
+        if self.journal is not None:
+            self.journal.append(*entries)
+
+    def say_later(self, *entries: Entry) -> None:
+        """Tell the journal what may be lost when nothing follows it."""
+        if self.journal is not None:
+            self.journal.later(*entries)
 
     def is_responsible(self, unit: int) -> bool:
         """Whether requests about ``unit`` are for this shard rather than a sibling."""
@@ -143,6 +179,7 @@ class Shard:
                 f"or took part in a later move (map {known})"
             )
         image = image_of(self, unit, version)
+        self.say(message)
         self.owned &= ~(1 << unit)
         self._moved_at[unit] = version
         self._owner_hint[unit] = message.owner
@@ -183,10 +220,17 @@ class Shard:
                 "that move is over"
             )
         try:
-            self._adopt(message, bounded=True)
-        except PslibError as refusal:
-            self._declined[unit] = version, refusal
+            self.take(message, bounded=True)
+        except LogFullError:
             raise
+        except PslibError as refusal:
+            self.say({"note": "declined", "unit": unit, "version": version, "why": str(refusal)})
+            self.decline(unit, version, refusal)
+            raise
+
+    def decline(self, unit: int, version: int, why: PslibError) -> None:
+        """Refuse every copy of a move from now on."""
+        self._declined[unit] = version, why
 
     def keep(self, message: Keep) -> None:
         """Own a unit again that was released and refused by its new owner, as it was; no limit forbids that.
@@ -204,15 +248,18 @@ class Shard:
             raise ConfigurationError(
                 f"unit {unit} can't be kept under map {version}: it was not released under it"
             )
-        self._adopt(Adopt(unit, version, image.marks, image.content, image.keys), bounded=False)
+        self.take(Adopt(unit, version, image.marks, image.content, image.keys))
 
-    def _adopt(self, message: Adopt, bounded: bool) -> None:
+    def take(self, message: Adopt, bounded: bool = False) -> None:
+        """Own a unit with this content, whatever is known of moves; limits count if ``bounded``."""
         unit, version = message.unit, message.map_version
         if unit < self.partitions:
             adopt_rows(self, message, bounded)
             self.kind_of_partition[unit] = MINE
         elif bounded or message.content:  # one that was kept may have no values yet
             adopt_block(self, message)
+        else:
+            self.say(message)
         self.owned |= 1 << unit
         self._moved_at[unit] = version
         self._released.pop(unit, None)
@@ -221,12 +268,25 @@ class Shard:
 
     def forget_images(self, map_version: int) -> None:
         """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
+        if map_version > self._published:
+            self.say_later({"note": "forget", "version": map_version})
         self._published = max(self._published, map_version)
         done = [unit for unit, image in self._released.items() if image.map_version <= map_version]
         for unit in done:
             del self._released[unit]
         for unit in [unit for unit, (version, _error) in self._declined.items() if version <= map_version]:
             del self._declined[unit]
+
+    def finish_streams(self, below: int) -> None:
+        """All streams below ``below`` are over."""
+        if below > self.marks.done_below:
+            self.say_later({"note": "done", "below": below})
+            self.marks.finish_below(below)
+
+    @property
+    def moves(self) -> Moves:
+        """What it remembers of moves."""
+        return Moves(self._moved_at, self._owner_hint, self._released, self._declined, self._published)
 
     def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Places of the keys whose partition this shard owns, ascending."""
@@ -251,27 +311,36 @@ class Shard:
                     f"table {spec.name} exists with another description; expected {known}, got {spec}; "
                     "another model needs a cluster of its own"
                 )
-        self._setup_dense(message)
+        dense = self._dense_of(message)
+        given = self.owned_blocks() if dense and message.dense.size else ()
+        bare = [block for block in given if dense and block not in dense.weights]
+        if dense is not self.dense or bare or any(spec.name not in self.tables for spec in specs):
+            self.say(message)
+        self.dense = dense
+        for block in bare:
+            assert dense is not None
+            start, stop = dense.bounds(block)
+            dense.put(block, message.dense[start:stop])
+        self.make_tables(specs)
+
+    def make_tables(self, specs: Iterable[TableSpec]) -> None:
+        """Empty tables; those that exist stay as they are."""
         for spec in specs:
             if spec.name not in self.tables:
                 self.stores[spec.name] = make_store(spec, self.partition_bits)
                 self.tables[spec.name] = spec
 
-    def _setup_dense(self, message: Setup) -> None:
+    def _dense_of(self, message: Setup) -> DenseBlocks | None:
+        """Dense parameters as the message describes them: those that exist, or new ones without values."""
         if not message.dense_length:
-            return
+            return self.dense
         spec = DenseSpec(message.dense_length, optimizer_from_dict(dict(message.dense_optimizer)))
         values = 0 if message.without_values else spec.length
         if message.dense.size != values:
             raise ConfigurationError(f"dense parameters: expected {values} values, got {message.dense.size}")
-        if self.dense is None:
-            self.dense = DenseBlocks(spec, self.dense_blocks)
-        elif self.dense.spec != spec:
+        if self.dense is not None and self.dense.spec != spec:
             raise ConfigurationError(f"dense parameters exist as {self.dense.spec}, got {spec}")
-        for block in self.owned_blocks() if values else ():
-            if block not in self.dense.weights:
-                start, stop = self.dense.bounds(block)
-                self.dense.put(block, message.dense[start:stop])
+        return self.dense or DenseBlocks(spec, self.dense_blocks)
 
     def setup_message(self) -> Setup:
         """What makes the same tables elsewhere, without any values."""
@@ -328,6 +397,7 @@ class Shard:
         theirs = named & self.responsible & ~self.owned
         fresh = fresh_units(self, message, named & self.owned)
         if fresh:
+            self.say(replace(message, units=units_of_mask(fresh).astype(np.uint32)))
             self.maintain_units(message.table, fresh, message.step, message.time_s, message.decay)
             self.marks.record(message.stream, message.number, fresh)
             self.counters.maintained += fresh >> message.home & 1

@@ -81,6 +81,7 @@ def adopt_rows(shard: Shard, message: Adopt, bounded: bool = True) -> None:
     }
     if bounded:
         shard.room.make(rows, shard.stores, shard.tables)
+    shard.say(message)
     for name in rows:
         _import_table(shard, message, name)
 
@@ -124,13 +125,16 @@ def adopt_block(shard: Shard, message: Adopt) -> None:
     if shard.dense is None:
         if message.content:
             raise ConfigurationError(f"unit {message.unit}: dense parameters have not been set up here")
+        shard.say(message)
         return
     block = message.unit - shard.partitions
     start, stop = shard.dense.bounds(block)
     floats = shard.dense.spec.optimizer.initial_state(stop - start).size
     weights = content_of(message, "weights", (1, stop - start))
     version = int(content_of(message, "version", (1, 1), np.uint64)[0, 0])
-    shard.dense.put(block, weights[0], content_of(message, "state", (1, floats))[0], version)
+    state = content_of(message, "state", (1, floats))
+    shard.say(message)
+    shard.dense.put(block, weights[0], state[0], version)
 
 
 def content_of(message: Adopt, name: str, shape: tuple[int, int], dtype: Any = np.float32) -> NDArray[Any]:

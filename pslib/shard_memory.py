@@ -6,7 +6,7 @@ nothing, pages that it has used count, whether rows fill them or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cython_ext.store import Store
 from pslib.errors import MemoryLimitError
 from pslib.policies import WHEN_FULL, ByBloom
+from pslib.protocol.journal import Note
 from pslib.row_layout import RowLayout
 from pslib.tables import TableSpec
 
@@ -46,6 +47,8 @@ class MemoryRoom:
     def __init__(self, limit_bytes: int, owner: str) -> None:
         self.limit_bytes, self._owner = limit_bytes, owner
         self._sure_bytes = self._full_rows = 0
+        self.tell: Callable[[Note], None] | None = None
+        """Hears which rows have left: a server's own doing, which no request says."""
 
     def forget(self) -> None:
         """Look again at the next push: rows have come or gone by another way."""
@@ -96,7 +99,7 @@ class MemoryRoom:
                 return
             yielding = [name for name in missing if specs[name].when_full != "refuse" and stores[name].rows]
             for name in yielding:
-                stores[name].evict_share(WHEN_FULL.index(specs[name].when_full) - 1, SHARE)
+                self._let_go(name, stores[name], WHEN_FULL.index(specs[name].when_full) - 1)
             if not yielding:
                 break
         raise MemoryLimitError(
@@ -104,6 +107,12 @@ class MemoryRoom:
             f"{sum(missing.values()):,} new ones may take {need:,} beside {GROWTH_BYTES:,} for growth; "
             f"{_advice([specs[name] for name in missing])}"
         )
+
+    def _let_go(self, name: str, store: Store, order: int) -> None:
+        keys = None if self.tell is None else np.empty(store.rows, np.uint64)
+        count = store.evict_share(order, SHARE, keys)
+        if keys is not None and self.tell is not None:
+            self.tell({"note": "left", "table": name, "keys": keys[:count].tobytes()})
 
     def _has_room(self, used: int, need: int, rows: int, new_rows: int) -> bool:
         """Whether new rows fit: into memory that is left, or into the places of rows that have left.

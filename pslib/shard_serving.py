@@ -8,6 +8,7 @@ and marks that were looked up before the first slice of a push still hold after 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
 from cython_ext.selection import first_of_others, mark_partitions, split_keys
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, UnavailableError
 from pslib.partition_map import units_of_mask
 from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.journal import Entry
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Arrays, Erase, Pull, Push
 from pslib.protocol.packed import PackedRows, floats_of, gradients_of
+from pslib.shard_recording import applied_erase, applied_push, seen
 
 if TYPE_CHECKING:
     from pslib.shard import Shard
@@ -225,26 +228,38 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     MemoryLimitError
         When it needs new rows and there is no room for them. Nothing of the push is applied; rows that a
         table with ``when_full`` let go to make room are gone.
+    LogFullError
+        When the log has no space for it. Nothing of it is applied.
     """
     selection = yield from _select(shard, message, shares, message.blocks)
     fresh = fresh_units(shard, message, selection.units)
     if fresh:
-        yield from _push_rows(shard, message, selection, fresh)
+        shares = _fresh_shares(shard, selection, fresh)
+        with said_if_refused(shard, message):
+            _make_room(shard, shares)
+            if shard.journal is not None:
+                shard.journal.append(applied_push(shard, message, shares, fresh))
+        yield from _push_rows(shard, message, shares)
         yield from _push_dense(shard, message, fresh)
         _record(shard, message, fresh)
     return PushPart(selection.refused)
 
 
-def apply_steps(shard: Shard, message: Push) -> Steps[None]:
+def apply_steps(shard: Shard, message: Push, *about: Entry) -> Steps[None]:
     """Apply all of a push of units that this shard owns, whatever has been applied; mark nothing.
+
+    ``about`` stands before it in the record.
 
     Raises
     ------
-    MemoryLimitError
+    MemoryLimitError, LogFullError
         As for `push_steps`.
     """
     selection = yield from _select(shard, message, None, message.blocks)
-    yield from _push_rows(shard, message, selection, selection.units)
+    shares = _fresh_shares(shard, selection, selection.units)
+    _make_room(shard, shares)
+    shard.say(*about, message)
+    yield from _push_rows(shard, message, shares)
     yield from _push_dense(shard, message, selection.units)
 
 
@@ -253,8 +268,10 @@ def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> S
     selection = yield from _select(shard, message, shares, np.empty(0, np.uint32))
     fresh = fresh_units(shard, message, selection.units)
     if fresh:
-        for name, share in selection.shares.items():
-            kept = _fresh_share(shard, share, selection.units, fresh)
+        shares = _fresh_shares(shard, selection, fresh)
+        with said_if_refused(shard, message):
+            shard.say(applied_erase(message, shares))
+        for name, kept in shares.items():
             for start, stop in _cuts(kept.keys.size, shard.slice_rows):
                 shard.stores[name].erase(kept.keys[start:stop])
                 yield
@@ -306,7 +323,19 @@ def fresh_units(shard: Shard, message: Any, units: int) -> int:
     """Those of ``units`` to which a named request is not applied yet; also raises its stream's floor."""
     fresh = shard.marks.fresh(message.stream, message.number, message.epoch, units)
     shard.marks.raise_floor(message.stream, message.all_acked_below)
+    if not fresh:
+        shard.say_later(seen(message))
     return fresh
+
+
+@contextmanager
+def said_if_refused(shard: Shard, message: Any) -> Iterator[None]:
+    """A request that is refused has told of its stream all the same."""
+    try:
+        yield
+    except UnavailableError:
+        shard.say_later(seen(message))
+        raise
 
 
 def _record(shard: Shard, message: Push | Erase, fresh: int) -> None:
@@ -325,11 +354,18 @@ def _fresh_share(shard: Shard, share: KeyShare, units: int, fresh: int) -> KeySh
     return share.take(np.flatnonzero(is_fresh[partition_of(share.keys, shard.partition_bits)]))
 
 
-def _push_rows(shard: Shard, message: Push, selection: _Selection, fresh: int) -> Steps[None]:
-    shares = {
+def _fresh_shares(shard: Shard, selection: _Selection, fresh: int) -> dict[str, KeyShare]:
+    return {
         name: _fresh_share(shard, share, selection.units, fresh) for name, share in selection.shares.items()
     }
+
+
+def _make_room(shard: Shard, shares: Shares) -> None:
+    """Room for new rows; the journal hears of those that left for them (`MemoryRoom.tell`)."""
     shard.room.make({name: share.keys for name, share in shares.items()}, shard.stores, shard.tables)
+
+
+def _push_rows(shard: Shard, message: Push, shares: Mapping[str, KeyShare]) -> Steps[None]:
     salt = record_salt(message.stream, message.number)
     served = 0
     for name, share in shares.items():
@@ -339,7 +375,7 @@ def _push_rows(shard: Shard, message: Push, selection: _Selection, fresh: int) -
                 yield
             served += stop - start
             _push_slice(shard, message, name, share, (start, stop), salt)
-        shard.counters.rows_pushed += selection.shares[name].keys.size
+        shard.counters.rows_pushed += share.keys.size
 
 
 def _push_slice(

@@ -30,7 +30,8 @@ from pslib.errors import ConfigurationError, PslibError
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.messages import NOBODY, Push
 from pslib.protocol.packed import floats_of, gradients_of
-from pslib.shard_serving import Steps, apply_steps
+from pslib.shard_recording import note_of_step, seen
+from pslib.shard_serving import Steps, apply_steps, fresh_units
 
 if TYPE_CHECKING:
     from pslib.shard import Shard
@@ -119,9 +120,8 @@ class SyncSteps:
             When the lease has another holder by now.
         """
         covered, refused, touched = self._units_of(message)
-        marks = self._shard.marks
-        fresh = marks.fresh(message.stream, message.number, message.epoch, covered)
-        marks.raise_floor(message.stream, message.all_acked_below)
+        fresh = fresh_units(self._shard, message, covered)
+        self._shard.say_later(seen(message))
         if not fresh or refused:
             self._over.append((waiter, refused))
             return
@@ -193,7 +193,9 @@ class SyncSteps:
         parts = sorted((one for one in step.held if one.covers & ready), key=lambda one: one.rank)
         shard, first = self._shard, parts[0].message
         try:
-            yield from apply_steps(shard, merged_push(shard, parts, ready))
+            named = [(one.message, one.covers & ready, one.touched & ready & one.covers) for one in parts]
+            about = note_of_step(named, ready, first.maintain)
+            yield from apply_steps(shard, merged_push(shard, parts, ready), about)
             for table in shard.tables if first.maintain else ():
                 shard.maintain_units(table, ready, first.step + 1, first.time_s)
         except Exception as error:  # nobody's push counts: all of them hear of it, and may come again

@@ -91,6 +91,22 @@ class Marks:
         for number in [number for number in known.applied if number < below]:
             del known.applied[number]
 
+    def saw(self, stream: int, epoch: int, below: int) -> None:
+        """A request of this stream has come, under this epoch, with this floor; nothing of it was applied."""
+        if stream >= self._done_below:
+            known = self._streams.setdefault(stream, _Stream())
+            known.epoch = max(known.epoch, epoch)
+            self.raise_floor(stream, below)
+
+    @property
+    def done_below(self) -> int:
+        """All streams below this number are over."""
+        return self._done_below
+
+    def streams(self) -> list[list[int]]:
+        """Number, epoch and floor of each stream: what is known of no single unit."""
+        return [[stream, known.epoch, known.floor] for stream, known in self._streams.items()]
+
     def finish_below(self, stream: int) -> None:
         """All streams below ``stream`` are over (their leases are done): only this one number is kept."""
         if stream <= self._done_below:

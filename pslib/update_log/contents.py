@@ -6,7 +6,7 @@ named; one that this version does not have is refused, one that is missing has i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from pslib.errors import LogForeignError
 from pslib.protocol.fields import Message
-from pslib.protocol.journal import Entry
+from pslib.protocol.journal import Entry, Note
 from pslib.protocol.messages import ALL_MESSAGES
 from pslib.update_log.records import Buffer, padding
 
-__all__ = ["entries_of", "pieces_of"]
+__all__ = ["entries_of", "first_note", "pieces_of"]
 
 NOTE = ""
 """Kind of an entry that is no message."""
@@ -88,6 +88,14 @@ def entries_of(body: Buffer, where: str = "a record") -> list[Entry]:
     described = msgpack.unpackb(body[_COUNT_BYTES : _COUNT_BYTES + header_bytes], strict_map_key=False)
     arrays = _arrays(body, _COUNT_BYTES + header_bytes + padding(header_bytes), described)
     return [_entry(kind, plain, about, arrays, where) for kind, plain, about in described]
+
+
+def first_note(read: Callable[[int, int], bytes]) -> Note:
+    """The first entry of a body, if it is a note, without reading more than its header; else an empty one."""
+    header_bytes = int.from_bytes(read(0, _COUNT_BYTES), "little")
+    described = msgpack.unpackb(read(_COUNT_BYTES, header_bytes), strict_map_key=False)
+    kind, plain, _about = described[0]
+    return plain if kind == NOTE else {}
 
 
 def _arrays(body: Buffer, start: int, described: list[Any]) -> Iterator[np.ndarray[Any, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgpack
 from pslib.errors import LogError, LogFullError
 from pslib.update_log.files import LogFiles
 from pslib.update_log.records import (
+    HEAD_BYTES,
     Buffer,
     Damage,
     Head,
@@ -92,7 +93,7 @@ class RollingLog:
         return self._durable if self._disk else self.last
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """What its segments take."""
         return sum(segment.size for segment in self._segments)
 
@@ -103,10 +104,13 @@ class RollingLog:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def heads(self) -> Iterator[Head]:
-        """Heads of all records that are needed, in order."""
-        for _segment, _place, head in self._walk():
-            yield head
+    def heads(self) -> Iterator[tuple[Head, Callable[[int, int], bytes]]]:
+        """Heads of all records that are needed, and what reads pieces of their bodies, unchecked."""
+        for segment, place, head in self._walk():
+            yield head, partial(self._piece, segment.name, place + HEAD_BYTES, head.length)
+
+    def _piece(self, name: str, place: int, length: int, start: int, size: int) -> bytes:
+        return self._files.read(name, place + start, max(0, min(size, length - start)))
 
     def records(self) -> Iterator[Record]:
         """All records that are needed, in order, each compared with its checksum.

@@ -1,0 +1,229 @@
+"""The log of one shard: its journal while it runs, its images from time to time, its state after a crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from pslib.errors import LogFullError
+from pslib.partition_map import units_of_mask
+from pslib.protocol.journal import Entry
+from pslib.protocol.messages import Load, Message, Release
+from pslib.row_layout import RowLayout
+from pslib.shard import Shard
+from pslib.shard_recording import state_of
+from pslib.shard_replay import Replay, images_of, units_of_images
+from pslib.update_log.contents import entries_of, first_note, pieces_of
+from pslib.update_log.records import Buffer
+from pslib.update_log.rolling import RollingLog
+
+__all__ = ["ShardLog", "recover"]
+
+log = logging.getLogger("pslib")
+CHANGES, IMAGES = 1, 2
+"""Kinds of records."""
+BATCH_BYTES = 256 << 10
+"""Of images between two requests, unless one unit alone is larger: some 0.3 ms."""
+LATER_MAX = 1000
+"""Entries that wait for the next record before they get one of their own."""
+KEY_BYTES = 8
+
+
+class ShardLog:
+    """The journal of one shard, which only the shard's thread touches.
+
+    The log is kept short by images: while the shard works, its units are written one after the other, so much
+    of them for so many bytes of changes that a round is over before the log is too long. Then nothing before
+    the round is needed.
+
+    Parameters
+    ----------
+    log : RollingLog
+    shard : Shard
+        Writes to it from now on.
+    log_bytes : int
+        The log stays below this, or below three times what the shard takes as images where that is more.
+    """
+
+    def __init__(self, log: RollingLog, shard: Shard, log_bytes: int) -> None:
+        self.log, self._shard, self._log_bytes = log, shard, log_bytes
+        self._later: dict[Any, Entry] = {}
+        self._places = count()
+        self._round: list[int] | None = None
+        """Units that have no image of this round yet, last one first."""
+        self._began = 0
+        self._owed = 0.0
+        self._per_byte = 0.0
+        """Bytes of images for each byte of changes."""
+        self._is_due = False
+        shard.write_to(self)
+
+    # --- changes ------------------------------------------------------------------------------------------
+
+    def append(self, *entries: Entry) -> None:
+        """Write a record, before anything that it says is done; see `pslib.protocol.journal.Journal`."""
+        for entry in entries:
+            if isinstance(entry, Release) and self._round is not None and entry.unit in self._round:
+                self._round.remove(entry.unit)  # else no record would say what it held
+                self._write(IMAGES, images_of(self._shard, [entry.unit]))
+        size = self._write(CHANGES, entries)
+        if self._round is None:
+            self._is_due = self._is_due or self._is_long()
+        else:
+            self._owed += size * self._per_byte
+
+    def later(self, *entries: Entry) -> None:
+        """Write these with the next record, before it."""
+        for entry in entries:
+            key: Any = ("", next(self._places))
+            if not isinstance(entry, Message) and entry["note"] == "seen":
+                key = entry["stream"]
+            self._later.pop(key, None)
+            self._later[key] = entry
+        if len(self._later) > LATER_MAX:
+            try:
+                self.flush()
+            except LogFullError as error:
+                log.warning("pslib: %s", error)
+
+    def flush(self) -> None:
+        """Write what waits for the next record."""
+        if self._later:
+            self._write(CHANGES, ())
+
+    def loaded(self, message: Load) -> None:
+        """A checkpoint has been loaded; a recovery needs it until the images that begin now are done."""
+        self._write(CHANGES, (message,))
+        self.write_images()
+
+    def _write(self, kind: int, entries: Any) -> int:
+        """Write one record with what waited for it in front; images have nothing in front."""
+        before = list(self._later.values())
+        if kind == IMAGES and before:
+            self.flush()
+            before = []
+        body: list[Buffer] = pieces_of([*before, *entries])
+        self.log.append(kind, 0, body)
+        self._later.clear()
+        return sum(len(piece) for piece in body)
+
+    # --- images -------------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """Whether images are to be written before much more changes."""
+        return self._is_due or (self._round is not None and self._owed > 0)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether so many are owed that requests must wait for them, lest the log grow too long."""
+        return max(self._images_bytes() / 8, 64 * BATCH_BYTES) < self._owed < float("inf")
+
+    def write_images(self) -> None:
+        """Begin a round, whatever the log's length, and owe all of it: older records are to go."""
+        self._round, self._is_due, self._per_byte = None, True, float("inf")
+
+    def pace(self) -> None:
+        """Between two requests: write a few of the images that are owed, one unit or several small ones.
+
+        A log without space goes on with them when more is owed.
+        """
+        if not self.owes:
+            return
+        try:
+            if self._round is None:
+                self._begin()
+            assert self._round is not None
+            self._owed -= self._write_batch(self._round)
+            if not self._round:
+                self.log.trim(self._began)
+                self._round, self._owed, self._per_byte = None, 0.0, 0.0
+        except LogFullError as error:
+            log.warning("pslib: images of shard thread %d: %s", self._shard.index, error)
+            self._is_due, self._owed = False, 0.0
+
+    def _write_batch(self, left: list[int]) -> int:
+        units: list[int] = []
+        size, shard = 0, self._shard
+        while left and size < BATCH_BYTES:
+            unit = left[-1]
+            unit_bytes = _unit_bytes(shard, unit)
+            if units and size + unit_bytes > BATCH_BYTES:
+                break
+            units.append(left.pop())
+            size += unit_bytes
+        try:
+            owned = [unit for unit in units if shard.owned >> unit & 1]
+            return self._write(IMAGES, images_of(shard, owned)) if owned else 0
+        except LogFullError:
+            left += reversed(units)
+            raise
+
+    def _images_bytes(self) -> int:
+        shard = self._shard
+        rows = sum(store.rows * _row_bytes(shard, name) for name, store in shard.stores.items())
+        return rows + (8 * shard.dense.spec.length if shard.dense else 0)
+
+    def _is_long(self) -> bool:
+        """Whether a round must begin: what it takes, and the changes meanwhile, would make the log too long.
+
+        With R bytes of images and a limit L >= 3 R, changes of P = (L - R) / 4 may come in a round. It leaves
+        a log of R + P, and the next one begins at L - R - P, which is no less.
+        """
+        images = self._images_bytes()
+        limit = max(self._log_bytes, 3 * images)
+        self._per_byte = 1.25 * images / max((limit - images) / 4, 1)
+        return self.log.size_bytes + images + (limit - images) // 4 >= limit
+
+    def _begin(self) -> None:
+        self.flush()
+        self.log.roll()
+        self._write(CHANGES, state_of(self._shard))
+        self._began = self.log.last
+        self._round = units_of_mask(self._shard.owned).tolist()[::-1]
+        self._is_due = False
+        self._owed = max(1.0, self._per_byte)
+
+
+def _row_bytes(shard: Shard, table: str) -> int:
+    layout = RowLayout.of(shard.tables[table])
+    return KEY_BYTES + 4 * (layout.dim + layout.state_floats)
+
+
+def _unit_bytes(shard: Shard, unit: int) -> int:
+    """About what the image of a unit takes."""
+    if unit >= shard.partitions:
+        return 8 * shard.dense.size if shard.dense else 0
+    return sum(store.partition_rows(unit) * _row_bytes(shard, name) for name, store in shard.stores.items())
+
+
+def recover(log_: RollingLog, shard: Shard, load: Callable[[Shard, Load], Any]) -> int:
+    """Bring an empty shard to the state in which the log's writer was; return the number of records applied.
+
+    Parameters
+    ----------
+    log_ : RollingLog
+    shard : Shard
+        Owns nothing, has no tables and no journal.
+    load : callable
+        Loads a checkpoint into the shard.
+
+    Raises
+    ------
+    LogCorruptError
+        When a record is damaged.
+    """
+    newest: dict[int, int] = {}
+    for head, read in log_.heads():
+        if head.kind == IMAGES:
+            newest.update(dict.fromkeys(units_of_images(first_note(read)), head.number))
+    limit, shard.room.limit_bytes = shard.room.limit_bytes, 0  # rows that left are recorded
+    replay, records = Replay(shard, newest, load), 0
+    for record in log_.records():
+        replay.take(record.number, entries_of(record.body, f"record {record.number}"))
+        records += 1
+    shard.room.limit_bytes = limit
+    shard.room.forget()
+    return records
