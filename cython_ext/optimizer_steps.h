@@ -28,6 +28,10 @@ enum {
     PSLIB_OPTIMIZER_KINDS = 6
 };
 
+/* Of the steps that a row has missed, so many are taken at most where they are taken one by one: with a gradient of
+ * L2 alone Adam moves each weight by about its rate a step, so after these few weights are left that are not near 0. */
+enum { PSLIB_CATCH_UP_MAX = 256 };
+
 enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16, PSLIB_DIM_MAX = 4096 };
 
 typedef struct {
@@ -50,10 +54,22 @@ PSLIB_INLINE int pslib_optimizer_clips(const PslibOptimizer *optimizer)
     return optimizer->clip_norm != 0.0f || pslib_optimizer_cowclips(optimizer);
 }
 
+/* L2 of a gradient that goes through Adam's moments; 0: off. */
+PSLIB_INLINE float pslib_optimizer_l2(const PslibOptimizer *optimizer)
+{
+    return optimizer->kind == PSLIB_ADAM ? optimizer->numbers[4] : 0.0f;
+}
+
 /* Whether a step is pslib_step and nothing else. */
 PSLIB_INLINE int pslib_optimizer_is_plain(const PslibOptimizer *optimizer)
 {
-    return optimizer->weight_decay == 0.0f && !pslib_optimizer_clips(optimizer);
+    return optimizer->weight_decay == 0.0f && pslib_optimizer_l2(optimizer) == 0.0f && !pslib_optimizer_clips(optimizer);
+}
+
+/* Whether a row must know how many steps it has missed. */
+PSLIB_INLINE int pslib_optimizer_catches_up(const PslibOptimizer *optimizer)
+{
+    return optimizer->weight_decay != 0.0f || pslib_optimizer_l2(optimizer) != 0.0f;
 }
 
 /* Floats of state beside dim weights; -1 for an unknown kind. */
@@ -156,6 +172,36 @@ PSLIB_INLINE void pslib_adam(const PslibOptimizer *optimizer, int64_t dim, float
     }
 }
 
+/* One step of Adam with the gradient g + l2 w; g: NULL is a step that the row has missed. */
+PSLIB_INLINE void pslib_adam_l2_step(const PslibOptimizer *optimizer, int64_t dim, float *restrict w,
+                                     float *restrict state, const float *restrict g)
+{
+    const float rate = optimizer->numbers[0], epsilon = optimizer->numbers[3], l2 = optimizer->numbers[4];
+    const float b1 = optimizer->numbers[1], b2 = optimizer->numbers[2];
+    const float rest1 = 1.0f - b1, rest2 = 1.0f - b2;
+    float *restrict m = state;
+    float *restrict v = state + dim;
+    const int64_t t = pslib_adam_count(state + 2 * dim, optimizer->last_step);
+    const float c1 = optimizer->corrections[2 * t], c2 = optimizer->corrections[2 * t + 1];
+    for (int64_t j = 0; j < dim; j++) {
+        const float whole = g == NULL ? l2 * w[j] : g[j] + l2 * w[j];
+        m[j] = b1 * m[j] + rest1 * whole;
+        v[j] = b2 * v[j] + (rest2 * whole) * whole;
+        w[j] -= (rate * (m[j] * c1)) / (sqrtf(v[j] * c2) + epsilon);
+    }
+}
+
+/* The steps that a row has missed (`missed` counts this one too, a part of a step does not count, NaN is none), the
+ * last PSLIB_CATCH_UP_MAX of them, then this one: what Adam does that steps every row at every step. */
+PSLIB_INLINE void pslib_adam_l2(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                                float missed)
+{
+    int steps = 1;
+    if (missed > 1.0f) steps = missed < (float)PSLIB_CATCH_UP_MAX ? (int)missed : PSLIB_CATCH_UP_MAX;
+    for (; steps > 1; steps--) pslib_adam_l2_step(optimizer, dim, w, state, NULL);
+    pslib_adam_l2_step(optimizer, dim, w, state, g);
+}
+
 /* b = m b + g;  w -= lr b, or with nesterov  w -= lr (g + m b) */
 PSLIB_INLINE void pslib_momentum(const float *numbers, int64_t dim, float *restrict w, float *restrict b,
                                  const float *restrict g)
@@ -213,6 +259,14 @@ PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float
     default:
         pslib_sgd(optimizer->numbers, dim, w, g);
     }
+}
+
+/* pslib_step, and before it those that the row has missed, where they are taken one by one. */
+PSLIB_INLINE void pslib_step_all(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
+                                 float missed)
+{
+    if (pslib_optimizer_l2(optimizer) != 0.0f) pslib_adam_l2(optimizer, dim, w, state, g, missed);
+    else pslib_step(optimizer, dim, w, state, g);
 }
 
 /* What `missed` steps of decay leave of a weight: (1 - lr decay)^missed, 1 where decay is off.
@@ -273,12 +327,12 @@ PSLIB_INLINE void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, 
     if (factor != 1.0f)
         for (int64_t j = 0; j < dim; j++) w[j] *= factor;
     if (!pslib_optimizer_clips(optimizer)) {
-        pslib_step(optimizer, dim, w, state, g);
+        pslib_step_all(optimizer, dim, w, state, g, missed);
         return;
     }
     float clipped[PSLIB_DIM_MAX];
     pslib_clipped(optimizer, dim, w, g, shows, clipped);
-    pslib_step(optimizer, dim, w, state, clipped);
+    pslib_step_all(optimizer, dim, w, state, clipped, missed);
 }
 
 #endif

@@ -38,6 +38,7 @@ from cython_ext.table cimport (
     PslibPart,
     PslibStatus,
     pslib_best_level,
+    pslib_optimizer_catches_up,
     pslib_state_floats,
     pslib_table_close,
     pslib_table_open,
@@ -142,9 +143,9 @@ cdef class StoreMemory:
         set_optimizer(&part.optimizer, where, kind, hyperparameters, modifiers, corrections)
         set_initializer(&part.initializer, where, initializer_kind, initializer, seed)
         part.state_floats = pslib_state_floats(part.optimizer.kind, part.dim)
-        if part.optimizer.weight_decay != 0 and not self.table.counters & PSLIB_COUNT_LAST_SEEN:
+        if pslib_optimizer_catches_up(&part.optimizer) and not self.table.counters & PSLIB_COUNT_LAST_SEEN:
             raise ValueError(
-                f"{where}: modifiers: expected counters with last_seen (bit 0) where weights decay,"
+                f"{where}: modifiers: expected counters with last_seen (bit 0) where rows catch up,"
                 f" got counters={self.table.counters}"
             )
         state = checked_array(f"{where}: initial_state", state, _F32, (part.state_floats,)).copy()

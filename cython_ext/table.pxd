@@ -147,6 +147,7 @@ cdef extern from "images.h" nogil:
 
     int64_t pslib_state_floats(int kind, int64_t dim)
     int pslib_optimizer_clips(const PslibOptimizer *optimizer)
+    int pslib_optimizer_catches_up(const PslibOptimizer *optimizer)
     void pslib_set_rate(PslibOptimizer *optimizer, float rate, int delta)
     void pslib_full_step(const PslibOptimizer *optimizer, int64_t dim, float *weights, float *state,
                          const float *gradient, float shows, float missed)

@@ -22,6 +22,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "AdamL2",
     "AdamW",
     "Momentum",
     "Optimizer",
@@ -92,6 +93,11 @@ class Optimizer:
                 f"weight_decay {self.weight_decay} at learning_rate {rate} changes no float32 weight in a "
                 f"step; use 0, or at least {2**-24 / rate:.1e}"
             )
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether a row must know how many steps it has missed, to make up for them."""
+        return self.weight_decay > 0
 
     @property
     def elementwise(self) -> bool:
@@ -277,6 +283,36 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, slots=True)
+class AdamL2(Adam):
+    """Adam as it steps a whole table, with L2 in the loss: ``g += l2 * w`` at every step of the training.
+
+    Each step moves every row, those that no example holds too: by L2 alone, through both moments. Here a
+    row takes the steps that it has missed when it is pushed to again, `CATCH_UP_MAX` of them at most, at
+    the rate of that push; until then a pull shows it as its last push has left it. ``l2`` counts as in
+    ``l2 / 2 * |w|^2``. A gradient that is clipped is so before L2 is added. Dense parameters have no
+    steps to miss.
+
+    Why, and not AdamW: a row's gradient is as small as it is rare, and so is its second moment; L2 that goes
+    through the moments holds rare rows back most.
+    """
+
+    l2: float = field(default=1e-5, kw_only=True)
+
+    CATCH_UP_MAX: ClassVar[int] = 256
+    """With a gradient of L2 alone Adam moves a weight by about the learning rate a step: after so many
+    few are left that are not near 0."""
+
+    def _problems(self) -> Iterator[str]:
+        yield from Adam._problems(self)
+        yield from _not_numbers(self, "l2")
+
+    @property
+    def catches_up(self) -> bool:
+        """Always, but where ``l2`` is off."""
+        return self.l2 > 0 or self.weight_decay > 0
+
+
+@dataclass(frozen=True, slots=True)
 class Momentum(Optimizer):
     """``b = momentum*b + g; w -= learning_rate * b``, or ``* (g + momentum*b)`` with ``nesterov``.
 
@@ -343,7 +379,7 @@ class FTRL(Optimizer):
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
-    kind.__name__: kind for kind in (SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, FTRL)
+    kind.__name__: kind for kind in (SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, AdamL2, FTRL)
 }
 """All optimizers by name."""
 

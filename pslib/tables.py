@@ -149,11 +149,11 @@ class TableSpec:
             yield f"expected 1..{PARTS_MAX} parts, got {len(self.parts)}"
         if len({part.name for part in self.parts}) != len(self.parts):
             yield "part names must differ"
-        decayed = [part.name for part in self.parts if part.optimizer.modifiers()[0] > 0]
+        decayed = [part.name for part in self.parts if part.optimizer.catches_up]
         if decayed and self.clock != "steps":
             yield (
-                f"clock: expected 'steps', in which the weight decay of part {decayed[0]} counts, got "
-                f"{self.clock!r}; or set its weight_decay to 0"
+                f"clock: expected 'steps', in which the decay of part {decayed[0]} counts, got "
+                f"{self.clock!r}; or set its weight_decay (l2) to 0"
             )
 
     def _choice_problems(self) -> Iterator[str]:
@@ -216,8 +216,8 @@ class TableSpec:
     def needs_seen(self) -> bool:
         """Whether a row must know when it was pushed last."""
         by_age = any(isinstance(rule, ByAge) for rule in self.eviction)
-        decays = any(part.optimizer.modifiers()[0] > 0 for part in self.parts)
-        return by_age or decays or self.when_full == "oldest"
+        catches_up = any(part.optimizer.catches_up for part in self.parts)
+        return by_age or catches_up or self.when_full == "oldest"
 
     @property
     def needs_counts(self) -> bool:

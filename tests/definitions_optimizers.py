@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowwiseAdagrad
+from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamL2, AdamW, Momentum, Optimizer, RowwiseAdagrad
 
 Floats = NDArray[np.float32]
 f32 = np.float32
@@ -86,6 +86,7 @@ STEPS: dict[type[Optimizer], Callable[[Any, Floats, Floats, Floats], None]] = {
     RowwiseAdagrad: rowwise_adagrad_step,
     Adam: adam_step,
     AdamW: adam_step,
+    AdamL2: adam_step,
     FTRL: ftrl_step,
 }
 
@@ -117,4 +118,8 @@ def full_step(
         if optimizer.cowclip_ratio or optimizer.cowclip_floor:
             bound, floor = f32(optimizer.cowclip_ratio) * np.sqrt(sum_of_squares(w)), optimizer.cowclip_floor
             g = clipped(g, f32(shows) * (bound if bound > f32(floor) else f32(floor)))
+        if isinstance(optimizer, AdamL2):
+            for _ in range(1, int(min(missed, AdamL2.CATCH_UP_MAX)) if missed > 1 else 1):
+                adam_step(optimizer, w, state, f32(optimizer.l2) * w)
+            g = g + f32(optimizer.l2) * w
         STEPS[type(optimizer)](optimizer, w, state, g)

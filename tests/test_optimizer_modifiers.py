@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cython_ext.store import Store, vector_levels
 from pslib.errors import ConfigurationError
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowwiseAdagrad
+from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamL2, AdamW, Optimizer, RowwiseAdagrad
 from pslib.tables import DenseSpec
 from tests.definitions import DictTable, store_parts
 from tests.definitions_optimizers import full_step
@@ -130,7 +130,7 @@ def test_a_gradient_that_is_not_finite_is_not_hidden_by_clipping(clip: dict[str,
 # --- decay
 
 
-@pytest.mark.parametrize("optimizer", DECAYING, ids=name_of)
+@pytest.mark.parametrize("optimizer", [one for one in DECAYING if not isinstance(one, AdamL2)], ids=name_of)
 def test_a_row_decays_for_all_the_steps_that_it_has_missed(optimizer: Optimizer) -> None:
     optimizer = replace(optimizer, weight_decay=0.5)
     first, nothing = np.linspace(-1, 1, 5, dtype=np.float32), np.zeros(5, np.float32)
@@ -177,6 +177,27 @@ def test_a_small_decay_is_as_large_as_it_says_after_many_steps() -> None:
         SGD(1.0, weight_decay=1e-6), np.ones(1, np.float32), np.zeros(1, np.float32), missed=1_000_000
     )
     assert weights[0] == pytest.approx(np.exp(-1), rel=1e-6)
+
+
+def test_l2_takes_the_steps_that_a_row_has_missed_one_by_one() -> None:
+    optimizer = AdamL2(0.01, l2=0.5)
+    first, gradient, nothing = (np.asarray(one, np.float32) for one in ([0.5, -0.25], [1, 2], [0, 0]))
+    weights, state = first.copy(), optimizer.initial_state(2)
+    for one in (nothing, nothing, nothing, gradient):
+        row_step(optimizer, weights, state, one, missed=1)
+    assert moved(optimizer, first, gradient, missed=4).tobytes() == weights.tobytes()
+    assert moved(optimizer, first, gradient, missed=3).tobytes() != weights.tobytes()
+
+
+def test_l2_of_a_row_that_nobody_has_asked_for_in_ages_ends_near_nothing() -> None:
+    weights = moved(AdamL2(0.01, l2=0.5), np.ones(4, np.float32), np.zeros(4, np.float32), missed=1e9)
+    assert np.abs(weights).max() < 0.05
+
+
+def test_without_l2_it_is_lazy_adam() -> None:
+    first, gradient = np.ones(4, np.float32), np.ones(4, np.float32)
+    plain = moved(Adam(), first, gradient, missed=9)
+    assert moved(AdamL2(l2=0.0), first, gradient, missed=9).tobytes() == plain.tobytes()
 
 
 def test_adamw_is_adam_with_decay_on() -> None:

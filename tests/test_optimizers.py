@@ -22,6 +22,7 @@ from pslib.optimizers import (
     SGD,
     Adagrad,
     Adam,
+    AdamL2,
     AdamW,
     Momentum,
     Optimizer,
@@ -40,6 +41,7 @@ ALL: list[Optimizer] = [
     Adam(0.01, 0.8, 0.9, 1e-6),
     Adam(0.01, 0.0, 0.0, 1e-6),
     AdamW(0.01, 0.8, 0.9, 1e-6, weight_decay=0.1),
+    AdamL2(0.01, 0.8, 0.9, 1e-6, l2=0.1),
     FTRL(0.1, 0.5, 0.01, 0.02),
     FTRL(0.1, 0.0),
 ]
@@ -80,8 +82,8 @@ def rows_at(
 
 
 def counters_of(optimizer: Optimizer) -> int:
-    """Rows whose weights decay count when they were seen."""
-    return int(optimizer.weight_decay > 0)
+    """Rows that make up for missed steps know when they were seen."""
+    return int(optimizer.catches_up)
 
 
 def defined_rows_after(

@@ -66,9 +66,9 @@ Keys = NDArray[np.uint64]
 def geo_problems(table: TableSpec, dense: DenseSpec) -> list[str]:
     """Why a table and dense parameters can't be trained by deltas; empty where they can."""
     problems = []
-    if any(part.optimizer.weight_decay for part in table.parts):
+    if any(part.optimizer.catches_up for part in table.parts):
         problems.append(
-            "geo: rows with weight_decay would decay twice, in the copy and on the servers; use 0"
+            "geo: rows with weight_decay or l2 would decay twice, in the copy and on the servers; use 0"
         )
     if any(isinstance(one, FTRL) for one in (*(part.optimizer for part in table.parts), dense.optimizer)):
         problems.append("geo: FTRL makes weights from its own sums and would forget what others have sent")
