@@ -1,24 +1,42 @@
 """Models that read like their papers, and the layers they are made of."""
 
+from rec_models.autoint import AutoInt
 from rec_models.by_name import MODELS, SESSION_MODELS, build
+from rec_models.dcn import DCN
+from rec_models.dcnv2 import DCNv2
 from rec_models.deepfm import DeepFM
+from rec_models.dlrm import DLRM
 from rec_models.dnn import DNN
+from rec_models.fibinet import FiBiNET
+from rec_models.finalmlp import FinalMLP
 from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.model import Model, StepResult
+from rec_models.nfm import NFM
+from rec_models.pnn import PNN
 from rec_models.wide_deep import WideDeep
+from rec_models.xdeepfm import XDeepFM
 
 __all__ = [
+    "DCN",
+    "DLRM",
     "DNN",
     "FM",
     "LR",
     "MODELS",
+    "NFM",
+    "PNN",
     "SESSION_MODELS",
+    "AutoInt",
+    "DCNv2",
     "DeepFM",
+    "FiBiNET",
+    "FinalMLP",
     "GRU4Rec",
     "Model",
     "StepResult",
     "WideDeep",
+    "XDeepFM",
     "build",
 ]

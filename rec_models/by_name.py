@@ -7,19 +7,43 @@ from dataclasses import fields
 
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
+from rec_models.autoint import AutoInt
+from rec_models.dcn import DCN
+from rec_models.dcnv2 import DCNv2
 from rec_models.deepfm import DeepFM
+from rec_models.dlrm import DLRM
 from rec_models.dnn import DNN
+from rec_models.fibinet import FiBiNET
+from rec_models.finalmlp import FinalMLP
 from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.model import Model
+from rec_models.nfm import NFM
 from rec_models.options import did_you_mean, option_from_plain
+from rec_models.pnn import PNN
 from rec_models.session import SessionModel
 from rec_models.wide_deep import WideDeep
+from rec_models.xdeepfm import XDeepFM
 
 __all__ = ["MODELS", "SESSION_MODELS", "build"]
 
-MODELS: dict[str, type[Model]] = {"lr": LR, "fm": FM, "wide_deep": WideDeep, "dnn": DNN, "deepfm": DeepFM}
+MODELS: dict[str, type[Model]] = {
+    "lr": LR,
+    "fm": FM,
+    "nfm": NFM,
+    "wide_deep": WideDeep,
+    "dnn": DNN,
+    "pnn": PNN,
+    "deepfm": DeepFM,
+    "dcn": DCN,
+    "dcnv2": DCNv2,
+    "xdeepfm": XDeepFM,
+    "autoint": AutoInt,
+    "fibinet": FiBiNET,
+    "dlrm": DLRM,
+    "finalmlp": FinalMLP,
+}
 """Every model by the name of its file. Adding a model is one file and one entry here."""
 
 

@@ -30,6 +30,8 @@ class DNN(Model):
         Share of units dropped after each hidden layer.
     v_optimizer : Optimizer
     v_initializer : Initializer
+    batch_norm : bool
+        Whether the units of hidden layers are normalised.
     """
 
     dim: int = 10
@@ -37,6 +39,7 @@ class DNN(Model):
     dropout: float = 0.0
     v_optimizer: Optimizer = DEFAULT_OPTIMIZER
     v_initializer: Initializer = V_INITIALIZER
+    batch_norm: bool = False
 
     def parts(self) -> tuple[PartSpec, ...]:
         """``v``: the embedding of a key."""
@@ -44,7 +47,7 @@ class DNN(Model):
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the MLP."""
-        return mlp_shapes(self._mlp_width(self.dim), self.hidden)
+        return mlp_shapes(self._mlp_width(self.dim), self.hidden, self.batch_norm)
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """``y = MLP([e_1, ..., e_m, x_dense])``."""

@@ -26,6 +26,9 @@ __all__ = ["DenseVars", "Model", "StepResult", "initial_values"]
 DenseVars: TypeAlias = Mapping[str, Var]
 """Dense parameters of a model by name, on a tape."""
 
+STATISTICS = (".mean", ".inv_std")
+ONES = (".scale", ".inv_std")
+
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
@@ -59,8 +62,13 @@ class Model(ABC):
     def __post_init__(self) -> None:
         options = (field.name for field in fields(self) if field.name != "schema")
         problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
+        problems = problems or self._problems()
         if problems:
             raise ConfigurationError(*(f"{type(self).__name__}: {problem}" for problem in problems))
+
+    def _problems(self) -> list[str]:
+        """What is wrong with options that have to fit each other or the schema; each is right by itself."""
+        return []
 
     @abstractmethod
     def parts(self) -> tuple[PartSpec, ...]:
@@ -126,6 +134,14 @@ class Model(ABC):
         """Click probabilities of a batch, (B,), without dropout; arguments as in `loss_and_gradients`."""
         return Stepper(self).predict(batch, rows, dense)
 
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the dense parameters that no gradient moves, but `measured` says: batch norm's."""
+        return tuple(name for name in self.dense_shapes() if name.endswith(STATISTICS))
+
+    def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
+        """What `statistics` ought to be for examples like these: layer by layer, without dropout."""
+        return Stepper(self).measured(batch, rows, dense)
+
     def stepper(self, run: Run) -> Stepper:
         """What computes many steps of this model, for a trainer: the same bits, with the threads of ``run``.
 
@@ -156,21 +172,31 @@ class Model(ABC):
             return (vectors,)
         return vectors, Var(batch.dense)
 
+    @property
+    def _field_names(self) -> list[str]:
+        """Sparse and ragged fields, in the order of field vectors."""
+        return [*(field.name for field in self.schema.sparse), *(field.name for field in self.schema.ragged)]
+
+    @property
+    def _fields(self) -> int:
+        return len(self.schema.sparse) + len(self.schema.ragged)
+
     def _mlp_width(self, dim: int) -> int:
-        schema = self.schema
-        return dim * (len(schema.sparse) + len(schema.ragged)) + len(schema.dense)
+        return dim * self._fields + len(self.schema.dense)
 
 
 def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """First values of one dense parameter: a pure function of (seed, name, shape).
 
-    Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852: what relu layers need).
-    Vectors, which are biases and first-order weights, are zeros. The numbers come from raw Philox bits, so a
-    new NumPy does not change them.
+    Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852: what relu layers need), and
+    so are those of a stack (K, N, M). Vectors, which are biases and first-order weights, are zeros, and those
+    that scale (`ONES`) ones. The numbers come from raw Philox bits, so a new NumPy does not change them.
     """
+    if name.endswith(ONES):
+        return np.ones(shape, np.float32)
     if len(shape) < 2:
         return np.zeros(shape, np.float32)
     count = int(np.prod(shape))
     raw = np.random.Philox(key=text_hash("dense", str(seed), name)).random_raw(count)
     unit = (raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
-    return (unit * np.float32(np.sqrt(6 / shape[0]))).reshape(shape)
+    return (unit * np.float32(np.sqrt(6 / shape[-2]))).reshape(shape)

@@ -25,6 +25,8 @@ HIDDEN_MAX = 1 << 16
 
 NEGATIVES_MAX = 1 << 20
 """Items drawn for one batch; published models draw some thousands."""
+LAYERS_MAX = 64
+"""Cross or interacting layers: published models have at most 6."""
 
 DEFAULT_OPTIMIZER = Adagrad(0.1, initial_accumulator=1e-6)
 """Of rows: Adagrad, since the rows that a batch touches differ in frequency by many orders of magnitude."""
@@ -73,14 +75,50 @@ def _is_hidden(value: object) -> bool:
     return isinstance(value, tuple) and all(_is_whole(units, 1, HIDDEN_MAX) for units in value)
 
 
+def _is_names(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
+
+
+def _whole_rule(low: int, high: int) -> tuple[str, Callable[[object], bool]]:
+    return f"an integer in {low}..{high}", lambda value: _is_whole(value, low, high)
+
+
+def _choice_rule(*words: str) -> tuple[str, Callable[[object], bool]]:
+    return f"one of {', '.join(words)}", lambda value: value in words
+
+
+_HIDDEN = (f"a list of integers in 1..{HIDDEN_MAX}", _is_hidden)
+_SWITCH = ("true or false", lambda value: isinstance(value, bool))
+_RATE = ("a number, 0 <= dropout < 1", _is_rate)
+_NAMES = ("a list of names of sparse or ragged fields", _is_names)
+
 _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
-    "dim": (f"an integer in 1..{DIM_MAX}", lambda value: _is_whole(value, 1, DIM_MAX)),
-    "hidden": (f"a list of integers in 1..{HIDDEN_MAX}", _is_hidden),
-    "dropout": ("a number, 0 <= dropout < 1", _is_rate),
-    "dropout_hidden": ("a number, 0 <= dropout_hidden < 1", _is_rate),
-    "negatives": (f"an integer in 1..{NEGATIVES_MAX}", lambda value: _is_whole(value, 1, NEGATIVES_MAX)),
+    "dim": _whole_rule(1, DIM_MAX),
+    "hidden": _HIDDEN,
+    "hidden_1": _HIDDEN,
+    "hidden_2": _HIDDEN,
+    "bottom": _HIDDEN,
+    "gate_hidden": _HIDDEN,
+    "cin": _HIDDEN,
+    "dropout": _RATE,
+    "dropout_1": _RATE,
+    "dropout_2": _RATE,
+    "batch_norm": _SWITCH,
+    "stacked": _SWITCH,
+    "gated": _SWITCH,
+    "cross_layers": _whole_rule(1, LAYERS_MAX),
+    "attention_layers": _whole_rule(1, LAYERS_MAX),
+    "attention_dim": _whole_rule(1, HIDDEN_MAX),
+    "heads": _whole_rule(1, HIDDEN_MAX),
+    "reduction": _whole_rule(1, HIDDEN_MAX),
+    "bilinear": _choice_rule("all", "each", "interaction"),
+    "interaction": _choice_rule("dot", "cat"),
+    "context_1": _NAMES,
+    "context_2": _NAMES,
+    "dropout_hidden": _RATE,
+    "negatives": _whole_rule(1, NEGATIVES_MAX),
     "alpha": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
-    "logq": ("true or false", lambda value: isinstance(value, bool)),
+    "logq": _SWITCH,
     "seed": ("an integer in 0..2^63-1", lambda value: _is_whole(value, 0, 2**63 - 1)),
     "optimizer": ("an optimizer", lambda value: isinstance(value, Optimizer)),
     "initializer": ("an initializer", lambda value: isinstance(value, Initializer)),

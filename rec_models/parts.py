@@ -28,8 +28,18 @@ are large enough for BLAS: 54 ms for the forward and backward products of 4,096 
 in parts of 256, 63 in parts of 128, 52 as a whole."""
 
 
-def parts_of(rows: int) -> list[slice]:
-    """Where a batch is cut into parts: a function of its size alone, so that a step's bits repeat."""
+def parts_of(rows: int, even: bool = False) -> list[slice]:
+    """Where a batch is cut into parts: a function of its size alone, so that a step's bits repeat.
+
+    Parameters
+    ----------
+    rows : int
+    even : bool
+        Whether the last part must be as large as the others, up to one example: statistics are of parts.
+    """
+    if even:
+        count = max(1, -(-rows // PART_ROWS_MAX))
+        return [slice(rows * i // count, rows * (i + 1) // count) for i in range(count)]
     size = min(max(-(-rows // PARTS), PART_ROWS_MIN), PART_ROWS_MAX)
     return [slice(start, min(start + size, rows)) for start in range(0, max(rows, 1), size)]
 

@@ -75,7 +75,7 @@ class Stepper:
         """See `Model.loss_and_gradients`. Gradients belong to the caller until nobody refers to them."""
         examples = len(batch)
         dense = {name: dense[name] for name in self._model.dense_shapes()}
-        cuts = parts_of(examples) if self._model.examples_independent else [slice(0, examples)]
+        cuts = self._cuts(examples)
         parts = [
             _Part(
                 batch if len(cuts) == 1 else _cut(batch, cut),
@@ -110,7 +110,7 @@ class Stepper:
         """See `Model.predict`."""
         model, examples = self._model, len(batch)
         dense = {name: dense[name] for name in model.dense_shapes()}
-        cuts = parts_of(examples) if model.examples_independent else [slice(0, examples)]
+        cuts = self._cuts(examples)
         answers: list[Array] = [np.empty(0)] * len(cuts)
 
         def predict(i: int, cut: slice) -> None:
@@ -120,6 +120,19 @@ class Stepper:
 
         self._run([partial(predict, i, cut) for i, cut in enumerate(cuts)])
         return np.concatenate(answers)
+
+    def measured(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, Array]:
+        """See `Model.measured`. The batch is not cut: the statistics are those of all its examples."""
+        noted: list[tuple[Var, Array]] = []
+        dense_vars = {name: Var(dense[name]) for name in self._model.dense_shapes()}
+        self._model.forward(Tape(training=False, measured=noted), batch, Var(rows), dense_vars)
+        values = {id(statistic): value for statistic, value in noted}
+        return {name: values[id(dense_vars[name])] for name in self._model.statistics()}
+
+    def _cuts(self, examples: int) -> list[slice]:
+        if not self._model.examples_independent:
+            return [slice(0, examples)]
+        return parts_of(examples, even=bool(self._model.statistics()))
 
     def _forward_backward(self, part: _Part, weight: int) -> None:
         loss, part.logits = self._model.loss(part.tape, part.batch, part.rows, part.dense, weight)

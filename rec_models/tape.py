@@ -101,12 +101,21 @@ class Tape:
     empty : callable or None
         ``empty(shape, dtype)`` gives an array for a value or a gradient, (B, ...), with anything in it, that
         lives until the step is over. None: a new one each time.
+    measured : list or None
+        A list is filled with what the statistics of normalising layers ought to be, and these layers take
+        them from the examples, as in training.
     """
 
     def __init__(
-        self, *, training: bool, step_seed: int = 0, part: int = 0, empty: Empty | None = None
+        self,
+        *,
+        training: bool,
+        step_seed: int = 0,
+        part: int = 0,
+        empty: Empty | None = None,
+        measured: list[tuple[Var, Array]] | None = None,
     ) -> None:
-        self.training = training
+        self.training, self.measured = training, measured
         self.empty: Empty = empty or _empty
         self._step_seed = step_seed % (1 << 64) | part << 96
         self._draws = 0
@@ -122,6 +131,11 @@ class Tape:
         if self.training:
             self._steps.append((outputs, backward))
         return outputs
+
+    def measure(self, statistic: Var, value: Array) -> None:
+        """Note what a statistic ought to be, on a tape that measures."""
+        if self.measured is not None:
+            self.measured.append((statistic, value))
 
     def random_words(self, count: int) -> NDArray[np.uint64]:
         """(count,) random words: a pure function of step seed, part, and how many calls came before."""

@@ -33,6 +33,8 @@ class WideDeep(Model):
     w_optimizer, v_optimizer : Optimizer
         Of the wide weights and of the embeddings; the paper's are FTRL with L1 and Adagrad.
     w_initializer, v_initializer : Initializer
+    batch_norm : bool
+        Whether the units of hidden layers are normalised.
     """
 
     dim: int = 10
@@ -42,6 +44,7 @@ class WideDeep(Model):
     w_initializer: Initializer = W_INITIALIZER
     v_optimizer: Optimizer = DEFAULT_OPTIMIZER
     v_initializer: Initializer = V_INITIALIZER
+    batch_norm: bool = False
 
     def parts(self) -> tuple[PartSpec, ...]:
         """``w``: the wide weight of a key; ``v``: its embedding."""
@@ -52,7 +55,9 @@ class WideDeep(Model):
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Wide weights of the dense fields, then the MLP, whose output bias is the model's."""
-        return self._first_order_shapes() | mlp_shapes(self._mlp_width(self.dim), self.hidden)
+        return self._first_order_shapes() | mlp_shapes(
+            self._mlp_width(self.dim), self.hidden, self.batch_norm
+        )
 
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Eq. 3: ``y = w_wide [x, phi(x)] + w_deep a_L + b``."""

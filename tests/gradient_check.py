@@ -18,7 +18,16 @@ from pslib.schema import RaggedField, Schema
 from rec_models import build
 from rec_models.layers import (
     add,
+    attention,
+    batch_norm,
+    bi_interaction,
+    bilinear_fusion,
+    bilinear_pairs,
+    compress,
     concat,
+    cross,
+    cross_matrix,
+    dense_vectors,
     dot,
     dropout,
     embedding,
@@ -26,17 +35,26 @@ from rec_models.layers import (
     fm,
     gather,
     gru,
+    inner_products,
     linear,
     linear_relu,
     log_loss,
     mlp,
     mlp_shapes,
+    multiply,
+    product,
     relu,
     relu_head,
+    reshape,
     sampled_softmax,
     sigmoid,
     split,
+    squeeze_excite,
+    sum_vectors,
+    take_fields,
     tanh,
+    tower,
+    tower_shapes,
 )
 from rec_models.layers.sampled_softmax import Scored
 from rec_models.packed import packed
@@ -106,9 +124,33 @@ def _sampled(tape: Tape, h: Var, v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> Var:
     return sampled_softmax(tape, h, targets, negatives, 4)
 
 
+def _tower(tape: Tape, x: Var, *weights: Var) -> Var:
+    shapes = tower_shapes("deep", 3, (4, 2), batch_norm=True)
+    return tower(tape, x, dict(zip(shapes, weights, strict=True)), "deep", 2, 0.5)
+
+
+def _tower_inputs() -> list[Array]:
+    return [random(5, 3), *(random(*shape) for shape in tower_shapes("deep", 3, (4, 2), True).values())]
+
+
 LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "add": (add, [random(4), random(1), random(4)]),
+    "attention": (lambda tape, q, k, v: attention(tape, q, k, v, 2), [random(3, 4, 6) for _ in range(3)]),
+    "batch_norm": (batch_norm, [random(6, 3), *(random(3) for _ in range(4))]),
+    "bi_interaction": (bi_interaction, [random(4, 5, 3)]),
+    "bilinear_fusion": (bilinear_fusion, [random(4, 6), random(4, 4), random(2, 3, 2)]),
+    "bilinear_pairs": (
+        lambda tape, v, w: bilinear_pairs(tape, v, w, "each"),
+        [random(3, 4, 2), random(3, 2, 2)],
+    ),
+    "compress": (compress, [random(3, 2, 4), random(3, 5, 4), random(10, 3)]),
     "concat": (concat, [random(4, 2, 3), random(4, 5), random(4, 1)]),
+    "cross": (cross, [random(4, 3), random(4, 3) + 1, random(3), random(3)]),
+    "cross_matrix": (cross_matrix, [random(4, 3), random(4, 3) + 1, random(3, 3), random(3)]),
+    "dense_vectors": (
+        lambda tape, w: dense_vectors(tape, random(4, 3).astype(w.value.dtype), w),
+        [random(3, 2)],
+    ),
     "dot": (lambda tape, w: dot(tape, random(4, 3).astype(w.value.dtype), w), [random(3)]),
     "dropout": (lambda tape, x: dropout(tape, x, 0.4), [random(6, 5)]),
     "embedding": (lambda tape, rows: embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
@@ -116,25 +158,80 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "fm": (fm, [random(4, 5, 3)]),
     "gather": (lambda tape, rows: gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
     "gru": (_gru, [random(7, 6), random(2, 6), random(2)]),
+    "inner_products": (inner_products, [random(4, 5, 3)]),
     "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
     "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
     "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
     "mlp": (_mlp, _mlp_inputs()),
+    "multiply": (lambda tape, x, g: multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
+    "product": (product, [random(4, 2, 3), random(3, 2)]),
     "relu": (relu, [random(4, 3)]),
     "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
     "sampled_softmax": (_sampled, [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]),
+    "reshape": (lambda tape, x: reshape(tape, x, (3, 2)), [random(4, 6)]),
     "sigmoid": (sigmoid, [random(4, 3)]),
     "split": (_both_parts, [random(5, 4)]),
+    "squeeze_excite": (squeeze_excite, [random(4, 5, 3), random(5, 2), random(2, 5)]),
+    "sum_vectors": (sum_vectors, [random(4, 5, 3)]),
+    "take_fields": (lambda tape, v: take_fields(tape, v, (3, 0)), [random(4, 5, 3)]),
     "tanh": (tanh, [random(4, 3)]),
+    "tower": (_tower, _tower_inputs()),
 }
 
 MODELS: dict[str, dict[str, object]] = {
     "lr": {},
     "fm": {"dim": 3},
+    "nfm": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
     "wide_deep": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
     "dnn": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
+    "pnn": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
     "deepfm": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
+    "dcn": {"dim": 3, "hidden": [6, 4], "dropout": 0.3, "cross_layers": 2},
+    "dcnv2": {"dim": 3, "hidden": [6, 4], "dropout": 0.3, "cross_layers": 2},
+    "xdeepfm": {"dim": 3, "hidden": [6, 4], "dropout": 0.3, "cin": [4, 2]},
+    "autoint": {"dim": 3, "attention_layers": 2, "attention_dim": 4, "hidden": [6, 4], "dropout": 0.3},
+    "fibinet": {"dim": 3, "hidden": [6, 4], "dropout": 0.3},
+    "dlrm": {"dim": 3, "hidden": [6, 4], "dropout": 0.3, "bottom": [5]},
+    "finalmlp": {
+        "dim": 3,
+        "hidden_1": [6],
+        "hidden_2": [4],
+        "heads": 2,
+        "gate_hidden": [3],
+        "dropout_1": 0.3,
+    },
 }
+"""Small models; one line adds one."""
+
+VARIANTS: list[tuple[str, dict[str, object]]] = [
+    *MODELS.items(),
+    ("dnn", {"dim": 3, "hidden": [6, 4], "batch_norm": True}),
+    ("dcnv2", {"dim": 3, "hidden": [6], "stacked": True, "batch_norm": True}),
+    ("autoint", {"dim": 3, "attention_layers": 2, "attention_dim": 4}),
+    ("fibinet", {"dim": 3, "hidden": [6], "bilinear": "each"}),
+    ("fibinet", {"dim": 3, "hidden": [6], "bilinear": "all"}),
+    ("dlrm", {"dim": 3, "hidden": [6], "bottom": [4], "interaction": "cat", "batch_norm": True}),
+    (
+        "finalmlp",
+        {"dim": 3, "hidden_1": [6], "hidden_2": [4], "heads": 2, "gated": False, "batch_norm": True},
+    ),
+    (
+        "finalmlp",
+        {"dim": 3, "hidden_1": [6], "hidden_2": [4], "heads": 2, "context_1": ["item", "tags"]},
+    ),
+]
+"""All models, and those whose options choose other mathematics."""
+
+
+def variant_name(variant: tuple[str, dict[str, object]]) -> str:
+    """Model and options that are words or switches, as a test's name."""
+    name, options = variant
+    said = [
+        f"{key}={value}"
+        for key, value in options.items()
+        if not isinstance(value, int | float | list) or value is True
+    ]
+    return " ".join([name, *said, *(["context"] if "context_1" in options else [])])
 
 
 def relative_error(function: Callable[[], float], value: Array, gradient: Array) -> float:

@@ -9,23 +9,34 @@ from pslib.initializers import Constant, Normal, Uniform
 from pslib.optimizers import SGD, Adagrad, Adam
 from pslib.ragged import Ragged
 from pslib.schema import Schema
-from rec_models import DNN, FM, LR, MODELS, DeepFM, WideDeep, build
+from rec_models import DNN, LR, MODELS, DeepFM, build
+from rec_models.layers.activation import sigmoid_of
 from rec_models.model import initial_values
+from rec_models.parts import parts_of
 from tests.gradient_check import (
     BATCH,
     RELATIVE_ERROR_MAX,
     SCHEMA,
+    VARIANTS,
     make_batch,
     model_errors,
     random,
+    variant_name,
 )
 from tests.gradient_check import MODELS as CASES
+from tests.papers import by_the_paper
 
+DROPOUTS = {"dropout", "dropout_1", "dropout_2"}
 PAIR = Schema(label="click", sparse=["left", "right"])
 
 
 def small(name, schema=SCHEMA):
     return build(name, schema, CASES[name])
+
+
+def without_dropout(name, options=None):
+    chosen = CASES[name] if options is None else options
+    return build(name, SCHEMA, {key: value for key, value in chosen.items() if key not in DROPOUTS})
 
 
 def parameters(model, batch, dtype=np.float32):
@@ -51,9 +62,9 @@ def rows_of(batch, chosen):
 # --- gradients ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_models_gradients_agree_with_finite_differences(name):
-    for parameter, error in model_errors(name, CASES[name]).items():
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
+def test_a_models_gradients_agree_with_finite_differences(name, options):
+    for parameter, error in model_errors(name, options).items():
         assert error <= RELATIVE_ERROR_MAX, f"{name}, {parameter}: {error}"
 
 
@@ -89,7 +100,7 @@ def test_the_same_step_gives_the_same_bits(name):
         assert gradient.tobytes() == second.dense_gradients[key].tobytes()
 
 
-@pytest.mark.parametrize("name", ["wide_deep", "dnn", "deepfm"])
+@pytest.mark.parametrize("name", [name for name, options in CASES.items() if options.keys() & DROPOUTS])
 def test_another_step_seed_drops_other_units(name):
     assert step(small(name), step_seed=1).loss != step(small(name), step_seed=2).loss
 
@@ -99,14 +110,14 @@ def test_another_step_seed_drops_other_units(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_prediction_is_the_sigmoid_of_the_logits_without_dropout(name):
-    model = build(name, SCHEMA, {**CASES[name], **({"dropout": 0.0} if "dropout" in CASES[name] else {})})
+    model = without_dropout(name)
     rows, dense = parameters(model, BATCH)
     logits = model.loss_and_gradients(BATCH, rows, dense, 0).logits
     for asked in (model, small(name)):
         probabilities = asked.predict(BATCH, rows, dense)
         assert probabilities.dtype == np.float32
         assert probabilities.shape == (len(BATCH),)
-        np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-logits)), rtol=1e-5)
+        np.testing.assert_allclose(probabilities, sigmoid_of(logits), rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -122,7 +133,7 @@ def test_an_examples_prediction_does_not_depend_on_its_batch(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batchs_gradient_is_the_mean_of_its_examples_gradients(name):
-    model = build(name, SCHEMA, {key: value for key, value in CASES[name].items() if key != "dropout"})
+    model = without_dropout(name)
     rows, dense = parameters(model, BATCH, np.float64)
     alone = [model.loss_and_gradients(rows_of(BATCH, [b]), rows, dense, 0) for b in range(len(BATCH))]
     whole = model.loss_and_gradients(BATCH, rows, dense, 0)
@@ -157,44 +168,34 @@ def test_a_model_trains_on_fields_of_one_kind_alone(name, kind):
     model, batch = small(name, schema), make_batch(schema=schema)
     result = step(model, batch)
     touched = [result.rows_gradient] if kind != "dense" else [*result.dense_gradients.values()]
-    assert all(gradient.any() for gradient in touched if gradient.size)
-    assert ("dense.w" in result.dense_gradients) == (kind == "dense" and name != "dnn")
+    if name != "nfm" or kind != "dense":  # its MLP reads pairs of sparse and ragged fields, nothing else
+        assert all(gradient.any() for gradient in touched if gradient.size)
+    has_first = model.parts()[0].name == "w"
+    assert ("dense.w" in result.dense_gradients) == (kind == "dense" and has_first)
 
 
 # --- what the papers say -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_equal_a_plain_reading_of_the_paper(name):
-    model = build(name, SCHEMA, {key: value for key, value in CASES[name].items() if key != "dropout"})
+def joined_rows(batch, b, rows):
+    """(F, D) rows or pooled rows of the fields of example b."""
+    lists = [([batch.sparse[b, f]], "sum") for f in range(3)]
+    for field in SCHEMA.ragged:
+        ragged = batch.ragged[field.name]
+        lists.append((ragged.values[ragged.offsets[b] : ragged.offsets[b + 1]], field.pooling))
+    pooled = [rows[list(k)].sum(axis=0) / (max(1, len(k)) if how == "mean" else 1) for k, how in lists]
+    return np.array(pooled)
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
+def test_predictions_equal_a_plain_reading_of_the_paper(name, options):
+    model = build(name, SCHEMA, options)
     rows, dense = parameters(model, BATCH, np.float64)
-    logits = step(model, dtype=np.float64).logits
+    rows, dense = rows / 2, {key: value / 2 for key, value in dense.items()}  # probabilities that are not 1
+    probabilities = model.predict(BATCH, rows, dense)
     for b in range(len(BATCH)):
-        lists = [([BATCH.sparse[b, f]], "sum") for f in range(3)]
-        for field in SCHEMA.ragged:
-            ragged = BATCH.ragged[field.name]
-            lists.append((ragged.values[ragged.offsets[b] : ragged.offsets[b + 1]], field.pooling))
-        joined = [rows[list(k)].sum(axis=0) / (max(1, len(k)) if how == "mean" else 1) for k, how in lists]
-        expected = by_the_paper(name, np.array(joined), BATCH.dense[b], dense)
-        assert logits[b] == pytest.approx(expected, rel=1e-9)
-
-
-def by_the_paper(name, joined, x_dense, dense):
-    """Logit of one example from (F, D) vectors of its fields."""
-    w, v = (joined[:, 0], joined[:, 1:]) if name != "dnn" else (np.zeros(0), joined)
-    y = 0.0
-    if name != "dnn":
-        y += w.sum() + x_dense @ dense["dense.w"]
-    if name in ("lr", "fm"):
-        y += dense["bias"][0]
-    if name in ("fm", "deepfm"):
-        y += sum(v[i] @ v[j] for i in range(len(v)) for j in range(i + 1, len(v)))
-    if name in ("wide_deep", "dnn", "deepfm"):
-        a = np.concatenate([v.ravel(), x_dense])
-        for layer in ("0", "1"):
-            a = np.maximum(a @ dense[f"mlp.{layer}.w"] + dense[f"mlp.{layer}.b"], 0)
-        y += (a @ dense["mlp.out.w"] + dense["mlp.out.b"])[0]
-    return y
+        logit = by_the_paper(name, model, joined_rows(BATCH, b, rows), BATCH.dense[b], dense)
+        assert np.log(probabilities[b] / (1 - probabilities[b])) == pytest.approx(logit, rel=1e-8)
 
 
 def xor_loss(model, steps=400):
@@ -218,8 +219,10 @@ def xor_loss(model, steps=400):
 
 def test_every_model_but_logistic_regression_learns_exclusive_or():
     assert xor_loss(small("lr", PAIR)) == pytest.approx(np.log(2), abs=1e-3)
-    for model in (FM(PAIR), *(deep(PAIR, hidden=(16,)) for deep in (DNN, WideDeep, DeepFM))):
-        assert xor_loss(model) < 0.1, type(model).__name__
+    for name, kind in MODELS.items():
+        names = {field.name for field in fields(kind)}
+        hidden = {option: (20,) for option in ("hidden", "hidden_1", "hidden_2") if option in names}
+        assert name == "lr" or xor_loss(build(name, PAIR, hidden)) < 0.1, name
 
 
 # --- options -----------------------------------------------------------------------------------------------
@@ -228,12 +231,33 @@ OTHER = {
     "dim": 7,
     "hidden": (3,),
     "dropout": 0.5,
+    "batch_norm": True,
     "seed": 11,
     "w_optimizer": SGD(0.5),
     "v_optimizer": Adam(0.5),
     "w_initializer": Normal(0.5),
     "v_initializer": Constant(0.5),
+    "cross_layers": 1,
+    "stacked": True,
+    "cin": (3,),
+    "attention_layers": 1,
+    "attention_dim": 12,
+    "heads": 4,
+    "reduction": 2,
+    "bilinear": "all",
+    "bottom": (3,),
+    "interaction": "cat",
+    "hidden_1": (20,),
+    "hidden_2": (20,),
+    "dropout_1": 0.5,
+    "dropout_2": 0.5,
+    "gated": False,
+    "gate_hidden": (3,),
+    "context_1": ("item",),
+    "context_2": ("tags",),
 }
+BESIDE = {"autoint": {"hidden": (4,)}}
+"""Options without which others do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -241,11 +265,10 @@ OTHER = {
     [(name, field.name) for name, kind in MODELS.items() for field in fields(kind) if field.name != "schema"],
 )
 def test_every_option_changes_something(name, option):
-    before, after = build(name, SCHEMA, {}), build(name, SCHEMA, {option: OTHER[option]})
-    if option == "dropout":
+    beside = BESIDE.get(name, {})
+    before, after = build(name, SCHEMA, beside), build(name, SCHEMA, {**beside, option: OTHER[option]})
+    if (before.table(), before.dense_shapes()) == (after.table(), after.dense_shapes()):
         assert step(before).loss != step(after).loss
-    else:
-        assert (before.table(), before.dense_shapes()) != (after.table(), after.dense_shapes())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -289,7 +312,9 @@ def test_all_problems_of_all_options_come_at_once_with_suggestions():
     with pytest.raises(ConfigurationError) as caught:
         build("deepfm", SCHEMA, wrong)
     problems = "\n".join(caught.value.problems)
-    assert "deepfm: unknown option 'dims' (did you mean 'dim'?); it takes dim, dropout" in problems
+    assert (
+        "deepfm: unknown option 'dims' (did you mean 'dim'?); it takes batch_norm, dim, dropout" in problems
+    )
     assert "deepfm: w_optimizer: optimizer: expected one of SGD" in problems
     for option in ("dim: expected an integer in 1..4096, got 0", "hidden: ", "dropout: ", "seed: "):
         assert f"DeepFM: {option}" in problems
@@ -356,3 +381,49 @@ def test_matrices_start_uniform_within_the_bound_of_he_and_vectors_at_zero():
 def test_first_dense_values_are_the_same_for_ever():
     golden = np.array([[1.8212975, 0.2893015, 1.3026879]], np.float32)
     np.testing.assert_array_equal(initial_values(7, "mlp.0.w", (1, 3)), golden)
+
+
+# --- batch norm --------------------------------------------------------------------------------------------
+
+NORMALISED = [name for name, kind in MODELS.items() if "batch_norm" in {field.name for field in fields(kind)}]
+
+
+def normalised(name, schema=SCHEMA):
+    plain = {key: value for key, value in CASES[name].items() if key not in DROPOUTS}
+    return build(name, schema, {**plain, "batch_norm": True})
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_measured_statistics_make_predictions_what_the_training_of_the_whole_batch_sees(name):
+    model = normalised(name)
+    rows, dense = parameters(model, BATCH, np.float64)
+    dense |= model.measured(BATCH, rows, dense)
+    logits = model.loss_and_gradients(BATCH, rows, dense, 0).logits
+    np.testing.assert_allclose(model.predict(BATCH, rows, dense), sigmoid_of(logits), rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_statistics_get_no_gradient_and_training_does_not_read_them(name):
+    model = normalised(name)
+    rows, dense = parameters(model, BATCH)
+    before = model.loss_and_gradients(BATCH, rows, dense, 0)
+    assert model.statistics()
+    for statistic in model.statistics():
+        assert not before.dense_gradients[statistic].any()
+        dense[statistic] = dense[statistic] + 1
+    assert model.loss_and_gradients(BATCH, rows, dense, 0).loss == before.loss
+
+
+def test_a_normalised_batch_is_cut_into_parts_of_one_size_by_its_size_alone():
+    sizes = [
+        [part.stop - part.start for part in parts_of(rows, even=True)] for rows in (0, 1, 512, 513, 4096)
+    ]
+    assert sizes == [[0], [1], [512], [256, 257], [512] * 8]
+
+
+def test_a_batch_of_one_example_is_normalised_to_its_shift():
+    model = normalised("dnn", PAIR)
+    alone = make_batch(rows=1, schema=PAIR)
+    result = step(model, alone)
+    assert np.isfinite(result.loss)
+    assert not result.rows_gradient.any()

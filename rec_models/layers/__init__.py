@@ -2,7 +2,16 @@
 
 from rec_models.layers.activation import relu, sigmoid, tanh
 from rec_models.layers.add import add
+from rec_models.layers.attention import attention
+from rec_models.layers.batch_norm import batch_norm
+from rec_models.layers.bi_interaction import bi_interaction
+from rec_models.layers.bilinear_fusion import bilinear_fusion
+from rec_models.layers.bilinear_pairs import bilinear_pairs
+from rec_models.layers.compress import compress
 from rec_models.layers.concat import concat
+from rec_models.layers.cross import cross
+from rec_models.layers.cross_matrix import cross_matrix
+from rec_models.layers.dense_vectors import dense_vectors
 from rec_models.layers.dot import dot
 from rec_models.layers.dropout import dropout
 from rec_models.layers.embedding import embedding
@@ -10,17 +19,34 @@ from rec_models.layers.first_order import first_order
 from rec_models.layers.fm import fm
 from rec_models.layers.gather import gather
 from rec_models.layers.gru import gru
+from rec_models.layers.inner_products import inner_products
 from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
+from rec_models.layers.multiply import multiply
+from rec_models.layers.product import product
 from rec_models.layers.relu_head import relu_head
+from rec_models.layers.reshape import reshape
 from rec_models.layers.sampled_softmax import sampled_softmax
 from rec_models.layers.split import split
+from rec_models.layers.squeeze_excite import squeeze_excite
+from rec_models.layers.sum_vectors import sum_vectors
+from rec_models.layers.take_fields import take_fields
+from rec_models.layers.tower import tower, tower_shapes
 
 __all__ = [
     "add",
+    "attention",
+    "batch_norm",
+    "bi_interaction",
+    "bilinear_fusion",
+    "bilinear_pairs",
+    "compress",
     "concat",
+    "cross",
+    "cross_matrix",
+    "dense_vectors",
     "dot",
     "dropout",
     "embedding",
@@ -28,15 +54,24 @@ __all__ = [
     "fm",
     "gather",
     "gru",
+    "inner_products",
     "linear",
     "linear_relu",
     "log_loss",
     "mlp",
     "mlp_shapes",
+    "multiply",
+    "product",
     "relu",
     "relu_head",
+    "reshape",
     "sampled_softmax",
     "sigmoid",
     "split",
+    "squeeze_excite",
+    "sum_vectors",
+    "take_fields",
     "tanh",
+    "tower",
+    "tower_shapes",
 ]

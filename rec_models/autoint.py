@@ -1,0 +1,116 @@
+"""AutoInt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import (
+    add,
+    attention,
+    concat,
+    dense_vectors,
+    embedding,
+    linear,
+    mlp,
+    mlp_shapes,
+    product,
+    relu,
+    reshape,
+)
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.tape import Tape, Var
+
+__all__ = ["AutoInt"]
+
+MATRICES = ("query", "key", "value", "residual")
+"""Of an interacting layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class AutoInt(Model):
+    """Layers in which an example's fields attend to each other (Song et al., CIKM 2019, arXiv:1810.11921).
+
+    With ``hidden`` an MLP stands beside them: the paper's AutoInt+ (section 5.5).
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    attention_layers : int
+        Interacting layers.
+    attention_dim : int
+        Floats of a field in such a layer, all heads together: a multiple of ``heads``.
+    heads : int
+        Ways in which fields attend to each other.
+    hidden : tuple of int
+        Units of each hidden layer of the MLP; empty: no MLP.
+    dropout : float
+        Share of units dropped after each hidden layer.
+    batch_norm : bool
+        Whether the units of hidden layers are normalised.
+    v_optimizer : Optimizer
+    v_initializer : Initializer
+    """
+
+    dim: int = 10
+    attention_layers: int = 3
+    attention_dim: int = 64
+    heads: int = 2
+    hidden: tuple[int, ...] = ()
+    dropout: float = 0.0
+    batch_norm: bool = False
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Vectors of dense fields, matrices of the layers, the logit, and the MLP if there is one."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.schema.dense:
+            shapes |= {"dense.v": (len(self.schema.dense), self.dim)}
+        width = self.dim
+        for layer in range(self.attention_layers):
+            shapes |= {f"attention.{layer}.{one}": (width, self.attention_dim) for one in MATRICES}
+            width = self.attention_dim
+        fields = self._fields + len(self.schema.dense)
+        shapes |= {"out.w": (fields * width, 1), "out.b": (1,)}
+        return shapes | (
+            mlp_shapes(self._mlp_width(self.dim), self.hidden, self.batch_norm) if self.hidden else {}
+        )
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Eq. 9: ``y = w [e_1, ..., e_M] + b`` after the interacting layers; AutoInt+ adds an MLP."""
+        e = embedding(tape, rows, batch, self.schema)
+        x = self._with_dense(tape, batch, e, dense)  # eq. 2 to 4
+        for layer in range(self.attention_layers):
+            query, key, value, residual = (
+                product(tape, x, dense[f"attention.{layer}.{one}"]) for one in MATRICES
+            )
+            mixed = attention(tape, query, key, value, self.heads)  # eq. 5 to 7
+            x = relu(tape, add(tape, mixed, residual))  # eq. 8
+        y = reshape(tape, linear(tape, concat(tape, x), dense["out.w"], dense["out.b"]), ())
+        if not self.hidden:
+            return y
+        a0 = concat(tape, *self._mlp_input(batch, e))
+        return add(tape, y, mlp(tape, a0, dense, len(self.hidden), self.dropout))
+
+    def _with_dense(self, tape: Tape, batch: Batch, e: Var, dense: DenseVars) -> Var:
+        """Vectors of all fields, dense ones last."""
+        if not self.schema.dense:
+            return e
+        of_dense = dense_vectors(tape, batch.dense, dense["dense.v"])
+        fields = self._fields + len(self.schema.dense)
+        return reshape(tape, concat(tape, e, of_dense), (fields, self.dim))
+
+    def _problems(self) -> list[str]:
+        if self.attention_dim % self.heads == 0:
+            return []
+        return [f"attention_dim: expected a multiple of heads = {self.heads}, got {self.attention_dim}"]

@@ -1,0 +1,69 @@
+"""Deep & Cross Network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import concat, cross, linear, reshape, tower, tower_shapes
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.tape import Tape, Var
+
+__all__ = ["DCN"]
+
+
+@dataclass(frozen=True, eq=False)
+class DCN(Model):
+    """A cross network beside an MLP on the same input (Wang et al., ADKDD 2017, arXiv:1708.05123).
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    cross_layers : int
+        Cross layers; the pairs of inputs come with the first, triples with the second, and so on.
+    hidden : tuple of int
+        Units of each hidden layer.
+    dropout : float
+        Share of units dropped after each hidden layer.
+    batch_norm : bool
+        Whether the units of hidden layers are normalised.
+    v_optimizer : Optimizer
+    v_initializer : Initializer
+    """
+
+    dim: int = 10
+    cross_layers: int = 3
+    hidden: tuple[int, ...] = (400, 400, 400)
+    dropout: float = 0.0
+    batch_norm: bool = False
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights and biases of the cross layers, of the MLP, and of the logit."""
+        width = self._mlp_width(self.dim)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer in range(self.cross_layers):
+            shapes |= {f"cross.{layer}.w": (width,), f"cross.{layer}.b": (width,)}
+        shapes |= tower_shapes("deep", width, self.hidden, self.batch_norm)
+        joined = width + [width, *self.hidden][-1]
+        return shapes | {"out.w": (joined, 1), "out.b": (1,)}
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Eq. 5: ``y = w [x_L, h_L] + b``."""
+        x0 = concat(tape, *self._mlp_input(batch, self._vectors(tape, batch, rows)))  # eq. 2
+        x = x0
+        for layer in range(self.cross_layers):
+            x = cross(tape, x0, x, dense[f"cross.{layer}.w"], dense[f"cross.{layer}.b"])  # eq. 3
+        h = tower(tape, x0, dense, "deep", len(self.hidden), self.dropout)  # eq. 4
+        joined = concat(tape, x, h)
+        return reshape(tape, linear(tape, joined, dense["out.w"], dense["out.b"]), ())

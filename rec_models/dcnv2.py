@@ -1,0 +1,72 @@
+"""Deep & Cross Network, version 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import concat, cross_matrix, linear, reshape, tower, tower_shapes
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.tape import Tape, Var
+
+__all__ = ["DCNv2"]
+
+
+@dataclass(frozen=True, eq=False)
+class DCNv2(Model):
+    """A cross network of matrices with an MLP beside or behind it (Wang et al., WWW 2021, arXiv:2008.13535).
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    cross_layers : int
+        Cross layers; the pairs of inputs come with the first, triples with the second, and so on.
+    stacked : bool
+        Whether the MLP reads what the cross network gives, instead of the input.
+    hidden : tuple of int
+        Units of each hidden layer.
+    dropout : float
+        Share of units dropped after each hidden layer.
+    batch_norm : bool
+        Whether the units of hidden layers are normalised.
+    v_optimizer : Optimizer
+    v_initializer : Initializer
+    """
+
+    dim: int = 10
+    cross_layers: int = 3
+    stacked: bool = False
+    hidden: tuple[int, ...] = (400, 400, 400)
+    dropout: float = 0.0
+    batch_norm: bool = False
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights and biases of the cross layers, of the MLP, and of the logit."""
+        width = self._mlp_width(self.dim)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer in range(self.cross_layers):
+            shapes |= {f"cross.{layer}.w": (width, width), f"cross.{layer}.b": (width,)}
+        shapes |= tower_shapes("deep", width, self.hidden, self.batch_norm)
+        deep = [width, *self.hidden][-1]
+        return shapes | {"out.w": (deep if self.stacked else width + deep, 1), "out.b": (1,)}
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Figure 1: ``y = w [x_L, h_L] + b`` in parallel, ``y = w h_L + b`` stacked."""
+        x0 = concat(tape, *self._mlp_input(batch, self._vectors(tape, batch, rows)))
+        x = x0
+        for layer in range(self.cross_layers):
+            x = cross_matrix(tape, x0, x, dense[f"cross.{layer}.w"], dense[f"cross.{layer}.b"])  # eq. 1
+        h = tower(tape, x if self.stacked else x0, dense, "deep", len(self.hidden), self.dropout)  # eq. 2
+        last = h if self.stacked else concat(tape, x, h)
+        return reshape(tape, linear(tape, last, dense["out.w"], dense["out.b"]), ())

@@ -1,0 +1,154 @@
+"""FinalMLP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import (
+    add,
+    bilinear_fusion,
+    concat,
+    linear,
+    multiply,
+    product,
+    reshape,
+    sigmoid,
+    take_fields,
+    tower,
+    tower_shapes,
+)
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, did_you_mean
+from rec_models.tape import Tape, Var
+
+__all__ = ["FinalMLP"]
+
+
+@dataclass(frozen=True, eq=False)
+class FinalMLP(Model):
+    """Two MLPs that read the same input through gates of their own (Mao et al., AAAI 2023, arXiv:2304.00902).
+
+    Gates read the embeddings that the streams read; the authors' code gives them embeddings of their own.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    hidden_1, hidden_2 : tuple of int
+        Units of each layer of either stream; the last must be a multiple of ``heads``.
+    dropout_1, dropout_2 : float
+        Share of units dropped after each layer of either stream.
+    heads : int
+        Into so many slices both outputs are cut, each fused by a matrix of its own.
+    gated : bool
+        Whether streams select features by gates.
+    gate_hidden : tuple of int
+        Units of each hidden layer of a gate.
+    context_1, context_2 : tuple of str
+        Sparse or ragged fields that either gate reads; none: the gate is the same for all examples.
+    batch_norm : bool
+        Whether the units of both streams are normalised.
+    v_optimizer : Optimizer
+    v_initializer : Initializer
+    """
+
+    dim: int = 10
+    hidden_1: tuple[int, ...] = (400,)
+    hidden_2: tuple[int, ...] = (100,)
+    dropout_1: float = 0.0
+    dropout_2: float = 0.0
+    heads: int = 5
+    gated: bool = True
+    gate_hidden: tuple[int, ...] = (64,)
+    context_1: tuple[str, ...] = ()
+    context_2: tuple[str, ...] = ()
+    batch_norm: bool = False
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Gates and MLPs of both streams, then the fusion."""
+        inputs = self._mlp_width(self.dim)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for stream, hidden, _, context in self._streams():
+            shapes |= self._gate_shapes(stream, context, inputs) if self.gated else {}
+            shapes |= tower_shapes(f"mlp_{stream}", inputs, hidden, self.batch_norm)
+        m, n = ([inputs, *hidden][-1] for hidden in (self.hidden_1, self.hidden_2))
+        shapes |= {"fusion.w": (self.heads, m // self.heads, n // self.heads)}
+        return shapes | {"fusion.1.w": (m, 1), "fusion.2.w": (n, 1), "fusion.b": (1,)}
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Eq. 12: ``y = b + w_1 o_1 + w_2 o_2 + sum over heads of o_1h^T W_h o_2h``."""
+        e = self._vectors(tape, batch, rows)
+        x = concat(tape, *self._mlp_input(batch, e))
+        o_1, o_2 = (
+            tower(
+                tape,
+                self._selected(tape, x, e, context, dense, stream),
+                dense,
+                f"mlp_{stream}",
+                len(hidden),
+                rate,
+            )
+            for stream, hidden, rate, context in self._streams()
+        )
+        first = reshape(tape, linear(tape, o_1, dense["fusion.1.w"], dense["fusion.b"]), ())
+        second = reshape(tape, product(tape, o_2, dense["fusion.2.w"]), ())
+        return add(tape, first, second, bilinear_fusion(tape, o_1, o_2, dense["fusion.w"]))
+
+    def _streams(self) -> tuple[tuple[int, tuple[int, ...], float, tuple[str, ...]], ...]:
+        """Number, hidden units, dropout and context of each stream."""
+        return (
+            (1, self.hidden_1, self.dropout_1, self.context_1),
+            (2, self.hidden_2, self.dropout_2, self.context_2),
+        )
+
+    def _gate_shapes(self, stream: int, context: tuple[str, ...], inputs: int) -> dict[str, tuple[int, ...]]:
+        read = max(1, len(context)) * self.dim
+        shapes: dict[str, tuple[int, ...]] = {} if context else {f"gate_{stream}.context": (1, self.dim)}
+        shapes |= tower_shapes(f"gate_{stream}", read, self.gate_hidden)
+        units = [read, *self.gate_hidden][-1]
+        return shapes | {f"gate_{stream}.out.w": (units, inputs), f"gate_{stream}.out.b": (inputs,)}
+
+    def _selected(
+        self, tape: Tape, x: Var, e: Var, context: tuple[str, ...], dense: DenseVars, stream: int
+    ) -> Var:
+        """Eq. 8 to 11: ``2 sigmoid(MLP(context)) * x``."""
+        if not self.gated:
+            return x
+        name = f"gate_{stream}"
+        read = (
+            dense[f"{name}.context"]
+            if not context
+            else concat(tape, take_fields(tape, e, self._places(context)))
+        )
+        hidden = tower(tape, read, dense, name, len(self.gate_hidden), 0.0)
+        gate = sigmoid(tape, linear(tape, hidden, dense[f"{name}.out.w"], dense[f"{name}.out.b"]))
+        return multiply(tape, x, gate, 2.0)
+
+    def _places(self, context: tuple[str, ...]) -> list[int]:
+        names = self._field_names
+        return [names.index(field) for field in context]
+
+    def _problems(self) -> list[str]:
+        problems = [
+            f"{name}: expected a last layer of a multiple of heads = {self.heads} units, got {hidden}"
+            for name, hidden in (("hidden_1", self.hidden_1), ("hidden_2", self.hidden_2))
+            if [self._mlp_width(self.dim), *hidden][-1] % self.heads
+        ]
+        names = self._field_names
+        for option, context in (("context_1", self.context_1), ("context_2", self.context_2)):
+            problems += [
+                f"{option}: {field!r} is no sparse or ragged field of the schema{did_you_mean(field, names)}"
+                for field in context
+                if field not in names
+            ]
+        return problems

@@ -1,0 +1,55 @@
+"""Multi-head attention of the fields of an example to each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["attention"]
+
+
+def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
+    """Mix the values of all fields, weighted by how well their keys fit the query of each.
+
+    Parameters
+    ----------
+    query, key, value : (B, F, A)
+    heads : int
+        A divisor of A: so many slices of the vectors, each with weights of its own.
+
+    Returns
+    -------
+    (B, F, A)
+        In each head ``s_ij = <q_i, k_j>``, ``a_i = softmax(s_i)``, ``y_i = sum over j of a_ij v_j``; backward
+        ``da_ij = <dy_i, v_j>``, ``dv_j = sum over i of a_ij dy_i``, ``ds_i = a_i * (da_i - <a_i, da_i>)``,
+        ``dq_i = sum over j of ds_ij k_j``, ``dk_j = sum over i of ds_ij q_i``.
+
+    Notes
+    -----
+    Song et al., AutoInt, CIKM 2019, arXiv:1810.11921, eq. 5 and 6; inner products are not scaled there.
+    """
+    B, F, A = query.value.shape
+
+    def by_head(x: Array) -> Array:
+        return x.reshape(B, F, heads, A // heads).transpose(0, 2, 1, 3)
+
+    def joined(x: Array) -> Array:
+        return x.transpose(0, 2, 1, 3).reshape(B, F, A)
+
+    q, k, v = by_head(query.value), by_head(key.value), by_head(value.value)
+    weights = q @ k.swapaxes(2, 3)
+    weights -= weights.max(axis=3, keepdims=True)
+    np.exp(weights, out=weights)
+    weights /= weights.sum(axis=3, keepdims=True)
+
+    def backward(gradient: Array) -> None:
+        dy = by_head(gradient)
+        value.accumulate(joined(weights.swapaxes(2, 3) @ dy), owned=True)
+        ds = dy @ v.swapaxes(2, 3)
+        ds -= np.einsum("bhij,bhij->bhi", weights, ds)[..., None]
+        ds *= weights
+        query.accumulate(joined(ds @ k), owned=True)
+        key.accumulate(joined(ds.swapaxes(2, 3) @ q), owned=True)
+
+    return tape.record(joined(weights @ v), backward)

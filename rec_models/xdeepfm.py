@@ -1,0 +1,84 @@
+"""xDeepFM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.tables import PartSpec
+from rec_models.layers import add, compress, concat, mlp, mlp_shapes, product, reshape, split, sum_vectors
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, W_INITIALIZER
+from rec_models.tape import Tape, Var
+
+__all__ = ["XDeepFM"]
+
+
+@dataclass(frozen=True, eq=False)
+class XDeepFM(Model):
+    """A compressed interaction network, an MLP and a linear term (Lian et al., KDD 2018, arXiv:1803.05170).
+
+    Dense fields enter the linear term and the MLP; the network is of sparse and ragged fields. Its layers are
+    as the paper found best, and each gives all of its vectors both to the next layer and to the sum.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    cin : tuple of int
+        Vectors of each layer of the compressed interaction network.
+    hidden : tuple of int
+        Units of each hidden layer.
+    dropout : float
+        Share of units dropped after each hidden layer.
+    batch_norm : bool
+        Whether the units of hidden layers are normalised.
+    w_optimizer, v_optimizer : Optimizer
+        Of first-order weights and of embeddings.
+    w_initializer, v_initializer : Initializer
+    """
+
+    dim: int = 10
+    cin: tuple[int, ...] = (64,)
+    hidden: tuple[int, ...] = (400, 400, 400)
+    dropout: float = 0.0
+    batch_norm: bool = False
+    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    w_initializer: Initializer = W_INITIALIZER
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``w``: the first-order weight of a key; ``v``: its embedding."""
+        return (
+            PartSpec("w", 1, self.w_optimizer, self.w_initializer),
+            PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),
+        )
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """First-order weights of dense fields, the network, and the MLP, whose output bias is the model's."""
+        shapes = self._first_order_shapes()
+        before = self._fields
+        for layer, vectors in enumerate(self.cin if self._fields else ()):
+            shapes |= {f"cin.{layer}.w": (before * self._fields, vectors)}
+            before = vectors
+        if self._fields:
+            shapes |= {"cin.out.w": (sum(self.cin), 1)}
+        return shapes | mlp_shapes(self._mlp_width(self.dim), self.hidden, self.batch_norm)
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Eq. 10: ``y = w_linear x + w_dnn a_L + w_cin p + b``."""
+        w, v = split(tape, rows, (1, self.dim))
+        e = self._vectors(tape, batch, v)
+        deep = mlp(tape, concat(tape, *self._mlp_input(batch, e)), dense, len(self.hidden), self.dropout)
+        linear_term = self._first_order(tape, batch, w, dense)
+        if not self._fields:
+            return add(tape, *linear_term, deep)
+        pooled, x = [], e
+        for layer in range(len(self.cin)):
+            x = compress(tape, x, e, dense[f"cin.{layer}.w"])  # eq. 6
+            pooled.append(sum_vectors(tape, x))  # eq. 7
+        p = concat(tape, *pooled)  # eq. 8 without the sigmoid
+        return add(tape, *linear_term, deep, reshape(tape, product(tape, p, dense["cin.out.w"]), ()))
