@@ -8,7 +8,7 @@ SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py
 CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs Python 3.11 or newer, \
     $(PYTHON) is %d.%d: try make PYTHON=python3.12" % sys.version_info[:2])
 
-.PHONY: build test lint demo bench soak asan wheel clean
+.PHONY: build test lint demo bench papers soak asan wheel clean
 
 $(VENV)/.made: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
@@ -37,6 +37,10 @@ bench: build
 	$(BIN)/python benchmarks/table.py --quick
 	$(BIN)/python benchmarks/wire.py
 	$(BIN)/python benchmarks/train.py --quick
+
+# Hours; the data is not here: PSLIB_TEST_DATA names a folder that has it.
+papers: build
+	$(BIN)/python benchmarks/papers.py --json runs/papers.json
 
 lint: build
 	$(BIN)/ruff check .

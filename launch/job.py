@@ -42,7 +42,7 @@ from launch.paths import expand, path_problems
 from launch.problems import problem_lines, unknown_value
 from launch.restarts import RESTARTS
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
-from launch.training_settings import Section, TrainingSection, training_problems
+from launch.training_settings import Section, TrainingSection, stopping_problems, training_problems
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
@@ -334,7 +334,7 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         section, table = job.table.model_dump(), job.build_model().table()
         optimizers = {part.name: part.optimizer for part in table.parts}
         problems += training_problems(job.training, job.dense_optimizer, optimizers)
-        problems += fit_problems(table, section)
+        problems += fit_problems(table, section) + stopping_problems(job.training, job.data.valid)
         problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:

@@ -18,6 +18,8 @@ __all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "train_job"]
 
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
+BEST = "best"
+"""The same for the best epoch of a run that stops early."""
 
 
 def train_job(path: Path) -> str:
@@ -40,12 +42,25 @@ def train_job(path: Path) -> str:
         trainer = make_trainer(job, cluster)
         if job.load:
             trainer.load(job.load.path, state=job.load.state, tables=job.load.tables)
-        trainer.fit(job.data.train, epochs=job.training.epochs, valid=job.data.valid)
+        _fit(job, trainer)
         tested = trainer.evaluate(job.data.test) if job.data.test else None
         place = job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
         trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
     return json.dumps(result)
+
+
+def _fit(job: Job, trainer: Trainer) -> None:
+    from pslib.trainer.stopping import EarlyStopping
+
+    stopping = job.training.stopping
+    trainer.fit(
+        job.data.train,
+        epochs=job.training.epochs,
+        valid=job.data.valid,
+        stopping=EarlyStopping(**stopping.model_dump()) if stopping else None,
+        best=str(Path(job.out) / BEST) if stopping and stopping.restore else None,
+    )
 
 
 def evaluate_checkpoint(

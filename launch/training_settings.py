@@ -12,7 +12,7 @@ from pslib.optimizers import Optimizer
 from pslib.schedules import Constant, Schedule, schedule_from_dict
 from pslib.wire_format import DENSE_EVERY_MAX
 
-__all__ = ["Section", "TrainingSection", "training_problems"]
+__all__ = ["Section", "StoppingSection", "TrainingSection", "stopping_problems", "training_problems"]
 
 BATCH_ROWS_MAX = 1 << 20
 """A batch of a million examples with 40 fields already holds 160 MB of keys and inverse."""
@@ -53,6 +53,16 @@ class CacheSection(Section):
     rows: int = Field(default=1 << 18, ge=1, le=1 << 28)
 
 
+class StoppingSection(Section):
+    """What results on the validation data are for; see `pslib.trainer.stopping.EarlyStopping`."""
+
+    metric: Literal["auc", "logloss"] = "auc"
+    patience: int = Field(default=2, ge=0, lt=1 << 31)
+    factor: float = Field(default=0.1, gt=0, le=1)
+    min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    restore: bool = True
+
+
 class TrainingSection(Section):
     """Numbers of the training loop; see `pslib.trainer.Trainer`."""
 
@@ -72,10 +82,18 @@ class TrainingSection(Section):
     wire: WireSection = Field(default_factory=WireSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     compute_threads: int | None = Field(default=None, ge=1, le=256)
+    stopping: StoppingSection | None = None
 
     def schedule_of_rates(self) -> Schedule:
         """The schedule that ``schedule`` stands for."""
         return schedule_from_dict(self.schedule) if self.schedule else Constant()
+
+
+def stopping_problems(training: TrainingSection, valid: list[str] | None) -> list[str]:
+    """What is missing for ``stopping``, one line."""
+    if training.stopping is None or valid:
+        return []
+    return ["training.stopping: expected data to evaluate on after each epoch; give data.valid"]
 
 
 def training_problems(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pslib.optimizers import SGD as SGD
     from pslib.optimizers import Adagrad as Adagrad
     from pslib.optimizers import Adam as Adam
+    from pslib.optimizers import AdamL2 as AdamL2
     from pslib.optimizers import AdamW as AdamW
     from pslib.optimizers import Momentum as Momentum
     from pslib.optimizers import RowwiseAdagrad as RowwiseAdagrad
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
     from pslib.trainer.settings import CacheSettings as CacheSettings
+    from pslib.trainer.stopping import EarlyStopping as EarlyStopping
     from pslib.wire_format import WireFormat as WireFormat
 
 __version__ = "0.1.0"
@@ -59,6 +61,7 @@ _HOMES = {
     "SGD": "pslib.optimizers",
     "Adagrad": "pslib.optimizers",
     "Adam": "pslib.optimizers",
+    "AdamL2": "pslib.optimizers",
     "AdamW": "pslib.optimizers",
     "Momentum": "pslib.optimizers",
     "RowwiseAdagrad": "pslib.optimizers",
@@ -82,6 +85,7 @@ _HOMES = {
     "EvalResult": "pslib.trainer",
     "Trainer": "pslib.trainer",
     "CacheSettings": "pslib.trainer.settings",
+    "EarlyStopping": "pslib.trainer.stopping",
     "WireFormat": "pslib.wire_format",
 }
 

@@ -1,6 +1,6 @@
 """The job file: what is accepted, what is refused and in which words."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from pslib.errors import ConfigurationError
 from pslib.optimizers import SGD, Adagrad, Adam, AdamW
 from pslib.schedules import Cosine
 from pslib.schema import DenseField, RaggedField, SparseField
+from pslib.trainer.stopping import EarlyStopping
 from tests.test_optimizers import ALL, name_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -177,13 +178,13 @@ out: 5
         "cluster.shard_threads: expected <= 64, got 100",
         "out: expected a text, got 5",
         "clutser: unknown key, did you mean 'cluster'?",
-        "optimizers.rows.w.name: expected one of SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, FTRL, "
-        "got 'adam', did you mean 'Adam'?",
+        "optimizers.rows.w.name: expected one of SGD, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, "
+        "AdamL2, FTRL, got 'adam', did you mean 'Adam'?",
         "optimizers.rows.v.learning_rte: unknown key, did you mean 'learning_rate'?",
         "optimizers.rows.u: expected a mapping with a name, for example {name: Adagrad, learning_rate: 0.05}",
         "optimizers.dense.learning_rate: expected a number, got 'x'",
         "optimizers.dense: RowwiseAdagrad mixes elements, and dense blocks are cut anywhere; "
-        "use one of SGD, Momentum, Adagrad, Adam, AdamW, FTRL",
+        "use one of SGD, Momentum, Adagrad, Adam, AdamW, AdamL2, FTRL",
         "model.dimm: unknown key, did you mean 'dim'?",
         "model.dim: expected an integer in 1..4096, got -1",
         "model.dropout: expected a number, 0 <= dropout < 1, got 1.5",
@@ -193,7 +194,7 @@ out: 5
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("model.name=deepfn", "model.name: expected one of lr, fm, wide_deep, dnn, deepfm, got 'deepfn'"),
+        ("model.name=deepfn", "model.name: expected one of lr, fm, nfm, wide_deep, dnn, pnn, deepfm, dcn,"),
         ("model.name=3", "model.name: expected a text, got 3"),
         ("data.schema.dense=[price, price]", "data.schema: column 'price' is named twice"),
         ("data.schema={label: y}", "data.schema: the schema has no feature"),
@@ -296,7 +297,20 @@ def test_training_takes_every_setting_of_a_trainer_under_its_name():
     of_script = {"model", "cluster", "out", "progress"}
     elsewhere = {"dense_optimizer", "table"}  # optimizers.dense, and the section table
     named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
-    assert set(TrainingSection.model_fields) - {"epochs"} == named
+    assert set(TrainingSection.model_fields) - {"epochs", "stopping"} == named  # these are of a fit
+
+
+def test_stopping_takes_what_a_script_gives_and_says_what_it_needs(tmp_path):
+    from launch.training_settings import StoppingSection
+
+    assert StoppingSection().model_dump() == asdict(EarlyStopping())
+    (told,) = problems(tmp_path, GOOD, "training.stopping={patience: 3}")
+    assert told.startswith("training.stopping: expected data to evaluate on after each epoch")
+    job = read(tmp_path, GOOD, "training.stopping={patience: 3}", "data.valid=click.parquet")
+    assert job.training.stopping.patience == 3
+    assert read(tmp_path, job.to_yaml()).training == job.training
+    (told,) = problems(tmp_path, GOOD, "training.stopping={factor: 0}", "data.valid=click.parquet")
+    assert told.startswith("training.stopping.factor: expected > 0")
 
 
 def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):

@@ -28,18 +28,23 @@ KINDS = {
 }
 
 
+SMALL = {"dim": 3, "hidden": [4], "hidden_1": [4], "hidden_2": [4], "heads": 2, "attention_dim": 4}
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return generate(tmp_path_factory.mktemp("parts"), CONFIG)
 
 
 def job_of(folder: Path, data: Generated, model: str, rows: str) -> Job:
-    hidden = "" if model in ("lr", "fm") else ", hidden: [4]"
-    dim = "" if model == "lr" else ", dim: 3"
+    options = {
+        option: value for option, value in SMALL.items() if option in MODELS[model].__dataclass_fields__
+    }
+    small = "".join(f", {option}: {value}" for option, value in options.items())
     file = folder / "job.yaml"
     file.write_text(
         f"data: {{train: {data.train_path}, schema: {{label: label, dense: [I1], sparse: [C1, C2]}}}}\n"
-        f"model: {{name: {model}{dim}{hidden}}}\n"
+        f"model: {{name: {model}{small}}}\n"
         f"optimizers: {{rows: {rows}}}\n"
     )
     return read_job(file)

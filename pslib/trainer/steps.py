@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pslib.data.order import Order
+from pslib.tables import text_hash
 
-__all__ = ["LeasePlan", "StepPlan", "epoch_and_index"]
+__all__ = ["LeasePlan", "StepPlan", "epoch_and_index", "step_seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +87,9 @@ def epoch_and_index(counts: Sequence[int], lease: int) -> tuple[int, int]:
             return epoch, lease
         lease -= count
     raise IndexError(f"lease must be below {sum(counts)}")
+
+
+def step_seed(seed: int, first_epoch: int, counts: Sequence[int], lease: int, number: int) -> int:
+    """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
+    epoch, index = epoch_and_index(counts, lease)
+    return text_hash(*map(str, (seed, first_epoch + epoch, index, number)))

@@ -19,13 +19,13 @@ from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
 from pslib.ranking import RankResult
 from pslib.schedules import Constant, Schedule
-from pslib.tables import DenseSpec, TableSpec, text_hash
+from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.compute import Computer, ModelThreads
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, spec_of
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
-from pslib.trainer.pipeline import Pipeline, Prefetched
+from pslib.trainer.pipeline import Pipeline
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
 from pslib.trainer.ranking import (
@@ -41,12 +41,15 @@ from pslib.trainer.recording import record
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
-from pslib.trainer.steps import LeasePlan, epoch_and_index
+from pslib.trainer.statistics import StatisticsJobs
+from pslib.trainer.steps import LeasePlan, epoch_and_index, step_seed
+from pslib.trainer.stopping import WATCH, EarlyStopping, check_stopping, followed
 from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
 
 Paths = str | Path | Sequence[str | Path]
+Details = dict[str, Any]
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
@@ -161,6 +164,7 @@ class Trainer:
         self._checkpoints = CheckpointJobs(
             cluster, self._progress, model, self._table, self._layout, self.settings
         )
+        self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed)
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
         self._client.setup([self._table], dense, self._layout.flatten(model.initial_dense(seed)))
@@ -171,7 +175,15 @@ class Trainer:
 
     # --- training -----------------------------------------------------------------------------------------
 
-    def fit(self, data: Paths, epochs: int = 1, valid: Paths | None = None) -> list[EvalResult]:
+    def fit(
+        self,
+        data: Paths,
+        epochs: int = 1,
+        valid: Paths | None = None,
+        *,
+        stopping: EarlyStopping | None = None,
+        best: str | Path | None = None,
+    ) -> list[EvalResult]:
         """Train on Parquet data; with ``valid``, evaluate after every epoch and return the results.
 
         Parameters
@@ -182,6 +194,10 @@ class Trainer:
             How often every example is seen.
         valid : path, or several, or None
             Data to evaluate on after each epoch.
+        stopping : EarlyStopping or None
+            What the results on ``valid`` are for: lower rates, an early end, the best epoch's parameters.
+        best : path, URI or None
+            Where the checkpoint of the best epoch is kept, for ``stopping.restore``.
 
         Raises
         ------
@@ -193,24 +209,26 @@ class Trainer:
         if epochs < 1:
             raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
         train = ParquetData(_strings(data), self.model.schema)
-        checked = ParquetData(_strings(valid), self.model.schema) if valid is not None else None
-        if checked is None:
+        check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
+        if valid is None:
             for first in range(0, epochs, EPOCHS_A_JOB):
                 self._fit(train, min(EPOCHS_A_JOB, epochs - first))
             return []
-        results = []
-        for _ in range(epochs):
-            self._fit(train, 1)
-            results.append(self._evaluate(checked))
-        return results
+        checked = ParquetData(_strings(valid), self.model.schema)
 
-    def _fit(self, data: ParquetData, epochs: int) -> None:
+        def one_epoch(rate: float) -> EvalResult:
+            self._fit(train, 1, rate)
+            return self._evaluate(checked)
+
+        return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best)
+
+    def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0) -> None:
         settings = self.settings
         lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
-        job = self._open_fit(data, order, counts, lease_rows)
+        job = self._open_fit(data, order, counts, lease_rows, rate)
         steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
         mode = self._mode.of_job(job, steps)
         reader = LeaseReader(
@@ -239,26 +257,22 @@ class Trainer:
                 self._layout,
                 mode.rows,
                 self._progress,
-                lambda item: self._step_seed(counts, item),
-                settings.rate,
+                lambda item: step_seed(settings.seed, first_epoch, counts, item.lease.index, item.number),
+                lambda step, staleness: rate * settings.rate(step, staleness),
             )
             pipeline.run(computer.train)
         self._epochs += epochs
         self._steps = steps.end
+        self._statistics.measure(data, self._epochs, self._steps)
 
-    def _open_fit(self, data: ParquetData, order: Order, counts: list[int], lease_rows: int) -> Job:
+    def _open_fit(
+        self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float
+    ) -> Job:
         first_epoch, settings = self._epochs, self.settings
         details = {"examples": data.rows * len(counts), "epochs": len(counts), "first_epoch": first_epoch}
-        must_agree = [
-            settings.batch_rows,
-            lease_rows,
-            first_epoch,
-            settings.seed,
-            self._steps,
-            settings.maintain_every_batches,
-            settings.must_agree,
-        ]
-        return self._open("fit", data, order, counts, details, must_agree)
+        how = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
+        agreed = [*how, settings.must_agree, first_epoch, self._steps, rate]
+        return self._open("fit", data, order, counts, details, agreed)
 
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
         """The maintenance that ends a lease: named like its batches, so that it happens once."""
@@ -267,11 +281,6 @@ class Trainer:
         return self._client.maintain(
             self._table.name, step=step, time_s=self._seconds + lease.time_s, name=name
         )
-
-    def _step_seed(self, counts: list[int], item: Prefetched) -> int:
-        """Seed of one step's dropout: by its place in the training, so that a loaded one goes on the same."""
-        epoch, index = epoch_and_index(counts, item.lease.index)
-        return text_hash(*map(str, (self.settings.seed, self._epochs + epoch, index, item.number)))
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
@@ -400,16 +409,10 @@ class Trainer:
         return Position(self._epochs, self._steps, self._seconds)
 
     def _open(
-        self,
-        what: str,
-        data: ParquetData,
-        order: Order,
-        counts: list[int],
-        details: dict[str, Any],
-        settings: list[Any],
+        self, what: str, data: ParquetData, order: Order, counts: list[int], details: Details, agreed: Any
     ) -> Job:
         by_rank = what == "fit" and self.settings.consistency == "sync"
-        spec = spec_of(what, data, order, counts, details, settings, by_rank)
+        spec = spec_of(what, data, order, counts, details, agreed, by_rank)
         return Job(self._client, self._progress, self.cluster.next_job(), spec)
 
 

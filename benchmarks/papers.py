@@ -1,0 +1,167 @@
+"""Test AUC of the click models on the Frappe log, beside what is published for the same split.
+
+``python benchmarks/papers.py [--data FOLDER] [--models M ...] [--seeds 0 1 2] [--epochs N]
+[--keep FOLDER] [--json FILE]``:
+one server and one trainer in one process tree. FOLDER (default: what PSLIB_TEST_DATA names) holds
+``ctr_frappe_x1/{train_rebuilt,valid,test}.parquet``: the 7:2:1 split "frappe_x1" of BARS (reczoo/BARS), app
+uses with 10 sparse fields. The data may not be given on, so it is not here.
+
+Settings follow BARS where it matters: embeddings of 10, MLPs of 400-400-400, batch norm, dropout, Adam
+with L2 on rows that counts at every step of the training (`AdamL2`), and the parameters of the epoch
+that was best on valid. Batches are of 1,024, not 4,096, and the rate falls by a cosine, not by plateaus:
+fewer epochs do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pslib
+from pslib.optimizers import Adam, AdamL2
+from rec_models import MODELS, build
+
+FIELDS = ["user", "item", "daytime", "weekday", "isweekend", "homework", "cost", "weather", "country", "city"]
+SCHEMA = pslib.Schema(label="label", sparse=FIELDS)
+TRAIN_ROWS = 202_027
+BATCH_ROWS = 1024
+DEEP = {"hidden": [400, 400, 400], "batch_norm": True}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """How a model is trained here, and what is published.
+
+    Attributes
+    ----------
+    published : float
+        Test AUC, of BARS' leaderboard for frappe_x1.
+    options : dict
+        Of the model.
+    l2 : float
+        Of rows.
+    rate : float
+        Learning rate of rows and dense parameters.
+    epochs : int
+    """
+
+    published: float
+    options: dict[str, Any] = field(default_factory=dict)
+    l2: float = 0.05
+    rate: float = 0.001
+    epochs: int = 10
+
+
+PAPERS: dict[str, Paper] = {
+    "lr": Paper(0.9356, l2=1e-5, rate=0.01),
+    "fm": Paper(0.9671, l2=5e-6, rate=0.002),
+    "nfm": Paper(0.9804, {"hidden": [400, 400, 400], "dropout": 0.4}, l2=1e-4),
+    "dnn": Paper(0.9833, DEEP | {"dropout": 0.2}),
+    "wide_deep": Paper(0.9841, DEEP | {"dropout": 0.2}),
+    "deepfm": Paper(0.9842, DEEP | {"dropout": 0.2}),
+    "dcn": Paper(0.9839, DEEP | {"dropout": 0.2}),
+    "dcnv2": Paper(0.9845, DEEP | {"dropout": 0.4, "cross_layers": 4}),
+    "xdeepfm": Paper(0.9845, DEEP | {"dropout": 0.2, "cin": [64]}),
+    "autoint": Paper(0.9831, {"attention_layers": 3, "attention_dim": 64, "heads": 2}),
+    "pnn": Paper(0.9841, DEEP | {"dropout": 0.3}),
+    "fibinet": Paper(0.9832, DEEP | {"dropout": 0.3}),
+    "dlrm": Paper(0.9840, DEEP | {"dropout": 0.2, "interaction": "cat"}),
+    "finalmlp": Paper(
+        0.9861, {"hidden_1": [400], "hidden_2": [100], "dropout_1": 0.4, "dropout_2": 0.4, "heads": 5}
+    ),
+}
+
+
+def trainer_of(name: str, seed: int, cluster: pslib.Cluster, epochs: int) -> pslib.Trainer:
+    """A trainer as `PAPERS` says."""
+    paper = PAPERS[name]
+    rows = AdamL2(paper.rate, l2=paper.l2)
+    options = dict(paper.options) | {"v_optimizer": rows, "w_optimizer": rows, "seed": seed}
+    for option in {"v_optimizer", "w_optimizer"} - set(MODELS[name].__dataclass_fields__):
+        del options[option]
+    return pslib.Trainer(
+        build(name, SCHEMA, options),
+        cluster,
+        batch_rows=BATCH_ROWS,
+        dense_optimizer=Adam(paper.rate),
+        seed=seed,
+        schedule=pslib.Cosine(batches=epochs * -(-TRAIN_ROWS // BATCH_ROWS)),
+        progress=False,
+    )
+
+
+def trained(name: str, seed: int, data: Path, epochs: int | None, state: Path) -> dict[str, Any]:
+    """Train one model, epoch by epoch from where ``state`` is, and evaluate the best one on test."""
+    epochs = epochs or PAPERS[name].epochs
+    train, valid, test = (data / f"{part}.parquet" for part in ("train_rebuilt", "valid", "test"))
+    seen: dict[str, Any] = {"valid": [], "seconds": 0.0}
+    record = state / "seen.json"
+    with pslib.connect() as cluster:
+        trainer = trainer_of(name, seed, cluster, epochs)
+        if record.exists():
+            seen = json.loads(record.read_text())
+            trainer.load(state / "last")
+        while len(seen["valid"]) < epochs:
+            start = time.monotonic()
+            trainer.fit(train)
+            seen["valid"].append(trainer.evaluate(valid).auc)
+            if seen["valid"][-1] == max(seen["valid"]):
+                trainer.save(state / "best")
+            trainer.save(state / "last")
+            seen["seconds"] += time.monotonic() - start
+            record.write_text(json.dumps(seen))
+        trainer.load(state / "best")
+        result = trainer.evaluate(test)
+    return seen | {"auc": result.auc, "logloss": result.logloss}
+
+
+def measure(names: list[str], seeds: list[int], data: Path, epochs: int | None, keep: Path) -> dict[str, Any]:
+    """All runs, a line for each model."""
+    report: dict[str, Any] = {}
+    print("model       result  (of seeds)               published  log loss  best epoch  seconds", flush=True)
+    for name in names:
+        runs = [trained(name, seed, data, epochs, keep / f"{name}_{seed}") for seed in seeds]
+        aucs = [run["auc"] for run in runs]
+        best = ", ".join(str(1 + run["valid"].index(max(run["valid"]))) for run in runs)
+        print(
+            f"{name:10}  {statistics.mean(aucs):.4f}  {' '.join(f'{auc:.4f}' for auc in aucs):23}  "
+            f"{PAPERS[name].published:.4f}     {statistics.mean(run['logloss'] for run in runs):.4f}    "
+            f"{best:10}  {sum(run['seconds'] for run in runs):.0f}",
+            flush=True,
+        )
+        report[name] = {"paper": asdict(PAPERS[name]), "runs": dict(zip(seeds, runs, strict=True))}
+    return report
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=os.environ.get("PSLIB_TEST_DATA"))
+    parser.add_argument("--models", nargs="+", choices=list(PAPERS), default=list(PAPERS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--quick", action="store_true", help="one seed, one epoch: that everything runs")
+    parser.add_argument("--keep", type=Path, help="folder for states, from which the next call goes on")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.data is None or not (folder := Path(options.data) / "ctr_frappe_x1").is_dir():
+        sys.exit(f"expected a folder with ctr_frappe_x1 in it, got {options.data}; give --data FOLDER")
+    seeds, epochs = ([0], 1) if options.quick else (options.seeds, options.epochs)
+    with tempfile.TemporaryDirectory() as nowhere:
+        report = measure(options.models, seeds, folder, epochs, options.keep or Path(nowhere))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

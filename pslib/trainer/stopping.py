@@ -1,0 +1,181 @@
+"""When to lower the learning rates, when to stop, and which epoch's parameters to keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+
+from pslib.errors import ConfigurationError
+from pslib.metrics import EvalResult
+from pslib.optimizers import Optimizer
+from pslib.protocol.manner_checks import rate_problem
+from pslib.tables import TableSpec
+
+__all__ = ["METRICS", "WATCH", "EarlyStopping", "Plateau", "check_stopping", "followed"]
+
+METRICS = {"auc": 1.0, "logloss": -1.0}
+"""What may be watched, and the sign that makes more better."""
+EPOCHS_MAX = 1 << 31
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyStopping:
+    """What a fit does with the results of its validation data.
+
+    Attributes
+    ----------
+    metric : str
+        ``auc`` or ``logloss``.
+    patience : int
+        The fit ends after so many epochs in a row without a better result; 0: only with its last epoch.
+    factor : float
+        Learning rates count so many times less after each epoch without a better result; 1: they stay.
+    min_delta : float
+        A result is better when it is so by more than this.
+    restore : bool
+        Whether the fit ends with the parameters of the best epoch. They are saved after each epoch that is
+        better, see `Trainer.fit`.
+
+    Raises
+    ------
+    ConfigurationError
+        When a value is out of range; all of them at once.
+    """
+
+    metric: str = "auc"
+    patience: int = 2
+    factor: float = 0.1
+    min_delta: float = 0.0
+    restore: bool = True
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.metric not in METRICS:
+            problems.append(f"metric: expected one of {', '.join(METRICS)}, got {self.metric!r}")
+        whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
+        if not whole or not 0 <= self.patience <= EPOCHS_MAX:
+            problems.append(f"patience: expected a whole number in 0..{EPOCHS_MAX}, got {self.patience!r}")
+        if not _is_number(self.factor) or not 0 < self.factor <= 1:
+            problems.append(f"factor: expected a number above 0 and at most 1, got {self.factor!r}")
+        if not _is_number(self.min_delta) or self.min_delta < 0:
+            problems.append(f"min_delta: expected a number, 0 or more, got {self.min_delta!r}")
+        if not isinstance(self.restore, bool):
+            problems.append(f"restore: expected true or false, got {self.restore!r}")
+        if problems:
+            raise ConfigurationError(*(f"stopping.{problem}" for problem in problems))
+
+
+WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
+"""Results are for the user to see, nothing else."""
+
+
+def check_stopping(
+    stopping: EarlyStopping | None, valid: object, best: object, table: TableSpec, dense: Optimizer
+) -> None:
+    """Refuse what lacks something or does not go together.
+
+    Parameters
+    ----------
+    stopping : EarlyStopping or None
+    valid, best : path or None
+        As given to `Trainer.fit`.
+    table : TableSpec
+        Whose parts' optimizers take other rates, or don't.
+    dense : Optimizer
+
+    Raises
+    ------
+    ConfigurationError
+        All problems at once.
+    """
+    if stopping is None:
+        return
+    problems = []
+    if valid is None:
+        problems.append("stopping: expected data to evaluate on after each epoch; give valid=PATH")
+    if stopping.restore and best is None:
+        problems.append(
+            "stopping: restore=True needs a folder for the best epoch; give best=PATH or restore=False"
+        )
+    if stopping.factor < 1:
+        optimizers = [("dense_optimizer", dense), *((f"part {p.name}", p.optimizer) for p in table.parts)]
+        problems += [
+            f"stopping: factor: {name}: {problem}; give factor=1.0"
+            for name, optimizer in optimizers
+            if (problem := rate_problem([optimizer]))
+        ]
+    if problems:
+        raise ConfigurationError(*problems)
+
+
+class Plateau:
+    """Follows the results of a fit, epoch by epoch; every trainer sees the same ones and comes to the same.
+
+    Parameters
+    ----------
+    settings : EarlyStopping
+    """
+
+    def __init__(self, settings: EarlyStopping) -> None:
+        self.settings = settings
+        self.best_epoch = -1
+        """The how-manieth epoch was best, from 0; -1: none yet."""
+        self.rate = 1.0
+        """Factor of the learning rates from now on."""
+        self._best, self._epochs, self._worse = -math.inf, 0, 0
+
+    def seen(self, result: EvalResult) -> bool:
+        """Take the result of the next epoch; return whether it is the best so far."""
+        value = METRICS[self.settings.metric] * getattr(result, self.settings.metric)
+        better = value > self._best + self.settings.min_delta  # never where it is nan
+        if better:
+            self._best, self.best_epoch, self._worse = value, self._epochs, 0
+        else:
+            self._worse += 1
+            self.rate *= self.settings.factor
+        self._epochs += 1
+        return better
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the fit ends here."""
+        return 0 < self.settings.patience <= self._worse
+
+
+def followed(
+    settings: EarlyStopping,
+    epochs: int,
+    one_epoch: Callable[[float], EvalResult],
+    save: Callable[[str | Path], object],
+    load: Callable[[str | Path], object],
+    best: str | Path | None,
+) -> list[EvalResult]:
+    """Train epoch by epoch as long as the results let it go on; return them.
+
+    Parameters
+    ----------
+    settings : EarlyStopping
+    epochs : int
+        At most.
+    one_epoch : callable
+        Trains one with learning rates that count so many times, and evaluates.
+    save, load : callable
+        Of a checkpoint at a path.
+    best : path or None
+        Where the best epoch's is kept.
+    """
+    plateau, results, kept = Plateau(settings), list[EvalResult](), best if settings.restore else None
+    while len(results) < epochs and not plateau.is_over:
+        results.append(one_epoch(plateau.rate))
+        if plateau.seen(results[-1]) and kept is not None:
+            save(kept)
+    if kept is not None and 0 <= plateau.best_epoch < len(results) - 1:
+        load(kept)
+    return results
