@@ -168,7 +168,7 @@ class Client:
                 self.endpoint.requests.redirect(self.endpoint.clock.now_s(), old, new)
             self._map = new_map
             if self.endpoint.session:
-                self.endpoint.session.set_map(new_map)
+                self.endpoint.session.set_map(self.endpoint.clock.now_s(), new_map)
 
     def nothing_known(self) -> KnownDense:
         """For a first pull whose dense parameters the next one will know."""

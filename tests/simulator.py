@@ -150,7 +150,11 @@ class World:
         self.map = new_map
         for trainer in self.trainers:
             if self.random.random() < 0.5:
-                self.after(self.random.uniform(0, 1.0), partial(trainer.session.set_map, new_map))
+                self.after(self.random.uniform(0, 1.0), partial(self._tell, trainer, new_map))
+
+    def _tell(self, trainer: Trainer, new_map: PartitionMap) -> None:
+        trainer.session.set_map(self.now_s, new_map)
+        trainer.send()
 
     def _heartbeats(self) -> None:
         for trainer in self.trainers:

@@ -69,9 +69,8 @@ class TestSplit:
     def test_dense_parameters_are_cut_without_gap_or_overlap(self, length: int, servers: int) -> None:
         """64 blocks of uneven sizes, some empty: each element goes to one server and comes back in place."""
         client = make_client(1, {}, length, dense_blocks=64)
-        client.set_map(
-            PartitionMap(2, 4, (np.arange(80) % servers).astype(np.uint16), tuple(map(str, range(servers))))
-        )
+        owners = (np.arange(80) % servers).astype(np.uint16)
+        client.set_map(0.0, PartitionMap(2, 4, owners, tuple(map(str, range(servers)))))
         vector = np.arange(length, dtype=np.float32)
         client.push(0.0, PushName(7, 0), {}, vector)
         pushes = asked(client)
@@ -142,10 +141,28 @@ class TestRefusals:
         client = make_client(3, {"t": 1})
         older = client.map
         newer = older.moved(1, 2)
-        client.set_map(newer)
-        client.set_map(older)
+        client.set_map(0.1, newer)
+        client.set_map(0.1, older)
         client.pull(0.2, {"t": keys_in(1)})
         assert list(asked(client)) == ["2"]
+
+    def test_what_waits_for_a_server_that_has_left_goes_to_who_has_its_units(self) -> None:
+        client = make_client(2, {"t": 1})
+        call = client.pull(0.0, {"t": keys_in(0, 9)})
+        first = asked(client)
+        owners = np.zeros(client.map.owners.size, np.uint16)
+        client.set_map(0.1, PartitionMap(5, 4, owners, ("0", "")))
+        (request_id, pull) = asked(client)["0"]
+        assert pull.keys["t"].tolist() == keys_in(9).tolist()
+        for request, value in ((request_id, 9.0), (first["0"][0], 1.0)):
+            answer(
+                client,
+                0.2,
+                request,
+                Pulled({"t": np.array([[value]], np.float32)}, NO_FLOATS, NO_UNITS, NO_OWNERS),
+            )
+        assert completed(client) == [(call, None)]
+        assert client.pulled(call).rows["t"].tolist() == [[1.0], [9.0]]
 
     def test_a_refusal_that_names_nobody_asks_the_same_server_again_after_pauses(self) -> None:
         """The unit is on its way there; asking without a pause would be a storm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,6 +188,17 @@ Call = PullCall | PushCall | MaintainCall
 def keys_of(call: Call, table: str, places: NDArray[np.int32] | None) -> Keys:
     """Keys of a call at some places (None: all)."""
     return _taken(call.keys[table], places)
+
+
+def gradient_of(
+    call: Call, blocks: NDArray[np.uint32], bounds: Callable[[int], tuple[int, int]]
+) -> NDArray[Any]:
+    """The gradient of these dense blocks, side by side; nothing, when the call has none."""
+    dense = call.dense if isinstance(call, PushCall) else np.empty(0, np.float32)
+    pieces = [dense[slice(*bounds(block))] for block in blocks.tolist()] if dense.size else []
+    if sum(piece.size for piece in pieces) == dense.size:  # all of it, in order
+        return dense
+    return np.concatenate(pieces) if pieces else dense[:0]
 
 
 def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Message:

@@ -40,6 +40,7 @@ from pslib.protocol.calls import (
     answer_bytes_of,
     check_known,
     error_of,
+    gradient_of,
     home_of,
     keys_of,
     message_of,
@@ -99,12 +100,21 @@ class ClientSession:
         self._streams: dict[int, Acked] = {}
         self._next_call = 1
 
-    def set_map(self, partition_map: PartitionMap) -> None:
-        """Take a newer map as the truth about owners, and forget hints from refusals."""
+    def set_map(self, now_s: float, partition_map: PartitionMap) -> None:
+        """Take a newer map as the truth about owners, and forget hints from refusals.
+
+        What waits for a server that has left is sent to those that have its units, under the same names.
+        """
         if partition_map.version <= self.map.version:
             return
-        self.map = partition_map
+        before, self.map = self.map.addresses, partition_map
         self._owners = partition_map.owners.copy()
+        gone = {server for server, old in enumerate(before) if old and not partition_map.addresses[server]}
+        for ticket, part in [one for one in self._parts.items() if one[1].server in gone]:
+            self.requests.cancel(ticket)
+            del self._parts[ticket]
+            self._calls[part.call].open_parts -= 1
+            self._split(now_s, part.call, part.places, part.blocks, part.units, part.bounces)
 
     # --- calls --------------------------------------------------------------------------------------------
 
@@ -281,7 +291,7 @@ class ClientSession:
         patience_s = call.started_s + self._patience_s(call) - now_s
         for server, part in sorted(parts.items()):
             floor = 0 if isinstance(call, PullCall) else self.acked_below(call.name.stream)
-            message = message_of(call, part, floor, self._cut(call, part.blocks))
+            message = message_of(call, part, floor, gradient_of(call, part.blocks, self._bounds))
             floats = self._floats(part) if isinstance(call, PullCall) else 0
             back = answer_bytes_of(message, self.dims, floats)
             ticket = self.requests.start(
@@ -313,14 +323,6 @@ class ClientSession:
     def _floats(self, part: Part) -> int:
         """Dense parameters in the blocks of a part."""
         return sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
-
-    def _cut(self, call: Call, blocks: NDArray[np.uint32]) -> NDArray[Any]:
-        """The gradient of these dense blocks, side by side."""
-        dense = call.dense if isinstance(call, PushCall) else NO_FLOATS
-        if not dense.size or blocks.size * self._block_size >= self.dense_length:
-            return dense
-        pieces = [dense[slice(*self._bounds(block))] for block in blocks.tolist()]
-        return np.concatenate(pieces) if pieces else dense[:0]
 
     # --- answers ------------------------------------------------------------------------------------------
 
