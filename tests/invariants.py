@@ -159,6 +159,8 @@ def rows_of(servers: Iterable[Any], table: str) -> dict[int, tuple[float, ...]]:
     rows: dict[int, tuple[float, ...]] = {}
     for server in servers:
         for shard in server.shards:
+            if table not in shard.stores:
+                continue
             store, found = shard.stores[table], 0
             for partition in store.partitions().tolist():
                 keys, weights, _state = store.export_partition(partition)

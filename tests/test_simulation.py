@@ -45,8 +45,9 @@ def test_the_worlds_hold_what_they_promise() -> None:
     epochs = [epoch for world in worlds for epoch in world.checks.epoch.values()]
     assert min(sum(one.cuts for one in mishaps), sum(one.stops for one in mishaps)) > 20
     assert min(sum(one.leaps for one in mishaps), sum(one.kills for one in mishaps)) > 15
-    assert sum(world.network.lost_to_cuts for world in worlds) > 100
-    assert sum(world.map.version - 1 for world in worlds) > 100
+    assert sum(world.network.lost_to_cuts for world in worlds) > 50
+    assert sum(world.map.version >> 16 for world in worlds) > 100, "waves of moves"
+    assert sum(len(world.servers) > world.config.servers for world in worlds) > 3, "servers that came later"
     assert ended.count("has left") > 50
     assert sum("counts" in why or "epoch" in why for why in ended) > 3, "nobody was lost and woke up again"
     assert sum(epoch > 0 for epoch in epochs) > 20, "no lease has changed hands"

@@ -15,10 +15,12 @@ from pslib.protocol.messages import (
     EndLease,
     Erase,
     Failure,
+    Keep,
     Lease,
     Message,
     NextLease,
     Push,
+    Registered,
     Release,
 )
 from pslib.shard import Shard
@@ -41,6 +43,8 @@ class Checks:
         self._holder: dict[tuple[int, int], tuple[int, int]] = {}
         """Of each lease under each epoch: who was ever given it."""
         self.epoch: dict[int, int] = defaultdict(int)
+        self._time_s: dict[int, float] = {}
+        self._maps: dict[int, tuple[bytes, tuple[str, ...]]] = {}
         self._fence: dict[tuple[str, int, int], int] = {}
         """Of each stream on each shard: the highest epoch that it has applied anything under."""
         self.failed: list[str] = []
@@ -53,10 +57,18 @@ class Checks:
             self._granted(question, answer)
         elif isinstance(question, EndLease) and isinstance(answer, Done):
             self._must_be_done(question.stream, "has ended")
-        elif isinstance(answer, Beat):
+        if isinstance(answer, Beat | Registered) and answer.owners.size:
+            self._published(answer)
+        if isinstance(answer, Beat):
             for stream in self.world.scripts:
                 if stream < answer.streams_done_below:
                     self._must_be_done(stream, f"counts as done (all below {answer.streams_done_below})")
+
+    def _published(self, answer: Beat | Registered) -> None:
+        """A version of the map says the same to everybody, for ever."""
+        content = answer.owners.tobytes(), tuple(answer.addresses)
+        if self._maps.setdefault(answer.map_version, content) != content:
+            raise SimulationError(f"two maps have version {answer.map_version}")
 
     def _granted(self, question: NextLease, lease: Lease) -> None:
         holder = question.rank, question.incarnation
@@ -70,6 +82,10 @@ class Checks:
                 f"lease {lease.stream}: epoch {lease.epoch} after {self.epoch[lease.stream]}"
             )
         self.epoch[lease.stream] = lease.epoch
+        if self._time_s.setdefault(lease.stream, lease.time_s) != lease.time_s:
+            raise SimulationError(
+                f"lease {lease.stream} has two times: {self._time_s[lease.stream]}, {lease.time_s}"
+            )
         for op in self.world.scripts[lease.stream].ops[: lease.first_batch]:
             if not self.world.history.is_acknowledged(op):
                 raise SimulationError(
@@ -99,7 +115,7 @@ class Checks:
             self._check_fence(server, shard, message)
             for name, keys in message.keys.items():
                 self._check_keys(shard, name, shard.own_keys(keys), keys)
-        elif isinstance(message, Release):
+        elif isinstance(message, Release | Keep):
             self.check_owners()
         elif isinstance(message, Adopt):
             self.check_owners()
@@ -189,6 +205,8 @@ class Checks:
         self._check_strangers()
         if world.coordinator.session.error:
             return
+        if any(member.preempted for member in world.coordinator.session.members.trainers):
+            return  # the rest is for those who come next
         undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
         if undone:
             raise SimulationError(f"all is over, and leases {undone} are not done")

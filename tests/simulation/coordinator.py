@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pslib.config import ClusterConfig
 from tests.simulated_processes import CODEC
+from tests.simulation.moves import with_restless_moves
 from tests.simulation.network import Process
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Coordinator(Process):
     def __init__(self, world: World, config: ClusterConfig) -> None:
         super().__init__(world.network, "coordinator")
         self.world = world
-        self.session = world.planted.make_coordinator(config)
+        self.session = with_restless_moves(world.planted.make_coordinator(config))
         self.listen(self.address, self._receive)
         self.after(TICK_S, self._tick)
 

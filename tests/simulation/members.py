@@ -151,6 +151,7 @@ class Member(Asker):
         self.member.progress = self.progress
         self.member.on_map = lambda new_map: self._surely(partial(self.new_map, new_map))
         self.member.on_order = self._ordered
+        self.leaving = False
         self.after(world.random.uniform(0, 0.1), self._register)
 
     def _where(self) -> str:
@@ -210,10 +211,12 @@ class Member(Asker):
 
     def failed(self, error: PslibError) -> None:
         """Only who counts as lost may be refused: somebody else does its work."""
-        self.told_to_fail(str(error))
+        if not self.leaving:  # it has said good-bye: what it asked before is nobody's any more
+            self.told_to_fail(str(error))
 
-    def leave(self) -> None:
+    def leave(self, preempted: bool = False) -> None:
         """Say good-bye until it is heard, and end."""
+        self.leaving = True
         self.member.stop_heartbeats()
-        message = Leave(self.role, self.member.rank, self.member.incarnation, self.progress())
+        message = Leave(self.role, self.member.rank, self.member.incarnation, self.progress(), preempted)
         self.ask(COORDINATOR, message, lambda _answer: self.end("has left"))

@@ -19,9 +19,10 @@ class Mishaps:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.cuts = self.stops = self.kills = self.leaps = 0
+        self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
         choice = world.random
-        for kind, most in ((self._cut, 4), (self._stop, 2), (self._leap, 2), (self._kill_trainer, 2)):
+        kinds = (self._cut, self._stop, self._leap, self._kill_trainer, self._forget_the_coordinator)
+        for kind, most in zip(kinds, (4, 2, 2, 2, 1), strict=True):
             for _ in range(choice.randint(0, most)):
                 world.network.after(choice.uniform(0.2, HEALS_S - 0.5), kind)
 
@@ -44,12 +45,22 @@ class Mishaps:
             if world.coordinator in (one, other):  # servers must be heard there
                 tender = other if one is world.coordinator else one
             elif tender not in world.trainers:
-                tender = world.trainers[0]  # between servers and mover anything may last
+                tender = world.trainers[0]  # between servers and admin anything may last
             world.network.cut(one.name, other.name, min(seconds, self._seconds(tender)), both_ways)
         self.cuts += 1
 
+    def _forget_the_coordinator(self) -> None:
+        """A trainer reaches all servers and not the coordinator: it goes on, and others have its leases."""
+        world = self.world
+        trainer = world.random.choice(world.trainers)
+        seconds = world.random.uniform(1.0, 1.8) * TIMING.silence_s
+        world.network.cut(trainer.name, world.coordinator.name, seconds)
+        self.cuts += 1
+
     def _stop(self) -> None:
-        process = self.world.random.choice(self.world.processes)
+        choice, world = self.world.random, self.world
+        trainers = [trainer for trainer in world.trainers if trainer.alive]
+        process = choice.choice(trainers if trainers and choice.random() < 0.5 else world.processes)
         process.stop(self._seconds(process))
         self.stops += 1
 
@@ -60,12 +71,16 @@ class Mishaps:
         self.leaps += 1
 
     def _kill_trainer(self) -> None:
-        """A trainer gets kill -9, unless it is the last; perhaps another one comes."""
+        """A trainer gets kill -9 or SIGTERM, unless it is the last; perhaps another one comes."""
         world, choice = self.world, self.world.random
         alive = [trainer for trainer in world.trainers if trainer.alive]
         if len(alive) < 2:
             return
-        choice.choice(alive).end("kill -9")
-        self.kills += 1
+        if choice.random() < 0.3:
+            choice.choice(alive).drain()
+            self.drains += 1
+        else:
+            choice.choice(alive).end("kill -9")
+            self.kills += 1
         if choice.random() < 0.6:
             world.network.after(choice.uniform(0.1, 2.0), partial(world.start_trainer, True))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pslib.member import Joined
 from pslib.partition_map import PartitionMap
 from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Failure, Message
+from pslib.protocol.messages import Failure, Keep, Message, Release
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import ShardTurns, Work
+from pslib.protocol.shard_jobs import Job, ShardTurns, Work
 from pslib.shard import Shard
 from tests.invariants import SimulationError
 from tests.simulated_processes import CODEC, HOLD_S, SETUP
 from tests.simulation.members import Member
+from tests.simulation.moves import Hands
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -45,16 +47,20 @@ class Server(Member):
             planted.make_shard(config.partition_bits, config.dense_blocks, index, count, planted.marks())
             for index in range(count)
         ]
+        units = joined.map.units_of(joined.rank)
         for shard in self.shards:
             shard.slice_rows = choice.randint(1, 3)
-            shard.own(joined.map.units_of(joined.rank))
-            shard.setup(SETUP)
+            if units.size:  # one that comes later gets tables with its first unit
+                shard.own(units)
+                shard.setup(SETUP)
         self._session = ServerSession(
             CODEC, self.shards, CreditPool(self.world.credit_bytes // 2, hold_s=HOLD_S)
         )
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
         self.done_below = 0
-        self.world.server_joined(self)
+        self._hands = Hands(self)
+        self.member.on_hand = self._hands.begin
+        self.world.server_joined()
 
     # --- serving ------------------------------------------------------------------------------------------
 
@@ -101,7 +107,17 @@ class Server(Member):
         return {}
 
     def new_map(self, new_map: PartitionMap) -> None:
-        self._all_shards(lambda shard: shard.forget_images(new_map.version))
+        self.moves_over(new_map.version)
+
+    def moves_over(self, version: int) -> None:
+        """All moves up to a map are complete."""
+        self._all_shards(lambda shard: shard.forget_images(version))
+
+    def ask_shards(self, message: Message, taker: Callable[[Message], None]) -> None:
+        """A request of our own about one unit, in its turn among those of others."""
+        assert isinstance(message, Release | Keep)
+        index = message.unit % len(self.shards)
+        self._put(index, Job(b"", 0, message, (index,), taker=taker))
 
     def _all_shards(self, work: Work) -> None:
         for index in range(len(self.shards)):

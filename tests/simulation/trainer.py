@@ -50,12 +50,13 @@ class Trainer(Member):
         self.session: ClientSession | None = None
         self.job = 0
         self.working = False
-        self._asking = False
+        self._asking = self._draining = False
         self._held: dict[int, _Held] = {}
         if own:
             self._held[own.stream] = _Held(own, 0)
         self._calls: dict[Op, None] = {}
         self._pulling = 0
+        self._pause_s = choice.choice([0.1, 0.2, 0.8])
         self._pulls_left = choice.randint(1, 3)
         self._rows_as = choice.choice(["float32", "bfloat16", "float16"])
         self._gradients_as = choice.choice(["float32", "bfloat16", "float16"])
@@ -80,7 +81,9 @@ class Trainer(Member):
 
     def new_map(self, new_map: PartitionMap) -> None:
         assert self.session is not None
-        self.session.set_map(new_map)
+        for old, new in self.session.map.replaced(new_map):
+            self.endpoint.requests.redirect(self.now_s(), old, new)
+        self.session.set_map(self.now_s(), new_map)
 
     # --- jobs and leases ----------------------------------------------------------------------------------
 
@@ -131,6 +134,13 @@ class Trainer(Member):
         del self._held[stream]
         self.session.close_stream(stream)
 
+    def drain(self) -> None:
+        """SIGTERM: begin nothing new, wait until all is acknowledged, and go."""
+        self.network.tell(f"{self} is asked to go")
+        self._draining = True
+        if self.session is None:
+            self.end("has not joined yet")
+
     # --- calls --------------------------------------------------------------------------------------------
 
     @property
@@ -139,12 +149,15 @@ class Trainer(Member):
         return self.job == len(self.world.windows) and not (self._held or self._calls or self._pulling)
 
     def _turn(self) -> None:
-        if self.done and self.world.mover.done:
+        if self._draining and not self._calls:
+            self.leave(preempted=True)
+            return
+        if self.done and self.world.admin.done:
             self.leave()
             return
-        if len(self._calls) + self._pulling < IN_FLIGHT_MAX:
+        if not self._draining and len(self._calls) + self._pulling < IN_FLIGHT_MAX:
             self._begin()
-        self.after(self.world.random.uniform(0.005, 0.2), self._turn)
+        self.after(self.world.random.uniform(0.005, self._pause_s), self._turn)
 
     def _begin(self) -> None:
         choice = self.world.random

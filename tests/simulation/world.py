@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pslib.config import ClusterConfig
-from pslib.partition_map import PartitionMap
+from pslib.partition_map import PartitionMap, mask_of_units
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.marks import Marks
 from pslib.shard import Shard
@@ -20,7 +20,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.members import TIMING, Member
 from tests.simulation.mishaps import Mishaps
-from tests.simulation.mover import Mover
+from tests.simulation.moves import Admin, RestlessMoves
 from tests.simulation.network import Network, Process
 from tests.simulation.server import Server
 from tests.simulation.trainer import Trainer
@@ -70,14 +70,16 @@ class World:
         )
         self.credit_bytes = choice.choice([0, 0, 1500])
         units = self.config.units
-        self.restless = choice.sample(range(units), 4) + choice.sample(range(1 << PARTITION_BITS, units), 1)
+        blocks = range(self.config.partitions, units)
+        self.restless = choice.sample(range(self.config.partitions), 4) + choice.sample(blocks, 1)
         self._make_scripts()
         self._errors: list[BaseException] = []
+        self._moving = False
         self.checks = Checks(self)
         self.coordinator = Coordinator(self, self.config)
         self.servers = [Server(self, f"server-{index}") for index in range(self.config.servers)]
         self.trainers: list[Trainer] = []
-        self.mover = Mover(self)
+        self.admin = Admin(self)
         for _ in range(self.config.trainers):
             self.start_trainer(choice.random() < 0.4)
         self.mishaps = Mishaps(self)
@@ -100,11 +102,15 @@ class World:
             self.history.add(script)
         self.trainers.append(Trainer(self, f"trainer-{number}", script))
 
-    def server_joined(self, server: Server) -> None:
-        """A server has its units; when all have, units begin to move."""
-        if all(one.shards for one in self.servers):
-            self.servers.sort(key=lambda one: one.rank)
-            self.network.after(self.random.uniform(0, 0.3), self.mover.turn)
+    def start_server(self) -> None:
+        """One more server, which owns nothing at first."""
+        self.servers.append(Server(self, f"server-{len(self.servers)}"))
+
+    def server_joined(self) -> None:
+        """A server has its units; when all of the first ones have, units begin to move."""
+        if self.all_servers_live and not self._moving:
+            self._moving = True
+            self.admin.begin()
 
     @property
     def map(self) -> PartitionMap:
@@ -113,20 +119,29 @@ class World:
         assert current is not None
         return current
 
-    def publish(self, new_map: PartitionMap) -> None:
-        """A move is complete: everybody hears of it with a beat."""
-        self.coordinator.session.members.map = new_map
+    @property
+    def moves(self) -> RestlessMoves:
+        """The coordinator's."""
+        moves = self.coordinator.session.moves
+        assert isinstance(moves, RestlessMoves)
+        return moves
+
+    @property
+    def ranks(self) -> list[int]:
+        """Of the servers that could own units."""
+        return [server.rank for server in self.servers if server.shards and server.alive]
 
     @property
     def processes(self) -> list[Process]:
         """Everybody who lives."""
-        everybody = [self.coordinator, self.mover, *self.servers, *self.trainers]
+        everybody = [self.coordinator, self.admin, *self.servers, *self.trainers]
         return [process for process in everybody if process.alive]
 
     @property
     def carried(self) -> int:
         """Units that are between two servers."""
-        return 0 if self.mover.unit is None else 1 << self.mover.unit
+        wave = self.moves.wave
+        return 0 if wave is None else mask_of_units(wave.units)
 
     @property
     def all_servers_live(self) -> bool:
