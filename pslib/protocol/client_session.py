@@ -56,7 +56,7 @@ __all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall
 
 BOUNCE_PAUSE_S = 0.02
 """First pause of a part that has been refused twice; a partition in flight arrives in milliseconds."""
-BOUNCE_PAUSE_MAX_S = 1.0
+BOUNCE_PAUSE_MAX_S = 0.25
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]

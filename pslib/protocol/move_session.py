@@ -26,8 +26,8 @@ from pslib.protocol.messages import Failure, Hand, Message, NextHand, Result, Sc
 
 __all__ = ["MoveSession", "Wave"]
 
-WAVE_UNITS = 64
-"""Of one source: a wave of empty partitions takes a few round trips, one of full ones less than a second."""
+WAVE_UNITS = 256
+"""Of one source: a wave of small partitions takes some tenths of a second."""
 WAVE_BYTES = 64 << 20
 """Of one source, which keeps the images of a wave until its map is published."""
 VERSIONS_A_WAVE = 1 << 16
