@@ -177,8 +177,8 @@ class TestRefusals:
                 client.requests.tick(now_s)
             pauses.append(now_s - started_s)
         assert pauses[0] == pytest.approx(0.01, abs=0.02)
-        assert pauses == sorted(pauses)
-        assert 0.6 < pauses[-1] <= 1.05
+        assert pauses == pytest.approx(sorted(pauses), abs=0.02)
+        assert 0.2 < pauses[-1] <= 0.3
 
     def test_servers_that_name_each_other_for_ever_are_not_waited_for_for_ever(self) -> None:
         """A stuck move: each refusal is a new request, so the call itself must have an end."""

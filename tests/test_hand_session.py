@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.protocol.hand_session import IN_FLIGHT_MAX, Action, HandSession
+from pslib.protocol.hand_session import Action, HandSession
 from pslib.protocol.messages import Adopt, Done, Failure, Hand, Image, Keep, Release, Setup
 from tests.protocol_worlds import OneServer, keys_in, push_ones, refusals, setup_of, values_of
 
 UNITS = (3, 4, 5, 6, 7, 8)
+IN_FLIGHT_MAX = 4
 FULL = Failure("memory-limit", "no room")
 
 
@@ -33,7 +34,7 @@ class Source:
     """A session whose target has the tables already."""
 
     def __init__(self, units: tuple[int, ...] = UNITS) -> None:
-        self.session = HandSession(lambda: setup_of(t=1))
+        self.session = HandSession(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         self.session.take(hand(units=units))
         (setup,) = self.session.actions(0.0)
         assert isinstance(setup.message, Setup)
@@ -56,7 +57,7 @@ class Source:
 class TestOrder:
     def test_nothing_is_released_before_our_tables_are_at_the_new_owner(self) -> None:
         """Whoever we refuse the unit to asks there at once, and would hear that the table is unknown."""
-        session = HandSession(lambda: setup_of(t=1))
+        session = HandSession(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         session.take(hand())
         (setup,) = session.actions(0.0)
         assert (setup.address, session.actions(0.0)) == ("b", [])
@@ -89,8 +90,20 @@ class TestRefusals:
         assert source.told() == ([], [3])
         assert source.session.report(0, 100).reason == "server 1 does not take unit 3: no room"
 
+    def test_a_unit_that_can_not_be_taken_back_now_is_taken_back_later(self) -> None:
+        """A full disk: its log does not take the unit."""
+        source = Source((3,))
+        (adopt,) = source.release()
+        source.session.answered(0.0, adopt, FULL)
+        (keep,) = source.turn()
+        source.session.answered(1.0, keep, Failure("log-full", "no space left"))
+        assert (source.turn(1.2), source.session.over) == ([], False)
+        (again,) = source.turn(1.6)
+        source.session.answered(1.6, again, Done())
+        assert source.told() == ([], [3])
+
     def test_a_new_owner_that_has_other_tables_gets_nothing(self) -> None:
-        session = HandSession(lambda: setup_of(t=1))
+        session = HandSession(lambda: setup_of(t=1), IN_FLIGHT_MAX)
         session.take(hand())
         session.answered(0.0, session.actions(0.0)[0], Failure("configuration", "table t exists"))
         assert session.over

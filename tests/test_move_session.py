@@ -25,7 +25,7 @@ class World:
         self.members = Membership(config)
         self.lines: list[str] = []
         self.records: list[dict[str, Any]] = []
-        self.moves = MoveSession(self.members, self.lines.append)
+        self.moves = MoveSession(self.members, self.lines.append, wave_units=64)
         self.moves.on_record = self.records.append
         self.now_s = 0.0
         for _ in range(servers):
@@ -366,7 +366,7 @@ class TestAgain:
 
     def _restart(self, world: World) -> None:
         records, before = list(world.records), world.members.map
-        again = MoveSession(world.members, world.lines.append)
+        again = MoveSession(world.members, world.lines.append, wave_units=64)
         world.members.map = first_map(world)
         for record in records:
             again.replay(record)

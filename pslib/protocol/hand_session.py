@@ -53,10 +53,12 @@ class HandSession:
     ----------
     setup : callable
         Gives the message that makes our tables at another server.
+    in_flight_max : int
+        Units that are on their way at a time.
     """
 
-    def __init__(self, setup: Callable[[], Setup]) -> None:
-        self._setup = setup
+    def __init__(self, setup: Callable[[], Setup], in_flight_max: int = IN_FLIGHT_MAX) -> None:
+        self._setup, self._in_flight_max = setup, in_flight_max
         self._units: dict[int, _Unit] = {}
         self._addresses: tuple[str, ...] = ()
         self._ready: dict[str, bool] = {}
@@ -105,11 +107,11 @@ class HandSession:
         on_their_way = sum(unit.state in ("busy", "released", "refused") for unit in self._units.values())
         for unit in self._units.values():
             waits = now_s < unit.not_before_s or not self._is_ready(unit, asked)
-            if unit.state == "new" and on_their_way < IN_FLIGHT_MAX and not waits:
+            if unit.state == "new" and on_their_way < self._in_flight_max and not waits:
                 on_their_way += 1
                 release = Release(unit.number, unit.owner, self._version)
                 asked.append(self._ask(unit, Action("", release, unit.number)))
-            elif unit.state == "refused":
+            elif unit.state == "refused" and now_s >= unit.not_before_s:
                 asked.append(self._ask(unit, Action("", Keep(unit.number, self._version), unit.number)))
             elif unit.state == "released" and unit.adopt is not None and not waits:
                 address = self._addresses[unit.owner]
@@ -145,7 +147,9 @@ class HandSession:
         elif isinstance(answer, Image):
             unit.adopt = Adopt(answer.unit, answer.map_version, answer.marks, answer.content, answer.keys)
             unit.state = "released"
-        else:  # a unit that can't be released is here; one that can't be taken back will be asked for again
+        elif isinstance(action.message, Keep) and not isinstance(answer, Done):
+            unit.state, unit.not_before_s = "refused", now_s + AGAIN_S  # nobody owns it: again
+        else:  # taken back, or never released
             self._stays(unit, answer)
 
     def _set_up(self, now_s: float, action: Action, answer: Message | None) -> None:

@@ -70,6 +70,8 @@ class MoveSession:
         Who is there; its map is read and replaced.
     say : callable
         Called with one line for people.
+    wave_units : int
+        How many units of one source move at once.
 
     Attributes
     ----------
@@ -83,8 +85,9 @@ class MoveSession:
         Called with each record before it counts; a journal keeps them for `replay`.
     """
 
-    def __init__(self, members: Membership, say: Callable[[str], None]) -> None:
+    def __init__(self, members: Membership, say: Callable[[str], None], wave_units: int = WAVE_UNITS) -> None:
         self.members = members
+        self._most_units = wave_units
         self.wanted = members.config.servers
         self.leaving: set[int] = set()
         self.wave: Wave | None = None
@@ -240,7 +243,7 @@ class MoveSession:
         servers = [server for server in self.members.servers if server.rank == rank]
         taken = sum(float(server.progress.get("memory_bytes", 0)) for server in servers)
         unit_bytes = taken / max(1, int((current.owners == rank).sum()))
-        return int(max(1, min(WAVE_UNITS, WAVE_BYTES // max(unit_bytes, 1.0))))
+        return int(max(1, min(self._most_units, WAVE_BYTES // max(unit_bytes, 1.0))))
 
     def next_hand(self, now_s: float, message: NextHand) -> Message:
         """A source says what is over, and asks for its part of the wave."""
