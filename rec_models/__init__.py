@@ -13,8 +13,10 @@ from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.model import Model, StepResult
+from rec_models.narm import NARM
 from rec_models.nfm import NFM
 from rec_models.pnn import PNN
+from rec_models.stamp import STAMP
 from rec_models.wide_deep import WideDeep
 from rec_models.xdeepfm import XDeepFM
 
@@ -25,9 +27,11 @@ __all__ = [
     "FM",
     "LR",
     "MODELS",
+    "NARM",
     "NFM",
     "PNN",
     "SESSION_MODELS",
+    "STAMP",
     "AutoInt",
     "DCNv2",
     "DeepFM",

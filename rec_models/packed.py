@@ -14,7 +14,26 @@ from numpy.typing import NDArray
 
 from pslib.ragged import Ragged
 
-__all__ = ["Packed", "packed"]
+__all__ = ["Packed", "Prefixes", "packed"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefixes:
+    """Pairs of an element and one that is not after it, element by element.
+
+    Attributes
+    ----------
+    items : (P,) int32
+        The one that is not after it.
+    owners : (P,) int64
+        The element.
+    starts : (N + 1,) int64
+        Where the pairs of each element begin.
+    """
+
+    items: NDArray[np.int32]
+    owners: NDArray[np.int64]
+    starts: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +56,15 @@ class Packed:
     sizes: NDArray[np.int64]
     starts: NDArray[np.int64]
     places: NDArray[np.int64]
+
+    def prefixes(self) -> Prefixes:
+        """Pairs of each element with itself and those before it in its list."""
+        counts = np.repeat(np.arange(1, self.sizes.size + 1), self.sizes)
+        rows = [np.arange(size)[:, None] for size in self.sizes.tolist()]
+        items = [(self.starts[: t + 1] + row).ravel() for t, row in enumerate(rows)]
+        joined = np.concatenate([np.empty(0, np.int64), *items]).astype(np.int32)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return Prefixes(joined, np.repeat(np.arange(counts.size), counts), starts)
 
     def last(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Lists that have elements, and where the last one of each stands."""

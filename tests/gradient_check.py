@@ -42,6 +42,8 @@ from rec_models.layers import (
     mlp,
     mlp_shapes,
     multiply,
+    prefix_attention,
+    prefix_mean,
     product,
     relu,
     relu_head,
@@ -113,9 +115,12 @@ def _mlp_inputs() -> list[Array]:
     return [random(5, 3), *(random(*shape) for shape in mlp_shapes(3, (4, 2)).values())]
 
 
+STEPS = packed(Ragged(np.zeros(7, np.int32), np.array([0, 2, 2, 6, 7])))
+"""Of lists of 2, 0, 4 and 1 elements."""
+
+
 def _gru(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
-    lists = Ragged(np.zeros(7, np.int32), np.array([0, 2, 2, 6, 7]))  # of 2, 0, 4 and 1 elements
-    return gru(tape, x, packed(lists), weights, bias)
+    return gru(tape, x, STEPS, weights, bias)
 
 
 def _sampled(tape: Tape, h: Var, v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> Var:
@@ -164,6 +169,11 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
     "mlp": (_mlp, _mlp_inputs()),
     "multiply": (lambda tape, x, g: multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
+    "prefix_attention": (
+        lambda tape, k, u, v, q: prefix_attention(tape, k, u, v, q, STEPS),
+        [random(7, 2), random(7, 2) + 1, random(7, 3), random(2)],
+    ),
+    "prefix_mean": (lambda tape, x: prefix_mean(tape, x, STEPS), [random(7, 3)]),
     "product": (product, [random(4, 2, 3), random(3, 2)]),
     "relu": (relu, [random(4, 3)]),
     "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),

@@ -25,6 +25,8 @@ from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
 from rec_models.layers.multiply import multiply
+from rec_models.layers.prefix_attention import prefix_attention
+from rec_models.layers.prefix_mean import prefix_mean
 from rec_models.layers.product import product
 from rec_models.layers.relu_head import relu_head
 from rec_models.layers.reshape import reshape
@@ -61,6 +63,8 @@ __all__ = [
     "mlp",
     "mlp_shapes",
     "multiply",
+    "prefix_attention",
+    "prefix_mean",
     "product",
     "relu",
     "relu_head",

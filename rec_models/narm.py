@@ -1,0 +1,55 @@
+"""NARM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rec_models.layers import concat, dropout, gru, linear, prefix_attention, product
+from rec_models.model import DenseVars
+from rec_models.packed import Packed
+from rec_models.session import SessionModel
+from rec_models.tape import Tape, Var
+
+__all__ = ["NARM"]
+
+
+@dataclass(frozen=True, eq=False)
+class NARM(SessionModel):
+    """A GRU and attention over its states (Li et al., CIKM 2017, arXiv:1711.04725).
+
+    Attributes
+    ----------
+    dropout : float
+        Share of the floats of items that are dropped in training; the paper's is 0.25.
+    dropout_hidden : float
+        Share of the floats of a session's representation, before it is decoded; the paper's is 0.5.
+    """
+
+    dropout: float = 0.25
+    dropout_hidden: float = 0.5
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The GRU, ``A1``, ``A2`` and ``v`` of the attention, and the bilinear decoder ``B`` with a bias."""
+        D = self.dim
+        return {
+            "gru.W": (D, 3 * D),
+            "gru.c": (3 * D,),
+            "gru.U": (D, 3 * D),
+            "gru.b": (D,),
+            "attention.A1": (D, D),
+            "attention.a": (D,),
+            "attention.A2": (D, D),
+            "attention.v": (D,),
+            "decoder.B": (2 * D, D),
+            "decoder.b": (D,),
+        }
+
+    def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
+        """``c_t = [h_t; sum_j alpha_tj h_j]`` (eq. 9), decoded by ``B`` (eq. 10)."""
+        x = linear(tape, dropout(tape, items, self.dropout), dense["gru.W"], dense["gru.c"])
+        h = gru(tape, x, steps, dense["gru.U"], dense["gru.b"])  # eq. 2 to 5
+        u = linear(tape, h, dense["attention.A1"], dense["attention.a"])
+        k = product(tape, h, dense["attention.A2"])
+        local = prefix_attention(tape, k, u, h, dense["attention.v"], steps)  # eq. 7, 8
+        c = dropout(tape, concat(tape, h, local), self.dropout_hidden)
+        return linear(tape, c, dense["decoder.B"], dense["decoder.b"])

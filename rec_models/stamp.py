@@ -1,0 +1,54 @@
+"""STAMP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rec_models.layers import add, dropout, linear, multiply, prefix_attention, prefix_mean, product, tanh
+from rec_models.model import DenseVars
+from rec_models.packed import Packed
+from rec_models.session import SessionModel
+from rec_models.tape import Tape, Var
+
+__all__ = ["STAMP"]
+
+
+@dataclass(frozen=True, eq=False)
+class STAMP(SessionModel):
+    """Attention on what came last and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950).
+
+    Attributes
+    ----------
+    dropout : float
+        Share of the floats of items that are dropped in training; the paper has none.
+    """
+
+    dropout: float = 0.0
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """``W_0`` to ``W_3`` and ``b_a`` of the attention; MLP A of the memory, MLP B of the last click."""
+        D = self.dim
+        return {
+            "attention.W1": (D, D),
+            "attention.b": (D,),
+            "attention.W2": (D, D),
+            "attention.W3": (D, D),
+            "attention.W0": (D,),
+            "A.W": (D, D),
+            "A.b": (D,),
+            "B.W": (D, D),
+            "B.b": (D,),
+        }
+
+    def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
+        """``h_s * h_t``, whose product with an item is the trilinear composition (eq. 5, 6)."""
+        x = dropout(tape, items, self.dropout)  # m_t is x itself: the last click so far
+        m_s = prefix_mean(tape, x, steps)  # eq. 1
+        k = linear(tape, x, dense["attention.W1"], dense["attention.b"])
+        of_last = product(tape, x, dense["attention.W2"])
+        of_mean = product(tape, m_s, dense["attention.W3"])
+        u = add(tape, of_last, of_mean)
+        m_a = prefix_attention(tape, k, u, x, dense["attention.W0"], steps)  # eq. 7, 8
+        h_s = tanh(tape, linear(tape, m_a, dense["A.W"], dense["A.b"]))  # eq. 3
+        h_t = tanh(tape, linear(tape, x, dense["B.W"], dense["B.b"]))  # eq. 4
+        return multiply(tape, h_s, h_t)
