@@ -46,7 +46,12 @@ def train(options: argparse.Namespace) -> int:
 
     job = read_job(options.config, options.overrides, _changes(options))
     return run_job(
-        job, overwrite=options.overwrite, progress=not options.quiet, port=options.port, keys=options.keys
+        job,
+        overwrite=options.overwrite,
+        progress=not options.quiet,
+        port=options.port,
+        keys=options.keys,
+        resume=options.resume,
     )
 
 

@@ -116,7 +116,7 @@ def check_port(port: int) -> None:
             ) from error
 
 
-def prepare_out(out: str | Path, overwrite: bool) -> Path:
+def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     """Make the folder of a run.
 
     Parameters
@@ -124,6 +124,8 @@ def prepare_out(out: str | Path, overwrite: bool) -> Path:
     out : path
     overwrite : bool
         Whether the files of an earlier run (`RUN_FILES`) may go; other files stay in any case.
+    resume : bool
+        Whether the earlier run goes on: all of it stays.
 
     Raises
     ------
@@ -137,6 +139,8 @@ def prepare_out(out: str | Path, overwrite: bool) -> Path:
         raise ConfigurationError(f"out: {folder} can't be made: {error.strerror}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"out: {folder} can't be written to: permission denied")
+    if resume:
+        return folder
     earlier = [folder / name for name in RUN_FILES if (folder / name).exists()]
     if earlier and not overwrite:
         raise ConfigurationError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launch.process import Command, Task
+from launch.resuming import Identity
 from pslib.config import ClusterConfig
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Plan:
         By role, to encrypt with; each process is given its own. The coordinator has a server's.
     log : str or None
         Folder of the update logs and the coordinator's journal, on the machines where these run.
+    launch : Identity or None
+        Of a run that was launched before; None: of no other.
     """
 
     config: ClusterConfig
@@ -56,6 +59,7 @@ class Plan:
     echo: bool = False
     keys: Mapping[str, Keys] | None = field(default=None, repr=False)
     log: str | None = None
+    launch: Identity | None = None
 
     def key_of(self, role: str) -> Keys | None:
         """The key of a coordinator, server, trainer, or of the launcher itself ("admin")."""

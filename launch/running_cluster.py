@@ -15,10 +15,10 @@ NOTE = "cluster.json"
 """In the folder of a run's logs: the coordinator's address and the cluster's id."""
 
 
-def note_cluster(logs: Path, address: str, cluster_id: str) -> None:
+def note_cluster(logs: Path, address: str, cluster_id: str, launch: int = 0) -> None:
     """Write down where the cluster is, for people on this machine; a full disk is no reason to stop."""
     with suppress(OSError):
-        text = json.dumps({"coordinator": address, "cluster_id": cluster_id})
+        text = json.dumps({"coordinator": address, "cluster_id": cluster_id, "launch": launch})
         (logs / NOTE).write_text(text, encoding="utf-8")
 
 

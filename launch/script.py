@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded
+from launch.resuming import identity_of
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -38,11 +38,13 @@ def run_script(options: argparse.Namespace) -> int:
         timing=Timing(drain_s=options.drain_s),
         **durability_settings(options),
     )
-    out = None if options.out is None else prepare_out(options.out, options.overwrite)
+    out = None if options.out is None else prepare_out(options.out, options.overwrite, options.resume)
+    launch = identity_of(out, config, options.resume)
     logs = Path(tempfile.mkdtemp(prefix="pslib-launch-")) if out is None else out / "logs"
     plan = Plan(
         config=config,
-        cluster_id=secrets.token_hex(8),
+        cluster_id=launch.cluster_id,
+        launch=launch,
         trainer_arguments=(options.script, *options.arguments),
         logs=logs,
         echo=True,

@@ -21,6 +21,7 @@ from launch.draining import Draining
 from launch.keys import FROM_INPUT
 from launch.process import Running, Task, describe_exit, start
 from launch.restarts import Restarts
+from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
@@ -123,6 +124,7 @@ class _Run:
         self._poller: StatusPoller | None = None
         self._signal: int | None = None
         self._draining: Draining | None = None
+        self._launch = plan.launch or Identity(plan.cluster_id)
         self._waits: dict[str, tuple[float, float]] = {}
         self._restarts = Restarts(plan.config)
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -158,7 +160,8 @@ class _Run:
         """Start all, follow them, and say why it is over."""
         config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
         journal = () if self._plan.log is None else ("--journal", f"{self._plan.log}/coordinator")
-        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict()), *journal))
+        again = ("--resume",) if self._launch.launch else ()
+        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict()), *journal, *again))
         verdict = self._follow(lambda: self._voices.address is not None)
         if verdict is None:
             self._start_the_others()
@@ -170,7 +173,7 @@ class _Run:
         address, cluster_id = self._voices.address, self._plan.cluster_id
         assert address is not None
         self._poller = StatusPoller(lambda: self._watch(address, cluster_id))
-        note_cluster(self._plan.logs, address, cluster_id)
+        note_cluster(self._plan.logs, address, cluster_id, self._launch.launch)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
             self._start_server(number)
@@ -187,7 +190,7 @@ class _Run:
         """Start a process with arguments of its own; again: as one of a higher generation."""
         self._own[role, number] = own
         task = Task(role, number)
-        generation = self._restarts.generation(task)
+        generation = self._launch.generation + self._restarts.generation(task)
         again = generation > 0 and role != "coordinator"
         arguments = ("--generation", str(generation), *own) if again else own
         if role != "trainer":

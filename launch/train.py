@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-
 from launch.durability import log_folder
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_data, check_load, check_port, prepare_out
 from launch.recorded import run_recorded
+from launch.resuming import identity_of
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
 from pslib.errors import EXIT_DONE
@@ -18,7 +17,15 @@ from pslib.places import shown
 __all__ = ["run_job"]
 
 
-def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: str | None = None) -> int:
+def run_job(
+    job: Job,
+    *,
+    overwrite: bool,
+    progress: bool,
+    port: int = 0,
+    keys: str | None = None,
+    resume: bool = False,
+) -> int:
     """Train, test and save what a job file describes.
 
     Parameters
@@ -32,6 +39,8 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: s
         Port of the coordinator; 0 is any free one.
     keys : str or None
         Folder of keys to encrypt with; None does not.
+    resume : bool
+        Whether to go on with the run in ``job.out``, from its logs.
 
     Returns
     -------
@@ -47,12 +56,14 @@ def run_job(job: Job, *, overwrite: bool, progress: bool, port: int = 0, keys: s
     check_data(job)
     check_load(job)
     check_port(port)
-    out = prepare_out(job.out, overwrite)
+    out = prepare_out(job.out, overwrite, resume)
+    launch = identity_of(out, job.cluster_config, resume)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
     plan = Plan(
         config=job.cluster_config,
-        cluster_id=secrets.token_hex(8),
+        cluster_id=launch.cluster_id,
+        launch=launch,
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
         keys=own_keys,

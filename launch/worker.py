@@ -99,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
             role.add_argument("--generation", type=int, default=0, help="how often it was started there")
         else:
             role.add_argument("--config", required=True, help="ClusterConfig as JSON")
+            role.add_argument("--resume", action="store_true", help="of a run that had ended")
             role.add_argument("--journal", metavar="DIR", help="where to write what a successor must know")
         if name == "trainer":
             role.add_argument("--job", help="a checked job file to train")
@@ -174,6 +175,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         insecure_network=options.insecure_network,
         keys=options.keys,
         journal=options.journal,
+        resume=options.resume,
     )
 
 

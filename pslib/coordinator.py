@@ -69,6 +69,10 @@ class Coordinator:
         """Where the other processes reach it."""
         return self._link.address
 
+    def resume(self) -> None:
+        """Go on with a run whose processes had all ended; before `run`."""
+        self.session.resume(self._now_s())
+
     def status(self) -> dict[str, Any]:
         """The cluster's status now."""
         return status_of(self.session, self._now_s())
@@ -150,6 +154,7 @@ def run_coordinator(
     insecure_network: bool = False,
     keys: Keys | None = None,
     journal: str | None = None,
+    resume: bool = False,
 ) -> int:
     """Run a coordinator process over ZeroMQ; return its exit code.
 
@@ -165,12 +170,16 @@ def run_coordinator(
         A server's, for an encrypted cluster.
     journal : str or None
         Folder of its journal, with which it can be started again.
+    resume : bool
+        Whether the whole run had ended and goes on: no failure and no farewell of it counts any more.
     """
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
         allow_peers(config.servers + config.trainers)
         log_ = _open_journal(journal, config, cluster_id)
         coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock(), log_)
+        if resume:
+            coordinator.resume()
         announce(coordinator.address)
         coordinator.run()
         if log_ is not None:

@@ -59,6 +59,7 @@ class Membership:
         self._places: dict[str, dict[int, Member]] = {"server": {}, "trainer": {}}
         self._first_trainer_s: float | None = None
         self._started = False
+        self._resumed_s: float | None = None
 
     @property
     def servers(self) -> list[Member]:
@@ -205,9 +206,16 @@ class Membership:
         for member in (*self.servers, *self.trainers):
             member.heard_s = member.lost_s = now_s
 
+    def resume(self, now_s: float) -> None:
+        """All have ended, whatever they said: their successors have as much time as after a loss."""
+        self._resumed_s = now_s
+        for member in (*self.servers, *self.trainers):
+            self.lose(now_s, member)
+
     def awaited(self, now_s: float, role: str) -> list[Member]:
         """Lost ones for whose successors there is still time."""
-        if not self.may_come_back(role):
+        resuming = self._resumed_s is not None and now_s - self._resumed_s <= self.config.timing.restart_s
+        if not (self.may_come_back(role) or resuming):
             return []
         limit_s = self.config.timing.restart_s
         return [one for one in self._of(role) if one.state == "lost" and now_s - one.lost_s <= limit_s]

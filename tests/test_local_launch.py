@@ -114,7 +114,7 @@ def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
     assert sorted(result["test"] for result in outcome.results) == ["a", "b"]
     assert outcome.status == STATUS
     assert "hello" in (tmp_path / "logs" / "trainer-0.log").read_text()
-    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "logs").glob("*.log")) == [
         "coordinator.log",
         "server-0.log",
         "server-1.log",

@@ -127,6 +127,14 @@ class CoordinatorSession:
         self._now_s = now_s
         self.members.begin_again(now_s)
 
+    def resume(self, now_s: float) -> None:
+        """The whole run had ended and goes on: all are awaited, and what ended it is over."""
+        self.diary.note(now_s, "resumed")
+        self.error, self.stopping = "", False
+        self.members.resume(now_s)
+        for member in self.members.trainers:
+            self.desk.free_leases(member, "has ended", fatal=False)
+
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
         if not self.error:

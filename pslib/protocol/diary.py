@@ -138,6 +138,8 @@ class Diary:
             session.begin(note["at_s"])
         elif note["note"] == "fail":
             session.fail(note["reason"])
+        elif note["note"] == "resumed":
+            session.resume(note["at_s"])
         elif note["note"] == "move":
             session.moves.replay(note["record"])
         else:

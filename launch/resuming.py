@@ -1,0 +1,63 @@
+"""A run that is started again in its folder, from the logs that its processes have left."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.running_cluster import NOTE
+from pslib.config import ClusterConfig
+from pslib.errors import ConfigurationError
+
+__all__ = ["Identity", "identity_of"]
+
+GENERATIONS = 1 << 16
+"""Of one launch: who is started again by it is still older than anybody of the next launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the processes of a launch are.
+
+    Attributes
+    ----------
+    cluster_id : str
+    launch : int
+        How often this cluster has been launched before.
+    """
+
+    cluster_id: str
+    launch: int = 0
+
+    @property
+    def generation(self) -> int:
+        """Of all its processes at first."""
+        return self.launch * GENERATIONS
+
+
+def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identity:
+    """A new identity, or with ``resume`` the next one of the run in this folder.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is no run in the folder, or nothing of it is left.
+    """
+    if not resume:
+        return Identity(secrets.token_hex(8))
+    if out is None:
+        raise ConfigurationError("--resume: which run? give --out with its folder")
+    if config.durability == "memory":
+        raise ConfigurationError(
+            "--resume needs logs (durability log or disk); with a checkpoint alone, set load.path to it"
+        )
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
+        launch = int(note.get("launch", 0))
+        with suppress(OSError):
+            (out / "metrics.jsonl").rename(out / f"metrics-{launch}.jsonl")
+        return Identity(str(note["cluster_id"]), launch + 1)
+    raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")

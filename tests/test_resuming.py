@@ -1,0 +1,137 @@
+"""A run that had ended goes on in its folder: who its processes are, and what the coordinator makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launch.resuming import Identity, identity_of
+from launch.running_cluster import note_cluster
+from pslib.config import ClusterConfig, Timing
+from pslib.errors import ConfigurationError
+from pslib.leases import stream_of
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.messages import Heartbeat, Lease, Leave, Message, NextLease, OpenJob, Register
+
+LOGGED = ClusterConfig(servers=1, trainers=2, durability="log", timing=Timing(restart_s=60.0))
+
+
+def test_a_launch_that_goes_on_is_the_same_cluster_with_higher_generations(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    note_cluster(tmp_path / "logs", "tcp://c:1", "abc", 2)
+    identity = identity_of(tmp_path, LOGGED, resume=True)
+    assert identity == Identity("abc", 3)
+    assert identity.generation > Identity("abc", 2).generation + 1000
+    assert (tmp_path / "metrics-2.jsonl").exists()
+
+
+def test_every_other_launch_is_a_cluster_of_its_own(tmp_path: Path) -> None:
+    assert identity_of(tmp_path, LOGGED, resume=False) != identity_of(tmp_path, LOGGED, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("out", "config", "words"),
+    [
+        (None, LOGGED, "which run"),
+        (Path("nowhere"), LOGGED, "holds no run that has started"),
+        (Path("nowhere"), ClusterConfig(), "needs logs"),
+    ],
+)
+def test_what_can_not_go_on_is_told_in_one_line(out: Any, config: ClusterConfig, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as error:
+        identity_of(out, config, resume=True)
+    assert "\n" not in str(error.value)
+
+
+# --- the coordinator ---------------------------------------------------------------------------------------
+
+
+class Journalled:
+    """A coordinator session with what it writes, and its successor."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.session = CoordinatorSession(LOGGED)
+        self.session.diary.append = self.records.append
+        self.generation = 0
+
+    def ask(self, now_s: float, message: Message) -> Any:
+        return self.session.handle(now_s, message)
+
+    def join(self, now_s: float) -> None:
+        """One server and two trainers, of the present generation."""
+        place = (0, self.generation)
+        incarnation = 100 * (self.generation + 1)
+        self.ask(now_s, Register("server", f"tcp://s:{self.generation}", incarnation, 1, "host", *place))
+        self.ask(now_s, Heartbeat("server", 0, incarnation, 1, {}))
+        for rank in range(2):
+            about = (incarnation + 1 + rank, 1, "host", rank, self.generation)
+            self.ask(now_s, Register("trainer", "", *about))
+
+    def lease(self, now_s: float, rank: int) -> Any:
+        incarnation = 100 * (self.generation + 1) + 1 + rank
+        self.ask(now_s, OpenJob(rank, 0, "fit", 1, {"examples": 9, "epochs": 1}, np.zeros(2, np.uint32)))
+        return self.ask(now_s, NextLease(rank, incarnation, 0, np.zeros(0, np.uint64)))
+
+    def start_again(self) -> None:
+        """The whole run has ended; its successor reads what it has written, and goes on."""
+        records, self.records, self.generation = self.records, [], self.generation + 1
+        self.session = CoordinatorSession(LOGGED, term=self.generation)
+        last_s = 0.0
+        for record in records:
+            last_s = self.session.diary.replay(record)
+        self.session.begin_again(last_s)
+        self.session.diary.append = self.records.append
+        self.session.resume(last_s)
+        self.records = [*records, *self.records]
+
+
+def working() -> Journalled:
+    cluster = Journalled()
+    cluster.join(0.0)
+    assert cluster.lease(0.0, 0).state == cluster.lease(0.0, 1).state == "held"
+    return cluster
+
+
+def test_leases_of_a_run_that_was_asked_to_leave_go_on_where_they_were() -> None:
+    cluster = working()
+    for rank, batch in ((0, 7), (1, 4)):
+        cluster.ask(1.0, Leave("trainer", rank, 101 + rank, {"streams": [[stream_of(0, rank), batch]]}, True))
+    cluster.ask(1.0, Leave("server", 0, 100, {}, True))
+    for _ in range(2):  # and once more from the records of both
+        cluster.start_again()
+        cluster.session.tick(2.0)
+        assert cluster.session.error == ""
+        cluster.join(2.0)
+        assert cluster.ask(2.0, Heartbeat("server", 0, 100 * (cluster.generation + 1), 1, {})).order == "go"
+        leases = [cluster.lease(2.0, rank) for rank in (0, 1)]
+        assert [(lease.state, lease.index, lease.first_batch) for lease in leases] == [
+            ("held", 0, 7),
+            ("held", 1, 4),
+        ]
+        cluster.session.tick(3.0)
+        assert cluster.session.error == ""
+
+
+def test_a_run_that_was_killed_or_has_failed_goes_on_too() -> None:
+    cluster = working()
+    cluster.session.fail("server 0 has not come back")
+    cluster.start_again()
+    cluster.session.tick(1.0)
+    assert cluster.session.error == ""
+    cluster.join(1.0)
+    lease = cluster.lease(1.0, 1)
+    assert isinstance(lease, Lease)
+    assert (lease.state, lease.epoch) == ("held", 1)
+
+
+def test_a_run_that_nobody_joins_again_ends_when_its_time_is_over() -> None:
+    cluster = working()
+    cluster.start_again()
+    for second in range(0, 140, 2):
+        cluster.session.tick(float(second))
+    assert cluster.session.error
