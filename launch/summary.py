@@ -23,6 +23,7 @@ COUNTERS = (
     "pushes_applied",
     "updates_sent",
     "updates_applied",
+    "pushes_missing",
     "bytes_sent",
     "bytes_received",
     "cache_lookups",

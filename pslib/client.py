@@ -26,6 +26,7 @@ from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.server_session import merge_results
 from pslib.push_counts import checked_keys, checked_pair, counts_of, kind_of, summed
+from pslib.successors import meet_successors
 from pslib.tables import DenseSpec, TableSpec
 from pslib.transport import Transport
 from pslib.wire_format import ROW_TYPES, check_type
@@ -72,9 +73,8 @@ class Client:
         timing: Timing | None = None,
         place: Place = ANYWHERE,
     ) -> None:
-        codec = Codec(cluster_id)
         link, first_request_id = transport.connect(), secrets.randbits(63)
-        self.endpoint = Endpoint(link, codec, timing or Timing(), clock, first_request_id)
+        self.endpoint = Endpoint(link, Codec(cluster_id), timing or Timing(), clock, first_request_id)
         self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", place)
         self._specs: tuple[TableSpec, ...] = ()
         self._stream, self._next_number = 0, 0
@@ -164,8 +164,7 @@ class Client:
 
     def _set_map(self, new_map: PartitionMap) -> None:
         with self.endpoint.lock:
-            for old, new in self._map.replaced(new_map):
-                self.endpoint.requests.redirect(self.endpoint.clock.now_s(), old, new)
+            meet_successors(self.endpoint, self.member, self._map, new_map)
             self._map = new_map
             if self.endpoint.session:
                 self.endpoint.session.set_map(self.endpoint.clock.now_s(), new_map)

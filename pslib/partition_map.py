@@ -92,11 +92,6 @@ class PartitionMap:
         addresses = (*known[:server], address, *known[server + 1 :])
         return PartitionMap(self.version + 1, self.partition_bits, self.owners, addresses)
 
-    def replaced(self, newer: PartitionMap) -> list[tuple[str, str]]:
-        """(old, new) address of each server that another process stands for in a newer map."""
-        pairs = zip(self.addresses, newer.addresses, strict=False)
-        return [(old, new) for old, new in pairs if old and new and old != new]
-
 
 def mask_of_units(units: NDArray[np.integer]) -> int:
     """Set of units as one Python integer: bit ``u`` is unit ``u``; sets join with ``|`` at memory speed."""

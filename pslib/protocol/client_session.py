@@ -22,6 +22,7 @@ from pslib.errors import (
     WaitTimeoutError,
 )
 from pslib.partition_map import PartitionMap
+from pslib.protocol.acknowledged import Acknowledged
 from pslib.protocol.calls import (
     BEGINNING,
     NO_UNITS,
@@ -95,6 +96,7 @@ class ClientSession:
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._block_size = -(-dense_length // partition_map.dense_blocks)
+        self.acknowledged = Acknowledged(partition_map.partition_bits)
         self._calls: dict[int, Call] = {}
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
@@ -344,7 +346,9 @@ class ClientSession:
             return True
         if isinstance(message, Pulled) and isinstance(call, PullCall):
             store_pulled(call, part, message, self._bounds)
-        if message.refused_units.size:
+        if not message.refused_units.size:
+            self.acknowledged.note(call, part)
+        else:
             self._go_on(now_s, call, part, message)
         if call.open_parts == 0 and part.call in self._calls:
             self._finish(part.call, None)

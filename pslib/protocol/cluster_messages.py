@@ -19,6 +19,7 @@ __all__ = [
     "JobResult",
     "Lease",
     "Leave",
+    "Missing",
     "NextHand",
     "NextLease",
     "OpenJob",
@@ -168,6 +169,20 @@ class JobResult(Message):
     """Ask for the outcome of a job; answered by `Result` with ``done`` true or false."""
 
     job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing(Message):
+    """A server that came back does not know ``pushes`` of ``asked`` pushes that it had acknowledged to us.
+
+    Answered by `Done`.
+    """
+
+    rank: int
+    incarnation: int
+    server: int
+    pushes: int
+    asked: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from pslib.protocol.messages import (
     Lease,
     Leave,
     Message,
+    Missing,
     NextHand,
     NextLease,
     OpenJob,
@@ -63,6 +64,7 @@ class CoordinatorSession:
 
     def __init__(self, config: ClusterConfig, term: int = 0) -> None:
         self.config, self.term = config, term
+        self.pushes_missing = 0
         self.superseded = False
         """Whether somebody has heard a coordinator of a higher term: then this one is over."""
         self.members = Membership(config)
@@ -87,6 +89,7 @@ class CoordinatorSession:
             Status: self._status,
             Stop: self._stop,
             Leave: self._leave,
+            Missing: self._missing,
             Scale: self.moves.scale,
             NextHand: self.moves.next_hand,
         }
@@ -232,6 +235,22 @@ class CoordinatorSession:
             self.members.map = current.with_address(member.rank, "")
         elif member.preempted and self.members.live("trainer"):
             self.losses.server_gone(member, "was asked to leave (SIGTERM)")
+
+    def _missing(self, now_s: float, message: Missing) -> Message:
+        """A server has come back without all that it had acknowledged: no run may look exact then."""
+        if self.members.find("trainer", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this trainer is not a member of the cluster")
+        self.pushes_missing += message.pushes
+        loss = (
+            f"server {message.server} came back without {message.pushes} of the last {message.asked} pushes "
+            f"that it had acknowledged to trainer {message.rank}: its log has lost its end"
+        )
+        self.events.append(loss)
+        if self.config.recovery != "partial":
+            self.fail(
+                f"{loss}; start again from a checkpoint, or with recovery partial to go on without them"
+            )
+        return Done()
 
     def _stop(self, now_s: float, message: Stop) -> Message:
         if message.failed:

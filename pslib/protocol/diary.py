@@ -23,6 +23,7 @@ from pslib.protocol.messages import (
     Lease,
     Leave,
     Message,
+    Missing,
     NextLease,
     OpenJob,
     Register,
@@ -101,7 +102,7 @@ class Diary:
             return message if isinstance(answer, Lease) and answer.state == "held" else None
         if isinstance(message, Heartbeat):
             return self._kept_heartbeat(now_s, message)
-        return message if isinstance(message, EndLease | Leave | Stop) else None
+        return message if isinstance(message, EndLease | Leave | Missing | Stop) else None
 
     def _kept_heartbeat(self, now_s: float, message: Heartbeat) -> Heartbeat | None:
         """A server that has its first map lets trainers start; positions are written now and then."""

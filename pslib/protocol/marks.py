@@ -77,6 +77,15 @@ class Marks:
             return 0
         return units & ~known.applied.get(number, 0)
 
+    def knows(self, stream: int, number: int, unit: int) -> bool:
+        """Whether a push has been applied to a unit; changes nothing."""
+        if stream < self._done_below:
+            return True
+        known = self._streams.get(stream)
+        if known is None:
+            return False
+        return number < known.floor or bool(known.applied.get(number, 0) >> unit & 1)
+
     def record(self, stream: int, number: int, units: int) -> None:
         """Remember that the push has been applied to ``units``."""
         applied = self._streams.setdefault(stream, _Stream()).applied

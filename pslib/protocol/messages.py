@@ -25,6 +25,7 @@ from pslib.protocol.cluster_messages import (
     JobResult,
     Lease,
     Leave,
+    Missing,
     NextHand,
     NextLease,
     OpenJob,
@@ -62,6 +63,7 @@ __all__ = [
     "Load",
     "Maintain",
     "Message",
+    "Missing",
     "NextHand",
     "NextLease",
     "OpenJob",
@@ -83,6 +85,7 @@ __all__ = [
     "Stats",
     "Status",
     "Stop",
+    "Witness",
 ]
 
 NOBODY = 0xFFFF
@@ -232,6 +235,19 @@ class Reserve(Message):
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
     """Ask a server for its counters; answered by `Result`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness(Message):
+    """Ask whether a server knows pushes that it, or its predecessor, has acknowledged.
+
+    Push ``numbers[i]`` of ``streams[i]`` touched ``units[i]``; all are (n,). Answered by `Result` with how
+    many it does not know (``unknown``), of units that it owns.
+    """
+
+    streams: NDArray[np.uint64] = array(np.uint64)
+    numbers: NDArray[np.uint64] = array(np.uint64)
+    units: NDArray[np.uint32] = array(np.uint32)
 
 
 @dataclass(frozen=True, slots=True)

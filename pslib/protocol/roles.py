@@ -25,6 +25,7 @@ from pslib.protocol.messages import (
     Load,
     Maintain,
     Message,
+    Missing,
     NextHand,
     NextLease,
     OpenJob,
@@ -40,6 +41,7 @@ from pslib.protocol.messages import (
     Stats,
     Status,
     Stop,
+    Witness,
 )
 
 __all__ = ["ALLOWED", "ROLES", "refusal"]
@@ -68,6 +70,8 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         SaveFiles: _TRAINING,
         EndSave: _TRAINING,
         Load: _TRAINING,
+        Witness: _TRAINING,
+        Missing: _TRAINING,
         OpenJob: _TRAINING,
         NextLease: _TRAINING,
         EndLease: _TRAINING,

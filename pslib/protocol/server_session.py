@@ -41,6 +41,7 @@ from pslib.protocol.messages import (
     SaveFiles,
     Setup,
     Stats,
+    Witness,
 )
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
 from pslib.protocol.roles import refusal
@@ -60,7 +61,7 @@ TIME_S_MAX = 1e12
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
-    *(Save, BeginSave, SaveFiles, EndSave),
+    *(Save, BeginSave, SaveFiles, EndSave, Witness),
 )
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""

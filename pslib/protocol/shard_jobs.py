@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.errors import CheckpointError, MemoryLimitError, PslibError
+from pslib.errors import CheckpointError, ConfigurationError, MemoryLimitError, PslibError
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -27,6 +27,7 @@ from pslib.protocol.messages import (
     Save,
     SaveFiles,
     Setup,
+    Witness,
 )
 from pslib.protocol.packed import PackedRows
 from pslib.shard import Shard
@@ -198,9 +199,22 @@ def _run_rare(shard: Shard, job: Job, files: FileWork) -> Any:
         return shard.maintain(message)
     if isinstance(message, Setup):
         return shard.setup(message)
+    if isinstance(message, Witness):
+        return {"unknown": _unknown(shard, message)}
     if isinstance(message, Release | Adopt | Keep):
         return _move(shard, message) if shard.is_responsible(message.unit) else None
     return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}
+
+
+def _unknown(shard: Shard, message: Witness) -> int:
+    """How many pushes this shard does not know, of those to units that it owns."""
+    if not message.streams.size == message.numbers.size == message.units.size:
+        raise ConfigurationError("witness: expected as many numbers and units as streams")
+    asked = zip(message.streams.tolist(), message.numbers.tolist(), message.units.tolist(), strict=True)
+    return sum(
+        shard.owned >> unit & 1 and not shard.marks.knows(stream, number, unit)
+        for stream, number, unit in asked
+    )
 
 
 def _move(shard: Shard, message: Release | Adopt | Keep) -> Any:
