@@ -62,13 +62,13 @@ class Paper:
 
 PAPERS: dict[str, Paper] = {
     "lr": Paper(0.9356, l2=1e-5, rate=0.01),
-    "fm": Paper(0.9671, l2=5e-6, rate=0.002),
+    "fm": Paper(0.9671, l2=1e-5, rate=0.01),
     "nfm": Paper(0.9804, {"hidden": [400, 400, 400], "dropout": 0.4}, l2=1e-4),
     "dnn": Paper(0.9833, DEEP | {"dropout": 0.2}),
     "wide_deep": Paper(0.9841, DEEP | {"dropout": 0.2}),
     "deepfm": Paper(0.9842, DEEP | {"dropout": 0.2}),
     "dcn": Paper(0.9839, DEEP | {"dropout": 0.2}),
-    "dcnv2": Paper(0.9845, DEEP | {"dropout": 0.4, "cross_layers": 4}),
+    "dcnv2": Paper(0.9845, DEEP | {"dropout": 0.2, "cross_layers": 3}),
     "xdeepfm": Paper(0.9845, DEEP | {"dropout": 0.2, "cin": [64]}),
     "autoint": Paper(0.9831, {"attention_layers": 3, "attention_dim": 64, "heads": 2}),
     "pnn": Paper(0.9841, DEEP | {"dropout": 0.3}),

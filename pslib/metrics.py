@@ -12,6 +12,7 @@ is no positive example, everything when there is no example.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,18 @@ class EvalResult:
     auc: float
     logloss: float
     calibration: float
+
+    @property
+    def normalised_entropy(self) -> float:
+        """Log loss divided by that of always predicting the share of positives; below 1 is better than that.
+
+        nan when one class is absent. Source: He et al., Practical Lessons from Predicting Clicks on Ads at
+        Facebook, ADKDD 2014, eq. 3.
+        """
+        if not 0 < self.positives < self.examples:
+            return float("nan")
+        share = self.positives / self.examples
+        return self.logloss / -(share * math.log(share) + (1 - share) * math.log1p(-share))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
