@@ -162,6 +162,7 @@ class ClusterSection(Section):
     drain_s: float = Field(default=Timing().drain_s, gt=0, le=86400)
     restarts: int = Field(default=RESTARTS, ge=0, le=1 << 20)
     durability: Literal["memory", "log", "disk"] = "memory"
+    recovery: Literal["log", "rollback", "partial"] = "log"
     log: Name | None = None
     log_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=ClusterConfig.LOG_BYTES_MIN)] = 8 << 30
 

@@ -91,4 +91,4 @@ class Restarts:
 
     def _has_state(self, task: Task) -> bool:
         """Whether what it needs is still there; a trainer needs nothing, its leases are the coordinator's."""
-        return task.role == "trainer" or self.config.durability != "memory"
+        return task.role == "trainer" or self.config.servers_come_back

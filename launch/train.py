@@ -7,8 +7,9 @@ from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_data, check_load, check_port, prepare_out
-from launch.recorded import run_recorded
+from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
+from launch.rollback import goes_back, step_back
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
 from pslib.errors import EXIT_DONE
@@ -76,8 +77,15 @@ def run_job(
         "seed": job.training.seed,
         "best_possible_auc": best["auc"] if best else None,
     }
-    launcher = LocalLauncher(job.cluster.trainers, port)
-    outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
+    launcher, tried = LocalLauncher(job.cluster.trainers, port), 0
+    while True:
+        outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
+        if not goes_back(outcome, job, tried):
+            break
+        where = outcome.status.get("saved") or "the beginning: there is no checkpoint"
+        say(f"all processes begin again at {where} ({tried + 1} of {job.cluster.restarts})")
+        job, plan = step_back(outcome, job, plan, out, tried)
+        tried += 1
     if outcome.exit_code == EXIT_DONE:
         for line in summary_lines(summary, out, best):
             print(line)

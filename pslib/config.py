@@ -187,9 +187,14 @@ class ClusterConfig:
         return self.server_memory_bytes // self.shard_threads
 
     @property
+    def servers_come_back(self) -> bool:
+        """Whether a server (or coordinator) that is lost may come back from its log."""
+        return self.durability != "memory" and self.recovery != "rollback"
+
+    @property
     def asking(self) -> Timing:
         """How long clients are patient: where servers may come back, as long again as they may take."""
-        if self.durability == "memory":
+        if not self.servers_come_back:
             return self.timing
         return replace(self.timing, request_s=self.timing.request_s + self.timing.restart_s)
 

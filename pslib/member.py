@@ -114,8 +114,8 @@ class MemberHandle:
             max(members / HEARTBEATS_A_PAUSE, 1.0), SLOWER_MAX
         )
         self._heard_s = self._vouched_s = self.endpoint.clock.now_s()
-        timing, has_journal = joined.config.timing, joined.config.durability != "memory"
-        self._limit_s = timing.silence_s + (timing.restart_s if has_journal else timing.silence_s)
+        timing, comes_back = joined.config.timing, joined.config.servers_come_back
+        self._limit_s = timing.silence_s + (timing.restart_s if comes_back else timing.silence_s)
         self.endpoint.begin_heartbeats(self._turn)
 
     @property

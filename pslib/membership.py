@@ -223,7 +223,7 @@ class Membership:
     def may_come_back(self, role: str) -> bool:
         """Whether somebody may start it again, so that it makes sense to wait."""
         if role == "server":
-            return self.config.durability != "memory"
+            return self.config.servers_come_back
         return self.config.restarts > 0
 
     def units_of(self, server: Member) -> int:

@@ -1,0 +1,39 @@
+"""``recovery: rollback``: when a peer is lost, all end, and the run begins again at its last checkpoint."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from launch.job import Job, LoadSection
+from launch.resuming import Identity
+from launch.run_plan import Outcome, Plan
+from pslib.errors import UnavailableError
+
+__all__ = ["goes_back", "step_back"]
+
+
+def goes_back(outcome: Outcome, job: Job, tried: int) -> bool:
+    """Whether a run that ended so is to begin again, after so many times that it has."""
+    cluster = job.cluster
+    lost = outcome.exit_code == UnavailableError.exit_code
+    return lost and cluster.recovery == "rollback" and tried < cluster.restarts
+
+
+def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> tuple[Job, Plan]:
+    """The job that begins at the last checkpoint, or at the beginning without one, and how to run it.
+
+    Nothing of the processes that have ended is used: the cluster has another id, and logs of its own. The
+    effective job file is written anew; what was recorded so far stays as ``metrics-N.jsonl``.
+    """
+    saved = str(outcome.status.get("saved") or "")
+    if saved:
+        job = job.model_copy(update={"load": LoadSection(path=saved)})
+    (out / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    with suppress(OSError):
+        (out / "metrics.jsonl").rename(out / f"metrics-{tried}.jsonl")
+    identity = Identity(secrets.token_hex(8))
+    log = None if plan.log is None else f"{plan.log}/back-{tried + 1}"
+    return job, replace(plan, cluster_id=identity.cluster_id, launch=identity, log=log)

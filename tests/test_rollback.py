@@ -1,0 +1,78 @@
+"""``recovery: rollback``: a lost server takes all back to the last checkpoint, and the run ends in order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launch.job import Job, read_job
+from launch.resuming import Identity
+from launch.rollback import goes_back, step_back
+from launch.run_plan import Outcome, Plan
+from tests.command import wait_until
+from tests.counting_runs import ROWS, Start, write_counting_examples
+
+
+def job_of(folder: Path, **cluster: object) -> Job:
+    path = folder / "job.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "data": {
+                    "train": str(write_counting_examples(folder / "examples.parquet")),
+                    "schema": {"label": "label", "sparse": ["id", "shared"]},
+                },
+                "model": {"name": "fm", "dim": 4},
+                "training": {"batch_rows": 64, "epochs": 3, "seed": 7},
+                "cluster": {"servers": 2, "trainers": 2, "recovery": "rollback", **cluster},
+                "out": str(folder / "out"),
+            }
+        )
+    )  # JSON is YAML
+    return read_job(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "tried", "back"),
+    [
+        ({}, 69, 0, True),
+        ({}, 69, 3, False),
+        ({}, 64, 0, False),
+        ({"restarts": 0}, 69, 0, False),
+        ({"recovery": "log"}, 69, 0, False),
+    ],
+)
+def test_only_a_lost_peer_takes_a_run_back_and_not_for_ever(
+    tmp_path: Path, changes: dict[str, object], code: int, tried: int, back: bool
+) -> None:
+    assert goes_back(Outcome(code), job_of(tmp_path, **changes), tried) == back
+
+
+@pytest.mark.parametrize("saved", ["", "/runs/a/checkpoint-7"])
+def test_the_next_attempt_loads_the_last_checkpoint_and_is_another_cluster(
+    tmp_path: Path, saved: str
+) -> None:
+    job = job_of(tmp_path, durability="log")
+    plan = Plan(job.cluster_config, "a", (), tmp_path, log=str(tmp_path / "log"), launch=Identity("a"))
+    again, then = step_back(Outcome(69, status={"saved": saved}), job, plan, tmp_path, 0)
+    assert (again.load.path if again.load else "") == saved
+    assert then.cluster_id != "a"
+    assert then.log == str(tmp_path / "log/back-1")
+    assert read_job(tmp_path / "job.yaml").load == again.load
+
+
+def test_a_killed_server_takes_the_run_back_and_it_ends_in_order(start: Start, tmp_path: Path) -> None:
+    job_of(tmp_path)
+    command = start("train", tmp_path / "job.yaml", "--quiet")
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and "examples" in metrics.read_text(), 40, command.output)
+    command.kill("server 1")
+    command.wait_for("all processes begin again at the beginning: there is no checkpoint (1 of 3)")
+    assert command.finish(60) == 0, command.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["examples"], summary["exit_code"]) == (3 * ROWS, 0)
+    assert summary["pushes_sent"] == summary["pushes_applied"] > 0
+    assert (tmp_path / "out" / "metrics-0.jsonl").exists()
+    assert "Traceback" not in command.output
