@@ -34,7 +34,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from launch.model_settings import build_model, model_problems
 from launch.optimizer_settings import optimizer_problems, row_optimizers
@@ -168,10 +176,22 @@ class ClusterSection(Section):
 
 
 class CheckpointSection(Section):
-    """Where the training is saved; see `pslib.Trainer.save`."""
+    """Where and when the training is saved; see `pslib.Trainer.save` and `pslib.CheckpointSettings`."""
 
     path: Name | None = None
     keep_last: int = Field(default=0, ge=0, le=1_000_000)
+    every_s: float = Field(default=0, ge=0, le=1e9)
+    every_batches: int = Field(default=0, ge=0, le=1 << 40)
+    incremental: int = Field(default=0, ge=0, le=1000)
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> CheckpointSection:
+        scheduled = self.every_s > 0 or self.every_batches > 0
+        if scheduled and self.keep_last == 0:
+            raise ValueError("keep_last: expected at least 1 with every_s or every_batches, got 0")
+        if self.incremental and not scheduled:
+            raise ValueError("incremental: expected every_s or every_batches with it")
+        return self
 
 
 class LoadSection(Section):
@@ -180,6 +200,7 @@ class LoadSection(Section):
     path: Name
     state: bool = True
     tables: Annotated[list[Name], Field(min_length=1)] | None = None
+    resume: bool = True
 
 
 class Job(Section):

@@ -39,12 +39,13 @@ def train_job(path: Path) -> str:
 
     job = read_job(path)
     with connect() as cluster:
-        trainer = make_trainer(job, cluster)
+        trainer = make_trainer(job, cluster, saves=True)
         if job.load:
-            trainer.load(job.load.path, state=job.load.state, tables=job.load.tables)
+            load = job.load
+            trainer.load(load.path, state=load.state, tables=load.tables, resume=load.resume)
         _fit(job, trainer)
         tested = trainer.evaluate(job.data.test) if job.data.test else None
-        place = job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
+        place = _place(job)
         trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
     return json.dumps(result)
@@ -97,13 +98,20 @@ def evaluate_checkpoint(
         return trainer.evaluate(paths, predictions=predictions)
 
 
-def make_trainer(job: Job, cluster: Cluster) -> Trainer:
-    """The trainer that a job file describes."""
+def _place(job: Job) -> str:
+    """Where the training is saved."""
+    return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
+
+
+def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
+    """The trainer that a job file describes; with ``saves`` it saves while it trains, if the file says so."""
     from pslib.trainer import Trainer
+    from pslib.trainer.checkpointing import CheckpointSettings
     from pslib.trainer.settings import CacheSettings
     from pslib.wire_format import WireFormat
 
-    training, model = job.training, job.build_model()
+    training, model, when = job.training, job.build_model(), job.checkpoint
+    scheduled = saves and bool(when.every_s or when.every_batches)
     return Trainer(
         model,
         cluster,
@@ -124,6 +132,11 @@ def make_trainer(job: Job, cluster: Cluster) -> Trainer:
         wire=WireFormat(**training.wire.model_dump()),
         cache=CacheSettings(**training.cache.model_dump()),
         compute_threads=training.compute_threads,
+        checkpoint=CheckpointSettings(
+            _place(job), when.every_s, when.every_batches, when.keep_last, when.incremental
+        )
+        if scheduled
+        else None,
         out=None,  # the launcher keeps the records of the run
         progress=False,
     )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pslib.tables import TableSpec as TableSpec
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
+    from pslib.trainer.checkpointing import CheckpointSettings as CheckpointSettings
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.stopping import EarlyStopping as EarlyStopping
     from pslib.wire_format import WireFormat as WireFormat
@@ -84,6 +85,7 @@ _HOMES = {
     "TableSpec": "pslib.tables",
     "EvalResult": "pslib.trainer",
     "Trainer": "pslib.trainer",
+    "CheckpointSettings": "pslib.trainer.checkpointing",
     "CacheSettings": "pslib.trainer.settings",
     "EarlyStopping": "pslib.trainer.stopping",
     "WireFormat": "pslib.wire_format",

@@ -161,7 +161,7 @@ class Cluster:
     def __init__(self, client: Client, embedded: Embedded | None) -> None:
         self.client = client
         self._embedded = embedded
-        self._jobs = 0
+        self._jobs, self._begun = 1, False
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._closed = False
@@ -182,10 +182,23 @@ class Cluster:
         """Whether servers live in this process."""
         return self._embedded is not None
 
-    def next_job(self) -> int:
-        """Number of the next collective call."""
+    def next_job(self, begins: bool = False) -> int:
+        """Number of the next collective call: from 1 on, so that there is one for a load before all others.
+
+        With ``begins`` that is 0, where nothing was called before: the calls of a training that goes on from
+        a checkpoint then have the numbers that they had, which stand in the names of its pushes.
+        """
+        if begins and not self._begun:
+            self._begun = True
+            return 0
+        self._begun = True
         self._jobs += 1
         return self._jobs - 1
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a collective call."""
+        return self._begun
 
     def status(self) -> dict[str, Any]:
         """Cumulative counters of the whole cluster, as of the last heartbeats."""

@@ -59,6 +59,8 @@ class Timing:
         How long processes wait for each other when a cluster starts.
     report_s : float
         A waiting process says for whom it waits this often.
+    cut_s : float
+        A checkpoint of a training that goes on is given up when trainers have paused for so long.
     restart_s : float
         A lost server whose state is in its log has so long to come back before the run ends.
     drain_s : float
@@ -73,6 +75,7 @@ class Timing:
     request_s: float = 60.0
     start_s: float = 60.0
     report_s: float = 5.0
+    cut_s: float = 10.0
     restart_s: float = 60.0
     drain_s: float = 20.0
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from math import inf
 from typing import Generic, TypeVar
 
 from pslib.clock import Clock
@@ -148,6 +149,7 @@ class Endpoint:
         self._closing = False
         self._closed = False
         self._sleeps_until_s = 0.0
+        self.beat_due_s = inf
         self._reported_s = 0.0
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
@@ -280,7 +282,9 @@ class Endpoint:
         with self.lock:
             came = self._link.receive()
             refusals = self._link.refusals()
-            self._sleeps_until_s = now_s if came else min(now_s + IDLE_S, self.requests.due_s)
+            self._sleeps_until_s = (
+                now_s if came else min(now_s + IDLE_S, self.requests.due_s, self.beat_due_s)
+            )
         if not came:
             self._link.wait(max(0.0, self._sleeps_until_s - now_s))
             with self.lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +135,48 @@ class LeaseBook:
     def is_done(self, index: int) -> bool:
         """Whether one lease is done."""
         return bool(self._done[index])
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether a lease that somebody has lost is not done: batches may be applied that nobody told of."""
+        return any(not self._done[index] for index in self._epochs)
+
+    def set_positions(self, batches: Mapping[int, int]) -> None:
+        """Of these leases exactly so many batches are applied: everybody has stopped."""
+        for index, batch in batches.items():
+            if index in self._held:  # one that was resumed a moment ago may not be known to its holder yet
+                self._first_batch[index] = max(batch, self._first_batch.get(index, 0))
+
+    def table(self) -> dict[str, Any]:
+        """Which leases are done, as ranges, and ``[index, first batch, time given]`` of those begun."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], self._done.astype(np.int8), [0]])))
+        begun = sorted(self._first_given_s)
+        return {
+            "count": int(self.windows.size),
+            "done": edges.reshape(-1, 2).tolist(),
+            "begun": [[i, self._first_batch.get(i, 0), self._first_given_s[i]] for i in begun],
+        }
+
+    def restore(self, table: Mapping[str, Any]) -> None:
+        """Go on from a `table` of a book for the same leases.
+
+        Raises
+        ------
+        ValueError
+            When it is of another number of leases, or names one that there is not.
+        """
+        count = self.windows.size
+        if table["count"] != count:
+            raise ValueError(f"expected {count} leases, the checkpoint has {table['count']}")
+        for first, stop in table["done"]:
+            if not 0 <= first <= stop <= count:
+                raise ValueError(f"leases {first}..{stop - 1} of {count}")
+            self._done[first:stop] = True
+        for index, batch, given_s in table["begun"]:
+            if not 0 <= index < count or self._done[index]:
+                raise ValueError(f"lease {index} of {count} can't be under way")
+            self._first_batch[index], self._first_given_s[index] = int(batch), float(given_s)
+        self._free = {index: None for index in self._free if not self._done[index]}
 
     def trainer_lost(self, holder: Holder) -> list[int]:
         """Free all leases of a trainer under the next epoch; return their indices."""

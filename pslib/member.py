@@ -6,8 +6,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from pslib.clock import Clock
@@ -23,6 +24,8 @@ from pslib.protocol.messages import Beat, Heartbeat, Leave, Message, Register, R
 __all__ = ["ANYWHERE", "Joined", "MemberHandle", "Place", "join"]
 
 log = logging.getLogger("pslib")
+CUT_BEAT_S = 0.01
+"""Between heartbeats while a cut has others wait."""
 ASK_AGAIN_S = 0.02
 ASK_AGAIN_MAX_S = 1.0
 """Hundreds of processes that wait for a slow one are a few hundred small messages a second, and a machine on
@@ -98,6 +101,8 @@ class MemberHandle:
         self.on_map: Callable[[PartitionMap], None] = lambda _map: None
         self.on_order: Callable[[], None] = lambda: None
         self.on_hand: Callable[[], None] = lambda: None
+        self.on_cut: Callable[[Mapping[str, Any]], None] = lambda _cut: None
+        self._cut: Mapping[str, Any] = {}
         self._bits = 0
         self._next_s = 0.0
         self._pause_s = 0.0
@@ -158,12 +163,17 @@ class MemberHandle:
             return
         self._next_s = now_s + self._pause_s
         waits = [list(one) for one in self.endpoint.waits(WAITS_S)] if self.role == "trainer" else []
-        progress = self.progress() | {"waits": waits}
+        progress = self._cut_progress() or self.progress() | {"waits": waits}
         about = (self.role, self.rank, self.incarnation, self.map_version)
         message = Heartbeat(*about, progress, self.term)
         self._waiting, self._asked_s = True, now_s
         pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)
         pending.on_done(lambda: self._answered(pending.wait))
+
+    def _cut_progress(self) -> dict[str, Any]:
+        """Of fast heartbeats: which cut this process knows, and nothing else."""
+        fast = self.endpoint.beat_due_s < inf
+        return {"cut": int(self._cut["number"])} if fast else {}
 
     def _answered(self, wait: Callable[[float], Any]) -> None:
         self._waiting = False
@@ -184,7 +194,18 @@ class MemberHandle:
             self.on_map(new_map)
         if beat.hand:
             self.on_hand()
+        if beat.cut or self._cut:
+            self._cut = beat.cut
+            self.on_cut(beat.cut)
+        self._beat_soon()
         self._obey(beat.order, beat.reason)
+
+    def _beat_soon(self) -> None:
+        """While a cut has others wait for this process, it beats fast."""
+        if self._cut.get("phase") not in ("near", "pause", "begin"):
+            self.endpoint.beat_due_s = inf
+            return
+        self._next_s = self.endpoint.beat_due_s = self.endpoint.clock.now_s() + CUT_BEAT_S
 
     def _obey(self, order: str, reason: str) -> None:
         if order == self.order:

@@ -147,7 +147,7 @@ class TestJobs:
         assert cluster.open(1, what="evaluate").code == "configuration"
 
     def test_a_job_can_not_be_opened_before_its_turn(self) -> None:
-        assert Cluster().open(0, job=1).code == "configuration"
+        assert Cluster().open(0, job=2).code == "configuration"
 
     def test_a_job_without_leases_is_done_at_once(self) -> None:
         cluster = Cluster()

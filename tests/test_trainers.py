@@ -321,7 +321,7 @@ def test_a_maintenance_that_its_trainer_never_sent_is_sent_by_its_heir(
         def maintain(lease: HeldLease, plan: LeasePlan) -> PendingPush:
             raise ZeroDivisionError("between its last batch and its maintenance")
 
-        trainer._maintain = maintain  # type: ignore[method-assign]
+        trainer._tools = replace(trainer._tools, maintain=maintain)
         try:
             trainer.fit(path)
         finally:

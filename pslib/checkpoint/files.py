@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from pslib.checkpoint.arrow_files import batches_of, verify
-from pslib.checkpoint.counted import CountReader, count_schema
+from pslib.checkpoint.chains import Link, chain_of
+from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
-from pslib.checkpoint.manifest import ROWS, Manifest, open_place, read_manifest
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, open_place
 from pslib.checkpoint.rows import RowReader, table_schema
 from pslib.errors import CheckpointIncompatibleError
 from pslib.partition_map import units_of_mask
@@ -63,22 +67,23 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
         When there is no room for all rows.
     """
     options = options or LoadOptions()
-    manifest = read_manifest(path)
+    links = chain_of(path)
+    manifest = links[-1].manifest
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
     tables = _chosen(shard, saved, path, options)
     _check_tables(shard, manifest, saved, path, options)
-    filesystem, root = open_place(path)
-    for entry in manifest.files:
-        if entry.table in tables or options.tables is None:
-            verify(filesystem, root, path, entry)
+    for link in links:
+        filesystem, root = open_place(link.path)
+        for entry in link.manifest.files:
+            if entry.table in tables or options.tables is None:
+                verify(filesystem, root, link.path, entry)
     dense = _read_dense(shard, manifest, path, options)
     _empty(shard, tables)
-    rows = 0
     for table in tables:
-        rows += _load_table(shard, saved[table], manifest, path, options)
+        _load_table(shard, saved[table], links, options)
     if dense:
         put_dense(shard, dense, options.state)
-    return {"rows": rows}
+    return {"rows": sum(shard.stores[table].rows for table in tables)}
 
 
 def _chosen(shard: Shard, saved: dict[str, TableSpec], path: str, options: LoadOptions) -> list[str]:
@@ -114,28 +119,39 @@ def _empty(shard: Shard, tables: list[str]) -> None:
     shard.room.forget()
 
 
-def _load_table(shard: Shard, saved: TableSpec, manifest: Manifest, path: str, options: LoadOptions) -> int:
-    """Rows first, so that a key that is counted has none; return how many rows were taken."""
-    filesystem, root = open_place(path)
-    table, about = saved.name, manifest.about
-    spec, counts, rows = shard.tables[table], CountReader(shard, table, saved), 0
+def _load_table(shard: Shard, saved: TableSpec, links: list[Link], options: LoadOptions) -> None:
+    """Rows of a full checkpoint, then of each increment: those that have left, those that have changed."""
+    table, about = saved.name, links[-1].manifest.about
+    spec = shard.tables[table]
     if options.all:
         now = spec.now(int(about.get("steps", 0)), float(about.get("seconds", 0.0)))
     else:
         now = spec.now(options.step, options.time_s)
     same_clock = options.all and saved.clock == spec.clock
     reader = RowReader(shard, table, now, same_clock, options.state)
-    files = [entry for entry in manifest.files if entry.table == table]
-    for entry in files:
-        if entry.kind == ROWS:
-            batches = batches_of(filesystem, root, path, entry, table_schema(saved))
-            rows += sum(reader.take(batch) for batch in batches)
-    for entry in files:
-        if entry.kind != ROWS and counts.fits:
-            for batch in batches_of(filesystem, root, path, entry, count_schema(saved, 0)):
-                counts.take(batch)
+    for link in links:
+        for batch in _batches(link, table, GONE, GONE_SCHEMA):
+            keys = batch.column(0).to_numpy(zero_copy_only=False)
+            shard.stores[table].erase(keys[shard.own_keys(keys)])
+        for batch in _batches(link, table, ROWS, table_schema(saved)):
+            reader.take(batch)
+    _load_counts(shard, saved, links[-1])
+
+
+def _load_counts(shard: Shard, saved: TableSpec, link: Link) -> None:
+    """After the rows, so that a key that is counted has none; every checkpoint of a chain has all of them."""
+    counts, kind = CountReader(shard, saved.name, saved), kind_of_counts(saved)
+    if counts.fits and kind:
+        for batch in _batches(link, saved.name, kind, count_schema(saved, 0)):
+            counts.take(batch)
     counts.finish()
-    return rows
+
+
+def _batches(link: Link, table: str, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    filesystem, root = open_place(link.path)
+    for entry in link.manifest.files:
+        if entry.table == table and entry.kind == kind:
+            yield from batches_of(filesystem, root, link.path, entry, schema)
 
 
 def _check_tables(

@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from pslib.checkpoint.manifest import MANIFEST_NAME, OWN_FILE, Manifest, open_place, read_manifest
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.places import below, place_of, shown, with_inner
+from pslib.places import below, parent_and_name, place_of, shown, with_inner
 
 __all__ = ["CheckpointInfo", "check_keep_last", "list_checkpoints", "newest", "next_place", "prune"]
 
@@ -178,10 +178,11 @@ def check_keep_last(keep_last: int) -> None:
 def prune(folder: str, keep_last: int) -> list[str]:
     """Remove all but the newest ``keep_last`` complete numbered checkpoints; return the paths of those.
 
+    What an increment follows, directly or not, stays as long as the increment does.
     Only files that a manifest names go, the manifest first: what a crash leaves is no checkpoint any more.
     Folders without a readable manifest, and files that no manifest names, stay.
     """
-    gone, kept = [], 0
+    gone, kept, needed = [], 0, ""
     try:
         for _number, path in _numbered(folder):
             try:
@@ -189,9 +190,11 @@ def prune(folder: str, keep_last: int) -> list[str]:
             except CheckpointError:
                 continue
             kept += 1
-            if kept > keep_last:
-                _remove(path, manifest)
-                gone.append(path)
+            if kept <= keep_last or parent_and_name(path)[1] == needed:
+                needed = str(manifest.increment.get("of", ""))  # each follows the one before it
+                continue
+            _remove(path, manifest)
+            gone.append(path)
     except OSError as error:  # the new checkpoint is there; old ones only take space
         log.warning("pslib: checkpoint %s: can't remove an older one: %s", shown(folder), error)
     return gone

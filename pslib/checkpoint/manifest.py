@@ -31,14 +31,15 @@ __all__ = [
     "Manifest",
     "ManifestFile",
     "commit",
+    "manifest_bytes",
     "open_place",
     "read_manifest",
     "sync",
 ]
 
 log = logging.getLogger("pslib")
-FORMAT_VERSION = 3
-"""A checkpoint says the lowest that reads it: 1 knows no policies, 2 no checksums of blocks."""
+FORMAT_VERSION = 4
+"""A checkpoint says the lowest that reads it: 1 knows no policies, 2 no checksums of blocks, 3 no cuts."""
 BLOCK_BYTES = 1 << 23
 """A checksum each: small enough to say where a file is damaged, 1.4 MB of manifest for a terabyte of rows."""
 ROWS = "rows"
@@ -105,6 +106,12 @@ class Manifest:
         When, for people.
     format_version : int
         Of the oldest pslib that reads it; 0 finds it out.
+    cut : dict
+        Of a checkpoint of a training that went on: ``token`` of its files, and ``table``, which says which
+        jobs were done and how far each lease of the one under way was.
+    increment : dict
+        ``of`` (folder) and ``token`` of the checkpoint that it follows, ``depth`` in its chain. Empty: it is
+        full.
     """
 
     tables: list[dict[str, Any]]
@@ -114,12 +121,15 @@ class Manifest:
     about: dict[str, Any] = field(default_factory=dict)
     saved_utc: str = ""
     format_version: int = 0
+    cut: dict[str, Any] = field(default_factory=dict)
+    increment: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.format_version == 0:
             plain = all(set(table) <= _TABLE_V1 for table in self.tables)
             blocks = any(entry.blocks for entry in self.files)
-            object.__setattr__(self, "format_version", FORMAT_VERSION if blocks else 1 if plain else 2)
+            version = FORMAT_VERSION if self.cut or self.increment else 3 if blocks else 1 if plain else 2
+            object.__setattr__(self, "format_version", version)
 
 
 def open_place(path: str) -> tuple[fs.FileSystem, str]:
@@ -169,6 +179,9 @@ def commit(path: str, manifest: Manifest) -> None:
 def _bytes_of(manifest: Manifest) -> bytes:
     files = [entry.to_dict() for entry in manifest.files]
     plain = asdict(manifest) | {"files": files, "manifest_crc32": _NO_CRC.decode()}
+    for name in ("cut", "increment"):  # formats below 4 do not know them
+        if not plain[name]:
+            del plain[name]
     text = (json.dumps(plain, indent=1, sort_keys=True) + "\n").encode()
     return _CRC.sub(b' "manifest_crc32": "%08x"' % zlib.crc32(text), text, count=1)
 
@@ -199,6 +212,26 @@ def sync(filesystem: fs.FileSystem, *paths: str) -> None:
                 os.close(descriptor)
 
 
+def manifest_bytes(path: str) -> bytes:
+    """The manifest's file as it is.
+
+    Raises
+    ------
+    CheckpointError
+        When there is none at ``path``.
+    """
+    filesystem, root = open_place(path)
+    try:
+        with filesystem.open_input_stream(f"{root}/{MANIFEST_NAME}") as stream:
+            data: bytes = stream.read()
+    except OSError as error:
+        raise CheckpointError(
+            f"{shown(path)}: no {MANIFEST_NAME} there ({type(error).__name__}); a checkpoint is a folder "
+            "with one"
+        ) from error
+    return data
+
+
 def read_manifest(path: str) -> Manifest:
     """Read and check a manifest.
 
@@ -211,15 +244,7 @@ def read_manifest(path: str) -> Manifest:
     CheckpointIncompatibleError
         When it was written by a newer pslib.
     """
-    filesystem, root = open_place(path)
-    try:
-        with filesystem.open_input_stream(f"{root}/{MANIFEST_NAME}") as stream:
-            data = stream.read()
-    except OSError as error:
-        raise CheckpointError(
-            f"{shown(path)}: no {MANIFEST_NAME} there ({type(error).__name__}); a checkpoint is a folder "
-            "with one"
-        ) from error
+    data = manifest_bytes(path)
     try:
         plain = json.loads(data)
         version = plain["format_version"]

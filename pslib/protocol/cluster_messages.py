@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ __all__ = [
     "Beat",
     "Clock",
     "Clocks",
+    "CutReady",
+    "CutStep",
     "EndLease",
     "Hand",
     "Heartbeat",
@@ -79,6 +81,8 @@ class Beat(Message):
 
     ``hand`` tells a server that units of it are to move: it asks which with `NextHand`.
     ``term`` counts how often the coordinator has been started: who has heard a higher one ignores this.
+    ``cut`` tells a trainer of a cut that is under way: its ``number``, ``phase``, ``leader`` and ``step``
+    (`CutSession`).
     """
 
     order: str
@@ -89,6 +93,38 @@ class Beat(Message):
     owners: NDArray[np.uint16] = array(np.uint16)
     hand: bool = False
     term: int = 0
+    cut: Plain = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CutReady(Message):
+    """A trainer stops for cut ``cut`` before the batch that is step ``reached`` (2^64-1: it has none).
+
+    With ``paused`` all that it has pushed is acknowledged, and of each of ``streams`` so many ``batches`` are
+    applied. Answered by `Done`, or `Failure` where that cut is over.
+    """
+
+    rank: int
+    incarnation: int
+    cut: int
+    reached: int
+    paused: bool
+    streams: NDArray[np.uint64] = array(np.uint64)
+    batches: NDArray[np.uint64] = array(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class CutStep(Message):
+    """What the leader of a cut has done: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``.
+
+    Answered by `Done`, ``begun`` by `Result` with the table of jobs, and by `Failure` where that cut is over.
+    """
+
+    rank: int
+    incarnation: int
+    cut: int
+    state: str
+    details: Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +133,9 @@ class OpenJob(Message):
 
     With ``by_rank`` each trainer gets leases of its own (`pslib.leases.RankedLeases`); answered by `Result`
     with ``ranks``, those that share the job, fixed when the first trainer opens it.
+
+    ``resume`` is empty, or the table of jobs of a cut (`CutSession`): jobs before this one are passed over,
+    and this one goes on with its leases.
     """
 
     rank: int
@@ -106,6 +145,7 @@ class OpenJob(Message):
     details: Plain
     windows: NDArray[np.uint32] = array(np.uint32)
     by_rank: bool = False
+    resume: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

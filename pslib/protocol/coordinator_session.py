@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.membership import Member, Membership
 from pslib.protocol.cluster_status import details_of, status_of
+from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.losses import Losses
 from pslib.protocol.messages import (
     Beat,
     Clock,
+    CutReady,
+    CutStep,
     Done,
     EndLease,
     Failure,
@@ -76,12 +79,14 @@ class CoordinatorSession:
         self.losses = Losses(self.members, self.desk, self.events.append, self.fail, self.diary.note_member)
         self.moves = MoveSession(self.members, self.events.append)
         self.moves.on_record = lambda record: self.diary.note(self._now_s, "move", record=record)
+        self.cuts = CutSession(self.members, self.desk, self.events.append)
         self._started_s: float | None = None
         self._now_s = 0.0
+        self._resumed_s = 0.0
         self._handlers = {
             Register: self._register,
             Heartbeat: self._heartbeat,
-            OpenJob: self.desk.open_job,
+            OpenJob: self._open_job,
             NextLease: self._next_lease,
             EndLease: self.desk.end_lease,
             Clock: self.desk.clock,
@@ -92,6 +97,8 @@ class CoordinatorSession:
             Missing: self._missing,
             Scale: self.moves.scale,
             NextHand: self.moves.next_hand,
+            CutReady: self._cut_ready,
+            CutStep: self.cuts.step,
         }
 
     def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:
@@ -118,7 +125,9 @@ class CoordinatorSession:
         """Notice who is silent and who has not come back: what that means is for `Losses` to say."""
         self._now_s = now_s
         self.losses.tick(now_s)
-        self.moves.tick(now_s, busy=self.desk.at_files or self.stopping or bool(self.error))
+        over = self.stopping or bool(self.error)
+        self.moves.tick(now_s, busy=self.desk.at_files or self.cuts.busy or over)
+        self.cuts.tick(now_s, over or self.moves.wave is not None, self.since_s(now_s))
 
     def begin(self, now_s: float) -> None:
         """The cluster's time begins: with the first request."""
@@ -188,6 +197,7 @@ class CoordinatorSession:
             return self._beat(message, "fail", self._why_fenced(message))
         if member.state == "live":
             self._take_progress(member, message.progress)
+            self.cuts.heard(now_s, member, self.since_s(now_s))
         if self.error:
             return self._beat(message, "fail", self.error)
         if self.stopping or (message.role == "server" and self._server_may_leave(now_s, message.rank)):
@@ -209,8 +219,8 @@ class CoordinatorSession:
     def _beat(self, message: Heartbeat, order: str, reason: str) -> Beat:
         version, addresses, owners = self._map(message.map_version)
         hand = message.role == "server" and self.moves.hand_for(message.rank)
-        below = self.desk.streams_done_below()
-        return Beat(order, reason, below, version, addresses, owners, hand, self.term)
+        below, cut = self.desk.streams_done_below(), self.cuts.beat(message.role)
+        return Beat(order, reason, below, version, addresses, owners, hand, self.term, cut)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
         member.progress.update({key: value for key, value in progress.items() if key != "streams"})
@@ -261,13 +271,25 @@ class CoordinatorSession:
     # --- jobs and status ----------------------------------------------------------------------------------
 
     def since_s(self, now_s: float) -> float:
-        """Seconds since the first request: the time of the whole cluster."""
-        return 0.0 if self._started_s is None else now_s - self._started_s
+        """Seconds since the first request, and of the training that goes on: the cluster's time."""
+        return 0.0 if self._started_s is None else now_s - self._started_s + self._resumed_s
+
+    def _open_job(self, now_s: float, message: OpenJob) -> Message:
+        known = len(self.desk.jobs)
+        answer = self.desk.open_job(now_s, message)
+        if message.resume and len(self.desk.jobs) > known:  # its leases were given out in the time of the cut
+            self._resumed_s += float(message.resume["since_s"]) - self.since_s(now_s)
+        return answer
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
         if self.moves.wave is not None and self.desk.is_about_files(message.job):
             return Lease("wait", 0, 0, 0, 0)  # a unit on its way would be in no file
+        if self.cuts.holds_leases or (self.cuts.busy and self.desk.is_about_files(message.job)):
+            return Lease("wait", 0, 0, 0, 0)
         return self.desk.next_lease(now_s, message, self.since_s(now_s))
+
+    def _cut_ready(self, now_s: float, message: CutReady) -> Message:
+        return self.cuts.ready(now_s, message, self.since_s(now_s))
 
     def _status(self, now_s: float, message: Status) -> Message:
         return Result(status_of(self, now_s) | (details_of(self, now_s) if message.details else {}))

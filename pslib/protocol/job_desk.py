@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from pslib.leases import LeaseBook, RankedLeases, stream_of
 from pslib.membership import Member, Membership
@@ -51,11 +54,14 @@ class JobDesk:
 
     def open_job(self, now_s: float, message: OpenJob) -> Message:
         """Start or join a call; all trainers must make the same calls in the same order."""
+        self._pass_over(now_s, message)
         if message.job > len(self.jobs):
             return Failure("configuration", f"job {message.job} opened before job {len(self.jobs)}")
         if message.job == len(self.jobs):
             ranks = [member.rank for member in self._members.live("trainer")]
             book = RankedLeases(message.windows, ranks) if message.by_rank else LeaseBook(message.windows)
+            if message.resume and (problem := _restored(book, message.resume)):
+                return Failure("configuration", f"the checkpoint's training can't go on: {problem}")
             self.jobs.append(CollectiveJob(message.what, message.fingerprint, message.details, book, now_s))
         job = self.jobs[message.job]
         if (job.what, job.fingerprint) != (message.what, message.fingerprint):
@@ -68,6 +74,16 @@ class JobDesk:
         if job.book.done:
             self._finish(now_s, job)
         return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
+
+    def _pass_over(self, now_s: float, message: OpenJob) -> None:
+        """Jobs that a checkpoint says are done keep their numbers, which stand in the names of pushes."""
+        passed = message.resume.get("jobs", ())[: message.job]
+        for about in list(passed)[len(self.jobs) :]:
+            job = CollectiveJob(about["what"], about["fingerprint"], {}, LeaseBook(NO_LEASES), now_s)
+            job.outcome = about["outcome"]
+            self.jobs.append(job)
+        if message.job == 1 and not self.jobs:  # 0 is kept free for a load before all others
+            self.jobs.append(CollectiveJob("begin", 0, {}, LeaseBook(NO_LEASES), now_s))
 
     def next_lease(self, now_s: float, message: NextLease, since_s: float) -> Message:
         """A lease for a trainer; ``since_s`` is the time since the cluster began."""
@@ -190,3 +206,19 @@ class JobDesk:
         """Write a job's outcome, once."""
         if job.finish(now_s) and job.what == "save":
             self.saved = str(job.details.get("path", ""))
+
+
+NO_LEASES = np.empty(0, np.uint32)
+
+
+def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:
+    """Take up the leases of a cut; what is wrong with them, or nothing."""
+    ranks = list(book.ranks) if isinstance(book, RankedLeases) else []
+    if ranks != list(table.get("ranks", ())):
+        saved = len(table.get("ranks", ()))
+        return f"with consistency sync it needs the {saved} trainers that it was made with, got {len(ranks)}"
+    try:
+        book.restore(table["leases"])
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from pslib.protocol.messages import (
 from pslib.tables import text_hash
 from pslib.trainer.progress import Progress
 
-__all__ = ["HeldLease", "Job", "JobSpec", "spec_of"]
+__all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]
 
 log = logging.getLogger("pslib")
 ASK_AGAIN_S = 0.05
@@ -46,7 +46,7 @@ class JobSpec:
     """What a job is: its kind, a fingerprint that must agree on all trainers, details for its outcome.
 
     ``windows`` (leases,) uint32: the shuffle window of each lease. With ``by_rank`` every trainer has leases
-    of its own.
+    of its own. ``resume`` is the table of the cut that it goes on from, or empty.
     """
 
     what: str
@@ -54,6 +54,7 @@ class JobSpec:
     details: Mapping[str, Any]
     windows: NDArray[np.uint32]
     by_rank: bool = False
+    resume: Mapping[str, Any] = field(default_factory=dict)
 
 
 def spec_of(
@@ -106,6 +107,9 @@ class Job:
         When another trainer's call of the same number is something else.
     """
 
+    passed = False
+    """Whether a checkpoint says that it is done."""
+
     def __init__(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> None:
         self.client, self.progress, self.number = client, progress, number
         self._look = threading.Event()
@@ -118,6 +122,7 @@ class Job:
             dict(spec.details),
             np.asarray(spec.windows, np.uint32),
             spec.by_rank,
+            dict(spec.resume),
         )
         answer = client.ask_coordinator(message)
         self.ranks: tuple[int, ...] = ()
@@ -199,3 +204,28 @@ class Job:
         answer = self.client.ask_coordinator(JobResult(self.number))
         assert isinstance(answer, Result)
         return dict(answer.values["outcome"])
+
+
+class PassedJob(Job):
+    """A call that a checkpoint says is done: there is nothing to do, and its outcome is known.
+
+    Parameters
+    ----------
+    number : int
+    outcome : mapping
+    ranks : sequence of int
+        Trainers that shared it, where leases went by rank.
+    """
+
+    passed = True
+
+    def __init__(self, number: int, outcome: Mapping[str, Any], ranks: Sequence[int]) -> None:
+        self.number, self.ranks, self._outcome = number, tuple(ranks), dict(outcome)
+
+    def leases(self, over: threading.Event | None = None) -> Iterator[HeldLease]:
+        """None."""
+        return iter(())
+
+    def outcome(self) -> dict[str, Any]:
+        """What it came to then."""
+        return self._outcome

@@ -18,6 +18,7 @@ from pslib.client import Client, PendingPush
 from pslib.errors import PreemptedError, PslibError
 from pslib.preemption import preemption
 from pslib.protocol.client_session import Moment
+from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.pace import Pace
 from pslib.trainer.rows import PendingRows, RowSource
@@ -81,6 +82,8 @@ class Pipeline:
         When a batch may be pulled.
     ahead : int
         How many batches may wait for the computing thread, at least 1.
+    gate : CutGate
+        Where batches stop for a cut.
     began_s : float
         Seconds of training before this cluster began.
     """
@@ -95,11 +98,12 @@ class Pipeline:
         rows: RowSource,
         pace: Pace,
         ahead: int,
+        gate: CutGate,
         began_s: float = 0.0,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
         self._plan_of, self._maintain = plan_of, maintain
-        self._rows, self._pace, self._began_s = rows, pace, began_s
+        self._rows, self._pace, self._began_s, self._gate = rows, pace, began_s, gate
         self._read: queue.Queue[tuple[_LeaseState, int, Batch] | None] = queue.Queue(READ_AHEAD)
         self._pulled: queue.Queue[tuple[_LeaseState, Prefetched] | None] = queue.Queue(ahead)
         self._lock = threading.Lock()
@@ -138,6 +142,8 @@ class Pipeline:
             with preemption.finishing():
                 while (item := self._next()) is not None:
                     state, prefetched = item
+                    if not self._gate.enter(prefetched.moment.step, self._must_stop):
+                        break
                     self._push(state, compute(prefetched))
                 if preemption.asked:
                     self._drain()
@@ -157,6 +163,11 @@ class Pipeline:
                 if self._over.is_set():
                     break
         return None
+
+    def _must_stop(self) -> bool:
+        """Whether a batch that waits for a cut is not to be computed at all."""
+        self._check()
+        return preemption.asked or self._over.is_set()
 
     def _drain(self) -> None:
         """Asked to leave: begin nothing more, and wait until all that was pushed is acknowledged.
@@ -186,6 +197,8 @@ class Pipeline:
             with self._client.endpoint.lock:
                 self._client.session.open_stream(lease.stream, lease.first_batch)
             if state.left == 0:
+                if not self._gate.enter(plan.first_step + plan.batches, self._must_stop):
+                    return
                 self._lease_done(state, lambda: None)
             for number, batch in enumerate(self._batches_of(lease), first):
                 if not self._put(self._read, (state, number, batch)):
@@ -230,6 +243,7 @@ class Pipeline:
             self._lease_done(state, self._pace.applied)
         else:
             self._pace.applied()
+            self._gate.ended()
 
     def _lease_done(self, state: _LeaseState, then: Callable[[], None]) -> None:
         """All batches are applied: flush and, if it is time, maintain the table, before the pace hears of it.
@@ -242,7 +256,8 @@ class Pipeline:
             self._end_lease(state)
 
         def maintain() -> None:
-            self._after(self._maintain(state.lease, state.plan) if state.plan.maintained else None, end)
+            due = state.plan.maintained and state.lease.first_batch <= state.plan.batches  # else it was done
+            self._after(self._maintain(state.lease, state.plan) if due else None, end)
 
         self._after(self._rows.flush(state.lease, state.plan), maintain)
 
@@ -279,6 +294,7 @@ class Pipeline:
                 pending.wait(0)
             except PslibError as error:
                 self._stop(error)
+            self._gate.ended()
             self._job.look_again()
 
         pending.on_done(ended)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,16 @@ from pslib.checkpoint import (
     prune,
     read_manifest,
 )
+from pslib.checkpoint.chains import Base
 from pslib.client import Client
 from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
 from pslib.tables import TableSpec, text_hash
+from pslib.trainer.calls import Calls
+from pslib.trainer.cut_gate import CutGate
+from pslib.trainer.cuts import TrainerCuts
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
@@ -52,6 +56,8 @@ class CheckpointJobs:
     progress : Progress
     model, table, layout, settings
         What a manifest says of the training.
+    calls : Calls
+        Numbers of the script's calls.
     """
 
     def __init__(
@@ -62,8 +68,11 @@ class CheckpointJobs:
         table: TableSpec,
         layout: DenseLayout,
         settings: TrainerSettings,
+        calls: Calls,
     ) -> None:
-        self._cluster, self._progress = cluster, progress
+        self._cluster, self._progress, self._calls = cluster, progress, calls
+        self.began = Position()
+        """Where the training was before the first call of its script."""
         self._model, self._table, self._layout, self._settings = model, table, layout, settings
 
     @property
@@ -83,13 +92,42 @@ class CheckpointJobs:
         place = next_place(folder) if keep_last else folder
         entries = self._client.save_files(place, secrets.token_hex(4))
         files = [ManifestFile(**entry) for entry in entries]
-        manifest = self._manifest(files, position, lease.time_s)
+        manifest = self.manifest(files, position, lease.time_s)
         job.confirm()  # one that slept too long must not put its manifest over that of its heir
         commit(place, manifest)
         if keep_last:
             prune(folder, keep_last)
 
-    def _manifest(self, files: list[ManifestFile], position: Position, lease_s: float) -> Manifest:
+    def cuts(self, gate: CutGate, position: Callable[[], Position]) -> TrainerCuts:
+        """Saves while training goes on; ``position`` is where the fit under way began."""
+        return TrainerCuts(
+            self._client,
+            gate,
+            self._settings.checkpoint,
+            lambda files, table, token, base: self.cut_manifest(files, table, token, base, position()),
+        )
+
+    def cut_manifest(
+        self,
+        files: list[ManifestFile],
+        table: Mapping[str, Any],
+        token: str,
+        base: Base | None,
+        position: Position,
+    ) -> Manifest:
+        """The manifest of a cut through a job that began at ``position``."""
+        began = asdict(self.began)
+        increment = {} if base is None else {"of": base.name, "token": base.token, "depth": base.depth + 1}
+        cut = {"token": token, "table": {**table, "began": began}}
+        return replace(
+            self.manifest(files, position, float(table["since_s"])),
+            format_version=0,
+            cut=cut,
+            increment=increment,
+        )
+
+    def manifest(self, files: list[ManifestFile], position: Position, lease_s: float) -> Manifest:
+        """What there is to say of a checkpoint."""
         return Manifest(
             tables=[self._table.to_dict()],
             dense={
@@ -112,14 +150,19 @@ class CheckpointJobs:
         )
 
     def load(
-        self, path: Any, state: bool, tables: Sequence[str] | None, position: Position
+        self, path: Any, state: bool, tables: Sequence[str] | None, position: Position, resume: bool = True
     ) -> Position | None:
         """See `pslib.Trainer.load`; return where the training goes on, or None: where it was."""
         if isinstance(tables, str) or (tables is not None and not tables):
             raise ConfigurationError(f"tables: expected a list of names, or None for all, got {tables!r}")
         names = None if tables is None else sorted(set(tables))
         place = newest(place_of(path))
-        about = read_manifest(place).about
+        manifest = read_manifest(place)
+        about, jobs = manifest.about, manifest.cut.get("table", {})
+        goes_on = bool(jobs) and state and tables is None and resume
+        if goes_on:
+            self._calls.resume(jobs)
+        first = not self._cluster.begun
         now = position if names is not None else Position()
         self._single(
             "load",
@@ -132,10 +175,16 @@ class CheckpointJobs:
         if names is not None:
             return None
         if not state:
-            return Position()
-        return Position(
-            int(about.get("epochs", 0)), int(about.get("steps", 0)), float(about.get("seconds", 0.0))
-        )
+            loaded = Position()
+        elif goes_on:
+            loaded = Position(**jobs["began"])
+        else:
+            loaded = Position(
+                int(about.get("epochs", 0)), int(about.get("steps", 0)), float(about.get("seconds", 0.0))
+            )
+        if first:
+            self.began = loaded
+        return loaded
 
     def _single(
         self, what: str, place: str, settings: list[Any], work: Callable[[Job, HeldLease], Any]
@@ -143,7 +192,7 @@ class CheckpointJobs:
         """A job of one lease: done by one trainer, awaited by all."""
         fingerprint = text_hash(what, place, *map(str, settings))
         spec = JobSpec(what, fingerprint, {"path": shown(place)}, np.zeros(1, np.uint32))
-        job = Job(self._client, self._progress, self._cluster.next_job(), spec)
+        job = self._calls.open(self._client, self._progress, spec)
         for lease in job.leases():
             work(job, lease)
             job.end(lease).wait()

@@ -11,6 +11,7 @@ from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.manner_checks import rate_problem
 from pslib.schedules import Constant, Schedule
 from pslib.tables import DenseSpec, TableSpec
+from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.model import TrainableModel
 from pslib.wire_format import FLOAT32, WireFormat
 
@@ -108,6 +109,7 @@ class TrainerSettings:
     geo_rows: int = 4_000_000
     schedule: Schedule = field(default_factory=Constant)
     damping: float = 0.0
+    checkpoint: CheckpointSettings | None = None
 
     @property
     def must_agree(self) -> list[object]:
@@ -162,6 +164,9 @@ class TrainerSettings:
             ("cache", self.cache, CacheSettings, "pslib.CacheSettings(age_batches=8)"),
             ("schedule", self.schedule, Schedule, "pslib.Cosine(batches=20_000)"),
         ]
+        if self.checkpoint is not None:
+            example = 'pslib.CheckpointSettings("runs/a", every_s=600)'
+            kinds.append(("checkpoint", self.checkpoint, CheckpointSettings, example))
         return [
             f"{name}: expected a {kind.__name__}, as in {example}, got {value!r}"
             for name, value, kind, example in kinds

@@ -26,8 +26,9 @@ from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.protocol.client_session import Manner
 from pslib.tables import text_hash
+from pslib.trainer.calls import Calls
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.jobs import Job, JobSpec
+from pslib.trainer.jobs import JobSpec
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.progress import Progress
 
@@ -64,11 +65,20 @@ class StatisticsJobs:
         Of the model's dense parameters.
     seed : int
         Of the data's order.
+    calls : Calls
+        Numbers of the script's calls.
     """
 
     def __init__(
-        self, cluster: Cluster, progress: Progress, model: TrainableModel, layout: DenseLayout, seed: int
+        self,
+        cluster: Cluster,
+        progress: Progress,
+        model: TrainableModel,
+        layout: DenseLayout,
+        seed: int,
+        calls: Calls,
     ) -> None:
+        self._calls = calls
         self._cluster, self._progress, self._layout, self._seed = cluster, progress, layout, seed
         self._model, self._table = model, model.table().name
 
@@ -88,7 +98,7 @@ class StatisticsJobs:
         client = self._cluster.client
         fingerprint = text_hash("measure", str(data.fingerprint), str(epochs), str(step))
         spec = JobSpec("measure", fingerprint, {"epoch": epochs}, np.zeros(1, np.uint32))
-        job = Job(client, self._progress, self._cluster.next_job(), spec)
+        job = self._calls.open(client, self._progress, spec)
         for lease in job.leases():
             batch = self._first_examples(data)
             pulled = client.pull({self._table: batch.keys}, dense=True, step=step).wait()

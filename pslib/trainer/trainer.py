@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pslib.batch import Batch
 from pslib.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
@@ -20,12 +19,15 @@ from pslib.protocol.client_session import PushName
 from pslib.ranking import RankResult
 from pslib.schedules import Constant, Schedule
 from pslib.tables import DenseSpec, TableSpec
-from pslib.trainer.compute import Computer, ModelThreads
+from pslib.trainer.calls import Calls
+from pslib.trainer.checkpointing import CheckpointSettings
+from pslib.trainer.compute import ModelThreads
+from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.dense import DenseLayout
+from pslib.trainer.fitting import Fit, FitTools
 from pslib.trainer.jobs import HeldLease, Job, spec_of
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
-from pslib.trainer.pipeline import Pipeline
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
 from pslib.trainer.ranking import (
@@ -35,14 +37,13 @@ from pslib.trainer.ranking import (
     items_of,
     ranking_model,
     ranking_schema,
-    sampler_of,
 )
 from pslib.trainer.recording import record
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.statistics import StatisticsJobs
-from pslib.trainer.steps import LeasePlan, epoch_and_index, step_seed
+from pslib.trainer.steps import LeasePlan
 from pslib.trainer.stopping import WATCH, EarlyStopping, check_stopping, followed
 from pslib.wire_format import FLOAT32, WireFormat
 
@@ -100,6 +101,8 @@ class Trainer:
         Of the learning rates of rows and dense parameters; see `pslib.schedules`. None: constant.
     damping : float
         Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully.
+    checkpoint : CheckpointSettings or None
+        When a `fit` is saved while it goes on; None: never.
     out : path or None
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
@@ -133,6 +136,7 @@ class Trainer:
         geo_rows: int = 4_000_000,
         schedule: Schedule | None = None,
         damping: float = 0.0,
+        checkpoint: CheckpointSettings | None = None,
         out: str | Path | None = None,
         progress: bool = True,
     ) -> None:
@@ -153,6 +157,7 @@ class Trainer:
             geo_rows=geo_rows,
             schedule=schedule or Constant(),
             damping=damping,
+            checkpoint=checkpoint,
         )
         self.model, self.cluster = model, cluster
         self._client = cluster.client
@@ -161,16 +166,23 @@ class Trainer:
             raise ConfigurationError(*problems)
         self._layout = DenseLayout(model.dense_shapes())
         self._progress = Progress(self._client)
+        self._calls = Calls(cluster)
         self._checkpoints = CheckpointJobs(
-            cluster, self._progress, model, self._table, self._layout, self.settings
+            cluster, self._progress, model, self._table, self._layout, self.settings, self._calls
         )
-        self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed)
+        gate = CutGate(self._client, self._progress)
+        self._cuts = self._checkpoints.cuts(gate, lambda: self._position)
+        self._tools = FitTools(
+            self._client, model, self._layout, self._progress, self.settings, gate, self._maintain
+        )
+        self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed, self._calls)
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
         self._client.setup([self._table], dense, self._layout.flatten(model.initial_dense(seed)))
         self._client.member.progress = self._progress.snapshot
         self._epochs = self._steps = 0
         self._seconds = 0.0
+        cluster.at_end(self._cuts.finish)
         record(cluster, out, progress, seed)
 
     # --- training -----------------------------------------------------------------------------------------
@@ -230,37 +242,10 @@ class Trainer:
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
         job = self._open_fit(data, order, counts, lease_rows, rate)
         steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
-        mode = self._mode.of_job(job, steps)
-        reader = LeaseReader(
-            data, self.model.schema, order, settings.batch_rows, sampler_of(self.model, data, settings.seed)
-        )
-
-        def batches_of(lease: HeldLease) -> Iterator[Batch]:
-            epoch, index = epoch_and_index(counts, lease.index)
-            first = min(lease.first_batch, steps.of(lease.index).batches)
-            return reader.batches(first_epoch + epoch, index, first)
-
-        pipeline = Pipeline(
-            self._client,
-            job,
-            batches_of,
-            lambda lease: steps.of(lease.index),
-            self._maintain,
-            mode.rows,
-            mode.pace,
-            ahead=mode.ahead,
-            began_s=self._seconds,
-        )
-        with closing(reader), ModelThreads(self.model, settings.compute_threads) as model:
-            computer = Computer(
-                model,
-                self._layout,
-                mode.rows,
-                self._progress,
-                lambda item: step_seed(settings.seed, first_epoch, counts, item.lease.index, item.number),
-                lambda step, staleness: rate * settings.rate(step, staleness),
-            )
-            pipeline.run(computer.train)
+        if not job.passed:
+            fit = Fit(data, order, first_epoch, counts, rate)
+            fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
+            self._cuts.finish()
         self._epochs += epochs
         self._steps = steps.end
         self._statistics.measure(data, self._epochs, self._steps)
@@ -269,7 +254,10 @@ class Trainer:
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float
     ) -> Job:
         first_epoch, settings = self._epochs, self.settings
-        details = {"examples": data.rows * len(counts), "epochs": len(counts), "first_epoch": first_epoch}
+        details: Details = {"examples": data.rows * len(counts), "epochs": len(counts)}
+        details |= {"first_epoch": first_epoch}
+        if settings.checkpoint:
+            details["checkpoint"] = settings.checkpoint.details
         how = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
         agreed = [*how, settings.must_agree, first_epoch, self._steps, rate]
         return self._open("fit", data, order, counts, details, agreed)
@@ -378,7 +366,14 @@ class Trainer:
         """
         return self._checkpoints.save(path, keep_last, self._position)
 
-    def load(self, path: str | Path, *, state: bool = True, tables: Sequence[str] | None = None) -> None:
+    def load(
+        self,
+        path: str | Path,
+        *,
+        state: bool = True,
+        tables: Sequence[str] | None = None,
+        resume: bool = True,
+    ) -> None:
         """Replace all rows and dense parameters by those of a checkpoint, made on any number of servers.
 
         Parameters
@@ -391,6 +386,9 @@ class Trainer:
         tables : sequence of str or None
             Rows of these tables only: dense parameters, other tables and the position in the training stay as
             they are. None loads everything.
+        resume : bool
+            Whether a script whose `fit` was saved while it went on goes on exactly: calls that were done are
+            passed over, and of the one that was under way every example counts once. False: all is new.
 
         Raises
         ------
@@ -399,7 +397,7 @@ class Trainer:
         ConfigurationError
             When ``tables`` names one that this model does not have.
         """
-        position = self._checkpoints.load(path, state, tables, self._position)
+        position = self._checkpoints.load(path, state, tables, self._position, resume)
         if position is not None:
             self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
         self._mode.loaded(trained=position is not None and state)
@@ -413,7 +411,7 @@ class Trainer:
     ) -> Job:
         by_rank = what == "fit" and self.settings.consistency == "sync"
         spec = spec_of(what, data, order, counts, details, agreed, by_rank)
-        return Job(self._client, self._progress, self.cluster.next_job(), spec)
+        return self._calls.open(self._client, self._progress, spec)
 
 
 def _strings(paths: Paths) -> list[str]:

@@ -1,0 +1,269 @@
+"""A consistent cut through a training that goes on, as the coordinator sees it: a pure machine.
+
+    idle -> near     it is time: trainers are told, and beat fast from then on
+    near -> pause    all live trainers have heard: each stops pushing at a batch boundary and waits until all
+                     that it has pushed is acknowledged, then says how far each of its leases is (`CutReady`)
+    pause -> begin   all are ready: positions are noted, the leader tells the servers to remember the instant
+    begin -> write   they do: trainers go on; the leader waits for the files and writes the manifest
+    write -> idle    it is a checkpoint, or it is not
+
+Everything but the last step is bounded by ``Timing.cut_s``; a cut that is late, or loses somebody, is
+cancelled and tried again as another one. A lease that was taken over from a dead trainer may have batches
+applied that nobody has told of; so no cut begins before it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslib.leases import RankedLeases
+from pslib.membership import Member, Membership
+from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.messages import CutReady, CutStep, Done, Failure, Message, Result
+
+__all__ = ["CutSession"]
+
+AGAIN_S = 1.0
+"""After a cut was cancelled; twice as long each time, up to a minute."""
+AGAIN_MAX_S = 60.0
+IDLE_REACHED = (1 << 64) - 1
+"""`CutReady.reached` of a trainer that stands before no batch."""
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The cut that is under way."""
+
+    number: int
+    job: int
+    leader: int
+    began_s: float
+    phase: str = "near"
+    heard: set[int] = field(default_factory=set)
+    reached: dict[int, int] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    target: int = -1
+    positions: dict[int, int] = field(default_factory=dict)
+    paused_s: float = 0.0
+    pause_s: float = 0.0
+    table: dict[str, Any] = field(default_factory=dict)
+
+
+class CutSession:
+    """Decides when a cut is made, and takes it through its steps.
+
+    Parameters
+    ----------
+    members : Membership
+    desk : JobDesk
+        The job that is cut says in its details when (``checkpoint``: ``every_s``, ``every_batches``).
+    say : callable
+        Called with one line for people.
+
+    Attributes
+    ----------
+    base : str
+        Name of the last checkpoint that was committed here; an increment follows it.
+    """
+
+    def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None]) -> None:
+        self._members, self._desk, self._say = members, desk, say
+        self._cut: _Cut | None = None
+        self._number = 0
+        self._last_s: float | None = None
+        self._last_batches = 0
+        self._not_before_s = 0.0
+        self._again_s = AGAIN_S
+        self.base = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cut is under way: nothing may move meanwhile."""
+        return self._cut is not None
+
+    @property
+    def holds_leases(self) -> bool:
+        """Whether no lease may be given out just now; leases that go by rank are needed to reach the step."""
+        cut = self._cut
+        return cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
+
+    # --- time, and what members say -----------------------------------------------------------------------
+
+    def tick(self, now_s: float, busy: bool, since_s: float) -> None:
+        """Time passes. ``busy``: units move, or the run ends; ``since_s`` is the cluster's time."""
+        if self._cut is not None:
+            self._watch(self._cut, now_s, busy, since_s)
+        elif not busy and now_s >= self._not_before_s and self._is_due(now_s):
+            self._begin(now_s)
+
+    def heard(self, now_s: float, member: Member, since_s: float) -> None:
+        """A trainer's heartbeat; its progress says of which cut it knows."""
+        cut = self._cut
+        if cut is not None and member.role == "trainer" and member.progress.get("cut") == cut.number:
+            cut.heard.add(member.rank)
+            self._advance(cut, now_s, since_s)
+
+    def beat(self, role: str) -> dict[str, Any]:
+        """What a heartbeat's answer says of it."""
+        cut = self._cut
+        if cut is None or role != "trainer":
+            return {}
+        return {"number": cut.number, "phase": cut.phase, "leader": cut.leader, "step": cut.target}
+
+    def ready(self, now_s: float, message: CutReady, since_s: float) -> Message:
+        """A trainer has stopped; where, and with ``paused`` all that it has pushed is acknowledged."""
+        cut = self._cut
+        if cut is None or message.cut != cut.number or cut.phase not in ("near", "pause"):
+            return Failure("unavailable", f"cut {message.cut} is not under way any more")
+        if self._members.find("trainer", message.rank, message.incarnation) is None:
+            return Failure("fenced", "this trainer is not a member of the cluster")
+        cut.reached[message.rank] = message.reached
+        if message.paused:
+            cut.ready.add(message.rank)
+            positions = zip(message.streams.tolist(), message.batches.tolist(), strict=False)
+            cut.positions |= {stream & 0xFFFFFFFF: n for stream, n in positions if stream >> 32 == cut.job}
+        else:
+            cut.ready.discard(message.rank)
+        self._advance(cut, now_s, since_s)
+        return Done()
+
+    def step(self, now_s: float, message: CutStep) -> Message:
+        """What the leader has done: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``."""
+        cut = self._cut
+        if cut is None or message.cut != cut.number or message.rank != cut.leader:
+            return Failure("unavailable", f"cut {message.cut} was given up")
+        if message.state == "begun":
+            if cut.phase == "begin":
+                cut.phase, cut.pause_s = "write", now_s - cut.paused_s
+            return Result({"table": cut.table, "pause_s": cut.pause_s})
+        if message.state == "saved":
+            self._saved(now_s, cut, message.details)
+        elif message.state == "failed":
+            self._cancel(now_s, str(message.details.get("reason", "")))
+        return Done()
+
+    # --- when ---------------------------------------------------------------------------------------------
+
+    def _running(self) -> int | None:
+        """Number of the job that is cut: the first that is not done, where it trains."""
+        for number, job in enumerate(self._desk.jobs):
+            if not job.book.done:
+                return number if job.what == "fit" and job.details.get("checkpoint") else None
+        return None
+
+    def _is_due(self, now_s: float) -> bool:
+        number = self._running()
+        if number is None or not self._members.live("trainer"):
+            return False
+        batches = self._batches()
+        if self._last_s is None:
+            self._last_s, self._last_batches = now_s, batches
+        wanted: Mapping[str, Any] = self._desk.jobs[number].details["checkpoint"]
+        every_s, every = float(wanted.get("every_s", 0)), int(wanted.get("every_batches", 0))
+        by_time = every_s > 0 and now_s - self._last_s >= every_s
+        by_work = every > 0 and batches - self._last_batches >= every
+        return (by_time or by_work) and not self._desk.jobs[number].book.taken_over
+
+    def _batches(self) -> int:
+        return sum(int(member.progress.get("staleness_count", 0)) for member in self._members.trainers)
+
+    def _begin(self, now_s: float) -> None:
+        number = self._running()
+        assert number is not None
+        self._number += 1
+        leader = min(member.rank for member in self._members.live("trainer"))
+        self._cut = _Cut(self._number, number, leader, now_s)
+
+    # --- from phase to phase ------------------------------------------------------------------------------
+
+    def _by_rank(self, cut: _Cut) -> bool:
+        return isinstance(self._desk.jobs[cut.job].book, RankedLeases)
+
+    def _live(self) -> set[int]:
+        return {member.rank for member in self._members.live("trainer")}
+
+    def _advance(self, cut: _Cut, now_s: float, since_s: float) -> None:
+        live = self._live()
+        if cut.phase == "near" and live <= cut.heard:
+            cut.phase, cut.paused_s = "pause", now_s
+        if cut.phase != "pause":
+            return
+        if self._by_rank(cut) and live <= set(cut.reached):
+            stands = [step for step in cut.reached.values() if step != IDLE_REACHED]
+            cut.target = max([cut.target, *stands])
+        if self._current() != cut.job:
+            self._cancel(now_s, "the fit that it was for is over")
+        elif all(self._is_ready(cut, rank) for rank in live):
+            cut.phase, cut.table = "begin", self._table(cut, since_s)
+
+    def _current(self) -> int:
+        """The job that may have batches applied: the first that is not done, or the last."""
+        jobs = self._desk.jobs
+        return next((number for number, job in enumerate(jobs) if not job.book.done), len(jobs) - 1)
+
+    def _is_ready(self, cut: _Cut, rank: int) -> bool:
+        if rank not in cut.ready or not self._by_rank(cut):
+            return rank in cut.ready
+        if cut.reached[rank] == IDLE_REACHED:  # it has nothing in hand: has it done all of its part?
+            return not self._desk.jobs[cut.job].needs(rank)
+        return cut.target >= 0 and cut.reached[rank] >= cut.target
+
+    def _watch(self, cut: _Cut, now_s: float, busy: bool, since_s: float) -> None:
+        timing, job = self._members.config.timing, self._desk.jobs[cut.job]
+        leader = self._members.trainers[cut.leader]
+        late_s = timing.cut_s + (2 * timing.silence_s if cut.phase == "near" else 0.0)
+        since_phase_s = now_s - (cut.began_s if cut.phase == "near" else cut.paused_s)
+        if leader.state != "live":
+            self._cancel(now_s, f"trainer {cut.leader}, which leads it, is gone")
+        elif cut.phase == "write":
+            return
+        elif busy:
+            self._cancel(now_s, "something else has begun")
+        elif job.book.taken_over:
+            self._cancel(now_s, "a lease has another holder")
+        elif since_phase_s > late_s:
+            late = sorted(self._live() - (cut.heard if cut.phase == "near" else cut.ready))
+            who = f"trainers {late} are not ready" if late else "servers did not answer"
+            self._cancel(now_s, f"{who} after {since_phase_s:.1f} s")
+        else:
+            self._advance(cut, now_s, since_s)
+
+    def _table(self, cut: _Cut, since_s: float) -> dict[str, Any]:
+        """Which jobs are done, and how far each lease of the one under way is."""
+        job = self._desk.jobs[cut.job]
+        job.book.set_positions(cut.positions)
+        ranks = list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
+        return {
+            "jobs": [_about(one) for one in self._desk.jobs[: cut.job + 1]],
+            "job": cut.job,
+            "leases": job.book.table(),
+            "ranks": ranks,
+            "since_s": since_s,
+        }
+
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def _saved(self, now_s: float, cut: _Cut, details: Mapping[str, Any]) -> None:
+        path, self.base = str(details.get("path", "")), str(details.get("name", ""))
+        self._desk.saved = path
+        self._cut, self._again_s = None, AGAIN_S
+        self._last_s, self._last_batches = cut.began_s, self._batches()
+        size = float(details.get("bytes", 0)) / 1e6
+        kind = "an increment" if details.get("increment") else "all"
+        self._say(
+            f"saved {path} ({kind}, {size:.0f} MB) in {now_s - cut.paused_s:.1f} s, pause {cut.pause_s:.3f} s"
+        )
+
+    def _cancel(self, now_s: float, why: str) -> None:
+        self._cut = None
+        self._not_before_s = now_s + self._again_s
+        self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")
+        self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
+
+
+def _about(job: CollectiveJob) -> dict[str, Any]:
+    """A job in plain form."""
+    return {"what": job.what, "fingerprint": job.fingerprint, "outcome": job.outcome}

@@ -1,0 +1,70 @@
+"""Which collective call of a script comes next, and which of them a checkpoint says are done.
+
+A script that goes on from a checkpoint of an unfinished `fit` makes the same calls again: those that were
+done are passed over, the one that was under way goes on with its leases, and all others are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pslib.client import Client
+from pslib.cluster import Cluster
+from pslib.errors import ConfigurationError
+from pslib.trainer.jobs import Job, JobSpec, PassedJob
+from pslib.trainer.progress import Progress
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """Numbers the calls of one trainer's script.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._table: Mapping[str, Any] = {}
+
+    def resume(self, table: Mapping[str, Any]) -> None:
+        """Go on from the jobs of a checkpoint.
+
+        Raises
+        ------
+        ConfigurationError
+            When calls have been made already.
+        """
+        if self._cluster.begun:
+            raise ConfigurationError(
+                "load: a checkpoint of an unfinished fit goes on from the beginning of its script; load it "
+                "before all other calls, or with resume=False to train something else"
+            )
+        self._table = table
+
+    def open(self, client: Client, progress: Progress, spec: JobSpec) -> Job:
+        """The next call of the script.
+
+        Raises
+        ------
+        ConfigurationError
+            When it is another one than that of the script whose checkpoint was loaded.
+        """
+        number = self._cluster.next_job(begins=spec.what == "load")
+        jobs = self._table.get("jobs", ())
+        if number == 0 or number >= len(jobs):
+            return Job(client, progress, number, spec)
+        then = jobs[number]
+        moved = spec.what in ("save", "load")  # their places may be others now
+        if spec.what != then["what"] or not (moved or spec.fingerprint == then["fingerprint"]):
+            raise ConfigurationError(
+                f"call {number} is {spec.what!r}, the checkpoint's was {then['what']!r} or had other data or "
+                "settings; go on with the same script, or load with resume=False"
+            )
+        if number == self._table["job"]:
+            return Job(client, progress, number, replace(spec, resume=self._table))
+        return PassedJob(number, then["outcome"] or {}, self._table["ranks"])

@@ -1,0 +1,198 @@
+"""Checkpoints of a training that goes on: what a trainer does when the coordinator announces a cut.
+
+Every trainer closes its `CutGate` and opens it when the servers have remembered the instant. One of them, the
+leader, tells the servers to do so, waits for their files in a thread of its own and writes the manifest.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pslib.checkpoint import Manifest, ManifestFile, commit, next_place, prune
+from pslib.checkpoint.chains import Base, base_in
+from pslib.client import FILE_PATIENCE_S, Client
+from pslib.endpoint import Pending
+from pslib.errors import CheckpointError, PslibError
+from pslib.protocol.messages import BeginSave, CutStep, EndSave, Message, Result, SaveFiles
+from pslib.trainer.checkpointing import CheckpointSettings
+from pslib.trainer.cut_gate import CutGate
+
+__all__ = ["CutManifest", "TrainerCuts"]
+
+log = logging.getLogger("pslib")
+LOOK_S = 0.1
+END_S = 60.0
+"""A trainer that ends its fit waits so long for the files of a cut that it leads."""
+
+CutManifest = Callable[[list[ManifestFile], dict[str, Any], str, Base | None], Manifest]
+"""Makes a manifest of files, the table of jobs of a cut, its token and what it follows."""
+
+
+@dataclass(slots=True)
+class _Led:
+    """A cut that this trainer leads."""
+
+    number: int
+    place: str = ""
+    base: Base | None = None
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
+    may_begin: threading.Event = field(default_factory=threading.Event)
+    over: bool = False
+
+
+class TrainerCuts:
+    """Follows the coordinator's word on cuts.
+
+    Parameters
+    ----------
+    client : Client
+    gate : CutGate
+    settings : CheckpointSettings or None
+    manifest : callable
+        Makes a manifest.
+    """
+
+    def __init__(
+        self, client: Client, gate: CutGate, settings: CheckpointSettings | None, manifest: CutManifest
+    ) -> None:
+        self._client, self._gate, self._settings, self._manifest = client, gate, settings, manifest
+        self._led: _Led | None = None
+        self._thread: threading.Thread | None = None
+        self._no_base = False
+        client.member.on_cut = self.on_cut
+
+    # --- in the endpoint's thread -------------------------------------------------------------------------
+
+    def on_cut(self, cut: Mapping[str, Any]) -> None:
+        """What a heartbeat's answer said; nothing: no cut is under way."""
+        number, phase = int(cut.get("number", 0)), str(cut.get("phase", ""))
+        leads = bool(number) and int(cut["leader"]) == self._client.rank
+        if leads and (self._led is None or self._led.number != number):
+            self._lead(number)
+        if self._led is not None and self._led.number != number:
+            self._give_up(self._led)
+        if phase in ("pause", "begin"):
+            preparing = leads and self._led is not None and not self._led.place
+            self._gate.close(number, int(cut.get("step", -1)), preparing)
+        else:
+            self._gate.open()
+        if phase == "begin" and leads and self._led is not None:
+            self._led.may_begin.set()
+
+    def finish(self) -> None:
+        """Wait for the files of a cut that this trainer leads."""
+        if self._thread is not None:
+            self._thread.join(END_S)
+
+    def _lead(self, number: int) -> None:
+        led = self._led = _Led(number)
+        thread = threading.Thread(target=self._run, args=(led,), name="pslib-cut", daemon=True)
+        thread.start()
+        self._thread = thread  # only now: `finish` may look at it at any moment
+
+    def _give_up(self, led: _Led) -> None:
+        led.over = True
+        led.may_begin.set()
+        self._led = None
+
+    # --- in the leader's thread ---------------------------------------------------------------------------
+
+    def _run(self, led: _Led) -> None:
+        try:
+            self._prepare(led)
+            while not led.may_begin.wait(LOOK_S):
+                if self._client.endpoint.error:  # this trainer leaves
+                    return
+            if not led.over:
+                self._make(led)
+        except PslibError as error:
+            log.warning("pslib: cut %d: %s", led.number, error)
+            self._end_images(led, committed=False)
+            self._say(led, "failed", {"reason": str(error)})
+        except Exception as error:  # nobody would hear of it in this thread
+            log.exception("pslib: cut %d", led.number)
+            self._say(led, "failed", {"reason": f"internal: {type(error).__name__}: {error}"})
+
+    def _prepare(self, led: _Led) -> None:
+        """What takes time is looked up before anybody pauses."""
+        assert self._settings is not None
+        if self._settings.incremental and not self._no_base:
+            led.base = base_in(self._settings.path, self._settings.incremental)
+        led.place = next_place(self._settings.path)
+        self._gate.let_tell()
+
+    def _make(self, led: _Led) -> None:
+        assert self._settings is not None
+        started_s = time.perf_counter()
+        self._begin(led)
+        begun = self._step(led, "begun", {})
+        self._gate.open()
+        assert isinstance(begun, Result)
+        files = [ManifestFile(**entry) for entry in self._files(led)]
+        self._step(led, "commit", {})
+        manifest = self._manifest(files, begun.values["table"], led.token, led.base)
+        commit(led.place, manifest)
+        prune(self._settings.path, self._settings.keep_last)
+        self._end_images(led, committed=True)
+        self._no_base = False
+        details = {
+            "path": led.place,
+            "name": led.token,
+            "bytes": sum(entry.bytes for entry in files),
+            "increment": led.base is not None,
+            "seconds": time.perf_counter() - started_s,
+        }
+        self._step(led, "saved", details)
+
+    def _begin(self, led: _Led) -> None:
+        """All servers remember the instant; where one can't make an increment, all save everything."""
+        try:
+            self._begin_all(led)
+        except CheckpointError:
+            if led.base is None:
+                raise
+            led.base, led.token = None, secrets.token_hex(4)
+            self._begin_all(led)
+
+    def _begin_all(self, led: _Led) -> None:
+        assert self._settings is not None
+        base, keep = led.base.token if led.base else "", bool(self._settings.incremental)
+        self._ask_all(led, lambda stem: BeginSave(led.place, stem, base, keep))
+
+    def _files(self, led: _Led) -> list[dict[str, Any]]:
+        answers = self._ask_all(led, SaveFiles, FILE_PATIENCE_S)
+        return [entry for answer in answers if isinstance(answer, Result) for entry in answer.values["files"]]
+
+    def _end_images(self, led: _Led, committed: bool) -> None:
+        try:
+            self._ask_all(led, lambda stem: EndSave(stem, led.token, committed))
+        except PslibError as error:  # the next checkpoint is a full one then
+            log.info("pslib: cut %d: %s", led.number, error)
+            self._no_base = True
+
+    def _ask_all(
+        self, led: _Led, make: Callable[[str], Message], patience_s: float | None = None
+    ) -> list[Message]:
+        pending: list[Pending[Message]] = [
+            self._client.endpoint.ask(address, make(f"{led.token}-{rank:03d}"), patience_s)
+            for rank, address in enumerate(self._client.servers)
+            if address
+        ]
+        return [one.wait() for one in pending]
+
+    def _step(self, led: _Led, state: str, details: dict[str, Any]) -> Message:
+        client = self._client
+        message = CutStep(client.rank, client.member.incarnation, led.number, state, details)
+        return client.ask_coordinator(message)
+
+    def _say(self, led: _Led, state: str, details: dict[str, Any]) -> None:
+        try:
+            self._step(led, state, details)
+        except PslibError as error:
+            log.info("pslib: cut %d: %s", led.number, error)

@@ -1,0 +1,99 @@
+"""One `fit`: which examples its leases are, and their way through the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.client import Client
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order
+from pslib.data.reader import LeaseReader
+from pslib.trainer.compute import Computer, ModelThreads
+from pslib.trainer.cut_gate import CutGate
+from pslib.trainer.dense import DenseLayout
+from pslib.trainer.jobs import HeldLease, Job
+from pslib.trainer.model import TrainableModel
+from pslib.trainer.modes import Mode, Plan
+from pslib.trainer.pipeline import Maintain, Pipeline
+from pslib.trainer.progress import Progress
+from pslib.trainer.ranking import sampler_of
+from pslib.trainer.settings import TrainerSettings
+from pslib.trainer.steps import epoch_and_index, step_seed
+
+__all__ = ["Fit", "FitTools"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitTools:
+    """What all fits of a trainer share."""
+
+    client: Client
+    model: TrainableModel
+    layout: DenseLayout
+    progress: Progress
+    settings: TrainerSettings
+    gate: CutGate
+    maintain: Maintain
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Leases of one job.
+
+    Attributes
+    ----------
+    data : ParquetData
+    order : Order
+    first_epoch : int
+        Epochs of all fits before it.
+    counts : list of int
+        Leases of each of its epochs.
+    rate : float
+        Learning rates count so many times.
+    """
+
+    data: ParquetData
+    order: Order
+    first_epoch: int
+    counts: list[int]
+    rate: float = 1.0
+
+    def train(self, tools: FitTools, job: Job, mode: Mode, steps: Plan, began_s: float) -> None:
+        """Train on this trainer's share, until all of the job is done."""
+        settings = tools.settings
+        sampler = sampler_of(tools.model, self.data, settings.seed)
+        reader = LeaseReader(self.data, tools.model.schema, self.order, settings.batch_rows, sampler)
+
+        def batches_of(lease: HeldLease) -> Iterator[Batch]:
+            epoch, index = epoch_and_index(self.counts, lease.index)
+            first = min(lease.first_batch, steps.of(lease.index).batches)
+            return reader.batches(self.first_epoch + epoch, index, first)
+
+        tools.gate.begin_job(settings.consistency == "sync")
+        pipeline = Pipeline(
+            tools.client,
+            job,
+            batches_of,
+            lambda lease: steps.of(lease.index),
+            tools.maintain,
+            mode.rows,
+            mode.pace,
+            ahead=mode.ahead,
+            gate=tools.gate,
+            began_s=began_s,
+        )
+        with closing(reader), ModelThreads(tools.model, settings.compute_threads) as model:
+            computer = Computer(
+                model,
+                tools.layout,
+                mode.rows,
+                tools.progress,
+                lambda item: step_seed(
+                    settings.seed, self.first_epoch, self.counts, item.lease.index, item.number
+                ),
+                lambda step, staleness: self.rate * settings.rate(step, staleness),
+            )
+            pipeline.run(computer.train)

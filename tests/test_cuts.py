@@ -1,0 +1,226 @@
+"""Checkpoints of a training that goes on: a consistent cut, and a training that goes on from it exactly."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pslib
+from pslib import SparseField
+from pslib.batch import Batch
+from pslib.checkpoint import newest, read_manifest
+from pslib.config import Timing
+from pslib.data.columns import keys_of
+from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.errors import ConfigurationError
+from pslib.optimizers import SGD, Adagrad, Adam
+from rec_models.deepfm import DeepFM
+from tests.checkpoints import content_of
+from tests.clusters import Trainers, cluster_of
+from tests.counting import CountingModel, write_examples
+
+ROWS = 1200
+QUICK = Timing(heartbeat_s=0.05, request_s=20.0)
+"""Waits that fit a busy machine, and heartbeats that a short training has some of."""
+EXACT = GeneratorConfig(
+    train_rows=900, test_rows=100, seed=3, vocabularies=(7, 60, 300), dense_fields=2, row_group_rows=250
+)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_examples(tmp_path_factory.mktemp("cuts") / "train.parquet", ROWS))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    return generate(tmp_path_factory.mktemp("exact"), EXACT)
+
+
+class StopError(Exception):
+    """Ends a training in its middle."""
+
+
+def slowly(batch: Batch, rows: Any) -> None:
+    """A batch takes so long that there are heartbeats between some."""
+    time.sleep(0.01)
+
+
+def stop_after(batches: int) -> Callable[[Batch, Any], None]:
+    """Raises in the batch after so many."""
+    seen = Counter[str]()
+
+    def on_step(batch: Batch, rows: Any) -> None:
+        slowly(batch, rows)
+        seen["batches"] += 1
+        if seen["batches"] > batches:
+            raise StopError
+
+    return on_step
+
+
+def counting(cluster: pslib.Cluster, on_step: Any = None, **settings: Any) -> pslib.Trainer:
+    plain = {"batch_rows": 16, "lease_rows": 80, "dense_optimizer": SGD(1.0), "progress": False}
+    return pslib.Trainer(CountingModel(on_step), cluster, **plain | settings)
+
+
+def counts_in(trainer: pslib.Trainer) -> tuple[dict[int, float], float]:
+    """How often each example was counted, and all of them, as the servers have it."""
+
+    client = trainer.cluster.client
+    keys = keys_of(pa.array(np.arange(ROWS)), SparseField("id").salt)
+    pulled = client.pull({"counts": keys}, dense=True).wait()
+    return dict(enumerate(pulled.rows["counts"][:, 0].tolist())), float(pulled.dense[0])
+
+
+def saved_in(folder: Path) -> dict[str, Any]:
+    return json.loads((Path(newest(str(folder))) / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "geo", "sync"])
+def test_every_example_counts_once_when_a_training_goes_on_from_its_last_cut(
+    examples: str, tmp_path: Path, mode: str
+) -> None:
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20, keep_last=2)
+    settings: dict[str, Any] = {"consistency": mode, "checkpoint": every}
+
+    def interrupted(cluster: pslib.Cluster) -> None:
+        counting(cluster, stop_after(60), **settings).fit(examples, epochs=2)
+
+    with cluster_of(2, trainers=2, timing=QUICK) as running:
+        ends = running.run(interrupted, interrupted)
+        assert all(isinstance(end, BaseException) for end in ends), ends
+        assert any(isinstance(end, StopError) for end in ends), ends
+    table = saved_in(tmp_path / "saved")["cut"]["table"]
+    assert 0 < sum(stop - first for first, stop in table["leases"]["done"]) < table["leases"]["count"]
+
+    def again(cluster: pslib.Cluster) -> tuple[dict[int, float], float]:
+        trainer = counting(cluster, **settings)
+        trainer.load(tmp_path / "saved")
+        trainer.fit(examples, epochs=2)
+        return counts_in(trainer)
+
+    with cluster_of(3, trainers=2, partition_bits=8, timing=QUICK) as running:
+        for end in running.run(again, again):
+            assert not isinstance(end, BaseException), end
+            assert set(end[0].values()) == {1.0 if mode == "sync" else 2.0}  # a step is a mean there
+            assert end[1] == (2 * ROWS if mode in ("async", "ssp") else pytest.approx(ROWS, rel=0.3))
+
+
+def exact(running: Trainers, on_step: Any = None, **settings: Any) -> pslib.Trainer:
+    model = DeepFM(
+        generated_schema(EXACT), dim=5, hidden=(6,), dropout=0.2, w_optimizer=Adam(), v_optimizer=Adagrad()
+    )
+    if on_step:
+        plain, steps = model.stepper, Counter[str]()
+
+        def stepper(run: Any) -> Any:
+            made = plain(run)
+            inner = made.loss_and_gradients
+
+            def counted(*arguments: Any) -> Any:
+                steps["n"] += 1
+                time.sleep(0.01)
+                if steps["n"] > on_step:
+                    raise StopError
+                return inner(*arguments)
+
+            made.loss_and_gradients = counted
+            return made
+
+        object.__setattr__(model, "stepper", stepper)
+    return pslib.Trainer(
+        model,
+        running.join(),
+        batch_rows=32,
+        lease_rows=128,
+        staleness=0,
+        dense_optimizer=Adam(0.005),
+        seed=2,
+        table=replace(model.table(), storage="bfloat16"),
+        progress=False,
+        **settings,
+    )
+
+
+def script(trainer: pslib.Trainer, data: Generated) -> list[Any]:
+    results = trainer.fit(data.train_path, epochs=3, valid=data.test_path)
+    return [*results, trainer.evaluate(data.test_path)]
+
+
+@pytest.mark.parametrize("incremental", [0, 3])
+def test_a_training_that_goes_on_ends_with_the_bits_of_one_that_was_never_interrupted(
+    generated: Generated, tmp_path: Path, incremental: int
+) -> None:
+    """Also on other numbers of servers and partitions, twice interrupted, with stochastic rounding."""
+    with cluster_of(1) as running:
+        trainer = exact(running)
+        expected = script(trainer, generated)
+        trainer.save(tmp_path / "expected")
+    every = pslib.CheckpointSettings(tmp_path / "cuts", every_batches=6, incremental=incremental)
+    for servers, bits, stop in ((1, 7, 40), (4, 6, 25), (3, 8, None)):
+        with cluster_of(servers, partition_bits=bits, timing=QUICK) as running:
+            trainer = exact(running, stop, checkpoint=every)
+            if (tmp_path / "cuts").exists():
+                trainer.load(tmp_path / "cuts")
+            if stop is None:
+                assert script(trainer, generated) == expected
+                trainer.save(tmp_path / "again")
+            else:
+                with pytest.raises(StopError):
+                    script(trainer, generated)
+    assert content_of(tmp_path / "again") == content_of(tmp_path / "expected")
+    assert bool(saved_in(tmp_path / "cuts").get("increment")) in (False, incremental > 0)
+
+
+def test_a_script_with_other_calls_cannot_go_on_and_may_begin_anew(examples: str, tmp_path: Path) -> None:
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=10)
+    with cluster_of(1, timing=QUICK) as running, pytest.raises(StopError):
+        counting(running.join(), stop_after(50), checkpoint=every).fit(examples)
+    with cluster_of(1, timing=QUICK) as running:
+        trainer = counting(running.join())
+        trainer.load(tmp_path / "saved")
+        with pytest.raises(ConfigurationError, match="call 1 is 'evaluate', the checkpoint's was 'fit'"):
+            trainer.evaluate(examples)
+    with cluster_of(1, timing=QUICK) as running:
+        trainer = counting(running.join())
+        trainer.load(tmp_path / "saved", resume=False)
+        before = counts_in(trainer)[1]
+        trainer.fit(examples)
+        assert counts_in(trainer)[1] == before + ROWS
+
+
+def test_a_saved_line_says_how_long_it_took_and_how_long_trainers_paused(
+    examples: str, tmp_path: Path
+) -> None:
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20, keep_last=2)
+    with cluster_of(2, timing=QUICK) as running:
+        counting(running.join(), slowly, checkpoint=every).fit(examples, epochs=2)
+        events = running.embedded.coordinator.session.events
+    lines = [line for line in events if line.startswith("saved ")]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(
+            r"saved .*checkpoint-0{5}\d \(all, \d+ MB\) in \d+\.\d s, pause \d\.\d{3} s", line
+        )
+    assert len(list((tmp_path / "saved").iterdir())) == 2
+    assert read_manifest(newest(str(tmp_path / "saved"))).format_version == 4
+
+
+def test_settings_that_make_no_sense_are_told() -> None:
+    with pytest.raises(ConfigurationError, match="expected every_s or every_batches"):
+        pslib.CheckpointSettings("here")
+    with pytest.raises(ConfigurationError, match="keep_last: expected at least 1"):
+        pslib.CheckpointSettings("here", every_s=5, keep_last=0)
+    with pytest.raises(ConfigurationError, match="every_s: expected seconds"):
+        pslib.CheckpointSettings("here", every_s=-1)
