@@ -172,7 +172,7 @@ def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the run in that folder, from its logs"
+        "--resume", action="store_true", help="go on with the run in that folder, from its logs or checkpoint"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 

@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.job import Job, LoadSection
 from launch.running_cluster import NOTE
+from launch.train_job import CHECKPOINT
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 
-__all__ = ["Identity", "identity_of"]
+__all__ = ["Identity", "from_checkpoint", "identity_of"]
 
 GENERATIONS = 1 << 16
 """Of one launch: who is started again by it is still older than anybody of the next launch."""
@@ -27,10 +29,13 @@ class Identity:
     cluster_id : str
     launch : int
         How often this cluster has been launched before.
+    log : str or None
+        Where the logs of the launch before are.
     """
 
     cluster_id: str
     launch: int = 0
+    log: str | None = None
 
     @property
     def generation(self) -> int:
@@ -52,12 +57,27 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
         raise ConfigurationError("--resume: which run? give --out with its folder")
     if config.durability == "memory":
         raise ConfigurationError(
-            "--resume needs logs (durability log or disk); with a checkpoint alone, set load.path to it"
+            "--resume needs logs (durability log or disk); a script loads its checkpoint itself"
         )
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
         launch = int(note.get("launch", 0))
         with suppress(OSError):
             (out / "metrics.jsonl").rename(out / f"metrics-{launch}.jsonl")
-        return Identity(str(note["cluster_id"]), launch + 1)
+        log = note.get("log")
+        return Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
     raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+
+
+def from_checkpoint(job: Job) -> Job:
+    """The same job, to begin at the last complete checkpoint of its run.
+
+    Raises
+    ------
+    CheckpointError
+        When there is none.
+    """
+    from pslib.checkpoint import newest
+
+    place = newest(job.checkpoint.path or str(Path(job.out) / CHECKPOINT))
+    return job.model_copy(update={"load": LoadSection(path=place)})

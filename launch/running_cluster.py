@@ -15,10 +15,14 @@ NOTE = "cluster.json"
 """In the folder of a run's logs: the coordinator's address and the cluster's id."""
 
 
-def note_cluster(logs: Path, address: str, cluster_id: str, launch: int = 0) -> None:
-    """Write down where the cluster is, for people on this machine; a full disk is no reason to stop."""
+def note_cluster(logs: Path, address: str, cluster_id: str, launch: int = 0, log: str | None = None) -> None:
+    """Write down where the cluster and its update logs are, and how often it was launched before.
+
+    A full disk is no reason to stop.
+    """
     with suppress(OSError):
-        text = json.dumps({"coordinator": address, "cluster_id": cluster_id, "launch": launch})
+        about = {"coordinator": address, "cluster_id": cluster_id, "launch": launch, "log": log}
+        text = json.dumps(about)
         (logs / NOTE).write_text(text, encoding="utf-8")
 
 

@@ -49,7 +49,7 @@ def run_script(options: argparse.Namespace) -> int:
         logs=logs,
         echo=True,
         keys=keys,
-        log=log_folder(config, options.log, logs.parent if out else logs),
+        log=launch.log or log_folder(config, options.log, logs.parent if out else logs),
     )
     facts = {"job": Path(options.script).name}
     outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)

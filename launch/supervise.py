@@ -173,7 +173,7 @@ class _Run:
         address, cluster_id = self._voices.address, self._plan.cluster_id
         assert address is not None
         self._poller = StatusPoller(lambda: self._watch(address, cluster_id))
-        note_cluster(self._plan.logs, address, cluster_id, self._launch.launch)
+        note_cluster(self._plan.logs, address, cluster_id, self._launch.launch, self._plan.log)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
             self._start_server(number)

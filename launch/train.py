@@ -8,7 +8,7 @@ from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_data, check_load, check_port, prepare_out
 from launch.recorded import run_recorded, say
-from launch.resuming import identity_of
+from launch.resuming import from_checkpoint, identity_of
 from launch.rollback import goes_back, step_back
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
@@ -41,7 +41,7 @@ def run_job(
     keys : str or None
         Folder of keys to encrypt with; None does not.
     resume : bool
-        Whether to go on with the run in ``job.out``, from its logs.
+        Whether to go on with the run in ``job.out``, from its logs, or without them from its checkpoint.
 
     Returns
     -------
@@ -57,8 +57,11 @@ def run_job(
     check_data(job)
     check_load(job)
     check_port(port)
+    logged = job.cluster_config.durability != "memory"
+    if resume and not logged:
+        job = from_checkpoint(job)
     out = prepare_out(job.out, overwrite, resume)
-    launch = identity_of(out, job.cluster_config, resume)
+    launch = identity_of(out, job.cluster_config, resume and logged)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
     plan = Plan(
@@ -68,7 +71,7 @@ def run_job(
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
         keys=own_keys,
-        log=log_folder(job.cluster_config, job.cluster.log, out),
+        log=launch.log or log_folder(job.cluster_config, job.cluster.log, out),
     )
     best = best_possible(job)
     facts = {

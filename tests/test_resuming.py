@@ -22,9 +22,9 @@ LOGGED = ClusterConfig(servers=1, trainers=2, durability="log", timing=Timing(re
 def test_a_launch_that_goes_on_is_the_same_cluster_with_higher_generations(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "metrics.jsonl").write_text("{}")
-    note_cluster(tmp_path / "logs", "tcp://c:1", "abc", 2)
+    note_cluster(tmp_path / "logs", "tcp://c:1", "abc", 2, "/somewhere")
     identity = identity_of(tmp_path, LOGGED, resume=True)
-    assert identity == Identity("abc", 3)
+    assert identity == Identity("abc", 3, "/somewhere")
     assert identity.generation > Identity("abc", 2).generation + 1000
     assert (tmp_path / "metrics-2.jsonl").exists()
 
