@@ -223,11 +223,11 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("dlrm", {"dim": 3, "hidden": [6], "bottom": [4], "interaction": "cat", "batch_norm": True}),
     (
         "finalmlp",
-        {"dim": 3, "hidden_1": [6], "hidden_2": [4], "heads": 2, "gated": False, "batch_norm": True},
+        {"dim": 3, "hidden_1": [4], "hidden_2": [2], "heads": 2, "gated": False, "batch_norm": True},
     ),
     (
         "finalmlp",
-        {"dim": 3, "hidden_1": [6], "hidden_2": [4], "heads": 2, "context_1": ["item", "tags"]},
+        {"dim": 3, "hidden_1": [4], "hidden_2": [2], "heads": 2, "gate_hidden": [2], "context_1": ["item"]},
     ),
 ]
 """All models, and those whose options choose other mathematics."""
