@@ -166,6 +166,21 @@ def test_another_protocol_version_is_refused_in_one_line(launched: Launched, at:
     assert expected.encode() in answer
 
 
+def test_a_cluster_with_keys_grows_when_an_admin_says_so(launched: Launched) -> None:
+    """Servers send units to each other, with servers' keys."""
+    for role, code, text in (
+        ("trainer", 64, "Scale is for server or admin; this key is a trainer's"),
+        ("admin", 0, "moved 2,080 of 2,080 units"),
+    ):
+        folder = launched.command.folder
+        command = Command(folder, "scale", "--servers", "2", "--keys", f"keys/{role}.keys", "out")
+        try:
+            assert command.finish(30) == code, command.output
+        finally:
+            command.clean_up()
+        assert text in command.output
+
+
 def secrets_of(keys: dict[str, Keys]) -> list[bytes]:
     return [one.encode() for own in keys.values() for one in (own.secret, own.server_secret) if one]
 

@@ -15,9 +15,16 @@ import pytest
 from launch.running_cluster import find_cluster
 from pslib.cluster import Watcher
 from tests.command import ROOT, Command
-from tests.counting_runs import Start, assert_counted_once, launch_counting, write_counting_examples
+from tests.counting_runs import (
+    SCRIPT,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    write_counting_examples,
+)
 
 STILL_MAX_S = 2.0
+PACE = ["--pause-s", "0.03", "--epochs", "4"]
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +69,20 @@ def scale(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def trainer_by_hand(folder: Path, examples: Path) -> subprocess.Popen[str]:
+    """The script of the run, started by somebody else while it runs."""
+    address, cluster_id = find_cluster(str(folder / "out"), None)
+    environment = {"PSLIB_COORDINATOR": address, "PSLIB_CLUSTER_ID": cluster_id, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT), str(examples), str(folder / "checkpoint"), *PACE]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
 def test_a_run_grows_from_two_servers_to_four_and_shrinks_back_and_every_example_counts_once(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command: Command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02", "--epochs", "4"])
+    command: Command = launch_counting(start, examples, tmp_path, more=PACE)
     speed = Speed(tmp_path / "out")
+    third = trainer_by_hand(tmp_path, examples)
     try:
         grown = scale(tmp_path / "out", "--servers", "4")
         shrunk = scale(tmp_path / "out", "--servers", "2")
@@ -77,6 +93,8 @@ def test_a_run_grows_from_two_servers_to_four_and_shrinks_back_and_every_example
     assert "moved 2,080 of 2,080 units" in grown
     assert float(grown.rpartition("imbalance of rows (most / mean): ")[2].split()[0]) <= 1.1
     assert "servers 2, 3 leave" in shrunk
+    assert "first batch" in third.communicate(timeout=30)[0]
+    assert third.returncode == 0
     assert command.finish(30) == 0
     assert "starting server 2" in command.output
     assert "starting server 3" in command.output
