@@ -184,7 +184,8 @@ class _Run:
     def _start_server(self, rank: int) -> None:
         assert self._voices.address is not None
         common = ("--cluster-id", self._plan.cluster_id, "--coordinator", self._voices.address)
-        self._start("server", rank, (*common, "--rank", str(rank)))
+        log = () if self._plan.log is None else ("--log", self._plan.log)
+        self._start("server", rank, (*common, "--rank", str(rank), *log))
 
     def _start(self, role: str, number: int, own: tuple[str, ...]) -> None:
         """Start a process with arguments of its own; again: as one of a higher generation."""

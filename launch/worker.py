@@ -96,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         if name != "coordinator":
             role.add_argument("--coordinator", required=True, help="tcp://address:port")
             role.add_argument("--rank", type=int, default=ANY_RANK, help="the place to take (default: any)")
+            if name == "server":
+                role.add_argument("--log", metavar="DIR", help="folder of the cluster's logs; needs --rank")
             role.add_argument("--generation", type=int, default=0, help="how often it was started there")
         else:
             role.add_argument("--config", required=True, help="ClusterConfig as JSON")
@@ -190,6 +192,7 @@ def _server(options: argparse.Namespace) -> int:
         insecure_network=options.insecure_network,
         keys=options.keys,
         place=Place(options.rank, options.generation),
+        log=options.log,
     )
 
 

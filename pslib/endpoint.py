@@ -22,6 +22,7 @@ from pslib.errors import (
     CheckpointError,
     ConfigurationError,
     ForeignMessageError,
+    LogFullError,
     MemoryLimitError,
     PslibError,
     RemoteProtocolError,
@@ -31,7 +32,7 @@ from pslib.errors import (
 from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Message
-from pslib.protocol.requests import RequestTable
+from pslib.protocol.requests import Expired, RequestTable
 from pslib.transport.link import ClientLink
 
 __all__ = ["Endpoint", "Pending", "failure_error"]
@@ -53,6 +54,7 @@ _ERRORS: Mapping[str, type[PslibError]] = {
     "unknown-table": ConfigurationError,
     "forbidden": AccessError,
     "checkpoint": CheckpointError,
+    "log-full": LogFullError,
     "memory-limit": MemoryLimitError,
     "protocol": RemoteProtocolError,
 }
@@ -270,7 +272,7 @@ class Endpoint:
         now_s = self.clock.now_s()
         with self.lock:
             for expired in self.requests.tick(now_s):
-                self._expire(expired.ticket, expired.peer, expired.waited_s)
+                self._expire(expired)
             self._complete_calls()
             if self._has_room():
                 self._room.notify_all()
@@ -323,6 +325,9 @@ class Endpoint:
             self.fail(failure_error(message, peer))  # the peer could not even read what we sent
             return
         with self.lock:
+            if isinstance(message, Failure) and message.code == "log-full":
+                self.requests.refused_for_now(request_id, message.text)  # somebody may make room
+                return
             ticket = self.requests.receive(request_id, self.clock.now_s())
         if ticket is not None:
             self._answer(peer, ticket, message)
@@ -358,7 +363,11 @@ class Endpoint:
             elif pending:
                 pending.succeed(completed.call)
 
-    def _expire(self, ticket: int, peer: str, waited_s: float) -> None:
+    def _expire(self, expired: Expired) -> None:
+        ticket, peer, waited_s = expired.ticket, expired.peer, expired.waited_s
+        if expired.why:
+            self._answer(peer, ticket, Failure("log-full", f"{expired.why}; asked for {waited_s:.0f} s"))
+            return
         pending = self._asked.pop(ticket, None)
         if pending:
             pending.fail(WaitTimeoutError(f"waited {waited_s:.0f} s for {peer}: no answer; is it alive?"))

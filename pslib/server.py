@@ -7,184 +7,38 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from pslib.clock import Clock, SystemClock
-from pslib.config import Timing
+from pslib.config import ClusterConfig, Timing
 from pslib.endpoint import Endpoint
-from pslib.errors import CheckpointError, PreemptedError
+from pslib.errors import ConfigurationError, PreemptedError, PslibError
 from pslib.hand_over import HandOver
-from pslib.image_turns import ImageThread, ImageTurns
-from pslib.member import ANYWHERE, MemberHandle, Place, join
+from pslib.member import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.membership import ANY_RANK
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Keep, Load, Message, Release
+from pslib.protocol.gate import Gate
+from pslib.protocol.messages import Keep, Message, Release
 from pslib.protocol.server_session import ServerSession, merge_results
-from pslib.protocol.shard_jobs import Job, ShardTurns, Work, run_on_shard, saves_over, shard_stats
+from pslib.protocol.shard_jobs import Job
 from pslib.shard import Shard
+from pslib.shard_thread import ShardThread, load_into
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
+from pslib.update_log import ServerLog, ShardLog, SyncThread
 
 __all__ = ["Server", "run_server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
-IMAGE_REST_S = 0.002
-"""Until a shard thread with nothing else to do looks again whether files have taken what it gave them."""
 IO_THREADS = 2
 """One alone would let a short request wait while it copies a long one from another connection."""
-
-
-FILE_WORKS_KEPT = 8
-"""Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
-
-
-class _FileWork:
-    """Loads one shard, each load once.
-
-    It takes longer than the pause after which a request is sent again. A second copy that was done too would
-    throw away what has been trained since; so it gets the first one's answer.
-    """
-
-    def __init__(self) -> None:
-        self._done: dict[Load, dict[str, Any] | CheckpointError] = {}
-
-    def __call__(self, shard: Shard, message: Message) -> dict[str, Any]:
-        assert isinstance(message, Load)
-        if message not in self._done:
-            if len(self._done) == FILE_WORKS_KEPT:
-                del self._done[next(iter(self._done))]
-            self._done[message] = self._do(shard, message)
-        outcome = self._done[message]
-        if isinstance(outcome, CheckpointError):
-            raise outcome
-        return outcome
-
-    @staticmethod
-    def _do(shard: Shard, message: Load) -> dict[str, Any] | CheckpointError:
-        from pslib.checkpoint import LoadOptions, load_shard  # pyarrow: 40 MB for files alone
-
-        try:
-            names = tuple(message.tables.split(",")) if message.tables else None
-            return load_shard(
-                shard, message.path, LoadOptions(message.state, names, message.step, message.time_s)
-            )
-        except CheckpointError as error:
-            return error
 
 
 SHORT_ROWS = 1024
 """Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
 to hand them to another thread and their answer back."""
-
-
-class _ShardThread:
-    """Does jobs on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
-
-    While it has no job, the receiving thread does short ones itself (`serve_now`): two hand-overs between
-    threads cost more than a few rows. Whoever touches the shard holds ``_turn``.
-    """
-
-    def __init__(
-        self,
-        shard: Shard,
-        done: Callable[[Job, int, Any], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self.shard = shard
-        self.stats = shard_stats(shard)
-        self.held, self.step_waits = 0, list[list[Any]]()
-        """Pushes of a sync step that wait, and for whom, ``[step, ranks]``; as of the last heartbeat."""
-        self._done, self._failed = done, failed
-        self._files = _FileWork()
-        self._turns = ShardTurns(shard, self._files)
-        shard.cuts.opener = ImageThread
-        self._image = ImageTurns(shard)
-        self._turn = threading.Lock()
-        self._counting = threading.Lock()
-        self._given = self._taken = 0  # pieces of work, in and out of the queue
-        self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
-        self._ending = False
-        self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
-        self._thread.start()
-
-    def put(self, work: Job | Work) -> None:
-        """Queue some work."""
-        with self._counting:
-            self._given += 1
-        self._work.put(work)
-
-    def serve_now(self, job: Job) -> tuple[Any] | None:
-        """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
-        if self._given != self._taken or not self._turn.acquire(blocking=False):
-            return None
-        try:
-            return None if self._turns else (run_on_shard(self.shard, job, self._files),)
-        finally:
-            self._turn.release()
-
-    def finish(self) -> None:
-        """Do what waits, then end the thread."""
-        self._work.put(None)
-        self._thread.join()
-        self.stats = shard_stats(self.shard)
-
-    def _run(self) -> None:
-        try:
-            while self._take():
-                with self._turn:
-                    over = self._turns.turn()
-                for job, result in over:
-                    self._done(job, self.shard.index, result)
-                if self.shard.cuts.active and self._image.due:
-                    self._write_image()
-            self.shard.cuts.give_up("the server leaves")
-        except BaseException as error:  # nobody would answer requests for these partitions any more
-            self._failed(error)
-
-    def _take(self) -> bool:
-        """Take in what has come, and wait for it only when nothing is left to do; False at the end."""
-        while not (self._turns and (self._ending or self._work.empty())):
-            if self._ending:
-                return False
-            work = self._next_work()
-            if work is None:
-                self._ending = True
-            else:
-                self._turns.put(work)
-                self._taken += 1
-        return True
-
-    def _next_work(self) -> Job | Work | None:
-        """The next piece of work; while there is none, an image is written."""
-        while self.shard.cuts.active:
-            try:
-                return self._work.get_nowait()
-            except Empty:
-                if not self._write_image():
-                    with suppress(Empty):
-                        return self._work.get(timeout=IMAGE_REST_S)
-        return self._work.get()
-
-    def _write_image(self) -> bool:
-        """A piece of it; whether there was any to write."""
-        with self._turn:
-            moved = self._image.step()
-            over = saves_over(self.shard)
-        for job, result in over:
-            self._done(job, self.shard.index, result)
-        return moved
-
-    def refresh_stats(self, _shard: Shard) -> None:
-        """Counters for the next heartbeat, read in the thread that owns them."""
-        self.stats = shard_stats(self.shard)
-        self.held, self.step_waits = self.shard.sync.held, self.shard.sync.missing()
-
-    @property
-    def waiting(self) -> int:
-        """Pieces of work that are not done; nearly exact, read without a lock."""
-        return self._given - self._taken + len(self._turns)
 
 
 class Server:
@@ -202,6 +56,8 @@ class Server:
         Time.
     place : Place
         Rank to take, and generation.
+    log : ServerLog or None
+        What a predecessor has written there comes back first; None: of a cluster without logs.
 
     Raises
     ------
@@ -219,8 +75,14 @@ class Server:
         listen: str,
         clock: Clock,
         place: Place = ANYWHERE,
+        log: ServerLog | None = None,
     ) -> None:
         timing = Timing()  # until the coordinator says which
+        self._log = log
+        self._sync: SyncThread | None = None
+        if log is not None:
+            log.recover(load_into)
+            place = Place(place.rank, log.generation)
         self._link: ServerLink = transport.listen(listen)
         codec = Codec(cluster_id)
         self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
@@ -233,29 +95,21 @@ class Server:
         self._hands: HandOver | None = None
         try:
             joined = join(self._member, clock, timing.start_s)
+            config = joined.config
+            shards, journals = self._shards(joined)
         except BaseException:
             self._close()
             raise
-        config = joined.config
         self._has_log = config.durability != "memory"
         self._endpoint.use_timing(config.timing)
-        shards = [
-            Shard(
-                config.partition_bits,
-                config.dense_blocks,
-                index,
-                config.shard_threads,
-                memory_bytes=config.shard_memory_bytes,
-            )
-            for index in range(config.shard_threads)
-        ]
-        for shard in shards:
-            shard.own(joined.map.units_of(joined.rank))
         self.rank = joined.rank
         self._clock = clock
         credit = CreditPool(config.grant_bytes, config.asking.request_s)
-        self._session = ServerSession(codec, shards, credit)
-        self._threads = [_ShardThread(shard, self._done, self._fail) for shard in shards]
+        self._session = ServerSession(codec, shards, credit, self._gate(config))
+        self._threads = [
+            ShardThread(shard, self._done, self._fail, journal)
+            for shard, journal in zip(shards, journals, strict=True)
+        ]
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
@@ -269,6 +123,47 @@ class Server:
         )
         self._member.on_hand = self._hands.begin
         self._member.start_heartbeats(joined)
+
+    def _shards(self, joined: Joined) -> tuple[list[Shard], list[ShardLog | None]]:
+        """Shards as their logs say, or new ones that own what the map says; and their journals."""
+        config = joined.config
+        journals: list[ShardLog | None] = [None] * config.shard_threads
+        if config.durability == "memory":
+            shards = [
+                Shard(
+                    config.partition_bits,
+                    config.dense_blocks,
+                    index,
+                    config.shard_threads,
+                    memory_bytes=config.shard_memory_bytes,
+                )
+                for index in range(config.shard_threads)
+            ]
+        elif self._log is None:
+            raise ConfigurationError(
+                f"durability {config.durability}: a server of this cluster needs a folder for its log and a "
+                "rank; start it with --log FOLDER --rank R"
+            )
+        else:
+            shards = self._log.begin(config)
+            journals = list(self._log.journals(config.log_bytes))
+        for index, shard in enumerate(shards):
+            if self._log is None or self._log.logs[index].last == 0:
+                shard.own(joined.map.units_of(joined.rank))
+        return shards, journals
+
+    def _gate(self, config: ClusterConfig) -> Gate | None:
+        """Where answers wait until they are true after a loss of power, if that is the promise."""
+        if config.durability != "disk" or self._log is None:
+            return None
+        self._sync = SyncThread(self._log, self._synced, self._fail)
+        return Gate(self._log.logs, self._sync.ask)
+
+    def _synced(self) -> None:
+        with self._lock:
+            if self._session.gate is not None:
+                self._session.gate.look()
+            self._send_all()
 
     @property
     def address(self) -> str:
@@ -293,6 +188,8 @@ class Server:
                 self._turn(0.0)  # what has come is answered
                 for thread in self._threads:
                     thread.finish()
+                if self._sync is not None:
+                    self._sync.close()
                 self._turn(0.0)
                 self._member.leave()
         finally:
@@ -361,7 +258,7 @@ class Server:
         below, queues = self._member.streams_done_below, self._queues()
         for thread in self._threads:
             if below > self._streams_done_below:
-                thread.put(lambda shard: shard.marks.finish_below(below))
+                thread.put(lambda shard: shard.finish_streams(below))
             thread.put(thread.refresh_stats)
         self._streams_done_below = max(below, self._streams_done_below)
         return merge_results([thread.stats for thread in self._threads]) | queues
@@ -396,6 +293,11 @@ class Server:
         if self._hands is not None:
             self._hands.join()
         self._link.close()
+        if self._sync is not None:
+            self._sync.close()
+        if self._log is not None:
+            with suppress(PslibError, OSError):  # whatever ended this server has been told
+                self._log.close()
 
 
 def run_server(
@@ -405,10 +307,20 @@ def run_server(
     insecure_network: bool = False,
     keys: Keys | None = None,
     place: Place = ANYWHERE,
+    log: str | None = None,
 ) -> int:
-    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed)."""
+    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
+
+    ``log`` is the folder of the cluster's logs: what a predecessor of the same rank has written comes back.
+    """
+    clock = SystemClock()
+    if log is not None and place.rank == ANY_RANK:
+        raise ConfigurationError(
+            "--log: expected a rank beside it, got none; a log belongs to one place: --rank R"
+        )
+    own = None if log is None else ServerLog(log, place.rank, cluster_id, clock, place.generation)
     transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
     try:
-        return Server(transport, coordinator, cluster_id, listen, SystemClock(), place).run()
+        return Server(transport, coordinator, cluster_id, listen, clock, place, own).run()
     finally:
         transport.close()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from cython_ext.distinct import distinct, partitions_touched
 from cython_ext.hashing import partition_of
 from cython_ext.ragged_pool import scatter_add_rows
-from pslib.errors import ConfigurationError, PslibError
+from pslib.errors import ConfigurationError, LogError, PslibError
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.messages import NOBODY, Push
 from pslib.protocol.packed import floats_of, gradients_of
@@ -200,7 +200,7 @@ class SyncSteps:
                 shard.maintain_units(table, ready, first.step + 1, first.time_s)
         except Exception as error:  # nobody's push counts: all of them hear of it, and may come again
             self._give_up(number, step, error)
-            if not isinstance(error, PslibError):
+            if not isinstance(error, PslibError) or isinstance(error, LogError):
                 raise
             return
         counters = shard.counters

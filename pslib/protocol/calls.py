@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import AccessError, ConfigurationError, MemoryLimitError, PslibError, UnavailableError
+from pslib.errors import (
+    AccessError,
+    ConfigurationError,
+    LogFullError,
+    MemoryLimitError,
+    PslibError,
+    UnavailableError,
+)
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
@@ -265,6 +272,7 @@ _ERRORS: Mapping[str, type[PslibError]] = {
     "configuration": ConfigurationError,
     "unknown-table": ConfigurationError,
     "forbidden": AccessError,
+    "log-full": LogFullError,
     "memory-limit": MemoryLimitError,
 }
 

@@ -382,9 +382,10 @@ class Failure(Message):
     """The request was refused. Asked again under the same name, it is exact.
 
     A push that one shard refuses may have been applied by another (``fenced``, ``memory-limit``,
-    ``internal``): marks say to which units, so the same push under the same name still counts once. All other
-    refusals change nothing. ``code`` is one of protocol, configuration, forbidden, fenced, memory-limit,
-    unknown-table, checkpoint, unavailable, internal.
+    ``log-full``, ``internal``): marks say to which units, so the same push under the same name still counts
+    once. All other refusals change nothing. ``code`` is one of protocol, configuration, forbidden, fenced,
+    memory-limit, unknown-table, checkpoint, log-full (ask again: there is no space just now), unavailable,
+    internal.
     """
 
     code: str

@@ -39,6 +39,8 @@ class Expired:
     ticket: int
     peer: str
     waited_s: float
+    why: str = ""
+    """What the peer has said meanwhile."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class _Request:
     pause_s: float
     cost: int = 0
     """Bytes that count against the credit of its peer; 0: it needs none."""
+    why: str = ""
+    """What the peer has answered that can't do it yet."""
     sent_s: float = 0.0
     """When it was sent for the first time."""
     attempts: list[int] = field(default_factory=list)
@@ -165,6 +169,13 @@ class RequestTable:
         self.cancel(request.ticket)
         return request.ticket
 
+    def refused_for_now(self, request_id: int, why: str) -> bool:
+        """A peer can't do it yet: ask again as if it had not answered. False: nobody waits for it."""
+        request = self._by_attempt.get(request_id)
+        if request is not None:
+            request.why = why
+        return request is not None
+
     def cancel(self, ticket: int) -> None:
         """Stop asking; a no-op when the request is over."""
         request = self._open.pop(ticket, None)
@@ -236,7 +247,8 @@ class RequestTable:
         for request in list(self._open.values()):
             if now_s >= request.deadline_s:
                 self.cancel(request.ticket)
-                expired.append(Expired(request.ticket, request.peer, now_s - request.started_s))
+                waited_s = now_s - request.started_s
+                expired.append(Expired(request.ticket, request.peer, waited_s, request.why))
             elif now_s >= request.next_try_s:
                 self._again(now_s, request)
         self.due_s = min((min(one.next_try_s, one.deadline_s) for one in self._open.values()), default=inf)
@@ -263,7 +275,7 @@ class RequestTable:
         ]
 
     def _told(self, request: _Request) -> str:
-        kind = request.message.kind
+        kind = f"{request.message.kind}: {request.why}" if request.why else request.message.kind
         if request.attempts or not request.cost:
             return kind
         flying, share = self.shares.in_flight_bytes(request.peer), self.shares.share_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.gate import Gate
 from pslib.protocol.manner_checks import manner_problem
 from pslib.protocol.messages import (
     Adopt,
@@ -63,6 +65,8 @@ REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
     *(Save, BeginSave, SaveFiles, EndSave, Witness),
 )
+CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
+"""Requests whose answers promise something."""
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
 
@@ -86,10 +90,18 @@ class ServerSession:
         All shards of this server; the session reads their table descriptions only.
     credit : CreditPool or None
         What it may grant; None has no limit.
+    gate : Gate or None
+        Through which answers leave that say that something has changed; None: at once.
     """
 
-    def __init__(self, codec: Codec, shards: Sequence[Shard], credit: CreditPool | None = None) -> None:
-        self.codec, self.shards = codec, shards
+    def __init__(
+        self,
+        codec: Codec,
+        shards: Sequence[Shard],
+        credit: CreditPool | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self.codec, self.shards, self.gate = codec, shards, gate
         self.credit = credit or CreditPool()
         self._open: set[tuple[bytes, int]] = set()
         self.outbox: list[Reply] = []
@@ -131,11 +143,17 @@ class ServerSession:
         splits = isinstance(job.message, Push) and job.message.sync and getattr(result, "refused", None)
         if splits or len(job.results) == len(job.shards):
             job.answered = True
-            self._open.discard((job.peer, job.request_id))
-            if job.taker:
-                job.taker(self._answer(job))
+            if self.gate is None or not isinstance(job.message, CHANGES):
+                self._send_answer(job)
             else:
-                self._reply(job.peer, job.request_id, self._answer(job))
+                self.gate.pass_when_durable(job.shards, partial(self._send_answer, job))
+
+    def _send_answer(self, job: Job) -> None:
+        self._open.discard((job.peer, job.request_id))
+        if job.taker:
+            job.taker(self._answer(job))
+        else:
+            self._reply(job.peer, job.request_id, self._answer(job))
 
     def tick(self, now_s: float) -> None:
         """Time passes: credit that nobody has given back is granted to others."""

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.errors import CheckpointError, ConfigurationError, MemoryLimitError, PslibError
+from pslib.errors import (
+    CheckpointError,
+    ConfigurationError,
+    LogError,
+    LogFullError,
+    MemoryLimitError,
+    PslibError,
+)
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -114,6 +121,8 @@ def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
         return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
     try:
         return (yield from _steps(shard, job, files))
+    except LogError:  # nothing can be promised any more: the server ends
+        raise
     except (PslibError, FencedError) as error:
         return _failure_of(error)
     except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
@@ -132,6 +141,8 @@ def _failure_of(error: Exception) -> Failure:
         return Failure("fenced", str(error))
     if isinstance(error, CheckpointError):
         return Failure("checkpoint", str(error))
+    if isinstance(error, LogFullError):
+        return Failure("log-full", str(error))
     if isinstance(error, MemoryLimitError):
         return Failure("memory-limit", str(error))
     if isinstance(error, PslibError):
@@ -280,6 +291,11 @@ class ShardTurns:
 
     def __len__(self) -> int:
         return len(self._lane) + len(self._passing)
+
+    @property
+    def in_request(self) -> bool:
+        """Whether a long request is half done."""
+        return self._steps is not None
 
     def put(self, work: Job | Work) -> None:
         """Take in a request, or a function of the shard, which is called in its turn."""

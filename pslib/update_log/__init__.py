@@ -6,6 +6,8 @@ from pslib.update_log.coordinator_log import CoordinatorLog
 from pslib.update_log.files import DiskFiles, LogFiles
 from pslib.update_log.records import FORMAT_VERSION, Record
 from pslib.update_log.rolling import RollingLog
+from pslib.update_log.server_log import ServerLog, SyncThread
+from pslib.update_log.shard_log import ShardLog
 
 __all__ = [
     "FORMAT_VERSION",
@@ -14,6 +16,9 @@ __all__ = [
     "LogFiles",
     "Record",
     "RollingLog",
+    "ServerLog",
+    "ShardLog",
+    "SyncThread",
     "claim",
     "entries_of",
     "pieces_of",

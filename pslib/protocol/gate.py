@@ -1,0 +1,64 @@
+"""Answers that wait until what they say is durable: a pure machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+__all__ = ["Durable", "Gate"]
+
+
+class Durable(Protocol):
+    """A log, as far as its answers are concerned."""
+
+    last: int
+    """Number of its newest record."""
+
+    @property
+    def durable(self) -> int:
+        """All records up to this number are durable."""
+        ...
+
+
+class Gate:
+    """Keeps answers back until all that the shards of a request had recorded by then is durable.
+
+    So a second copy of a push waits for the records of the first one, too.
+
+    Parameters
+    ----------
+    logs : sequence of Durable
+        One a shard.
+    wanted : callable
+        Called when an answer begins to wait: somebody should make the logs durable.
+    """
+
+    def __init__(self, logs: Sequence[Durable], wanted: Callable[[], None]) -> None:
+        self._logs, self._wanted = logs, wanted
+        self._waiting: deque[tuple[list[tuple[Durable, int]], Callable[[], None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def pass_when_durable(self, shards: Sequence[int], send: Callable[[], None]) -> None:
+        """Call ``send`` when all records that these shards have now are durable: perhaps at once."""
+        needs = [(self._logs[index], self._logs[index].last) for index in shards]
+        if _is_durable(needs):
+            send()
+            return
+        self._waiting.append((needs, send))
+        self._wanted()
+
+    def look(self) -> None:
+        """More may be durable: send what need not wait any longer."""
+        waiting, self._waiting = self._waiting, deque()
+        for needs, send in waiting:
+            if _is_durable(needs):
+                send()
+            else:
+                self._waiting.append((needs, send))
+
+
+def _is_durable(needs: Sequence[tuple[Durable, int]]) -> bool:
+    return all(number <= log.durable for log, number in needs)

@@ -1,0 +1,227 @@
+"""The folder of one server's logs: whose it is, what it is about, and how it is read after a crash."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgpack
+
+from pslib.clock import Clock
+from pslib.config import ClusterConfig, Timing
+from pslib.errors import LogCorruptError, LogForeignError
+from pslib.protocol.messages import Load
+from pslib.shard import Shard
+from pslib.update_log.claim import claim
+from pslib.update_log.files import DiskFiles, LogFiles
+from pslib.update_log.rolling import RollingLog
+from pslib.update_log.shard_log import ShardLog, recover
+
+__all__ = ["ServerLog", "SyncThread"]
+
+log = logging.getLogger("pslib")
+ABOUT = "about"
+FOLDER_VERSION = 1
+
+
+class ServerLog:
+    """What a server keeps in ``<folder>/server-<rank>``: a lock, what it is about, and a log a shard thread.
+
+    Parameters
+    ----------
+    folder : str
+        Of the cluster's logs.
+    rank : int
+        The server's.
+    cluster_id : str
+        The folder of another cluster is refused.
+    clock : Clock
+        For waiting until a predecessor has ended.
+    generation : int
+        This process counts at least so high.
+    files_of : callable
+        Makes `LogFiles` of a path; the real ones, unless a test gives others.
+
+    Raises
+    ------
+    UnavailableError
+        When a predecessor still holds the folder after `Timing.start_s`.
+    LogForeignError, LogCorruptError
+        When it is not this server's folder, or damaged.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        rank: int,
+        cluster_id: str,
+        clock: Clock,
+        generation: int = 0,
+        files_of: Callable[[str], LogFiles] = DiskFiles,
+    ) -> None:
+        self._folder, self._files_of = f"{folder}/server-{rank}", files_of
+        self._clock = clock
+        self._files = files_of(self._folder)
+        before = claim(self._files, clock, Timing().start_s, self._folder)
+        self.generation = max(before, generation)
+        """Rises with every process that opens the folder."""
+        self._identity = {"cluster": cluster_id, "server": rank}
+        self._about = self._read_about()
+        self.logs: list[RollingLog] = []
+        self.shards: list[Shard] = []
+        """With what their logs say; empty when the folder is new."""
+
+    # --- what the folder is about -------------------------------------------------------------------------
+
+    def _read_about(self) -> dict[str, Any]:
+        if ABOUT not in self._files.list():
+            return {}
+        content = self._files.read(ABOUT, 0, self._files.size(ABOUT))
+        crc, packed = int.from_bytes(content[:4], "little"), content[4:]
+        if crc != zlib.crc32(packed):
+            raise LogCorruptError(
+                f"{self._folder}/{ABOUT}: damaged; restore it, or start with another folder"
+            )
+        about: dict[str, Any] = msgpack.unpackb(packed)
+        if about["version"] > FOLDER_VERSION:
+            raise LogForeignError(
+                f"{self._folder}: expected a log of format {FOLDER_VERSION} or older, got format "
+                f"{about['version']}; start a newer pslib, or give another folder"
+            )
+        self._compare(about, self._identity)
+        return about
+
+    def _compare(self, about: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+        for name, value in expected.items():
+            if about[name] != value:
+                raise LogForeignError(
+                    f"{self._folder}: expected the log of {name} {value}, got that of {name} {about[name]}; "
+                    "give another folder, or start what wrote it"
+                )
+
+    def _write_about(self, about: Mapping[str, Any]) -> None:
+        packed = msgpack.packb(about)
+        self._files.replace(ABOUT, zlib.crc32(packed).to_bytes(4, "little") + packed)
+
+    # --- logs ---------------------------------------------------------------------------------------------
+
+    def recover(self, load: Callable[[Shard, Load], Any]) -> None:
+        """Make `shards` as they were, if there is something to replay; says how much in one line.
+
+        Raises
+        ------
+        LogCorruptError
+            When a record is damaged.
+        """
+        about = self._about
+        if not about:
+            return
+        began_s, records = self._clock.now_s(), 0
+        for index in range(about["shard_threads"]):
+            self._open(index, about)
+            shard = Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+            records += recover(self.logs[index], shard, load)
+            self.shards.append(shard)
+        rows = sum(store.rows for shard in self.shards for store in shard.stores.values())
+        took_s = self._clock.now_s() - began_s
+        log.warning("pslib: %s: replayed %d records, %d rows in %.1f s", self._folder, records, rows, took_s)
+
+    def _open(self, index: int, about: Mapping[str, Any]) -> None:
+        place = f"{self._folder}/shard-{index}"
+        own = {name: about[name] for name in about if name not in ("version", "durability")}
+        disk = about["durability"] == "disk"
+        opened = RollingLog(self._files_of(place), {**own, "shard": index}, disk=disk, place=place)
+        if opened.report:
+            log.warning("pslib: %s", opened.report)
+        self.logs.append(opened)
+
+    def begin(self, config: ClusterConfig) -> list[Shard]:
+        """Shards that write to their logs from now on: those that were recovered, or new ones.
+
+        Raises
+        ------
+        LogForeignError
+            When the folder was written with other numbers than the cluster has now.
+        """
+        settings = {
+            "shard_threads": config.shard_threads,
+            "partition_bits": config.partition_bits,
+            "dense_blocks": config.dense_blocks,
+            "durability": config.durability,
+        }
+        if self._about:
+            self._compare(self._about, settings)
+        else:
+            self._about = {"version": FOLDER_VERSION, **self._identity, **settings}
+            for index in range(config.shard_threads):
+                self._open(index, self._about)
+                self.logs[index].roll()
+                self.shards.append(
+                    Shard(config.partition_bits, config.dense_blocks, index, config.shard_threads)
+                )
+            self._write_about(self._about)
+        for shard in self.shards:
+            shard.room.limit_bytes = config.shard_memory_bytes
+        return self.shards
+
+    def journals(self, log_bytes: int) -> list[ShardLog]:
+        """One a shard, which writes to it from now on."""
+        share = log_bytes // len(self.shards)
+        return [ShardLog(one, shard, share) for one, shard in zip(self.logs, self.shards, strict=True)]
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        for one in self.logs:
+            one.close()
+        self._files.close()
+
+
+class SyncThread:
+    """Makes the logs of a server durable, all that is new together, whenever somebody waits for it.
+
+    Parameters
+    ----------
+    server_log : ServerLog
+    durable : callable
+        Called after each sync.
+    failed : callable
+        Hears of an error: nothing more will be durable.
+    """
+
+    def __init__(
+        self,
+        server_log: ServerLog,
+        durable: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._log, self._durable, self._failed = server_log, durable, failed
+        self._asked = threading.Event()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="pslib-log-sync", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Somebody waits."""
+        self._asked.set()
+
+    def close(self) -> None:
+        """Sync once more and end."""
+        self._ending = True
+        self._asked.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            over = False
+            while not over:
+                self._asked.wait()
+                self._asked.clear()
+                over = self._ending
+                for one in self._log.logs:
+                    one.sync()
+                self._durable()
+        except BaseException as error:
+            self._failed(error)
