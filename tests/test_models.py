@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from pslib.batch import Batch
-from pslib.errors import ConfigurationError
-from pslib.initializers import Constant, Normal, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam
+from pslib.initializers import Constant, Normal
+from pslib.optimizers import SGD, Adam
 from pslib.ragged import Ragged
 from pslib.schema import Schema
-from rec_models import DNN, LR, MODELS, DeepFM, build
+from rec_models import DNN, MODELS, build
 from rec_models.layers.activation import sigmoid_of
 from rec_models.model import initial_values
 from rec_models.parts import parts_of
@@ -276,77 +275,6 @@ def test_parts_stand_in_the_row_as_forward_splits_them(name):
     table = small(name).table()
     assert table.name == "embedding"
     assert [(part.name, part.dim) for part in table.parts] in ([("w", 1)], [("v", 3)], [("w", 1), ("v", 3)])
-
-
-def test_options_may_come_from_plain_configuration():
-    model = build(
-        "deepfm",
-        SCHEMA,
-        {
-            "dim": 4,
-            "hidden": [8, 4],
-            "v_optimizer": {"name": "Adam", "learning_rate": 0.01},
-            "v_initializer": {"name": "Uniform", "bound": 0.5},
-        },
-    )
-    assert isinstance(model, DeepFM)
-    assert model.hidden == (8, 4)
-    assert (model.v_optimizer, model.v_initializer) == (Adam(0.01), Uniform(0.5))
-    assert isinstance(model.w_optimizer, Adagrad)
-
-
-def test_an_unknown_model_is_answered_with_the_nearest_name():
-    with pytest.raises(ConfigurationError, match=r"one of lr, fm, .*got 'depfm' \(did you mean 'deepfm'\?\)"):
-        build("depfm", SCHEMA, {})
-
-
-def test_all_problems_of_all_options_come_at_once_with_suggestions():
-    wrong = {
-        "dims": 4,
-        "dim": 0,
-        "hidden": [0],
-        "dropout": 1.0,
-        "seed": -1,
-        "w_optimizer": {"name": "Adagard"},
-    }
-    with pytest.raises(ConfigurationError) as caught:
-        build("deepfm", SCHEMA, wrong)
-    problems = "\n".join(caught.value.problems)
-    assert (
-        "deepfm: unknown option 'dims' (did you mean 'dim'?); it takes batch_norm, dim, dropout" in problems
-    )
-    assert "deepfm: w_optimizer: optimizer: expected one of SGD" in problems
-    for option in ("dim: expected an integer in 1..4096, got 0", "hidden: ", "dropout: ", "seed: "):
-        assert f"DeepFM: {option}" in problems
-    assert len(caught.value.problems) == 6
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"dim": 4.0},
-        {"dim": True},
-        {"hidden": "400"},
-        {"hidden": 400},
-        {"hidden": [400, 2.5]},
-        {"dropout": "0.2"},
-        {"dropout": -0.1},
-        {"dropout": float("nan")},
-        {"v_optimizer": "Adagrad"},
-        {"v_initializer": 0.1},
-        {"seed": 2**63},
-        {"v_initializer": {"name": "Normal", "std": "wide"}},
-    ],
-    ids=str,
-)
-def test_a_wrong_value_is_refused_by_name(options):
-    with pytest.raises(ConfigurationError, match=next(iter(options))):
-        build("deepfm", SCHEMA, options)
-
-
-def test_a_model_made_by_its_class_is_checked_too():
-    with pytest.raises(ConfigurationError, match="LR: w_optimizer: expected an optimizer"):
-        LR(SCHEMA, w_optimizer="Adagrad")
 
 
 # --- first values ------------------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""What all optimizers have: a learning rate, and what is done to weights and gradient before their step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import ConfigurationError
+
+__all__ = ["HYPERPARAMETERS_MAX", "MODIFIERS", "Optimizer", "is_number", "not_numbers"]
+
+HYPERPARAMETERS_MAX = 8
+"""Length of the float32 array that carries an optimizer's numbers to its kernel."""
+
+MODIFIERS = ("weight_decay", "clip_norm", "cowclip_ratio", "cowclip_floor")
+"""What any optimizer takes beside its own numbers: done to weights and gradient before its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """Base of all optimizers: a value that says which step to take and with which numbers.
+
+    Attributes
+    ----------
+    kind : int
+        The number by which ``cython_ext/optimizer_steps.h`` knows the step.
+    learning_rate : float
+    weight_decay : float
+        Decoupled from the gradient: before a row takes a step, its weights are multiplied by
+        ``(1 - learning_rate * weight_decay) ** missed``, where ``missed`` counts the steps of the training
+        since the row's last push, so that a rare row decays as a frequent one does. Source: Loshchilov and
+        Hutter, arXiv:1711.05101, algorithm 2. 0 is off.
+    clip_norm : float
+        A part's gradient ``g`` of a row is scaled to this L2 norm where its own is larger: ``g *= c / |g|``.
+        Source: Pascanu et al., arXiv:1211.5063, algorithm 1, for each row. 0 is off.
+    cowclip_ratio, cowclip_floor : float
+        The same, after ``clip_norm``, with a bound of the row's own: ``shows * max(ratio * |w|, floor)``;
+        ``shows`` is how many examples of the batch held the key. Source: CowClip, Zheng et al.,
+        arXiv:2204.06240, algorithm 1 (``r`` and zeta there). Both 0 is off; a floor alone is a constant bound
+        a show.
+    """
+
+    kind: ClassVar[int]
+    mixes_elements: ClassVar[bool] = False
+    """Whether an element's step depends on other elements of its row, clipping aside."""
+
+    learning_rate: float = 0.05
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    cowclip_ratio: float = 0.0
+    cowclip_floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if problems := list(self._problems()):
+            raise ConfigurationError(*problems)
+
+    def _problems(self) -> Iterator[str]:
+        """What is out of its range, one line each; subclasses add what they find in their own numbers."""
+        rate = self.learning_rate
+        if not is_number(rate, above=0):
+            yield f"learning_rate must be > 0 and finite in float32, got {rate}"
+        yield from not_numbers(self, *MODIFIERS)
+        if self.cowclip_ratio > 0 and not self.cowclip_floor > 0:
+            yield "cowclip_ratio needs cowclip_floor > 0, for example 1e-5: a row at zero would never move"
+        left = 1 - rate * self.weight_decay
+        if self.weight_decay > 0 and left <= 0:
+            yield f"weight_decay must be < 1 / learning_rate = {1 / rate}, got {self.weight_decay}"
+        if 0 < left < 1 and np.float32(left) == 1:
+            yield (
+                f"weight_decay {self.weight_decay} at learning_rate {rate} changes no float32 weight in a "
+                f"step; use 0, or at least {2**-24 / rate:.1e}"
+            )
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether a row must know how many steps it has missed, to make up for them."""
+        return self.weight_decay > 0
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each element's step depends on that element alone (needed for dense blocks)."""
+        return not (self.mixes_elements or any(self.modifiers()[1:]))
+
+    def state_floats(self, dim: int) -> int:
+        """Floats of state beside ``dim`` weights."""
+        raise TypeError(f"{type(self).__name__} is the base of optimizers; use one of them")
+
+    def initial_state(self, dim: int) -> NDArray[np.float32]:
+        """State of a row that has just been made, (state_floats,) float32."""
+        return np.zeros(self.state_floats(dim), np.float32)
+
+    def hyperparameters(self) -> NDArray[np.float32]:
+        """The kernel's numbers, (HYPERPARAMETERS_MAX,) float32: the rate, then the fields of the subclass."""
+        own = [getattr(self, one.name) for one in fields(self) if one.name not in MODIFIERS]
+        numbers = np.zeros(HYPERPARAMETERS_MAX, np.float32)
+        numbers[: len(own)] = own
+        return numbers
+
+    def modifiers(self) -> NDArray[np.float32]:
+        """The kernel's `MODIFIERS`, (4,) float32; 0 is off."""
+        return np.asarray([getattr(self, name) for name in MODIFIERS], np.float32)
+
+    def corrections(self) -> NDArray[np.float32]:
+        """Tables over the step count, (steps, 2) float32; empty where the step does not count."""
+        return np.zeros((0, 2), np.float32)
+
+    def to_dict(self) -> dict[str, float | str]:
+        """Plain form for the wire and for manifests; `optimizer_from_dict` reads it back.
+
+        Modifiers that are off, and are so by default, are left out.
+        """
+        told = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if not (one.name in MODIFIERS and getattr(self, one.name) == one.default == 0)
+        }
+        return {"name": type(self).__name__} | told
+
+
+def is_number(value: float, above: float | None = None) -> bool:
+    """Whether it is finite in float32, and >= 0, or > ``above``; what float32 would take for 0 must be 0."""
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(value))
+    if above is not None:
+        return above < rounded < np.inf
+    return value == 0 or 0 < rounded < np.inf
+
+
+def not_numbers(optimizer: Optimizer, *names: str) -> Iterator[str]:
+    """A line for each of these fields that is no finite number from 0 on."""
+    for name in names:
+        if not is_number(number := getattr(optimizer, name)):
+            yield f"{name} must be >= 0 and finite in float32, got {number}"
