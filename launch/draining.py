@@ -2,24 +2,64 @@
 
 Trainers first: they push what they have computed, wait until it is acknowledged, and give their leases back.
 Then servers, which answer what has come; then the coordinator, which goes by itself when all have left.
+Where rows live in memory alone, the training is saved before anybody leaves.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 
 from launch.process import Running, Task
+from launch.status import Watcher
 from launch.verdict import Verdict, judge
-from pslib.errors import PreemptedError
+from pslib.clock import SystemClock
+from pslib.errors import PreemptedError, PslibError
 from pslib.preemption import HARD_S
 
-__all__ = ["Draining"]
+__all__ = ["Draining", "LastSave"]
 
+LOOK_S = 0.2
 SERVERS_S = 10.0
 """How long servers may take when the last trainer has left: for what has come, and the end of their logs."""
 
 COORDINATOR_S = 4.0
 """How long the coordinator may take to go by itself; it stays 3 s for who wants to read the last status."""
+
+
+class LastSave:
+    """Asks for a checkpoint in a thread of its own, and waits until there is one.
+
+    Parameters
+    ----------
+    watch : callable
+        Makes a `Watcher`; called in that thread.
+
+    Attributes
+    ----------
+    over : bool
+        Whether there is one, or none will be made.
+    """
+
+    def __init__(self, watch: Callable[[], Watcher]) -> None:
+        self.over = False
+        self._watch = watch
+        threading.Thread(target=self._run, name="last checkpoint", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            watcher = self._watch()
+            try:
+                soon = watcher.save_soon()
+                while soon:
+                    SystemClock().sleep_s(LOOK_S)
+                    soon = bool(watcher.status().get("saves_soon"))
+            finally:
+                watcher.close()
+        except PslibError:  # the coordinator has gone; its end is told elsewhere
+            pass
+        finally:
+            self.over = True
 
 
 class Draining:
@@ -33,12 +73,18 @@ class Draining:
         Time of the trainers, `pslib.config.Timing.drain_s`.
     waited : callable
         Whether something has been waited for too long, given what and the limit in seconds.
+    save : LastSave or None
+        A checkpoint that is waited for first, as long as for trainers.
     """
 
     def __init__(
-        self, running: Mapping[Task, Running], drain_s: float, waited: Callable[[str, float], bool]
+        self,
+        running: Mapping[Task, Running],
+        drain_s: float,
+        waited: Callable[[str, float], bool],
+        save: LastSave | None = None,
     ) -> None:
-        self._running, self._waited = running, waited
+        self._running, self._waited, self._save, self._drain_s = running, waited, save, drain_s
         self._limits_s = {
             "trainer": drain_s + HARD_S,
             "server": SERVERS_S,
@@ -62,6 +108,10 @@ class Draining:
         verdict = judge(exits)
         if verdict is not None and verdict.culprit is not None and verdict.exit_code != over.exit_code:
             return verdict  # a server has died while trainers wanted to push
+        if self._save is not None and not self._save.over:
+            if not self._waited("the checkpoint", self._drain_s):
+                return None
+            self._save = None
         for role, limit_s in self._limits_s.items():
             here = [task for task, code in exits.items() if code is None and task.role == role]
             if here:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.job import Job, LoadSection
 from launch.running_cluster import NOTE
-from launch.train_job import CHECKPOINT
+from launch.train_job import preempted_place, saved_place
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 
@@ -77,7 +77,16 @@ def from_checkpoint(job: Job) -> Job:
     CheckpointError
         When there is none.
     """
-    from pslib.checkpoint import newest
+    from pslib.checkpoint import newest, read_manifest
+    from pslib.errors import CheckpointError
 
-    place = newest(job.checkpoint.path or str(Path(job.out) / CHECKPOINT))
-    return job.model_copy(update={"load": LoadSection(path=place)})
+    found, why = [], None
+    for folder in dict.fromkeys((saved_place(job), preempted_place(job))):
+        try:
+            place = newest(folder)
+            found.append((read_manifest(place).saved_utc, place))
+        except CheckpointError as error:
+            why = why or error
+    if not found:
+        raise CheckpointError(f"--resume: nothing to go on from: {why}")
+    return job.model_copy(update={"load": LoadSection(path=max(found)[1])})

@@ -50,6 +50,8 @@ class Plan:
         Folder of the update logs and the coordinator's journal, on the machines where these run.
     launch : Identity or None
         Of a run that was launched before; None: of no other.
+    saves : bool
+        Whether to save the training when the launcher is asked to leave.
     """
 
     config: ClusterConfig
@@ -60,6 +62,7 @@ class Plan:
     keys: Mapping[str, Keys] | None = field(default=None, repr=False)
     log: str | None = None
     launch: Identity | None = None
+    saves: bool = False
 
     def key_of(self, role: str) -> Keys | None:
         """The key of a coordinator, server, trainer, or of the launcher itself ("admin")."""

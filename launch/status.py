@@ -26,6 +26,10 @@ class Watcher(Protocol):
         """Cumulative counters of the cluster, and what it is doing."""
         ...
 
+    def save_soon(self) -> bool:
+        """Ask for a checkpoint out of turn; whether one can be made."""
+        ...
+
     def close(self) -> None:
         """Leave."""
         ...

@@ -17,7 +17,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from launch.draining import Draining
+from launch.draining import Draining, LastSave
 from launch.keys import FROM_INPUT
 from launch.process import Running, Task, describe_exit, start
 from launch.restarts import Restarts
@@ -283,7 +283,9 @@ class _Run:
         if self._signal == signal.SIGTERM and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got SIGTERM: all leave in order, trainers within {drain_s:g} s; again: at once")
-            self._draining = Draining(self._running, drain_s, self._waited)
+            address, cluster_id = self._voices.address or "", self._plan.cluster_id
+            saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
+            self._draining = Draining(self._running, drain_s, self._waited, saves or None)
             return None
         self._say(f"got {signal.Signals(self._signal or 0).name}: ending {len(self._running)} processes")
         return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)

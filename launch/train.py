@@ -71,6 +71,7 @@ def run_job(
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
         keys=own_keys,
+        saves=not logged,
         log=launch.log or log_folder(job.cluster_config, job.cluster.log, out),
     )
     best = best_possible(job)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job import Job, read_job
 from pslib.errors import ConfigurationError
+from pslib.places import below, parent_and_name
 
 if TYPE_CHECKING:
     from pslib.cluster import Cluster
     from pslib.trainer import EvalResult, Trainer
+    from pslib.trainer.checkpointing import CheckpointSettings
 
-__all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "train_job"]
+__all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "preempted_place", "saved_place", "train_job"]
 
+PREEMPTED = "preempted"
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
 BEST = "best"
@@ -45,7 +48,7 @@ def train_job(path: Path) -> str:
             trainer.load(load.path, state=load.state, tables=load.tables, resume=load.resume)
         _fit(job, trainer)
         tested = trainer.evaluate(job.data.test) if job.data.test else None
-        place = _place(job)
+        place = saved_place(job)
         trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
     return json.dumps(result)
@@ -98,20 +101,39 @@ def evaluate_checkpoint(
         return trainer.evaluate(paths, predictions=predictions)
 
 
-def _place(job: Job) -> str:
+def saved_place(job: Job) -> str:
     """Where the training is saved."""
     return job.checkpoint.path or str(Path(job.out) / CHECKPOINT)
+
+
+def preempted_place(job: Job) -> str:
+    """Folder of the numbered checkpoints that are made when the run is asked to leave."""
+    place = saved_place(job)
+    if job.checkpoint.keep_last:
+        return place
+    folder, name = parent_and_name(place)
+    return below(folder, f"{name}-{PREEMPTED}")
+
+
+def _when_saved(job: Job) -> CheckpointSettings:
+    """As the file says; where it says nothing, only when somebody asks for it."""
+    from pslib.trainer.checkpointing import EVERY_S_MAX, CheckpointSettings
+
+    when = job.checkpoint
+    if when.every_s or when.every_batches:
+        return CheckpointSettings(
+            saved_place(job), when.every_s, when.every_batches, when.keep_last, when.incremental
+        )
+    return CheckpointSettings(preempted_place(job), every_s=EVERY_S_MAX, keep_last=when.keep_last or 1)
 
 
 def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
     """The trainer that a job file describes; with ``saves`` it saves while it trains, if the file says so."""
     from pslib.trainer import Trainer
-    from pslib.trainer.checkpointing import CheckpointSettings
     from pslib.trainer.settings import CacheSettings
     from pslib.wire_format import WireFormat
 
-    training, model, when = job.training, job.build_model(), job.checkpoint
-    scheduled = saves and bool(when.every_s or when.every_batches)
+    training, model = job.training, job.build_model()
     return Trainer(
         model,
         cluster,
@@ -132,11 +154,7 @@ def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
         wire=WireFormat(**training.wire.model_dump()),
         cache=CacheSettings(**training.cache.model_dump()),
         compute_threads=training.compute_threads,
-        checkpoint=CheckpointSettings(
-            _place(job), when.every_s, when.every_batches, when.keep_last, when.incremental
-        )
-        if scheduled
-        else None,
+        checkpoint=_when_saved(job) if saves else None,
         out=None,  # the launcher keeps the records of the run
         progress=False,
     )

@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "server": _server,
         "trainer": _trainer,
     }
-    return _run_reporting(lambda: _with_keys(roles[options.role], options, line))
+    code = _run_reporting(lambda: _with_keys(roles[options.role], options, line))
+    preemption.over()
+    return code
 
 
 def _first_line() -> str:

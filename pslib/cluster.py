@@ -20,7 +20,7 @@ from pslib.errors import ConfigurationError, UnavailableError
 from pslib.member import ANYWHERE, Place
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
-from pslib.protocol.messages import Message, Result, Scale, Stats, Status, Stop
+from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
 from pslib.server import Server
 from pslib.transport import Keys, MemoryTransport, Transport, ZmqTransport, read_keys
 
@@ -363,6 +363,14 @@ class Watcher:
     def ask(self, address: str, message: Message, timeout_s: float = 10.0) -> Message:
         """Ask one process; a refusal is an exception."""
         return self._endpoint.ask(address, message, patience_s=timeout_s).wait()
+
+    def save_soon(self) -> bool:
+        """Ask for a checkpoint of the training out of turn; whether there is a training that can be saved.
+
+        The status says ``saves_soon`` until it is complete.
+        """
+        answer = self.ask(self._coordinator, SaveSoon())
+        return isinstance(answer, Result) and bool(answer.values["asked"])
 
     def stop(self, reason: str, failed: bool = False) -> None:
         """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""

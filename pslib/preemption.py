@@ -46,6 +46,13 @@ class Preemption:
         """Take SIGTERM; only for a process whose main thread is ours, called in that thread."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
+    def over(self) -> None:
+        """The work is done and the process ends: whoever asks now is late.
+
+        Python gives signals their defaults back while it ends, and the exit code would be that of a kill.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
     @property
     def left_s(self) -> float:
         """Seconds until what is not finished is left to others."""

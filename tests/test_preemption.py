@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from launch.cli import main
 from launch.draining import Draining
 from launch.process import Task
 from launch.verdict import Verdict
@@ -262,3 +263,30 @@ def test_a_second_sigterm_ends_a_run_at_once(start: Start, examples: Path, tmp_p
     command.process.terminate()
     assert command.finish(15) == 75
     assert time.monotonic() - again_s < 12  # a picture of the run is drawn, on a machine that may be busy
+
+
+def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_to_the_same_bits(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    """One trainer, staleness 0: the checkpoint at the end is that of a run that nobody has interrupted."""
+    job = {
+        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 256, "epochs": 4, "seed": 7, "staleness": 0},
+        "cluster": {"servers": 2, "trainers": 1},
+    }
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(job))  # JSON is YAML
+    whole = start("train", path, "--quiet", "--out", tmp_path / "whole")
+    assert whole.finish(60) == 0, whole.output
+    cut = start("train", path, "--quiet", "--out", tmp_path / "out")
+    cut.wait_for_file("metrics.jsonl", '"examples": 2')
+    cut.process.terminate()
+    assert cut.finish(30) == 75, cut.output
+    assert cut.lines("saved "), cut.output
+    again = start("train", path, "--quiet", "--out", tmp_path / "out", "--resume")
+    assert again.finish(60) == 0, again.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert 0 < summary["pushes_applied"] < 4 * 94  # the second part alone
+    folders = [str(tmp_path / one / "checkpoint") for one in ("whole", "out")]
+    assert main(["checkpoint", "diff", *folders]) == 0

@@ -27,6 +27,7 @@ __all__ = [
     "OpenJob",
     "Register",
     "Registered",
+    "SaveSoon",
     "Scale",
     "Status",
     "Stop",
@@ -238,6 +239,14 @@ class Stop(Message):
 
     reason: str
     failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSoon(Message):
+    """Ask the coordinator for a checkpoint of the training as soon as it can be made (`CutSession`).
+
+    Answered by `Result`: ``asked`` is false where no training goes on that can be saved.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "error": session.error or None,
         "events": session.events[-EVENTS_TOLD:],
         "saved": session.desk.saved,
+        "saves_soon": session.cuts.asked,
         "pushes_missing": session.pushes_missing,
     }
 

@@ -40,6 +40,7 @@ from pslib.protocol.messages import (
     Register,
     Registered,
     Result,
+    SaveSoon,
     Scale,
     Status,
     Stop,
@@ -99,6 +100,7 @@ class CoordinatorSession:
             NextHand: self.moves.next_hand,
             CutReady: self._cut_ready,
             CutStep: self.cuts.step,
+            SaveSoon: self.cuts.ask,
         }
 
     def handle(self, now_s: float, message: Message, role: str | None = None) -> Message:

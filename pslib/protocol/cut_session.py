@@ -22,7 +22,7 @@ from pslib.leases import RankedLeases
 from pslib.membership import Member, Membership
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.job_desk import JobDesk
-from pslib.protocol.messages import CutReady, CutStep, Done, Failure, Message, Result
+from pslib.protocol.messages import CutReady, CutStep, Done, Failure, Message, Result, SaveSoon
 
 __all__ = ["CutSession"]
 
@@ -41,6 +41,7 @@ class _Cut:
     job: int
     leader: int
     began_s: float
+    asked: bool = False
     phase: str = "near"
     heard: set[int] = field(default_factory=set)
     reached: dict[int, int] = field(default_factory=dict)
@@ -67,6 +68,8 @@ class CutSession:
     ----------
     base : str
         Name of the last checkpoint that was committed here; an increment follows it.
+    asked : bool
+        Whether somebody waits for a checkpoint out of turn.
     """
 
     def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None]) -> None:
@@ -78,6 +81,7 @@ class CutSession:
         self._not_before_s = 0.0
         self._again_s = AGAIN_S
         self.base = ""
+        self.asked = False
 
     @property
     def busy(self) -> bool:
@@ -89,6 +93,12 @@ class CutSession:
         """Whether no lease may be given out just now; leases that go by rank are needed to reach the step."""
         cut = self._cut
         return cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
+
+    def ask(self, now_s: float, message: SaveSoon) -> Message:
+        """Make a cut as soon as one can be made, whatever the schedule; `asked` until it is a checkpoint."""
+        number = self._running()
+        self.asked = number is not None and bool(self._members.live("trainer"))
+        return Result({"asked": self.asked})
 
     # --- time, and what members say -----------------------------------------------------------------------
 
@@ -165,7 +175,7 @@ class CutSession:
         every_s, every = float(wanted.get("every_s", 0)), int(wanted.get("every_batches", 0))
         by_time = every_s > 0 and now_s - self._last_s >= every_s
         by_work = every > 0 and batches - self._last_batches >= every
-        return (by_time or by_work) and not self._desk.jobs[number].book.taken_over
+        return (by_time or by_work or self.asked) and not self._desk.jobs[number].book.taken_over
 
     def _batches(self) -> int:
         return sum(int(member.progress.get("staleness_count", 0)) for member in self._members.trainers)
@@ -175,7 +185,7 @@ class CutSession:
         assert number is not None
         self._number += 1
         leader = min(member.rank for member in self._members.live("trainer"))
-        self._cut = _Cut(self._number, number, leader, now_s)
+        self._cut = _Cut(self._number, number, leader, now_s, self.asked)
 
     # --- from phase to phase ------------------------------------------------------------------------------
 
@@ -249,6 +259,7 @@ class CutSession:
     def _saved(self, now_s: float, cut: _Cut, details: Mapping[str, Any]) -> None:
         path, self.base = str(details.get("path", "")), str(details.get("name", ""))
         self._desk.saved = path
+        self.asked = self.asked and not cut.asked
         self._cut, self._again_s = None, AGAIN_S
         self._last_s, self._last_batches = cut.began_s, self._batches()
         size = float(details.get("bytes", 0)) / 1e6

@@ -38,6 +38,7 @@ from pslib.protocol.messages import (
     Reserve,
     Save,
     SaveFiles,
+    SaveSoon,
     Scale,
     Setup,
     Stats,
@@ -89,6 +90,7 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         NextHand: _ADMIN,
         Scale: _ADMIN,
         Stop: _ADMIN,
+        SaveSoon: _TRAINING,
     }
 )
 """Roles that may send a request; kinds that are missing here are answers, or nobody's to ask."""
