@@ -5,22 +5,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from pslib import CheckpointSettings, SparseField, Trainer
 from pslib.cluster import Cluster, Watcher
+from pslib.data.columns import keys_of
 from pslib.initializers import Constant
 from pslib.optimizers import SGD, Adagrad, Adam
 from pslib.tables import DenseSpec, PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.clusters import QUICK, Trainers, cluster_of
+from tests.counting import CountingModel, write_examples
 
 COUNTS = TableSpec("counts", (PartSpec("v", 2, SGD(learning_rate=1.0), Constant(0.0)),))
 DENSE = DenseSpec(100, SGD(learning_rate=1.0))
 KEYS = 4000
 LISTEN = "tcp://127.0.0.1:0"
 PATIENCE_S = 20.0
+EPOCHS = 14
+"""More than it takes to scale three times."""
 
 
 def set_up(cluster: Cluster) -> None:
@@ -221,3 +229,46 @@ def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_no
             push.wait(PATIENCE_S)
             assert (cluster.client.pull({"wide": keys}).wait(PATIENCE_S).rows["wide"] == -2).all()
         scaler.close()
+
+
+def test_a_training_goes_on_exactly_from_an_increment_that_was_made_between_moves(tmp_path: Path) -> None:
+    examples = str(write_examples(tmp_path / "train.parquet", 1200))
+    keys = keys_of(pa.array(np.arange(1200)), SparseField("id").salt)
+    settings = CheckpointSettings(tmp_path / "saved", every_batches=12, incremental=4)
+
+    def trainer(cluster: Cluster, on_step: Any) -> Trainer:
+        plain = {"batch_rows": 16, "lease_rows": 80, "dense_optimizer": SGD(1.0), "progress": False}
+        return Trainer(CountingModel(on_step), cluster, checkpoint=settings, **plain)
+
+    scaled = threading.Event()
+
+    def until_scaled(_batch: Any, _rows: Any) -> None:
+        time.sleep(0.01)
+        if scaled.is_set():
+            raise InterruptedError
+
+    with cluster_of(2, 1, timing=replace(QUICK, request_s=20.0)) as running:
+        scaler = Scaler(running)
+
+        def scale() -> None:
+            try:
+                until("it trains", lambda: scaler.status()["examples"] > 100)
+                for servers in (3, 1, 2):
+                    scaler.to(servers)
+                    saved = scaler.status()["saved"]
+                    until("another checkpoint", lambda saved=saved: scaler.status()["saved"] != saved)
+            finally:
+                scaled.set()
+
+        helper = threading.Thread(target=scale)
+        helper.start()
+        (end,) = running.run(lambda cluster: trainer(cluster, until_scaled).fit(examples, epochs=EPOCHS))
+        helper.join()
+        scaler.close()
+    assert isinstance(end, InterruptedError), end
+    with cluster_of(3, 1, partition_bits=8) as running, running.join() as cluster:
+        again = trainer(cluster, None)
+        again.load(tmp_path / "saved")
+        again.fit(examples, epochs=EPOCHS)
+        rows = cluster.client.pull({"counts": keys}).wait().rows["counts"]
+        assert set(rows[:, 0].tolist()) == {float(EPOCHS)}
