@@ -15,6 +15,7 @@ __all__ = ["Scaling", "add_scale", "add_server", "run_scale", "run_server_by_han
 
 LOOK_S = 0.2
 REPORT_S = 1.0
+PATIENCE_S = 30.0
 STARTED_S = 4.0
 """A launcher on this machine has started what is awaited long before; else somebody must be told how."""
 
@@ -122,7 +123,7 @@ def watch_moves(
     said_s = began_s = clock.now_s()
     told = False
     while True:
-        status = watcher.status(details=True)
+        status = _status_of(watcher, say, clock)
         moves, now_s = status["moves"], clock.now_s()
         if moves["stopped"]:
             raise UnavailableError(f"{moves['stopped']}; make room there or start more servers, then again")
@@ -138,6 +139,19 @@ def watch_moves(
             said_s = now_s
             say(_progress(moves))
         clock.sleep_s(LOOK_S)
+
+
+def _status_of(watcher: Scaling, say: Callable[[str], None], clock: Clock) -> dict[str, Any]:
+    """The status; a coordinator that is started again is waited for."""
+    end_s = clock.now_s() + PATIENCE_S
+    while True:
+        try:
+            return watcher.status(details=True)
+        except UnavailableError as error:
+            if clock.now_s() > end_s:
+                raise
+            say(f"{error}; asking again")
+            clock.sleep_s(LOOK_S)
 
 
 def is_over(status: Mapping[str, Any]) -> bool:

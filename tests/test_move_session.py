@@ -217,6 +217,13 @@ class TestShrinking:
         world.scale(2)
         assert world.moves.status(world.now_s)["awaited_ranks"] == [2]
 
+    def test_a_server_that_dies_before_it_has_joined_is_still_the_one_that_is_awaited(self) -> None:
+        """Its launcher starts it again; another one would be one too many."""
+        world = World()
+        world.scale(4)
+        world.members.register(0.0, "server", 103, "tcp://server:3", "", rank=3)
+        assert world.moves.status(0.0)["awaited_ranks"] == [2]
+
     def test_a_server_of_ones_choice_can_be_drained(self) -> None:
         world = World()
         world.scale(0, drain=(0,))

@@ -9,7 +9,7 @@ import pytest
 
 from launch.cli import main
 from launch.scale import watch_moves
-from pslib.errors import UnavailableError
+from pslib.errors import UnavailableError, WaitTimeoutError
 
 DONE = {"moving": False, "moved": 20, "units": 20, "bytes": 3_000_000, "seconds": 1.5}
 MOVES = {"wanted": 4, "awaited": 0, "leaving": [], "stopped": None}
@@ -32,7 +32,11 @@ class Played:
 
     def status(self, timeout_s: float = 3.0, *, details: bool = False) -> dict[str, Any]:
         assert details
-        return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+        status = self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+        if not status:
+            self._now_s += timeout_s
+            raise WaitTimeoutError("waited 3 s for the coordinator: no answer; is it alive?")
+        return status
 
     def server_stats(self, addresses: Sequence[str], timeout_s: float = 3.0) -> list[Any]:
         return [{"rows": 100} for _ in addresses]
@@ -75,6 +79,13 @@ def test_it_is_not_over_before_those_who_shall_leave_have_left() -> None:
     leaving = [status(leaving=[2, 3])] * 6
     lines = Played(*leaving, status("live live left left", leaving=[2, 3])).lines()
     assert lines[0] == "moved 20 of 20 units, 3.0 MB, 1.5 s; servers 2, 3 leave"
+
+
+def test_a_coordinator_that_is_started_again_is_waited_for() -> None:
+    lines = Played({}, {}, status()).lines()
+    assert lines[0] == "waited 3 s for the coordinator: no answer; is it alive?; asking again"
+    with pytest.raises(WaitTimeoutError):
+        Played({}).lines()
 
 
 def test_units_that_have_to_stay_are_an_error_in_one_line() -> None:

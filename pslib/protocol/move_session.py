@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -160,9 +161,10 @@ class MoveSession:
         return max(0, self.wanted - sum(rank not in self.leaving for rank in staying))
 
     def awaited_ranks(self) -> list[int]:
-        """Those that the servers which are wanted and not here will get."""
-        first = 1 + max((server.rank for server in self.members.servers), default=-1)
-        return list(range(first, first + self.awaited))
+        """Those that the servers which are wanted and not here will get: the lowest that nobody has had."""
+        had = {server.rank for server in self.members.servers}
+        free = (rank for rank in range(len(had) + self.awaited) if rank not in had)
+        return list(islice(free, self.awaited))
 
     def targets(self) -> list[int]:
         """Ranks of the servers that shall own units."""
