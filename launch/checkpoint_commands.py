@@ -52,6 +52,7 @@ def _info_plain(info: CheckpointInfo) -> dict[str, Any]:
         "tables": info.rows,
         "dense": manifest.dense.get("length", 0),
         "servers": manifest.servers,
+        "follows": manifest.increment.get("of"),
         "format_version": manifest.format_version,
     }
 
@@ -63,7 +64,7 @@ def _info_cells(info: CheckpointInfo) -> tuple[str, ...]:
     numbers = (str(plain.get(name, "")) for name in ("servers", "format_version"))
     return (
         saved,
-        info.state,
+        f"{info.state}, follows {plain['follows']}" if plain.get("follows") else info.state,
         str(plain.get("model") or ""),
         rows,
         _size(info.bytes),
@@ -74,13 +75,14 @@ def _info_cells(info: CheckpointInfo) -> tuple[str, ...]:
 
 def checkpoint_verify(options: argparse.Namespace) -> int:
     """``pslib checkpoint verify``."""
-    from pslib.checkpoint import newest, read_manifest
+    from pslib.checkpoint import newest
+    from pslib.checkpoint.chains import chain_of
     from pslib.checkpoint.verification import verify_checkpoint
     from pslib.errors import EXIT_DONE, CheckpointError
     from pslib.places import shown
 
     path = newest(options.path)
-    total = sum(entry.bytes for entry in read_manifest(path).files)
+    total = sum(entry.bytes for link in chain_of(path) for entry in link.manifest.files)
     with _bar("verify", total, "B") as progress:
         report = verify_checkpoint(path, progress)
     if options.json:

@@ -180,7 +180,7 @@ class CheckpointSection(Section):
 
     path: Name | None = None
     keep_last: int = Field(default=0, ge=0, le=1_000_000)
-    every_s: float = Field(default=0, ge=0, le=1e9)
+    every_s: float = Field(default=0.0, ge=0, le=1e9)
     every_batches: int = Field(default=0, ge=0, le=1 << 40)
     incremental: int = Field(default=0, ge=0, le=1000)
 

@@ -201,6 +201,8 @@ class Cuts:
         self.opener: Opener | None = None
         self.base = ""
         self._image: _Image | None = None
+        self._places: dict[str, str] = {}
+        """Of images that go on, or whose outcomes are known: by stem."""
         self._outcomes: dict[str, list[dict[str, Any]] | CheckpointError] = {}
         self._waiters: list[tuple[Any, str]] = []
         self._over: list[tuple[Any, Any]] = []
@@ -234,7 +236,7 @@ class Cuts:
             When there is no image here that the increment could follow, or no memory.
         """
         stem = message.stem
-        if stem in self._outcomes or (self._image and self._image.stem == stem):
+        if self._places.get(stem) == message.path:
             return
         base, keep = (message.base, message.keep) if isinstance(message, BeginSave) else ("", False)
         stores: Mapping[str, Any] = self._shard.stores
@@ -253,6 +255,8 @@ class Cuts:
             for store in stores.values():
                 store.image_end()
             raise CheckpointError(f"no image of shard thread {self._shard.index}: {error}") from error
+        self._places[stem] = message.path
+        self._outcomes.pop(stem, None)
 
     def wait(self, job: Any, message: Save | SaveFiles) -> Any:
         """The files of an image, or `HELD`: the job is over when they are written.
@@ -328,7 +332,8 @@ class Cuts:
 
     def _remember(self, stem: str, outcome: list[dict[str, Any]] | CheckpointError) -> None:
         while len(self._outcomes) >= KEPT:
-            del self._outcomes[next(iter(self._outcomes))]
+            oldest = next(iter(self._outcomes))
+            del self._outcomes[oldest], self._places[oldest]
         self._outcomes[stem] = outcome
         result: Any = outcome if isinstance(outcome, CheckpointError) else {"files": outcome}
         self._over += [(job, result) for job, wanted in self._waiters if wanted == stem]

@@ -379,8 +379,8 @@ def test_export_of_a_damaged_checkpoint_leaves_no_half_written_file(one: Path, t
 def test_a_newer_format_is_refused_by_name(one: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(one, tmp_path / "copy"))
     known = checkpoint.read_manifest(str(folder))
-    checkpoint.commit(str(folder), replace(known, format_version=4))
-    with pytest.raises(CheckpointIncompatibleError, match="format 4 is newer than this pslib's 3"):
+    checkpoint.commit(str(folder), replace(known, format_version=5))
+    with pytest.raises(CheckpointIncompatibleError, match="format 5 is newer than this pslib's 4"):
         verify_checkpoint(str(folder))
 
 

@@ -295,9 +295,19 @@ def test_training_takes_every_setting_of_a_trainer_under_its_name():
     from pslib.trainer import Trainer
 
     of_script = {"model", "cluster", "out", "progress"}
-    elsewhere = {"dense_optimizer", "table"}  # optimizers.dense, and the section table
+    elsewhere = {"dense_optimizer", "table", "checkpoint"}  # optimizers.dense, and sections of their own
     named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
     assert set(TrainingSection.model_fields) - {"epochs", "stopping"} == named  # these are of a fit
+
+
+def test_saving_while_training_needs_numbered_checkpoints(tmp_path):
+    job = read(tmp_path, GOOD, "checkpoint={every_s: 600, keep_last: 3, incremental: 5}")
+    assert (job.checkpoint.every_s, job.checkpoint.incremental) == (600.0, 5)
+    assert read(tmp_path, job.to_yaml()).checkpoint == job.checkpoint
+    (told,) = problems(tmp_path, GOOD, "checkpoint.every_batches=100")
+    assert "keep_last: expected at least 1 with every_s or every_batches, got 0" in told
+    (told,) = problems(tmp_path, GOOD, "checkpoint={incremental: 2, keep_last: 2}")
+    assert "incremental: expected every_s or every_batches with it" in told
 
 
 def test_stopping_takes_what_a_script_gives_and_says_what_it_needs(tmp_path):

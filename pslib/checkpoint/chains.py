@@ -8,23 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pslib.checkpoint.folders import newest
 from pslib.checkpoint.manifest import Manifest, read_manifest
-from pslib.errors import CheckpointCorruptError, CheckpointError
+from pslib.errors import CheckpointCorruptError
 from pslib.places import below, parent_and_name, place_of, shown
 
-__all__ = ["Base", "Link", "base_in", "chain_of", "sibling"]
+__all__ = ["Link", "chain_of", "sibling"]
 
 LINKS_MAX = 1001
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What an increment follows: folder, token, increments before it."""
-
-    name: str
-    token: str
-    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +23,6 @@ class Link:
 
     path: str
     manifest: Manifest
-
-
-def base_in(folder: str, increments: int) -> Base | None:
-    """The newest checkpoint of a folder, if an increment may follow it; None: the next is a full one."""
-    try:
-        path = newest(folder)
-        manifest = read_manifest(path)
-    except CheckpointError:
-        return None
-    token, depth = str(manifest.cut.get("token", "")), int(manifest.increment.get("depth", 0))
-    if not token or depth >= increments:
-        return None
-    return Base(parent_and_name(path)[1], token, depth)
 
 
 def chain_of(path: str) -> list[Link]:

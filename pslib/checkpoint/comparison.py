@@ -116,8 +116,8 @@ def diff_checkpoints(
     specs_a, specs_b = ({spec.name: spec for spec in _specs(one)} for one in manifests)
     tables = {
         name: _diff_table(
-            TableOfCheckpoint(path_a, manifests[0], specs_a[name]),
-            TableOfCheckpoint(path_b, manifests[1], specs_b[name]),
+            TableOfCheckpoint(path_a, specs_a[name]),
+            TableOfCheckpoint(path_b, specs_b[name]),
             progress,
         )
         for name in sorted(specs_a.keys() & specs_b.keys())

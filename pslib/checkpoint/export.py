@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import batches_of, verify
-from pslib.checkpoint.comparison import dense_vector
+from pslib.checkpoint.chains import chain_of
+from pslib.checkpoint.comparison import PIECE_BYTES, dense_vector
 from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place, read_manifest
+from pslib.checkpoint.partitioned import GROUP_BITS_MAX, TableOfCheckpoint
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import below, shown
@@ -55,6 +57,8 @@ def export_parquet(
 ) -> list[str]:
     """Write ``TABLE-SERVER.parquet`` for each table and server with rows, and ``dense.parquet``, to ``out``.
 
+    Of an increment, with all that it follows, ``TABLE-000.parquet``.
+
     Every file is checked before its rows are written. ``dense.parquet`` has a row a parameter: ``name``,
     ``shape`` and ``values`` in C order. Counted keys without a row are not written.
 
@@ -84,7 +88,8 @@ def export_parquet(
         for stem, entries in groups.items():
             spec = specs[entries[0].table]
             with _whole_file(filesystem, f"{root}/{stem}.parquet") as target:
-                _write_rows(path, entries, spec, options, (filesystem, target), progress)
+                batches = _chain_batches(path, spec) if manifest.increment else _batches(path, entries, spec)
+                _write_rows(batches, spec, options, (filesystem, target), progress)
         if manifest.dense.get("length"):
             with _whole_file(filesystem, f"{root}/dense.parquet") as target:
                 pq.write_table(_dense_table(path, manifest), target, filesystem=filesystem)
@@ -93,9 +98,34 @@ def export_parquet(
     return [below(out, name) for name in names]
 
 
+def _batches(path: str, entries: list[ManifestFile], spec: TableSpec) -> Iterator[pa.RecordBatch]:
+    """All rows of some files of one table, each checked before."""
+    source, root = open_place(path)
+    for entry in entries:
+        verify(source, root, path, entry)
+        yield from batches_of(source, root, path, entry, table_schema(spec))
+
+
+def _chain_batches(path: str, spec: TableSpec) -> Iterator[pa.RecordBatch]:
+    """The rows that a chain of increments comes to."""
+    for link in chain_of(path):
+        source, root = open_place(link.path)
+        for entry in link.manifest.files:
+            if entry.table == spec.name:
+                verify(source, root, link.path, entry)
+    table, bits = TableOfCheckpoint(path, spec), 0
+    while table.rows * table.row_bytes >> bits > PIECE_BYTES and bits < GROUP_BITS_MAX:
+        bits += 1
+    for group in range(1 << bits):
+        yield from table.read(group, bits).table.to_batches(GROUP_ROWS)
+
+
 def _groups(manifest: Manifest) -> dict[str, list[ManifestFile]]:
     """Files of rows by table and server; a name that does not tell a server stands for itself."""
     groups: dict[str, list[ManifestFile]] = {}
+    if manifest.increment:  # rows of all servers together: who wrote a row first may not have written it last
+        tables = {entry.table: entry for entry in manifest.files if entry.table and entry.kind == ROWS}
+        return {f"{table}-000": [entry] for table, entry in tables.items()}
     for entry in manifest.files:
         if entry.table and entry.kind == ROWS and entry.rows:
             pieces = entry.name.removeprefix(f"{entry.table}.").split("-")
@@ -134,27 +164,23 @@ def _whole_file(filesystem: fs.FileSystem, path: str) -> Iterator[str]:
 
 
 def _write_rows(
-    path: str,
-    entries: list[ManifestFile],
+    batches: Iterator[pa.RecordBatch],
     spec: TableSpec,
     options: ExportOptions,
     target: tuple[fs.FileSystem, str],
     progress: Callable[[int], object],
 ) -> None:
-    source, root = open_place(path)
-    schema, waiting, rows = table_schema(spec), [], 0
+    waiting, rows = [], 0
     writer: pq.ParquetWriter | None = None
     try:
-        for entry in entries:
-            verify(source, root, path, entry)
-            for batch in batches_of(source, root, path, entry, schema):
-                waiting.append(_flat(batch, spec, options))
-                rows += batch.num_rows
-                writer = writer or pq.ParquetWriter(target[1], waiting[0].schema, filesystem=target[0])
-                if rows >= GROUP_ROWS:
-                    writer.write_table(pa.Table.from_batches(waiting))
-                    progress(rows)
-                    waiting, rows = [], 0
+        for batch in batches:
+            waiting.append(_flat(batch, spec, options))
+            rows += batch.num_rows
+            writer = writer or pq.ParquetWriter(target[1], waiting[0].schema, filesystem=target[0])
+            if rows >= GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting))
+                progress(rows)
+                waiting, rows = [], 0
         if writer and waiting:
             writer.write_table(pa.Table.from_batches(waiting))
             progress(rows)

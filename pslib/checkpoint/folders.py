@@ -14,11 +14,21 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
+from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.manifest import MANIFEST_NAME, OWN_FILE, Manifest, open_place, read_manifest
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import below, parent_and_name, place_of, shown, with_inner
 
-__all__ = ["CheckpointInfo", "check_keep_last", "list_checkpoints", "newest", "next_place", "prune"]
+__all__ = [
+    "Base",
+    "CheckpointInfo",
+    "base_in",
+    "check_keep_last",
+    "list_checkpoints",
+    "newest",
+    "next_place",
+    "prune",
+]
 
 log = logging.getLogger("pslib")
 _NUMBERED = re.compile(r"checkpoint-(\d{6,})")
@@ -26,6 +36,15 @@ LEVELS = 3
 """How deep `list_checkpoints` looks: runs/first/checkpoint/checkpoint-000001."""
 KEEP_LAST_MAX = 1_000_000
 """More than anybody saves: all are kept with 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What an increment follows: folder, token, increments before it."""
+
+    name: str
+    token: str
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,10 @@ def _examine(path: str, sizes: dict[str, int]) -> CheckpointInfo:
         if sizes.get(entry.name) != entry.bytes:
             came = f"has {sizes[entry.name]} of {entry.bytes} bytes" if entry.name in sizes else "is missing"
             return CheckpointInfo(path, "damaged", total, manifest, f"{entry.name} {came}")
+    try:
+        chain_of(path)
+    except CheckpointError as error:
+        return CheckpointInfo(path, "damaged", total, manifest, str(error))
     return CheckpointInfo(path, "complete", total, manifest)
 
 
@@ -144,6 +167,19 @@ def newest(path: str) -> str:
         f"{shown(path)}: no {MANIFEST_NAME} there; a checkpoint is a folder with one, or give a folder of "
         "checkpoint-000001, checkpoint-000002, ..."
     )
+
+
+def base_in(folder: str, increments: int) -> Base | None:
+    """The newest checkpoint of a folder, if an increment may follow it; None: the next is a full one."""
+    try:
+        path = newest(folder)
+        manifest = read_manifest(path)
+    except CheckpointError:
+        return None
+    token, depth = str(manifest.cut.get("token", "")), int(manifest.increment.get("depth", 0))
+    if not token or depth >= increments:
+        return None
+    return Base(parent_and_name(path)[1], token, depth)
 
 
 def next_place(folder: str) -> str:

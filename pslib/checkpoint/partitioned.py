@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
 from pslib.checkpoint.arrow_files import batches_of
-from pslib.checkpoint.manifest import ROWS, Manifest, ManifestFile, open_place
+from pslib.checkpoint.chains import Link, chain_of
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointCorruptError
 from pslib.places import shown
@@ -28,8 +29,12 @@ FloatRows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One record batch and the partitions, in 2^GROUP_BITS_MAX, between which its keys lie."""
+    """One record batch and the partitions, in 2^GROUP_BITS_MAX, between which its keys lie.
 
+    ``link`` is the number of its checkpoint in the chain.
+    """
+
+    link: int
     entry: ManifestFile
     batch: int
     low: int
@@ -45,33 +50,54 @@ class TableRows:
 
 
 class TableOfCheckpoint:
-    """One table of a checkpoint. Making it reads the keys of all rows, one record batch at a time.
+    """One table of a checkpoint, and of what it follows where it is an increment.
+
+    Making it reads the keys of all rows, one record batch at a time.
 
     Parameters
     ----------
     path : str
         The checkpoint.
-    manifest : Manifest
     spec : TableSpec
         The table, as in the manifest.
+
+    Attributes
+    ----------
+    rows : int
+        In all files: of a chain more than the table has.
     """
 
-    def __init__(self, path: str, manifest: Manifest, spec: TableSpec) -> None:
-        self._path, self.spec = path, spec
+    def __init__(self, path: str, spec: TableSpec) -> None:
+        self._links, self.spec = chain_of(path), spec
         self._schema = table_schema(spec)
-        self._files = [one for one in manifest.files if one.table == spec.name and one.kind == ROWS]
-        self.rows = sum(entry.rows for entry in self._files)
+        self.rows = sum(entry.rows for link in self._links for entry in self._files(link, ROWS))
         self._places = list(self._find())
+        self._gone = [self._gone_at(link) for link in self._links]
+
+    def _files(self, link: Link, kind: str) -> list[ManifestFile]:
+        files = link.manifest.files
+        return [one for one in files if one.table == self.spec.name and one.kind == kind]
 
     def _find(self) -> Iterator[_Place]:
-        filesystem, root = open_place(self._path)
-        for entry in self._files:
-            batches = batches_of(filesystem, root, self._path, entry, self._schema, ["key"])
-            for number, batch in enumerate(batches):
-                if batch.num_rows:
-                    keys = batch.column(0).to_numpy(zero_copy_only=False)
-                    partitions = partition_of(keys, GROUP_BITS_MAX)
-                    yield _Place(entry, number, int(partitions.min()), int(partitions.max()))
+        for at, link in enumerate(self._links):
+            filesystem, root = open_place(link.path)
+            for entry in self._files(link, ROWS):
+                batches = batches_of(filesystem, root, link.path, entry, self._schema, ["key"])
+                for number, batch in enumerate(batches):
+                    if batch.num_rows:
+                        keys = batch.column(0).to_numpy(zero_copy_only=False)
+                        partitions = partition_of(keys, GROUP_BITS_MAX)
+                        yield _Place(at, entry, number, int(partitions.min()), int(partitions.max()))
+
+    def _gone_at(self, link: Link) -> NDArray[np.uint64]:
+        """Keys whose rows had left when this increment was made."""
+        filesystem, root = open_place(link.path)
+        keys = [
+            batch.column(0).to_numpy(zero_copy_only=False)
+            for entry in self._files(link, GONE)
+            for batch in batches_of(filesystem, root, link.path, entry, GONE_SCHEMA)
+        ]
+        return np.concatenate([np.empty(0, np.uint64), *keys])
 
     @property
     def row_bytes(self) -> int:
@@ -90,14 +116,28 @@ class TableOfCheckpoint:
         shift = GROUP_BITS_MAX - bits
         low, high = group << shift, ((group + 1) << shift) - 1
         places = [place for place in self._places if place.low <= high and place.high >= low]
-        found = pa.Table.from_batches(self._batches(places), self._schema)
+        of_links = []
+        for at, link in enumerate(self._links):
+            own = [one for one in places if one.link == at]
+            of_links.append(pa.Table.from_batches(self._batches(link, own), self._schema))
+        found = pa.concat_tables(of_links)
         keys = found.column("key").to_numpy()
-        mine = np.flatnonzero(partition_of(keys, bits) == group)
-        order = mine[np.argsort(keys[mine], kind="stable")]
+        chosen = np.flatnonzero(partition_of(keys, bits) == group)
+        links = np.repeat(np.arange(len(of_links)), [*map(len, of_links)])
+        chosen = chosen[self._is_newest(keys[chosen], links[chosen])]
+        order = chosen[np.argsort(keys[chosen], kind="stable")]
         return TableRows(keys[order], found.take(pa.array(order)).combine_chunks())
 
-    def _batches(self, places: list[_Place]) -> Iterator[pa.RecordBatch]:
-        filesystem, root = open_place(self._path)
+    def _is_newest(self, keys: NDArray[np.uint64], links: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Rows that no later link of the chain has again, or says to have left."""
+        newest = np.ones(keys.size, bool)
+        for at in range(1, len(self._links)):
+            newer = np.concatenate([keys[links == at], self._gone[at]])
+            newest &= (links >= at) | ~np.isin(keys, newer)
+        return newest
+
+    def _batches(self, link: Link, places: list[_Place]) -> Iterator[pa.RecordBatch]:
+        filesystem, root = open_place(link.path)
         wanted: dict[str, list[int]] = {}
         for place in places:
             wanted.setdefault(place.entry.name, []).append(place.batch)
@@ -107,7 +147,7 @@ class TableOfCheckpoint:
                     for number in numbers:
                         yield file.get_batch(number)
             except (OSError, pa.ArrowException) as error:
-                raise CheckpointCorruptError(f"{shown(self._path)}: can't read {name}: {error}") from error
+                raise CheckpointCorruptError(f"{shown(link.path)}: can't read {name}: {error}") from error
 
 
 def floats_of(table: pa.Table, name: str) -> tuple[Any, NDArray[np.bool_]]:

@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from pslib.checkpoint.arrow_files import Sums, batches_of, sums_of
+from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.counted import count_schema
 from pslib.checkpoint.dense import DENSE_SCHEMA
-from pslib.checkpoint.manifest import BLOCK_BYTES, ROWS, Manifest, ManifestFile, open_place, read_manifest
+from pslib.checkpoint.manifest import BLOCK_BYTES, GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import shown
@@ -33,7 +34,7 @@ class VerifyReport:
     files, bytes : int
         Data files that were read whole, and their bytes.
     rows : dict of str to int
-        Rows of each table.
+        Rows of each table, in all files: of a chain more than the table has.
     problems : tuple of str
         One line a damaged file, the first damage of each; none where the checkpoint is whole.
     """
@@ -51,7 +52,7 @@ class VerifyReport:
 
 
 def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> VerifyReport:
-    """Read all of a checkpoint.
+    """Read all of a checkpoint, and of those that it follows where it is an increment.
 
     Parameters
     ----------
@@ -65,24 +66,24 @@ def verify_checkpoint(path: str, progress: Progress = lambda _bytes: None) -> Ve
     CheckpointError
         When there is no manifest, or it can't be read: nothing else can be judged then.
     """
-    manifest = read_manifest(path)
-    specs = _specs(manifest, path)
-    filesystem, root = open_place(path)
+    links = chain_of(path)
+    specs = _specs(links[-1].manifest, path)
     problems: list[str] = []
     rows = dict.fromkeys(specs, 0)
     files = total = 0
-    for entry in manifest.files:
+    for link, entry in ((one, entry) for one in links for entry in one.manifest.files):
+        filesystem, root = open_place(link.path)
         found = _check_bytes(filesystem, root, entry, progress) or _check_content(
-            filesystem, root, path, entry, specs
+            filesystem, root, link.path, entry, specs
         )
         if found:
-            problems.append(f"{shown(path)}: {entry.name}: {found}")
+            problems.append(f"{shown(link.path)}: {entry.name}: {found}")
             continue
         files, total = files + 1, total + entry.bytes
         if entry.table and entry.kind == ROWS:
             rows[entry.table] += entry.rows
     if not problems:
-        problems += [f"{shown(path)}: {problem}" for problem in _dense_problems(manifest, path)]
+        problems += [f"{shown(path)}: {problem}" for problem in _dense_problems(links[-1].manifest, path)]
     return VerifyReport(path, files, total, rows, tuple(problems))
 
 
@@ -98,6 +99,8 @@ def schema_of(entry: ManifestFile, specs: dict[str, TableSpec]) -> pa.Schema:
     """Columns that a file of a checkpoint must have."""
     if not entry.table:
         return DENSE_SCHEMA
+    if entry.kind == GONE:
+        return GONE_SCHEMA
     spec = specs[entry.table]
     return table_schema(spec) if entry.kind == ROWS else count_schema(spec, 0)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pslib.checkpoint import Manifest, ManifestFile, commit, next_place, prune
-from pslib.checkpoint.chains import Base, base_in
+from pslib.checkpoint.folders import Base, base_in
 from pslib.client import FILE_PATIENCE_S, Client
 from pslib.endpoint import Pending
 from pslib.errors import CheckpointError, PslibError

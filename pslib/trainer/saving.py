@@ -19,7 +19,7 @@ from pslib.checkpoint import (
     prune,
     read_manifest,
 )
-from pslib.checkpoint.chains import Base
+from pslib.checkpoint.folders import Base
 from pslib.client import Client
 from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
