@@ -20,7 +20,7 @@ from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import Adopt, Erase, Image, Maintain, Push, Release, Setup
 from pslib.shard import Shard
 from pslib.shard_serving import finish
-from pslib.tables import PartSpec, TableSpec
+from pslib.tables import DenseSpec, PartSpec, TableSpec
 from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from tests.protocol_worlds import BITS, NO_BLOCKS, NO_FLOATS, key_in
@@ -127,6 +127,13 @@ class Run:
         self.sent: list[Message] = []
         self.images: dict[int, Image] = {}
         self.steps = 0
+
+    @staticmethod
+    def setup(spec: TableSpec, dense: DenseSpec | None = None) -> Setup:
+        if dense is None:
+            return setup_of(spec)
+        values = np.zeros(dense.length, np.float32)
+        return Setup({"tables": [spec.to_dict()]}, dense.length, dense.optimizer.to_dict(), values)
 
     @staticmethod
     def blank(memory_bytes: int = 0) -> Shard:

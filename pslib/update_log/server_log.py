@@ -69,7 +69,11 @@ class ServerLog:
         self.generation = max(before, generation)
         """Rises with every process that opens the folder."""
         self._identity = {"cluster": cluster_id, "server": rank}
-        self._about = self._read_about()
+        try:
+            self._about = self._read_about()
+        except BaseException:
+            self._files.close()
+            raise
         self.logs: list[RollingLog] = []
         self.shards: list[Shard] = []
         """With what their logs say; empty when the folder is new."""
