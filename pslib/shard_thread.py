@@ -186,6 +186,8 @@ class ShardThread:
     def refresh_stats(self, _shard: Shard) -> None:
         """Counters for the next heartbeat, read in the thread that owns them."""
         self.stats = shard_stats(self.shard)
+        if self._log is not None:
+            self.stats["log_bytes"] = self._log.log.size_bytes
         self.held, self.step_waits = self.shard.sync.held, self.shard.sync.missing()
 
     @property
