@@ -203,6 +203,24 @@ def test_an_interrupted_run_leaves_nothing(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
+def spread_of_logits(fade: float, first: int, last: int) -> float:
+    """Deviation of the true logit over rows whose one value has a rank in ``first``..``last - 1``."""
+    config = GeneratorConfig(vocabularies=(4_096,), dense_fields=0, signal=1.0, zipf=0.5, fade=fade)
+    block = config.model().block(0, 0, 65_536)
+    (ranks,) = block.ranks
+    some = (ranks >= first) & (ranks < last)
+    return float(np.log(block.probabilities[some] / (1 - block.probabilities[some])).std())
+
+
+def test_rare_values_say_as_much_as_others_unless_the_signal_fades():
+    frequent, rare = (15, 31), (1_023, 2_047)
+    assert spread_of_logits(0.0, *rare) == pytest.approx(spread_of_logits(0.0, *frequent), rel=0.5)
+    # Six doublings of the rank, a fade of 1/2: an eighth.
+    ratio = spread_of_logits(0.5, *rare) / spread_of_logits(0.5, *frequent)
+    unfaded = spread_of_logits(0.0, *rare) / spread_of_logits(0.0, *frequent)
+    assert ratio / unfaded == pytest.approx(1 / 8, rel=1e-4)
+
+
 def test_all_values_out_of_bounds_are_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
         GeneratorConfig(train_rows=0, zipf=-1, vocabularies=(0,), sparse_type="float", row_group_rows=100_000)

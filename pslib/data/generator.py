@@ -66,6 +66,9 @@ class GeneratorConfig:
         Share of label 1 to aim at, in (0, 1).
     signal : float
         Standard deviation of the true logit; 1.6 puts the best AUC near 0.83, 0 makes noise.
+    fade : float
+        How fast the values of a field say less as they get rarer (`pslib.data.planted`), 0 to 5. With 0, not
+        at all, and large vocabularies most of the signal is in values too rare to be learnt.
     sparse_type : {"string", "integer"}
         Categorical values as 8 hexadecimal digits, as in Criteo's logs, or as int64.
     row_group_rows : int
@@ -85,6 +88,7 @@ class GeneratorConfig:
     zipf: float = 1.05
     positive_share: float = 0.25
     signal: float = 1.6
+    fade: float = 0.0
     sparse_type: Literal["string", "integer"] = "string"
     row_group_rows: int = BLOCK_ROWS
 
@@ -103,6 +107,7 @@ class GeneratorConfig:
             ("zipf", "0 to 5", 0 <= self.zipf <= 5),
             ("positive_share", "a share above 0 and below 1", 0 < self.positive_share < 1),
             ("signal", "0 to 20", 0 <= self.signal <= 20),
+            ("fade", "0 to 5", 0 <= self.fade <= 5),
             ("sparse_type", "string or integer", self.sparse_type in ("string", "integer")),
             ("row_group_rows", f"1 to {BLOCK_ROWS}", 1 <= self.row_group_rows <= BLOCK_ROWS),
         ]
@@ -121,6 +126,7 @@ class GeneratorConfig:
             zipf=self.zipf,
             positive_share=self.positive_share,
             signal=self.signal,
+            fade=self.fade,
         )
 
 

@@ -8,6 +8,8 @@ so that a vocabulary of a billion values costs no memory. The true logit of a ro
                         + sqrt(0.25) * dense )         straight and square effects of log(1 + count)
 
 each term scaled to mean 0 and deviation 1 on a sample, ``bias`` chosen for the wanted share of positives.
+What a key says, its weight and its latent vector, may fade with its rank r: it counts
+``2 ** (-fade * floor(log2(r + 1)))`` times, so that values too rare to be learnt carry less of the signal.
 A missing key has weight 0 and a missing count acts as the count 0, which is how a reader with the default
 fill sees it: nothing that decides a label is hidden from a model.
 """
@@ -33,6 +35,7 @@ _STEPS = 65_536  # resolution of every table of quantiles: 16 random bits choose
 _EXACT_RANKS = 4_096
 _RANK = 3  # of the interactions
 _INTERACTING = 8  # fields, those of the smallest vocabularies
+_RANK_BITS = 32  # of the largest vocabulary
 _SHARES = (0.5, 0.25, 0.25)  # of the variance of the logit: linear, interactions, dense
 _SAMPLE_PART = 2  # 0 is train, 1 is test
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -188,6 +191,8 @@ class PlantedModel:
         Share of label 1 to aim at, in (0, 1).
     signal : float
         Standard deviation of the true logit: 0 makes labels pure noise.
+    fade : float
+        How fast keys say less as their rank grows; 0: all keys of a field say as much.
     """
 
     def __init__(
@@ -199,8 +204,12 @@ class PlantedModel:
         zipf: float,
         positive_share: float,
         signal: float,
+        fade: float = 0.0,
     ) -> None:
         self._seed = seed
+        # Looked up by the bits of rank + 1: powers of each rank would differ from machine to machine.
+        steps = np.maximum(np.arange(_RANK_BITS + 1) - 1, 0).tolist()
+        self._fades = np.array([2.0 ** (-fade * step) for step in steps], np.float32)
         distribution = NormalDist()
         self._normal = np.array(
             [distribution.inv_cdf((step + 0.5) / _STEPS) for step in range(_STEPS)], np.float32
@@ -267,7 +276,7 @@ class PlantedModel:
             places = (bits & np.uint32(0xFFFF)).astype(np.int64)
             ranks = (tables.starts[steps] + ((tables.widths[steps] * places) >> 16)) >> 16
             hashes = mix64(ranks.view(np.uint64) * _GOLDEN + tables.salt).view(np.uint16).reshape(rows, 4)
-            present = (steps >= tables.null_steps).astype(np.float32)
+            present = self._fades[np.frexp(ranks + 1.0)[1]] * (steps >= tables.null_steps)
             linear += self._normal[hashes[:, 0]] * (present * tables.weight_scale)
             if tables.interacts:
                 for part in range(_RANK):
