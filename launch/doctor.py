@@ -94,7 +94,17 @@ def _summary(status: Mapping[str, Any]) -> list[str]:
         f"staleness     {staleness:.2f} on average, {status.get('staleness_max', 0)} at most",
         f"pushes        {status['pushes_sent']:,} sent, {status['pushes_applied']:,} applied",
         f"checkpoint    {status['saved'] or 'none yet'}",
+        *_moves(status["moves"]),
     ]
+
+
+def _moves(moves: Mapping[str, Any]) -> list[str]:
+    """A line on units that move to other servers, where somebody has asked for it."""
+    if not moves["units"] and not moves["awaited"]:
+        return []
+    line = f"moves         {moves['moved']:,} of {moves['units']:,} units, {moves['bytes'] / 1e6:,.1f} MB"
+    waits = f"; waiting for {moves['awaited']} more servers to join" if moves["awaited"] else ""
+    return [line + waits + (f"; {moves['stopped']}" if moves["stopped"] else "")]
 
 
 def _line_of(member: Mapping[str, Any]) -> str:

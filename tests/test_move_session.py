@@ -152,6 +152,8 @@ class TestGrowing:
         world.tick(2.0)
         world.hand_over_all()
         assert world.units() == [86, 85, 85]
+        assert world.moves.awaited == 0
+        assert "2 servers have not come; 3 own all units" in world.lines[1]
 
     def test_a_server_that_nobody_has_wished_for_owns_nothing(self) -> None:
         world = World()

@@ -231,6 +231,34 @@ def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_no
         scaler.close()
 
 
+def test_a_training_in_step_goes_on_while_servers_come_and_go(tmp_path: Path) -> None:
+    """A push of a sync step speaks for all units of a server, wherever they are by then."""
+    examples, epochs = str(write_examples(tmp_path / "train.parquet", 1200)), 10
+    keys = keys_of(pa.array(np.arange(1200)), SparseField("id").salt)
+
+    def train(cluster: Cluster) -> set[float]:
+        plain = {"batch_rows": 16, "lease_rows": 80, "dense_optimizer": SGD(1.0), "progress": False}
+        model = CountingModel(lambda _batch, _rows: time.sleep(0.005))
+        Trainer(model, cluster, consistency="sync", **plain).fit(examples, epochs=epochs)
+        return set(cluster.client.pull({"counts": keys}).wait().rows["counts"][:, 0].tolist())
+
+    with cluster_of(2, 2, timing=replace(QUICK, request_s=20.0)) as running:
+        scaler = Scaler(running)
+
+        def scale() -> None:
+            until("it trains", lambda: scaler.status()["examples"] > 100)
+            for servers in (4, 2):
+                scaler.to(servers)
+                assert scaler.status()["phase"] == "training"
+
+        helper = threading.Thread(target=scale)
+        helper.start()
+        counts = running.run(train, train)
+        helper.join()
+        scaler.close()
+    assert counts == [{epochs / 2}] * 2  # a step of two trainers is a mean
+
+
 def test_a_training_goes_on_exactly_from_an_increment_that_was_made_between_moves(tmp_path: Path) -> None:
     examples = str(write_examples(tmp_path / "train.parquet", 1200))
     keys = keys_of(pa.array(np.arange(1200)), SparseField("id").salt)

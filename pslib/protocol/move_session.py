@@ -206,13 +206,9 @@ class MoveSession:
             self._end(now_s)
             return
         sources = current.owners[moving]
-        chosen = np.concatenate(
-            [
-                np.flatnonzero(sources == rank)[: self._wave_units(rank)]
-                for rank in np.unique(sources).tolist()
-            ]
-        )
-        units = moving[chosen]
+        ranks = np.unique(sources).tolist()
+        chosen = [np.flatnonzero(sources == rank)[: self._wave_units(rank)] for rank in ranks]
+        units = moving[np.concatenate(chosen)]
         version = (current.version // VERSIONS_A_WAVE + 1) * VERSIONS_A_WAVE
         if self.progress.began_s is None:
             self.progress.began_s = now_s
@@ -230,13 +226,23 @@ class MoveSession:
     def _all_here(self, now_s: float) -> bool:
         """Whether nobody is awaited any more, and everybody has heard where the servers are."""
         timing, since_s = self.members.config.timing, max(self.progress.asked_s, self._joined_s)
-        if self.awaited and now_s - since_s < timing.start_s:
-            return False
+        if self.awaited:
+            if now_s - since_s < timing.start_s:
+                return False
+            self._do_without(now_s)
         if any(server.state == "lost" and self.members.units_of(server) for server in self.members.servers):
             return False  # it is started again, or the run ends
         members = (*self.members.live("server"), *self.members.live("trainer"))
         behind = any(member.map_version < self._joined_version for member in members)
         return not behind or now_s - since_s > timing.silence_s
+
+    def _do_without(self, now_s: float) -> None:
+        """Who has been awaited for too long is awaited no more."""
+        here = len(self.targets())
+        self._say(
+            f"{self.awaited} servers have not come; {here} own all units. Scale again when they are there"
+        )
+        self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
     def _wave_units(self, rank: int) -> int:
         """How many units of a source move at once: what it keeps of them is bounded in bytes."""
