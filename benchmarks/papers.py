@@ -68,15 +68,16 @@ PAPERS: dict[str, Paper] = {
     "wide_deep": Paper(0.9841, DEEP | {"dropout": 0.2}),
     "deepfm": Paper(0.9842, DEEP | {"dropout": 0.2}),
     "dcn": Paper(0.9839, DEEP | {"dropout": 0.2}),
-    "dcnv2": Paper(0.9845, DEEP | {"dropout": 0.2, "cross_layers": 3}),
+    "dcnv2": Paper(0.9845, DEEP | {"dropout": 0.4, "cross_layers": 4}),
     "xdeepfm": Paper(0.9845, DEEP | {"dropout": 0.2, "cin": [64]}),
     "autoint": Paper(0.9831, {"attention_layers": 3, "attention_dim": 64, "heads": 2}, l2=0.01),
     "pnn": Paper(0.9841, DEEP | {"dropout": 0.3}),
-    "fibinet": Paper(0.9832, DEEP | {"dropout": 0.3}),
-    "dlrm": Paper(0.9840, DEEP | {"dropout": 0.2, "interaction": "cat"}),
+    "fibinet": Paper(0.9832, DEEP | {"dropout": 0.2}, epochs=8),
+    "dlrm": Paper(0.9840, DEEP | {"dropout": 0.2, "interaction": "cat"}, epochs=8),
     "finalmlp": Paper(
         0.9861,
-        {"hidden_1": [400], "hidden_2": [100], "dropout_1": 0.4, "dropout_2": 0.4, "batch_norm": True},
+        {"hidden_1": [400], "hidden_2": [100], "dropout_1": 0.2, "dropout_2": 0.2, "batch_norm": True},
+        epochs=20,
     ),
 }
 

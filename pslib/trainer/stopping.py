@@ -27,7 +27,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStopping:
-    """What a fit does with the results of its validation data.
+    """What a fit does with the results of its validation data. Each fit begins to count anew.
 
     Attributes
     ----------
