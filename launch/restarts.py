@@ -63,7 +63,7 @@ class Restarts:
     def ended(self, now_s: float, task: Task, code: int) -> str:
         """Take note of an end; what happens then, in words: empty when it is not started again."""
         tried, place = self.generation(task), (task.role, task.number)
-        if tried >= self.config.restarts or not self._has_state(task) or not is_mishap(code):
+        if not self.may_follow(task) or not is_mishap(code):
             return ""
         if now_s - self._began_s.get(place, now_s) > WELL_S:
             self._in_a_row[place] = 0
@@ -71,6 +71,10 @@ class Restarts:
         self._in_a_row[place] = self._in_a_row.get(place, 0) + 1
         self._due_s[task] = now_s + pause_s
         return f"started again in {pause_s:g} s ({tried + 1} of {self.config.restarts})"
+
+    def may_follow(self, task: Task) -> bool:
+        """Whether this process is not the last one at its place."""
+        return self.generation(task) < self.config.restarts and self._has_state(task)
 
     def waiting(self) -> list[Task]:
         """Processes that have ended and will be started again."""

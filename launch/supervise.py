@@ -232,6 +232,7 @@ class _Run:
     def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
         """Report who has ended and start again who is to be; those count as running while they wait."""
         now_s = self._clock.now_s()
+        self._end_lost_servers()
         for task, code in exits.items():
             if code not in (None, EXIT_DONE) and task not in self._reported:
                 assert code is not None
@@ -262,10 +263,17 @@ class _Run:
             return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
         return None
 
-    def _counts_as_lost(self, trainer: Task) -> bool:
-        """Whether the coordinator has given up a trainer that is there still: stopped, or out of reach."""
-        lost = self._poller.latest.get("trainers_lost", ()) if self._poller is not None else ()
-        return any(where.startswith(f"pid {self._voices.pids.get(trainer)} on ") for where in lost)
+    def _counts_as_lost(self, task: Task) -> bool:
+        """Whether the coordinator has given up a process that is there still: stopped, or out of reach."""
+        lost = self._poller.latest.get(f"{task.role}s_lost", ()) if self._poller is not None else ()
+        return any(where.startswith(f"pid {self._voices.pids.get(task)} on ") for where in lost)
+
+    def _end_lost_servers(self) -> None:
+        """One that counts as lost and is there holds the lock on its log: its successor waits for its end."""
+        for task, running in self._running.items():
+            alive = running.exit_code is None and task.role == "server" and self._restarts.may_follow(task)
+            if alive and self._counts_as_lost(task):
+                running.kill()
 
     def _waited(self, what: str, limit_s: float) -> bool:
         """Whether ``what`` has been waited for too long; says so every few seconds, and at the end."""

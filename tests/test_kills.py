@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pslib.config import Timing
 from tests.command import Command, wait_until
 from tests.counting_runs import Start, assert_counted_once, launch_counting, write_counting_examples
 
+SILENCE_S = Timing().silence_s
 LOGGED = ("--durability", "log", "--restarts", "9")
 
 
@@ -66,7 +69,7 @@ def kill_loop(start: Start, folder: Path, kills: int, seed: int, victims: Sequen
     )  # fmt: skip
     wait_until(lambda: len(command.lines("pushing")) == 2, 40, f"trainers to push:\n{command.output}")
     for _ in range(kills):
-        time.sleep(choice.expovariate(1 / 1.2))
+        time.sleep(choice.expovariate(1.0))
         if here := alive(command, victims):
             command.kill(choice.choice(here))
         assert command.process.poll() is None, command.output
@@ -78,7 +81,31 @@ def kill_loop(start: Start, folder: Path, kills: int, seed: int, victims: Sequen
     return command
 
 
-@pytest.mark.timeout(120)
+EVERYBODY = ("coordinator", "server 0", "server 1", "trainer 0", "trainer 1")
+
+
+@pytest.mark.timeout(150)
 def test_every_acknowledged_push_is_in_once_whoever_is_killed(start: Start, tmp_path: Path) -> None:
-    command = kill_loop(start, tmp_path, 20, 1, ("coordinator", "trainer 0", "trainer 1"))
+    command = kill_loop(start, tmp_path, 20, 1, EVERYBODY)
     assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 15
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_a_hundred_kills_lose_nothing_and_double_nothing(start: Start, tmp_path: Path, seed: int) -> None:
+    command = kill_loop(start, tmp_path, 100, seed, EVERYBODY)
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 80
+
+
+def test_a_stopped_server_is_replaced_and_training_goes_on(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02"], options=LOGGED)
+    before = command.pid_of("server 1")
+    command.kill("server 1", signal.SIGSTOP)
+    command.wait_for("has been silent for 6 s and counts as lost", SILENCE_S + 10)
+    wait_until(lambda: command.pid_of("server 1") != before, 20, command.output)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert "Traceback" not in command.output

@@ -51,6 +51,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "leases": running.book.windows.size if running else 0,
         "servers": len(members.live("server")),
         "trainers": len(members.live("trainer")),
+        "servers_lost": [one.where for one in members.servers if one.state == "lost"],
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
         "moves": session.moves.status(now_s),
         "servers_configured": config.servers,
@@ -90,7 +91,7 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
         counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
         if counts.size:
             staleness_counts = counts + staleness_counts if staleness_counts.size else counts
-    for member in session.members.ever("server"):
+    for member in session.members.servers:  # one that comes back counts on from its log
         for key in SERVER_COUNTERS:
             values[key] += member.progress.get(key, 0)
     return values | {
