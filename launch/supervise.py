@@ -128,6 +128,7 @@ class _Run:
         self._waits: dict[str, tuple[float, float]] = {}
         self._restarts = Restarts(plan.config)
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._gave_up_s = 0.0
 
     # --- signals ---
 
@@ -223,11 +224,20 @@ class _Run:
             exits = {task: running.exit_code for task, running in self._running.items()}
             exits = self._take_ends(exits)
             verdict = self._asked_to_end(exits) if self._signal else judge(exits) or self._late(exits)
-            if verdict is not None:
+            if verdict is not None and not self._may_follow_a_trainer(verdict, exits):
                 self._look()
                 return verdict
             self._clock.sleep_s(LOOK_S)
         return None
+
+    def _may_follow_a_trainer(self, verdict: Verdict, exits: Mapping[Task, int | None]) -> bool:
+        """Whether a server has given up, perhaps as trainers fail that have not ended: they get a moment."""
+        if verdict.culprit is None or exits.get(verdict.culprit) != UnavailableError.exit_code:
+            return False
+        now_s = self._clock.now_s()
+        self._gave_up_s = self._gave_up_s or now_s
+        left = any(code is None for task, code in exits.items() if task.role == "trainer")
+        return left and now_s - self._gave_up_s < NEWS_S
 
     def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
         """Report who has ended and start again who is to be; those count as running while they wait."""
