@@ -47,8 +47,12 @@ def test_the_worlds_hold_what_they_promise() -> None:
     assert min(sum(one.leaps for one in mishaps), sum(one.kills for one in mishaps)) > 15
     assert sum(world.network.lost_to_cuts for world in worlds) > 50
     assert sum(world.map.version >> 16 for world in worlds) > 100, "waves of moves"
+    assert sum(world.coordinator.generation - 1 for world in worlds) > 15, "coordinators that came back"
+    generations = [server.generation for world in worlds for server in world.servers]
+    assert sum(generation - 1 for generation in generations) > 20, "servers that came back from their logs"
+    assert {world.config.durability for world in worlds} == {"memory", "log", "disk"}
     assert sum(len(world.servers) > world.config.servers for world in worlds) > 3, "servers that came later"
     assert ended.count("has left") > 50
-    assert sum("counts" in why or "epoch" in why for why in ended) > 3, "nobody was lost and woke up again"
-    assert sum(epoch > 0 for epoch in epochs) > 20, "no lease has changed hands"
+    assert sum("counts" in why or "epoch" in why for why in ended) > 0, "nobody was lost and woke up again"
+    assert sum(epoch > 0 for epoch in epochs) > 8, "no lease has changed hands"
     assert sum(bool(world.coordinator.session.error) for world in worlds) < 6

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pslib.config import ClusterConfig
+from pslib import shard_replay
 from pslib.leases import Grant, LeaseBook
 from pslib.membership import Member
 from pslib.protocol import job_desk
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.journal import Entry
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import Adopt, Image, Release
+from pslib.protocol.messages import Adopt, Erase, Image, Message, Push, Release
 from pslib.shard import Shard
+from pslib.update_log import CoordinatorLog, RollingLog, shard_log
+from pslib.update_log.shard_log import ShardLog
 from tests.invariants import SimulationError
 from tests.simulation.world import Planted, World
 
@@ -156,12 +160,10 @@ class CountsTooFar(JobDesk):
 
 
 def desk(kind: type[JobDesk]) -> Planted:
-    def make(config: ClusterConfig) -> CoordinatorSession:
-        session = CoordinatorSession(config)
+    def change(session: CoordinatorSession) -> None:
         session.desk.__class__ = kind
-        return session
 
-    return Planted(make_coordinator=make)
+    return Planted(change_coordinator=change)
 
 
 @pytest.mark.parametrize(
@@ -170,3 +172,88 @@ def desk(kind: type[JobDesk]) -> Planted:
 )
 def test_a_bug_at_the_desk_of_jobs_is_caught(kind: type[JobDesk], text: str, seeds: int) -> None:
     assert text in caught(desk(kind), seeds)
+
+
+class WritesBehind(ShardLog):
+    """Each record is written with the next one: an answer leaves before what it promises is in the log."""
+
+    def append(self, *entries: Entry) -> None:
+        self.later(*entries)
+        if len(self._later) > 1:
+            self.flush()
+
+
+class ForgetsNames(ShardLog):
+    """Records say what was pushed and not under which name: after a restart it counts once more."""
+
+    def append(self, *entries: Entry) -> None:
+        named = [replace(one, stream=1 << 62) if isinstance(one, Push) else one for one in entries]
+        super().append(*named)
+
+
+class ForgetsReleases(ShardLog):
+    """What has been given away is not recorded: after a restart two servers own it."""
+
+    def append(self, *entries: Entry) -> None:
+        kept = [one for one in entries if not isinstance(one, Release)]
+        if kept:
+            super().append(*kept)
+
+
+class ForgetsErases(ShardLog):
+    """Rows that were erased come back with a restart."""
+
+    def append(self, *entries: Entry) -> None:
+        kept = [one for one in entries if not isinstance(one, Erase)]
+        if kept:
+            super().append(*kept)
+
+
+@pytest.mark.parametrize("make_journal", [WritesBehind, ForgetsNames, ForgetsReleases, ForgetsErases])
+def test_a_bug_in_the_log_of_a_server_is_caught(make_journal: type[ShardLog]) -> None:
+    assert caught(Planted(make_journal=make_journal), 150)
+
+
+def test_images_without_marks_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    images_of = shard_replay.images_of
+
+    def without_marks(shard: Shard, units: Sequence[int]) -> list[Entry]:
+        images = images_of(shard, units)
+        for image in images:
+            if isinstance(image, Image):
+                image.marks["streams"][:] = []
+        return images
+
+    monkeypatch.setattr(shard_log, "images_of", without_marks)
+    assert caught(Planted(), 150)
+
+
+def test_an_answer_that_does_not_wait_for_the_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RollingLog, "durable", property(lambda log: log.last))
+    assert caught(Planted(), 200)
+
+
+def forgetful(what: str) -> Planted:
+    """A coordinator whose journal does not hold some records."""
+
+    def change(session: CoordinatorSession) -> None:
+        append = session.diary.append
+
+        def kept(entries: Sequence[Entry]) -> None:
+            about = entries[-1]
+            if what != (about.kind if isinstance(about, Message) else about["note"]):
+                append(entries)
+
+        session.diary.append = kept
+
+    return Planted(change_coordinator=change)
+
+
+@pytest.mark.parametrize("what", ["NextLease", "OpenJob", "move"])
+def test_a_journal_of_the_coordinator_that_forgets_is_caught(what: str) -> None:
+    assert caught(forgetful(what), 60)
+
+
+def test_a_coordinator_that_answers_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CoordinatorLog, "flush", lambda _log: True)
+    assert caught(Planted(), 60)

@@ -203,7 +203,10 @@ class Checks:
         for shard in world.live_shards():
             self.check_shard(shard)
         self._check_strangers()
-        if world.coordinator.session.error:
+        error = world.coordinator.session.error
+        if "came back without" in error:
+            raise SimulationError(f"nothing was lost, and all the same {error}")
+        if error:
             return
         if any(member.preempted for member in world.coordinator.session.members.trainers):
             return  # the rest is for those who come next

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pslib.config import ClusterConfig, Timing
 from pslib.endpoint import Endpoint, Pending
-from pslib.errors import PslibError, WaitTimeoutError
-from pslib.member import Joined, MemberHandle
+from pslib.errors import LogFullError, PslibError, WaitTimeoutError
+from pslib.member import ANYWHERE, Joined, MemberHandle, Place
 from pslib.partition_map import PartitionMap
 from pslib.protocol.messages import Leave, Message, Register, Registered
 from tests.invariants import SimulationError
+from tests.simulated_files import KilledError
 from tests.simulated_processes import CODEC
 from tests.simulation.network import Process
 
@@ -22,9 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["COORDINATOR", "TIMING", "Asker", "Member"]
 
-COORDINATOR = "coordinator.1"
+COORDINATOR = "coordinator.0"
 TIMING = Timing(
-    heartbeat_s=0.3, silence_s=2.5, retry_s=0.2, retry_max_s=0.4, request_s=300.0, start_s=60.0, report_s=1e9
+    heartbeat_s=0.3,
+    silence_s=2.5,
+    retry_s=0.2,
+    retry_max_s=0.4,
+    request_s=300.0,
+    start_s=60.0,
+    report_s=1e9,
+    restart_s=12.0,
 )
 TICK_S = 0.1
 WAIT_MAX_S = 25.0
@@ -131,6 +139,8 @@ class Asker(Process):
         """Futures swallow what their callbacks raise; nothing that is found here may be lost."""
         try:
             what()
+        except KilledError:
+            self.end("kill -9 while it wrote")
         except Exception as error:
             self.world.found(error)
 
@@ -146,7 +156,7 @@ class Member(Asker):
 
     def __init__(self, world: World, name: str, generation: int = 1) -> None:
         super().__init__(world, name, generation)
-        self.member = MemberHandle(self.endpoint, COORDINATOR, self.role, self._where())
+        self.member = MemberHandle(self.endpoint, COORDINATOR, self.role, self._where(), self._place())
         self.member.incarnation = world.random.getrandbits(62)
         self.member.progress = self.progress
         self.member.on_map = lambda new_map: self._surely(partial(self.new_map, new_map))
@@ -157,8 +167,12 @@ class Member(Asker):
     def _where(self) -> str:
         return ""
 
+    def _place(self) -> Place:
+        return ANYWHERE
+
     def _register(self) -> None:
-        message = Register(self.role, self._where(), self.member.incarnation, 1, self.name)
+        own, place = (self.member.incarnation, 1, str(self)), self.member.place
+        message = Register(self.role, self._where(), *own, place.rank, place.generation)
         self.ask(COORDINATOR, message, self._registered, TIMING.silence_s, self._not_registered)
 
     def _not_registered(self, error: PslibError) -> None:
@@ -176,7 +190,11 @@ class Member(Asker):
             answer.map_version, config.partition_bits, answer.owners, tuple(answer.addresses)
         )
         joined = Joined(answer.rank, config, current)
-        self.joined(joined)
+        try:
+            self.joined(joined)
+        except LogFullError as error:  # whoever can't even begin its log ends, and is started again
+            self.end(str(error))
+            return
         self.member.start_heartbeats(joined)
 
     def _ordered(self) -> None:

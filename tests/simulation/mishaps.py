@@ -21,10 +21,14 @@ class Mishaps:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
         choice = world.random
-        kinds = (self._cut, self._stop, self._leap, self._kill_trainer, self._forget_the_coordinator)
-        for kind, most in zip(kinds, (4, 2, 2, 2, 1), strict=True):
+        kinds = [(self._cut, 4), (self._stop, 2), (self._leap, 2), (self._kill_trainer, 2)]
+        kinds += [(self._forget_the_coordinator, 1)]
+        if world.config.durability != "memory":
+            kinds += [(self._kill_server, 3), (self._kill_coordinator, 2), (self._fill_disk, 1)]
+        for kind, most in kinds:
+            until_s = HEALS_S + 1.0 if kind == self._kill_coordinator else HEALS_S - 0.5
             for _ in range(choice.randint(0, most)):
-                world.network.after(choice.uniform(0.2, HEALS_S - 0.5), kind)
+                world.network.after(choice.uniform(0.2, until_s), kind)
 
     def _seconds(self, process: Process) -> float:
         """How long: trainers may be away for longer than it takes to be lost, others hardly."""
@@ -69,6 +73,46 @@ class Mishaps:
         process = self.world.random.choice(self.world.processes)
         process.leap(self.world.random.uniform(0.1, 0.4 * TIMING.silence_s))
         self.leaps += 1
+
+    def _kill_server(self) -> None:
+        """A server gets kill -9, at once or while it writes; or its machine loses its power."""
+        world, choice = self.world, self.world.random
+        alive = [server for server in world.servers if server.alive]
+        if not alive:
+            return
+        server, disk = choice.choice(alive), world.disk
+        self.kills += 1
+        if choice.random() < 0.3:
+            disk(server.name).tear_next = choice.randint(0, 300)
+            return
+        loses_power = world.config.durability == "disk" and choice.random() < 0.5
+        server.end("loses its power" if loses_power else "kill -9")
+        if loses_power:
+            disk(server.name).lose_power()
+
+    def _fill_disk(self) -> None:
+        """A disk has hardly any room for a while; after that it has."""
+        world, choice = self.world, self.world.random
+        disk = world.disk(choice.choice(["coordinator", *(server.name for server in world.servers)]))
+        disk.space = disk.used + choice.randint(0, 600)
+        world.network.tell(f"a disk has room for {disk.space - disk.used} bytes")
+        world.network.after(choice.uniform(0.1, 1.5), partial(setattr, disk, "space", None))
+
+    def _kill_coordinator(self) -> None:
+        """The same to the coordinator; its successor comes at the same address."""
+        world, choice = self.world, self.world.random
+        coordinator = world.coordinator
+        if not coordinator.alive:
+            return
+        self.kills += 1
+        disk = world.disk("coordinator")
+        if choice.random() < 0.3:
+            disk.tear_next = choice.randint(0, 300)
+            return
+        loses_power = world.config.durability == "disk" and choice.random() < 0.5
+        coordinator.end("loses its power" if loses_power else "kill -9")
+        if loses_power:
+            disk.lose_power()
 
     def _kill_trainer(self) -> None:
         """A trainer gets kill -9 or SIGTERM, unless it is the last; perhaps another one comes."""

@@ -23,6 +23,7 @@ __all__ = ["Admin", "Hands", "RestlessMoves", "with_restless_moves"]
 PAUSE_S = 0.02
 ASK_AGAIN_S = 1.0
 PATIENCE_S = 5.0
+ASK_AGAIN_ADMIN_S = 8.0
 
 
 class RestlessMoves(MoveSession):
@@ -95,6 +96,7 @@ class Admin(Asker):
         servers = self.world.random.randint(1, 4)
         message = Scale(servers, [])
         self.network.tell(f"{self} wants {servers} servers")
+        self._asked_s = self.now_s()
         self.ask(COORDINATOR, message, partial(self._granted, servers))
 
     def _granted(self, servers: int, answer: Result) -> None:
@@ -108,6 +110,8 @@ class Admin(Asker):
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
             self.after(self.world.random.uniform(0, 0.5), self._turn)
+        elif self.now_s() - self._asked_s > ASK_AGAIN_ADMIN_S:  # an old copy of an earlier wish came last
+            self._turn()
         else:
             self.after(0.1, partial(self._wait, servers))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from tests.simulated_files import KilledError
 from tests.simulated_processes import CODEC
 
 __all__ = ["HEALS_S", "Network", "Process", "host_of"]
@@ -122,7 +123,7 @@ class Process:
     """
 
     def __init__(self, network: Network, name: str, generation: int = 1) -> None:
-        self.network, self.name = network, name
+        self.network, self.name, self.generation = network, name, generation
         self.address = f"{name}.{generation}"
         self.alive = True
         self.ended = ""
@@ -167,7 +168,10 @@ class Process:
         if self.is_stopped:
             self._missed.append((is_message, event))
         else:
-            event()
+            try:
+                event()
+            except KilledError:
+                self.end("kill -9 while it wrote")
 
     @property
     def is_stopped(self) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pslib.member import Joined
+from pslib.config import ClusterConfig
+from pslib.member import ANYWHERE, Joined, Place
 from pslib.partition_map import PartitionMap
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.messages import Failure, Keep, Message, Release
@@ -15,6 +16,7 @@ from pslib.protocol.shard_jobs import Job, ShardTurns, Work
 from pslib.shard import Shard
 from tests.invariants import SimulationError
 from tests.simulated_processes import CODEC, HOLD_S, SETUP
+from tests.simulation.logs import ServerLogs
 from tests.simulation.members import Member
 from tests.simulation.moves import Hands
 
@@ -35,32 +37,52 @@ class Server(Member):
         self.rank = -1
         self.listen(self.address, self._receive)
 
+    def _place(self) -> Place:
+        """With a log, which is replayed first: the place that belongs to the log."""
+        self.logs: ServerLogs | None = None
+        if self.world.config.durability == "memory":
+            return ANYWHERE
+        rank = self.world.place_of(self.name)
+        self.logs = ServerLogs(self, rank)
+        return Place(rank, self.logs.log.generation)
+
     def _where(self) -> str:
         return self.address
 
     def joined(self, joined: Joined) -> None:
-        config, choice = joined.config, self.world.random
+        choice = self.world.random
         self.rank = joined.rank
-        count = config.shard_threads
-        planted = self.world.planted
-        self.shards = [
-            planted.make_shard(config.partition_bits, config.dense_blocks, index, count, planted.marks())
-            for index in range(count)
-        ]
+        self.shards = self._make_shards(joined.config)
         units = joined.map.units_of(joined.rank)
-        for shard in self.shards:
+        for index, shard in enumerate(self.shards):
             shard.slice_rows = choice.randint(1, 3)
-            if units.size:  # one that comes later gets tables with its first unit
+            if self.logs is None or self.logs.is_new(index):
                 shard.own(units)
+            if units.size and not shard.tables:  # one that comes later gets tables with its first unit
                 shard.setup(SETUP)
-        self._session = ServerSession(
-            CODEC, self.shards, CreditPool(self.world.credit_bytes // 2, hold_s=HOLD_S)
-        )
+            self.world.checks.check_shard(shard)
+        credit = CreditPool(self.world.credit_bytes // 2, hold_s=HOLD_S)
+        gate = self.logs.gate(joined.config, self._look) if self.logs else None
+        self._session = ServerSession(CODEC, self.shards, credit, gate)
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
         self.done_below = 0
         self._hands = Hands(self)
         self.member.on_hand = self._hands.begin
         self.world.server_joined()
+
+    def _make_shards(self, config: ClusterConfig) -> list[Shard]:
+        if self.logs is not None:
+            return self.logs.begin(config)
+        planted, count = self.world.planted, config.shard_threads
+        return [
+            planted.make_shard(config.partition_bits, config.dense_blocks, index, count, planted.marks())
+            for index in range(count)
+        ]
+
+    def _look(self) -> None:
+        assert self._session.gate is not None
+        self._session.gate.look()
+        self.send_replies()
 
     # --- serving ------------------------------------------------------------------------------------------
 
@@ -71,7 +93,7 @@ class Server(Member):
         job = self._session.receive(source.encode(), frames)
         for index in job.shards if job else ():
             self._put(index, job)
-        self._send()
+        self.send_replies()
 
     def _put(self, index: int, work: Any) -> None:
         if not self._turns[index]:
@@ -83,6 +105,9 @@ class Server(Member):
 
     def _work(self, index: int) -> None:
         over = self._turns[index].turn()
+        if self.logs is not None and self.logs.dead:
+            self.end("kill -9 while it wrote")
+            return
         if self._turns[index]:
             self._later(index)
         for job, result in over:
@@ -90,9 +115,14 @@ class Server(Member):
                 raise SimulationError(f"{self}: {result.text}")
             self.world.checks.shard_did(self, self.shards[index], job.message, result)
             self._session.complete(job, index, result)
-            self._send()
+        self.send_replies()
+        if self.logs is not None and not self._turns[index].in_request:
+            self.logs.journals[index].pace()
 
-    def _send(self) -> None:
+    def send_replies(self) -> None:
+        """Send what is ready, unless another one may have our place by now."""
+        if self.logs is not None and self.member.may_be_replaced:
+            return
         replies, self._session.outbox = self._session.outbox, []
         for reply in replies:
             self.network.send(self.address, reply.peer.decode(), reply.frames)
@@ -103,7 +133,7 @@ class Server(Member):
         below = self.member.streams_done_below
         if below > self.done_below:
             self.done_below = below  # as from here on any of its shards may know
-            self._all_shards(lambda shard: shard.marks.finish_below(below))
+            self._all_shards(lambda shard: shard.finish_streams(below))
         return {}
 
     def new_map(self, new_map: PartitionMap) -> None:
@@ -125,6 +155,12 @@ class Server(Member):
 
     def told_to_leave(self) -> None:
         self.leave()
+
+    def end(self, why: str) -> None:
+        super().end(why)
+        if self.logs is not None:
+            self.world.disk(self.name).kill(*self.logs.files)
+        self.world.server_ended(self)
 
 
 def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:

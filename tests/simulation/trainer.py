@@ -17,6 +17,7 @@ from pslib.protocol.credit import ClientShares
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import Done, EndLease, Lease, NextLease, OpenJob
 from pslib.protocol.packed import PackedRows, pack_gradients
+from pslib.successors import meet_successors
 from tests.scripts import DENSE_LENGTH, Op, Script
 from tests.simulated_processes import DENSE_BLOCKS, DIMS
 from tests.simulation.members import COORDINATOR, Member
@@ -81,8 +82,7 @@ class Trainer(Member):
 
     def new_map(self, new_map: PartitionMap) -> None:
         assert self.session is not None
-        for old, new in self.session.map.replaced(new_map):
-            self.endpoint.requests.redirect(self.now_s(), old, new)
+        meet_successors(self.endpoint, self.member, self.session.map, new_map)
         self.session.set_map(self.now_s(), new_map)
 
     # --- jobs and leases ----------------------------------------------------------------------------------

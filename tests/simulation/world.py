@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,11 +14,13 @@ from pslib.partition_map import PartitionMap, mask_of_units
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.marks import Marks
 from pslib.shard import Shard
+from pslib.update_log.shard_log import ShardLog
 from tests.invariants import History, SimulationError
 from tests.scripts import Script, lease_scripts, own_script
+from tests.simulated_files import SimulatedDisk
 from tests.simulated_processes import DENSE_BLOCKS
 from tests.simulation.checks import Checks
-from tests.simulation.coordinator import Coordinator
+from tests.simulation.coordinator import CoordinatorProcess
 from tests.simulation.members import TIMING, Member
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.moves import Admin, RestlessMoves
@@ -38,7 +41,8 @@ class Planted:
 
     marks: Callable[[], Marks] = Marks
     make_shard: Callable[..., Shard] = Shard
-    make_coordinator: Callable[[ClusterConfig], CoordinatorSession] = CoordinatorSession
+    change_coordinator: Callable[[CoordinatorSession], object] = lambda _session: None
+    make_journal: Callable[..., ShardLog] = ShardLog
 
 
 class World:
@@ -66,8 +70,11 @@ class World:
             shard_threads=choice.randint(1, 2),
             partition_bits=PARTITION_BITS,
             dense_blocks=DENSE_BLOCKS,
+            durability=choice.choice(["memory", "log", "log", "disk", "disk"]),
+            restarts=5,
             timing=TIMING,
         )
+        self._disks: dict[str, SimulatedDisk] = {}
         self.credit_bytes = choice.choice([0, 0, 1500])
         units = self.config.units
         blocks = range(self.config.partitions, units)
@@ -76,7 +83,7 @@ class World:
         self._errors: list[BaseException] = []
         self._moving = False
         self.checks = Checks(self)
-        self.coordinator = Coordinator(self, self.config)
+        self.coordinator = CoordinatorProcess(self, self.config)
         self.servers = [Server(self, f"server-{index}") for index in range(self.config.servers)]
         self.trainers: list[Trainer] = []
         self.admin = Admin(self)
@@ -101,6 +108,31 @@ class World:
         if script:
             self.history.add(script)
         self.trainers.append(Trainer(self, f"trainer-{number}", script))
+
+    def disk(self, machine: str) -> SimulatedDisk:
+        """Of the machine that a process runs on, whichever generation it is."""
+        if machine not in self._disks:
+            self._disks[machine] = SimulatedDisk(self.random.getrandbits(32))
+        return self._disks[machine]
+
+    @staticmethod
+    def place_of(name: str) -> int:
+        """The rank of a server that has a log, whichever generation it is."""
+        return int(name.partition("-")[2])
+
+    def server_ended(self, server: Server) -> None:
+        """What a launcher does: one that was killed, or was told that it is lost, is started again."""
+        if self.config.durability == "memory" or server.ended in ("has left", "the run has failed"):
+            return
+        self.network.after(self.random.uniform(0.05, 1.5), partial(self._start_again, server))
+
+    def _start_again(self, server: Server) -> None:
+        if not self.coordinator.session.error:
+            self.servers[self.servers.index(server)] = Server(self, server.name, server.generation + 1)
+
+    def restart_coordinator(self) -> None:
+        """At the same address, with the same journal."""
+        self.coordinator = CoordinatorProcess(self, self.config, self.coordinator.generation + 1)
 
     def start_server(self) -> None:
         """One more server, which owns nothing at first."""
@@ -146,12 +178,13 @@ class World:
     @property
     def all_servers_live(self) -> bool:
         """Whether every unit could have an owner."""
-        return all(server.shards for server in self.servers)
+        return all(server.shards and (server.alive or server.ended == "has left") for server in self.servers)
 
     def live_shards(self) -> Iterator[Shard]:
         """Shards of servers that have joined."""
         for server in self.servers:
-            yield from server.shards
+            if server.alive or server.ended == "has left":
+                yield from server.shards
 
     # --- what happens -------------------------------------------------------------------------------------
 
@@ -175,8 +208,9 @@ class World:
         try:
             self._run()
             self.checks.check_end()
-        except SimulationError as error:
-            text = f"seed {self.seed}: {error}; python -m tests.simulation {self.seed}"
+        except Exception as error:
+            what = str(error) if isinstance(error, SimulationError) else f"{type(error).__name__}: {error}"
+            text = f"seed {self.seed}: {what}; python -m tests.simulation {self.seed}"
             raise SimulationError(text) from error
         return self
 
