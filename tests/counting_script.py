@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib import SGD, Constant, PartSpec, Schema, TableSpec, Trainer, connect
+from pslib import SGD, CheckpointSettings, Constant, PartSpec, Schema, TableSpec, Trainer, connect
 from pslib.batch import Batch
 
 TABLE, PART, DENSE = "counts", "seen", 5
@@ -78,12 +78,27 @@ def main() -> None:
     parser.add_argument("--pause-s", type=float, default=0.0)
     parser.add_argument("--fail-at", type=int, default=-1)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--cuts", default=None, help="folder of checkpoints while training")
+    parser.add_argument("--cut-every-s", type=float, default=0.5)
+    parser.add_argument("--incremental", type=int, default=0)
+    parser.add_argument("--load", default=None)
     options = parser.parse_args()
     with connect() as cluster:
         model = CountingModel(options.pause_s, options.fail_at)
-        trainer = Trainer(
-            model, cluster, batch_rows=64, lease_rows=512, dense_optimizer=SGD(1.0), progress=False
+        cuts = options.cuts and CheckpointSettings(
+            options.cuts, options.cut_every_s, incremental=options.incremental
         )
+        trainer = Trainer(
+            model,
+            cluster,
+            batch_rows=64,
+            lease_rows=512,
+            dense_optimizer=SGD(1.0),
+            checkpoint=cuts,
+            progress=False,
+        )
+        if options.load:
+            trainer.load(options.load)
         trainer.fit(options.data, epochs=options.epochs)
         trainer.save(options.checkpoint)
     print("finished", flush=True)

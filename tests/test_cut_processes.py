@@ -1,0 +1,47 @@
+"""A training is saved while it goes on and all its processes are killed; another cluster goes on from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from pslib.checkpoint import newest
+from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting, write_counting_examples
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_counting_examples(tmp_path_factory.mktemp("cuts") / "examples.parquet")
+
+
+def test_after_kill_9_of_everything_each_example_counts_once_from_the_last_checkpoint_on(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    """Two trainers and two servers are killed with their launcher; three servers and two trainers go on."""
+    cuts = tmp_path / "cuts"
+    saving = ["--cuts", str(cuts), "--cut-every-s", "0.3", "--incremental", "4", "--pause-s", "0.02"]
+    first = launch_counting(start, examples, tmp_path, more=saving)
+    for number in ("2", "3"):
+        first.wait_for(f"checkpoint-00000{number} (", 40)
+    for process in first.processes():
+        os.kill(process.pid, signal.SIGKILL)
+    first.process.wait(10)
+    lines = first.lines("saved ")
+    assert lines
+    pauses = [float(re.search(r"pause (\d+\.\d+) s", line)[1]) for line in lines]  # type: ignore[index]
+    assert max(pauses) < 5.0
+    table = json.loads((Path(newest(str(cuts))) / "manifest.json").read_text())["cut"]["table"]
+    done = sum(stop - first for first, stop in table["leases"]["done"])
+    assert done < table["leases"]["count"]
+
+    out = tmp_path / "again"
+    out.mkdir()
+    second = launch_counting(start, examples, out, servers=3, more=["--load", str(cuts), "--cuts", str(cuts)])
+    assert second.finish(60) == 0, second.output
+    assert_counted_once(out / "checkpoint", examples)
+    assert ROWS % 512 or table["leases"]["count"] == ROWS // 512
