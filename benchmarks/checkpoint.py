@@ -11,6 +11,9 @@ onto fresh files that are synced before the clock stops, and removed after it:
     verify    what ``pslib checkpoint verify`` does
     load      into the server that has the rows already: it drops them, then takes them in again
 
+Then, unless ``--no-serving``, the same of a server process that trains and reads meanwhile
+(``checkpoint_serving.py``): throughput kept, p99 of short pulls, MB/s of the save, memory on top.
+
 Rows do not change between rounds. What is quoted are medians, and the ratio of each round's save to the mean
 of the plain writings before and after it: a disk's speed drifts by more than the difference that is looked
 for.
@@ -32,6 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from checkpoint_serving import measure_serving
 
 from pslib import checkpoint
 from pslib.checkpoint.verification import verify_checkpoint
@@ -121,6 +125,8 @@ def main() -> int:
     parser.add_argument("--shard-threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", default=None, help="on the disk to measure (default: a temporary one)")
+    parser.add_argument("--no-serving", action="store_true", help="only the idle part")
+    parser.add_argument("--no-idle", action="store_true", help="only the part that serves meanwhile")
     parser.add_argument("--quick", action="store_true", help="200,000 rows, 2 rounds")
     parser.add_argument("--json", default=None, metavar="FILE")
     options = parser.parse_args()
@@ -128,13 +134,17 @@ def main() -> int:
     spec = TableSpec("rows", (PartSpec("v", options.dim, RowwiseAdagrad()),))
     embedded = Embedded(ClusterConfig(servers=1, trainers=1, shard_threads=options.shard_threads))
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="pslib-checkpoint-") as folder:
+        figures: dict[str, float] = {}
         client = Client(embedded.transport, embedded.address, embedded.cluster_id, SystemClock())
         try:
-            fill(client, spec, rows)
-            figures = measure(client, spec, Path(folder), rounds)
+            if not options.no_idle:
+                fill(client, spec, rows)
+                figures = measure(client, spec, Path(folder), rounds)
         finally:
             client.close()
             embedded.close()
+        if not options.no_serving:
+            figures |= measure_serving(rows, options.dim, options.shard_threads, min(rounds, 3), Path(folder))
     report = {
         "rows": rows,
         "dim": options.dim,

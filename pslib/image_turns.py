@@ -19,6 +19,11 @@ REST_S = 0.005
 
 SHARE = 0.15
 """Of a busy thread's time: requests keep the rest, which bounds what a save costs them."""
+RATE_BYTES_S = 400e6
+"""Of one server's images while it serves: encoding and writing them takes processors from who works on them.
+Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps."""
+BUSY_S = 0.05
+"""After a request that was served so long ago, a server counts as idle."""
 COPIES_SHARE = 0.08
 """Of the memory of tables: when rows that were copied aside take more, an image goes first."""
 
@@ -35,11 +40,19 @@ class ImageTurns:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._began_s = self._spent_s = 0.0
+        self._began_bytes = 0
+        self._served_s = float("-inf")
         self._going_on = False
+
+    def served(self) -> None:
+        """A request was served just now."""
+        self._served_s = time.perf_counter()
 
     def step(self) -> bool:
         """Write a piece; False when there is nothing to write just now."""
         began_s = time.perf_counter()
+        if self._is_fast_enough(began_s):
+            return False
         moved = self._shard.cuts.step()
         self._note(began_s, time.perf_counter())
         return moved
@@ -55,6 +68,14 @@ class ImageTurns:
         elapsed_s = time.perf_counter() - self._began_s
         return self._spent_s < SHARE * elapsed_s or self._is_urgent()
 
+    def _is_fast_enough(self, now_s: float) -> bool:
+        """Whether the image need not go on at once, for the sake of requests."""
+        if not self._going_on or now_s - self._served_s > BUSY_S:
+            return False
+        written = self._shard.cuts.copied_bytes - self._began_bytes
+        allowed = RATE_BYTES_S / self._shard.shards * (now_s - self._began_s)
+        return written > allowed and not self._is_urgent()
+
     def _is_urgent(self) -> bool:
         copies = self._shard.cuts.copies_bytes
         if copies < 1 << 20:
@@ -66,6 +87,7 @@ class ImageTurns:
         """Time that is long past says nothing about now: shares are of the last second or two."""
         if not self._going_on or ended_s - self._began_s > 2.0:
             self._began_s, self._spent_s, self._going_on = began_s, 0.0, True
+            self._began_bytes = self._shard.cuts.copied_bytes
         self._spent_s += ended_s - began_s
 
 

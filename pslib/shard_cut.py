@@ -129,14 +129,17 @@ class _Image:
         """Memory that it takes of what was about to change."""
         return sum(store.tracking_bytes for store in self._stores.values())
 
-    def copy_piece(self) -> None:
-        """Hand on the next pieces, of one range of partitions."""
+    def copy_piece(self) -> int:
+        """Hand on the next pieces, of one range of partitions; their bytes."""
+        copied = 0
         try:
             for piece in next(self._pieces):
+                copied += piece.bytes
                 self.sink.put(piece)
         except StopIteration:
             self.end()
             self.sink.finish()
+        return copied
 
     def end(self) -> None:
         """No more of the tables is wanted."""
@@ -192,6 +195,8 @@ class Cuts:
     ----------
     opener : callable or None
         Makes a sink; None where a shard has no files (`Save` is somebody else's business then).
+    copied_bytes : int
+        Of all images since the shard began.
     base : str
         Name of the committed image that an increment may follow; empty: none.
     """
@@ -200,6 +205,7 @@ class Cuts:
         self._shard = shard
         self.opener: Opener | None = None
         self.base = ""
+        self.copied_bytes = 0
         self._image: _Image | None = None
         self._places: dict[str, str] = {}
         """Of images that go on, or whose outcomes are known: by stem."""
@@ -295,7 +301,7 @@ class Cuts:
         if image.copied or not image.sink.room:
             return False
         try:
-            image.copy_piece()
+            self.copied_bytes += image.copy_piece()
         except MemoryError as error:
             self.give_up(str(error))
         return True

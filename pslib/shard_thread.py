@@ -134,8 +134,10 @@ class ShardThread:
                     over = self._turns.turn()
                 for job, result in over:
                     self._done(job, self.shard.index, result)
-                if self.shard.cuts.active and self._image.due:
-                    self._write_image()
+                if self.shard.cuts.active:
+                    self._image.served()
+                    if self._image.due:
+                        self._write_image()
                 if self._log is not None and self._log.owes:
                     self._write_log_images(self._log)
             self.shard.cuts.give_up("the server leaves")

@@ -1,4 +1,4 @@
-"""A training is saved while it goes on and all its processes are killed; another cluster goes on from there."""
+"""A training is saved while it goes on; all its processes are killed; another cluster goes on from it."""
 
 from __future__ import annotations
 
