@@ -36,9 +36,15 @@ def run_forget(options: argparse.Namespace) -> int:
         raise ConfigurationError("forget where? give --cluster WHERE, --checkpoints DIR, or both")
     texts = [*options.keys, *_lines_of(options.file)]
     keys = keys_of_texts(texts, _schema(options) if any("=" in text for text in texts) else None)
-    report: dict[str, Any] = {"keys": int(keys.size), "servers": 0, "checkpoints": [], "problems": []}
+    report: dict[str, Any] = {
+        "keys": int(keys.size),
+        "servers": 0,
+        "logs": 0,
+        "checkpoints": [],
+        "problems": [],
+    }
     if options.cluster:
-        report["servers"] = _erase_live(options, keys)
+        _erase_live(options, keys, report)
     for folder in options.checkpoints:
         _forget_below(folder, options.table, keys, report)
     if options.json:
@@ -124,21 +130,32 @@ def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | s
     return {int(keys_of(one, field.salt)[0]) for one in values}
 
 
-def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64]) -> int:
-    """Erase rows of a running cluster; how many servers were asked."""
+def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
+    """Erase rows of a running cluster, and let its logs forget that they were."""
     from pslib.clock import SystemClock
     from pslib.cluster import watch
-    from pslib.forgetting import erase_everywhere
+    from pslib.forgetting import erase_everywhere, trim_logs
 
-    watcher = watch(*find_cluster(options.cluster, options.cluster_id), options.key_file)
+    watcher, clock = (
+        watch(*find_cluster(options.cluster, options.cluster_id), options.key_file),
+        SystemClock(),
+    )
     try:
-        bits = int(watcher.status(details=True)["partition_bits"])
+        about = watcher.status(details=True)
 
-        def servers() -> list[str]:
+        def servers() -> list[dict[str, Any]]:
             members = watcher.status(details=True)["members"]
-            return [one["address"] for one in members if one["role"] == "server" and one["state"] == "live"]
+            return [one for one in members if one["role"] == "server" and one["state"] == "live"]
 
-        return erase_everywhere(watcher.ask, servers, options.table, keys, bits, SystemClock())
+        def addresses() -> list[str]:
+            return [one["address"] for one in servers()]
+
+        bits = int(about["partition_bits"])
+        report["servers"] = erase_everywhere(watcher.ask, addresses, options.table, keys, bits, clock)
+        if about["durability"] != "memory":
+            left = trim_logs(watcher.ask, servers, clock)
+            report["logs"] = len(servers()) - len(left)
+            report["problems"] += [f"the log of the server at {one} may still hold them" for one in left]
     finally:
         watcher.close()
 
@@ -177,7 +194,8 @@ def _may_hold(path: str, table: str, keys: NDArray[np.uint64], report: dict[str,
 def _lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
     lines = []
     if options.cluster:
-        lines.append(f"{report['keys']} keys are erased on {report['servers']} servers")
+        logs = f"; {report['logs']} logs hold nothing from before" if report["logs"] else ""
+        lines.append(f"{report['keys']} keys are erased on {report['servers']} servers{logs}")
     lines += [
         f"{one['path']}: {one['rows']} rows taken out, {one['files']} files written anew"
         for one in report["checkpoints"]

@@ -136,6 +136,11 @@ class Shard:
         mine = units_of_mask(mask)
         self.kind_of_partition[mine[mine < self.partitions]] = MINE
 
+    def trim_log(self) -> None:
+        """Let the log, if there is one, forget all that was before now: images of all units follow."""
+        if self.journal is not None:
+            self.journal.write_images()
+
     def write_to(self, journal: Journal | None) -> None:
         """Say from now on to this journal what is about to change."""
         self.journal = journal

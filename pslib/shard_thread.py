@@ -189,7 +189,7 @@ class ShardThread:
         """Counters for the next heartbeat, read in the thread that owns them."""
         self.stats = shard_stats(self.shard)
         if self._log is not None:
-            self.stats["log_bytes"] = self._log.log.size_bytes
+            self.stats |= {"log_bytes": self._log.log.size_bytes, "log_rounds": [self._log.rounds]}
         self.held, self.step_waits = self.shard.sync.held, self.shard.sync.missing()
 
     @property

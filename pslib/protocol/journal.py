@@ -30,6 +30,10 @@ class Journal(Protocol):
         """
         ...
 
+    def write_images(self) -> None:
+        """Write images of everything soon, and keep no record from before them."""
+        ...
+
     def later(self, *entries: Entry) -> None:
         """Write these with the next record, before it: what may be lost if nothing follows it."""
         ...

@@ -257,6 +257,14 @@ class Witness(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class TrimLog(Message):
+    """Write images of all units to the log, so that nothing older is kept; answered by `Done` at once.
+
+    Heartbeats count rounds of images (``log_rounds``, of each shard thread) as they are over.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Save(Message):
     """Write all rows and dense blocks of this server below ``path``; answered by `Result` with the files.
 

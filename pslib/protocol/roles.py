@@ -44,6 +44,7 @@ from pslib.protocol.messages import (
     Stats,
     Status,
     Stop,
+    TrimLog,
     Witness,
 )
 
@@ -67,6 +68,7 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         Setup: _MEMBERS,
         Push: _TRAINING,
         Erase: _TRAINING,
+        TrimLog: _TRAINING,
         Maintain: _TRAINING,
         Save: _TRAINING,
         BeginSave: _TRAINING,

@@ -43,6 +43,7 @@ from pslib.protocol.messages import (
     SaveFiles,
     Setup,
     Stats,
+    TrimLog,
     Witness,
 )
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
@@ -63,7 +64,7 @@ TIME_S_MAX = 1e12
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
-    *(Save, BeginSave, SaveFiles, EndSave, Witness),
+    *(Save, BeginSave, SaveFiles, EndSave, TrimLog, Witness),
 )
 CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
 """Requests whose answers promise something."""
@@ -299,7 +300,7 @@ class ServerSession:
             return failures[0]
         if isinstance(job.message, Pull | Push | Erase | Maintain):
             return self._answer_split(job, results)
-        if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave):
+        if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave | TrimLog):
             return Done()
         if isinstance(job.message, Release):
             return next(result for result in results if isinstance(result, Image))

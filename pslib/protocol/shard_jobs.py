@@ -34,6 +34,7 @@ from pslib.protocol.messages import (
     Save,
     SaveFiles,
     Setup,
+    TrimLog,
     Witness,
 )
 from pslib.protocol.packed import PackedRows
@@ -210,6 +211,8 @@ def _run_rare(shard: Shard, job: Job, files: FileWork) -> Any:
         return shard.maintain(message)
     if isinstance(message, Setup):
         return shard.setup(message)
+    if isinstance(message, TrimLog):
+        return shard.trim_log()
     if isinstance(message, Witness):
         return {"unknown": _unknown(shard, message)}
     if isinstance(message, Release | Adopt | Keep):

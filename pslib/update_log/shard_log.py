@@ -58,6 +58,8 @@ class ShardLog:
         self._per_byte = 0.0
         """Bytes of images for each byte of changes."""
         self._is_due = False
+        self.rounds = 0
+        """Rounds of images that are over."""
         shard.write_to(self)
 
     # --- changes ------------------------------------------------------------------------------------------
@@ -139,6 +141,7 @@ class ShardLog:
             self._owed -= self._write_batch(self._round)
             if not self._round:
                 self.log.trim(self._began)
+                self.rounds += 1
                 self._round, self._owed, self._per_byte = None, 0.0, 0.0
         except LogFullError as error:
             log.warning("pslib: images of shard thread %d: %s", self._shard.index, error)
