@@ -272,3 +272,37 @@ def test_a_folder_of_another_cluster_shape_or_version_is_refused(tmp_path: Path)
         about.write_bytes(bytes(content[:place]) + bytes([content[place] ^ 1]) + bytes(content[place + 1 :]))
         with pytest.raises(LogCorruptError):
             ServerLog(folder, 0, "mine", SystemClock()).close()
+
+
+def test_a_server_s_log_is_trimmed_while_it_serves() -> None:
+    disk = SimulatedDisk(1)
+    limit = ClusterConfig.LOG_BYTES_MIN
+    config = ClusterConfig(partition_bits=5, durability="log", log_bytes=limit, timing=QUICK)
+    running = Logged(config, disk)
+    random = np.random.default_rng(1)
+    keys = random.integers(0, 1 << 63, 20_000, dtype=np.uint64)
+    longest = pushed_bytes = 0
+    try:
+        client = running.join()
+        client.setup([table(SGD(1.0))])
+        while pushed_bytes < 2 * limit:
+            chosen = np.unique(random.choice(keys, 5000))
+            client.push({"t": (chosen, np.ones((chosen.size, 3), np.float32))}).wait()
+            pushed_bytes += chosen.size * 20
+            longest = max(longest, disk.used)
+        sample = keys[:500]
+        expected = counted(client, sample)
+        twin = SimulatedDisk(2)
+        for folder, files in disk.folders.items():
+            for name, one in files.items():
+                twin.files(folder).append(name, [bytes(one.content)])
+        client.close()
+    finally:
+        running.close()
+    assert longest < limit
+    log = ServerLog("logs", 0, running.cluster_id, SystemClock(), 0, twin.files)
+    log.recover(load_into)
+    assert log.logs[0].below > 1
+    found = np.empty((sample.size, 3), np.float32)
+    log.shards[0].stores["t"].pull(sample, found)
+    assert np.array_equal(found[:, 0], expected)
