@@ -6,23 +6,22 @@ import atexit
 import logging
 import os
 import secrets
-import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pslib.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
-from pslib.coordinator import Coordinator
+from pslib.embedded import Embedded
 from pslib.endpoint import Endpoint, Pending
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.member import ANYWHERE, Place
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
-from pslib.server import Server
-from pslib.transport import Keys, MemoryTransport, Transport, ZmqTransport, read_keys
+from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 
 __all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
@@ -62,91 +61,6 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
         return keys
     path = keys or (os.environ.get(KEYS_VARIABLE) if _given is None else None)
     return read_keys(path) if path else _given
-
-
-class Embedded:
-    """Coordinator and servers as threads of this process.
-
-    Parameters
-    ----------
-    config : ClusterConfig
-        As for a cluster of processes.
-    transport : Transport or None
-        Default: a network in memory.
-    listen : str
-        Where each of them listens; port 0 means any free one.
-
-    Attributes
-    ----------
-    transport, address, cluster_id
-        What a `Client` needs to join.
-    servers : list of Server
-        Those that have joined.
-    """
-
-    def __init__(
-        self, config: ClusterConfig, transport: Transport | None = None, listen: str = "memory:embedded:0"
-    ) -> None:
-        self.transport = transport or MemoryTransport()
-        self.cluster_id = "embedded"
-        self.servers: list[Server] = []
-        self._closing = False
-        self.coordinator = Coordinator(self.transport, config, self.cluster_id, listen, SystemClock())
-        self.address = self.coordinator.address
-        self._threads = [self._start(self.coordinator.run, "coordinator")]
-        self._threads += [
-            self._start(lambda: self._serve(listen), f"server-{rank}") for rank in range(config.servers)
-        ]
-
-    def _start(self, work: Callable[[], object], name: str) -> threading.Thread:
-        thread = threading.Thread(target=self._guard, args=(work, name), name=f"pslib-{name}", daemon=True)
-        thread.start()
-        return thread
-
-    def _guard(self, work: Callable[[], object], name: str) -> None:
-        """Do a thread's work; its death ends the run, as that of a process would, and in words."""
-        try:
-            work()
-        except BaseException as error:
-            if not self._closing:
-                self._died(name, error)
-
-    def _died(self, name: str, error: BaseException) -> None:
-        log.error("pslib: %s has died", name, exc_info=error)
-        self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
-
-    def _serve(self, listen: str) -> None:
-        server = Server(self.transport, self.address, self.cluster_id, listen, SystemClock())
-        self.servers.append(server)
-        if self._closing:
-            server.stop()
-        self._guard(server.run, f"server {server.rank} at {server.address}")
-
-    def add_server(self, listen: str) -> None:
-        """Start one more server thread; it owns nothing until the cluster is scaled."""
-        number = len(self._threads) - 1
-        self._threads.append(self._start(lambda: self._serve(listen), f"server-{number}"))
-
-    def join(self) -> Client:
-        """A client of this cluster; for threads that play trainers."""
-        return Client(self.transport, self.address, self.cluster_id, SystemClock())
-
-    def close(self) -> None:
-        """Stop servers, then the coordinator; servers that still wait for others to join give up."""
-        self._closing = True
-        if len(self.servers) < len(self._threads) - 1:
-            self.coordinator.fail("the cluster was closed before all of it had joined")
-        for server in list(self.servers):
-            server.stop()
-        for thread in self._threads[1:]:
-            thread.join(10.0)
-        self.coordinator.stop()
-        self._threads[0].join(10.0)
-        self.transport.close()
-
-    def last_status(self) -> dict[str, Any]:
-        """The status after everybody has left."""
-        return self.coordinator.status()
 
 
 class Cluster:
@@ -251,6 +165,9 @@ def connect(
     partition_bits: int = 12,
     server_memory_bytes: int = 0,
     credit_bytes: int = 1 << 30,
+    durability: str = "memory",
+    log: str | os.PathLike[str] | None = None,
+    log_bytes: int = 8 << 30,
     keys: Keys | str | os.PathLike[str] | None = None,
 ) -> Cluster:
     """Join a cluster as a trainer, or start one inside this process.
@@ -267,6 +184,12 @@ def connect(
         Default: the environment's PSLIB_CLUSTER_ID.
     servers, shard_threads, partition_bits, server_memory_bytes, credit_bytes : int
         Of an embedded cluster; see `pslib.config.ClusterConfig`.
+    durability : {"memory", "log", "disk"}
+        Of an embedded cluster: whether rows survive the end of this process, or a loss of power.
+    log : path or None
+        Folder of its logs, with ``durability``: what is in it comes back.
+    log_bytes : int
+        See `pslib.config.ClusterConfig`.
     keys : Keys, path or None
         To join an encrypted cluster: a key file of ``pslib keys make``. Default: the launcher's, or the file
         that the environment's PSLIB_KEYS names.
@@ -292,8 +215,14 @@ def connect(
         partition_bits=partition_bits,
         server_memory_bytes=server_memory_bytes,
         credit_bytes=credit_bytes,
+        durability=durability,
+        log_bytes=log_bytes,
     )
-    embedded = Embedded(config)
+    if (durability == "memory") != (log is None):
+        raise ConfigurationError(
+            f"durability {durability}: expected {'no' if log else 'a folder as'} log, got {log!r}"
+        )
+    embedded = Embedded(config, log=None if log is None else str(Path(log).absolute()))
     try:
         return Cluster(embedded.join(), embedded)
     except BaseException:

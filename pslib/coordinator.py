@@ -17,7 +17,7 @@ from pslib.protocol.messages import Failure, Message, Status
 from pslib.transport import Keys, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles
 
-__all__ = ["Coordinator", "run_coordinator"]
+__all__ = ["Coordinator", "open_journal", "run_coordinator"]
 
 log = logging.getLogger("pslib")
 LINGER_S = 3.0
@@ -176,7 +176,7 @@ def run_coordinator(
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
         allow_peers(config.servers + config.trainers)
-        log_ = _open_journal(journal, config, cluster_id)
+        log_ = open_journal(journal, config, cluster_id)
         coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock(), log_)
         if resume:
             coordinator.resume()
@@ -189,7 +189,8 @@ def run_coordinator(
     return 69 if coordinator.session.error or coordinator.session.superseded else 0
 
 
-def _open_journal(folder: str | None, config: ClusterConfig, cluster_id: str) -> CoordinatorLog | None:
+def open_journal(folder: str | None, config: ClusterConfig, cluster_id: str) -> CoordinatorLog | None:
+    """The coordinator's journal in a folder; None for none."""
     if folder is None:
         return None
     disk, patience_s = config.durability == "disk", config.timing.silence_s
