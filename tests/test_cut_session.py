@@ -1,0 +1,221 @@
+"""The coordinator's part of a cut, without sockets or clocks: from phase to phase, and every way to fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pslib.config import ClusterConfig
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.messages import (
+    Beat,
+    CutReady,
+    CutStep,
+    Done,
+    EndLease,
+    Failure,
+    Heartbeat,
+    Lease,
+    NextLease,
+    OpenJob,
+    Register,
+    Result,
+)
+
+NOWHERE = (1 << 64) - 1
+NO_STREAMS = np.empty(0, np.uint64)
+
+
+class Cluster:
+    """One server, some trainers, one fit that is saved every 10 seconds."""
+
+    def __init__(self, trainers: int = 2, leases: int = 6, by_rank: bool = False) -> None:
+        self.now_s = 100.0
+        self.session = CoordinatorSession(ClusterConfig(servers=1, trainers=trainers))
+        self.trainers = range(trainers)
+        for role, count in (("server", 1), ("trainer", trainers)):
+            for rank in range(count):
+                self.ask(Register(role, f"{role}:{rank}", 10 + rank, 1, "here"))
+                self.ask(Heartbeat(role, rank, 10 + rank, 1, {}))
+        windows = np.arange(leases, dtype=np.uint32)
+        details = {"checkpoint": {"every_s": 10.0}}
+        for rank in self.trainers:
+            self.ask(OpenJob(rank, 1, "fit", 7, details, windows, by_rank))
+
+    def ask(self, message: Any) -> Any:
+        return self.session.handle(self.now_s, message)
+
+    def lease(self, rank: int, *holding: int) -> Lease:
+        streams = np.array([1 << 32 | index for index in holding], np.uint64)
+        answer = self.ask(NextLease(rank, 10 + rank, 1, streams))
+        assert isinstance(answer, Lease)
+        return answer
+
+    def beat(self, rank: int, cut: int = 0) -> dict[str, Any]:
+        answer = self.ask(Heartbeat("trainer", rank, 10 + rank, 1, {"cut": cut}))
+        assert isinstance(answer, Beat)
+        return dict(answer.cut)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and everybody is heard meanwhile."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s = min(self.now_s + 1.0, end_s)
+            self.ask(Heartbeat("server", 0, 10, 1, {}))
+            for rank in self.trainers:
+                self.ask(Heartbeat("trainer", rank, 10 + rank, 1, {}))
+            self.session.tick(self.now_s)
+
+    def ready(self, rank: int, batches: dict[int, int], reached: int = NOWHERE, paused: bool = True) -> Any:
+        streams = np.array([1 << 32 | index for index in batches], np.uint64)
+        numbers = np.array(list(batches.values()), np.uint64)
+        return self.ask(CutReady(rank, 10 + rank, 1, reached, paused, streams, numbers))
+
+    def step(self, state: str, rank: int = 0, **details: Any) -> Any:
+        return self.ask(CutStep(rank, 10 + rank, 1, state, details))
+
+    def pause(self) -> None:
+        """Up to where all trainers have been told to stop."""
+        self.wait(11.0)
+        for _ in range(2):
+            phases = [self.beat(rank, cut=1)["phase"] for rank in self.trainers]
+        assert set(phases) == {"pause"}
+
+
+def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is() -> None:
+    cluster = Cluster()
+    assert (cluster.lease(0).index, cluster.lease(1).index) == (0, 1)
+    assert cluster.beat(0) == {}
+    cluster.wait(11.0)
+    assert cluster.beat(0, cut=1)["phase"] == "near"
+    assert cluster.beat(1, cut=1)["phase"] == "pause"
+    assert cluster.lease(0, 0).state == "wait", "no lease is given out while trainers pause"
+    assert cluster.ready(0, {0: 5}) == Done()
+    assert cluster.beat(1, cut=1)["phase"] == "pause"
+    assert cluster.ready(1, {1: 3}) == Done()
+    assert cluster.beat(0, cut=1) == {"number": 1, "phase": "begin", "leader": 0, "step": -1}
+    begun = cluster.step("begun")
+    assert isinstance(begun, Result)
+    table = begun.values["table"]
+    assert table["job"] == 1
+    assert [job["what"] for job in table["jobs"]] == ["begin", "fit"]
+    assert table["leases"]["done"] == []
+    assert [lease[:2] for lease in table["leases"]["begun"]] == [[0, 5], [1, 3]]
+    assert cluster.beat(1)["phase"] == "write"
+    assert cluster.lease(0, 0).state == "held", "training goes on"
+    assert cluster.step("commit") == Done()
+    assert cluster.step("saved", path="runs/checkpoint-000001", name="0000abcd", bytes=5e6) == Done()
+    assert cluster.beat(0) == {}
+    assert cluster.session.desk.saved == "runs/checkpoint-000001"
+    assert cluster.session.events[-1].startswith("saved runs/checkpoint-000001 (all, 5 MB) in ")
+
+
+def test_another_cluster_goes_on_from_the_table() -> None:
+    first = Cluster()
+    for rank in first.trainers:
+        first.lease(rank)
+    first.ask(EndLease(0, 10, 1, 1 << 32, 0, {}))
+    first.lease(0)
+    first.pause()
+    first.ready(0, {2: 4})
+    first.ready(1, {1: 9})
+    table = first.step("begun").values["table"]
+    second = CoordinatorSession(ClusterConfig(servers=1, trainers=1))
+    for role in ("server", "trainer"):
+        second.handle(0.0, Register(role, role, 10, 1, "here"))
+        second.handle(0.0, Heartbeat(role, 0, 10, 1, {}))
+    windows = np.arange(6, dtype=np.uint32)
+    message = OpenJob(0, 1, "fit", 7, {}, windows, False, table)
+    assert second.handle(50.0, message) == Done()
+    given = [second.handle(50.0, NextLease(0, 10, 1, np.arange(0, dtype=np.uint64)))]
+    for _ in range(4):
+        holding = np.array([one.stream for one in given], np.uint64)
+        given.append(second.handle(50.0, NextLease(0, 10, 1, holding)))
+    assert [(one.index, one.first_batch) for one in given] == [(1, 9), (2, 4), (3, 0), (4, 0), (5, 0)]
+    assert second.since_s(50.0) == pytest.approx(table["since_s"])
+    wrong = OpenJob(0, 2, "fit", 7, {}, np.arange(5, dtype=np.uint32), False, table)
+    answer = second.handle(50.0, wrong)
+    assert isinstance(answer, Failure)
+    assert "expected 5 leases, the checkpoint has 6" in answer.text
+
+
+def test_a_trainer_that_is_not_ready_in_time_is_named_and_the_cut_is_tried_again() -> None:
+    cluster = Cluster()
+    cluster.pause()
+    cluster.ready(0, {})
+    cluster.wait(10.5)
+    assert cluster.beat(0) == {}
+    assert "checkpoint not made: trainers [1] are not ready after" in cluster.session.events[-1]
+    assert isinstance(cluster.ready(1, {}), Failure)
+    cluster.wait(2.5)
+    assert cluster.beat(0)["number"] == 2
+
+
+def test_a_cut_ends_with_the_trainer_that_leads_it() -> None:
+    cluster = Cluster()
+    cluster.pause()
+    cluster.ready(0, {})
+    cluster.ready(1, {})
+    cluster.step("begun")
+    cluster.session.members.trainers[0].state = "lost"
+    cluster.wait(0.5)
+    assert "trainer 0, which leads it, is gone" in cluster.session.events[-1]
+    assert isinstance(cluster.step("commit"), Failure), "one that slept too long must not commit"
+
+
+def test_no_cut_begins_before_a_lease_that_was_taken_over_is_done() -> None:
+    cluster = Cluster()
+    cluster.lease(0)
+    cluster.lease(1)
+    member = cluster.session.members.trainers[1]
+    member.state = "lost"
+    cluster.session.desk.free_leases(member, "is lost")
+    cluster.trainers = range(1)
+    cluster.wait(15.0)
+    assert cluster.beat(0) == {}
+    assert cluster.lease(0, 0).index == 1
+    for index, epoch in ((0, 0), (1, 1)):
+        cluster.ask(EndLease(0, 10, 1, 1 << 32 | index, epoch, {}))
+    cluster.wait(1.5)
+    assert cluster.beat(0)["number"] == 1
+
+
+def test_a_cut_whose_fit_is_over_is_cancelled() -> None:
+    cluster = Cluster(leases=2)
+    for rank in cluster.trainers:
+        cluster.lease(rank)
+    cluster.pause()
+    for rank in cluster.trainers:
+        cluster.ask(EndLease(rank, 10 + rank, 1, 1 << 32 | rank, 0, {}))
+    cluster.ask(OpenJob(0, 2, "evaluate", 8, {}, np.zeros(1, np.uint32)))
+    cluster.ready(0, {})
+    assert "the fit that it was for is over" in cluster.session.events[-1]
+
+
+def test_in_step_everybody_goes_on_to_the_last_step_that_anybody_has_begun() -> None:
+    cluster = Cluster(by_rank=True)
+    for rank in cluster.trainers:
+        cluster.lease(rank)
+    cluster.pause()
+    cluster.ready(0, {0: 4}, reached=4)
+    cluster.ready(1, {1: 4}, reached=5, paused=False)  # its step 4 waits for trainer 0
+    assert cluster.beat(0, cut=1)["step"] == 5
+    assert cluster.beat(1, cut=1)["phase"] == "pause"
+    cluster.ready(0, {0: 5}, reached=5)
+    cluster.ready(1, {1: 5}, reached=NOWHERE)  # it has nothing in hand, but its part is not done
+    assert cluster.beat(1, cut=1)["phase"] == "pause"
+    cluster.ready(1, {1: 5}, reached=5)
+    assert cluster.beat(1, cut=1)["phase"] == "begin"
+    assert [one[:2] for one in cluster.step("begun").values["table"]["leases"]["begun"]] == [[0, 5], [1, 5]]
+
+
+def test_what_a_stranger_says_of_a_cut_changes_nothing() -> None:
+    cluster = Cluster()
+    cluster.pause()
+    answer = cluster.ask(CutReady(1, 999, 1, NOWHERE, True, NO_STREAMS, NO_STREAMS))
+    assert isinstance(answer, Failure)
+    assert answer.code == "fenced"
+    assert isinstance(cluster.step("begun", rank=1), Failure)
+    assert cluster.beat(0, cut=1)["phase"] == "pause"
