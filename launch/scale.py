@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from launch.running_cluster import find_cluster
@@ -61,16 +62,29 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keys", metavar="FILE", help="a server's key of the cluster")
     parser.add_argument("--insecure-network", action="store_true", help="listen beyond this machine")
+    parser.add_argument(
+        "--rank", type=int, metavar="R", help="the place to take, perhaps of one that has died (default: any)"
+    )
+    parser.add_argument(
+        "--log", metavar="DIR", help="folder of the cluster's logs; what is in it for this rank comes back"
+    )
 
 
 def run_server_by_hand(options: argparse.Namespace) -> int:
     """Join a running cluster as a server until it leaves; the exit code."""
+    from pslib.member import ANYWHERE, Place
     from pslib.server import run_server
     from pslib.transport.keys import read_keys
 
     keys = None if options.keys is None else read_keys(options.keys)
     return run_server(
-        options.coordinator, options.cluster_id, options.listen, options.insecure_network, keys=keys
+        options.coordinator,
+        options.cluster_id,
+        options.listen,
+        options.insecure_network,
+        keys=keys,
+        place=ANYWHERE if options.rank is None else Place(options.rank),
+        log=None if options.log is None else str(Path(options.log).absolute()),
     )
 
 
