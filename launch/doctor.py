@@ -116,7 +116,8 @@ def _line_of(member: Mapping[str, Any]) -> str:
         return f"{head}; {member.get('examples', 0):,} examples; waits: {'; '.join(waits) or 'no'}"
     limit = member.get("memory_limit_bytes", 0)
     left = f", {limit - member.get('memory_bytes', 0):,} left" if limit else ""
-    log = f"; log {member['log_bytes']:,} bytes" if member.get("log_bytes") else ""
+    free = f", {member['log_free_bytes']:,} free" if "log_free_bytes" in member else ""
+    log = f"; log {member['log_bytes']:,} bytes{free}" if member.get("log_bytes") else ""
     return (
         f"{head}; {member.get('rows', 0):,} rows, {member.get('memory_bytes', 0):,} bytes{left}; "
         f"{sum(member.get('jobs_waiting', ()))} jobs wait, {member.get('held_pushes', 0)} pushes held; "

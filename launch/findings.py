@@ -18,6 +18,8 @@ QUEUE_JOBS = 64
 """What waits in one shard thread; 64 trainers with a push each are no finding."""
 
 FULL_SHARE = 0.9
+DISK_BYTES = 256 << 20
+"""A log that is written anew takes as much again as its images."""
 IMBALANCE, IMBALANCE_ROWS = 1.5, 10_000
 """Largest over mean; placement by hash keeps 100,000 rows within 1.05."""
 
@@ -59,6 +61,7 @@ def diagnose(status: Mapping[str, Any], stats: Stats) -> list[Finding]:
         _waits,
         _queues,
         _memory,
+        _disk,
         _balance,
     )
     return [finding for rule in rules for finding in rule(status, stats)]
@@ -177,6 +180,16 @@ def _memory(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
             yield Finding(
                 f"server {server['rank']} has {limit - taken:,} of {limit:,} bytes left for rows",
                 "raise server_memory_bytes, add servers, or set admission, eviction or when_full of a table",
+            )
+
+
+def _disk(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
+    for server in _members(status, "server"):
+        free, log = server.get("log_free_bytes"), server.get("log_bytes", 0)
+        if free is not None and free < max(DISK_BYTES, log):
+            yield Finding(
+                f"the disk of server {server['rank']}'s log has {free:,} bytes left; the log takes {log:,}",
+                "free some, or lower cluster.log_bytes; when it is full, pushes wait until there is space",
             )
 
 

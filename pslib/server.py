@@ -268,11 +268,17 @@ class Server:
         with self._lock:
             credit = self._session.credit.summary()
         steps = [one for thread in self._threads for one in thread.step_waits]
-        return credit | {
-            "jobs_waiting": [thread.waiting for thread in self._threads],
-            "held_pushes": sum(thread.held for thread in self._threads),
-            "step_waits": steps[:1],
-        }
+        free = self._log.free_bytes if self._log else None
+        disk = {} if free is None else {"log_free_bytes": free}
+        return (
+            credit
+            | disk
+            | {
+                "jobs_waiting": [thread.waiting for thread in self._threads],
+                "held_pushes": sum(thread.held for thread in self._threads),
+                "step_waits": steps[:1],
+            }
+        )
 
     def _moves_over(self, map_version: int) -> None:
         """A published map says that the moves up to it are complete."""

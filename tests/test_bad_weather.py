@@ -90,6 +90,24 @@ def test_a_disk_that_is_full_refuses_the_checkpoint_in_one_line_and_leaves_the_l
     assert main(["checkpoint", "verify", str(small_disk / "checkpoint")]) == 0
 
 
+@pytest.mark.root
+def test_pushes_wait_while_the_disk_of_the_logs_is_full_and_count_once_when_there_is_space(
+    start: Start, examples: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes((64 << 20) - (200 << 10)))
+    command = start(
+        "launch", "--servers", "1", "--trainers", "1", "--durability", "log", "--log", small_disk / "log",
+        "--out", tmp_path / "out", SCRIPT, examples, tmp_path / "checkpoint",
+    )  # fmt: skip
+    command.wait_for_file("logs/trainer-0.log", "no space", 40)
+    filler.unlink()
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert "Traceback" not in command.output
+
+
 # --- a coordinator that nobody can reach -------------------------------------------------------------------
 
 

@@ -97,6 +97,10 @@ def test_a_server_that_beats_but_does_not_answer_is_told_with_its_queue() -> Non
     [
         ({"server_0": {"jobs_waiting": [0, 400]}}, "400 pieces of work wait for a shard thread of server 0"),
         ({"server_1": {"memory_limit_bytes": 100, "memory_bytes": 95}}, "server 1 has 5 of 100 bytes left"),
+        (
+            {"server_0": {"log_bytes": 5 << 30, "log_free_bytes": 4 << 30}},
+            "the disk of server 0's log has 4,294,967,296 bytes left; the log takes 5,368,709,120",
+        ),
         ({"server_1": {"rows": 500_000}}, "server 1 has 1.82 times the mean of rows"),
     ],
 )

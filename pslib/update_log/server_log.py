@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import zlib
 from collections.abc import Callable, Mapping
@@ -77,6 +78,14 @@ class ServerLog:
         self.logs: list[RollingLog] = []
         self.shards: list[Shard] = []
         """With what their logs say; empty when the folder is new."""
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Space left where the folder is; None where nobody knows."""
+        try:
+            return shutil.disk_usage(self._folder).free
+        except OSError:
+            return None
 
     # --- what the folder is about -------------------------------------------------------------------------
 
