@@ -19,8 +19,8 @@ PAUSE_S = 0.5
 WELL_S = 5.0
 """Who has run so long was well: its next start waits no longer than the first one."""
 
-PAUSE_MAX_S = 30.0
-"""A machine that is short of memory gets a while to recover, and nobody waits for minutes."""
+PAUSE_MAX_S = 10.0
+"""A machine that is short of memory gets a while to recover; others wait for `Timing.restart_s` at least."""
 
 SIGNAL_CODES = 126
 """A shell's exit codes from here on say that a signal, or a lost connection, has ended the command."""

@@ -248,7 +248,9 @@ class _Run:
                 assert code is not None
                 self._reported.add(task)
                 self._report(task, code, exits, self._restarts.ended(now_s, task, code))
-        if self._signal is not None or (self._poller is not None and self._poller.latest.get("error")):
+        over = any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
+        failed = self._poller is not None and bool(self._poller.latest.get("error"))
+        if self._signal is not None or over or failed:
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):

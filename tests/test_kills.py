@@ -60,7 +60,9 @@ def alive(command: Command, names: Sequence[str]) -> list[str]:
     return [name for name in names if psutil.pid_exists(command.pid_of(name))]
 
 
-def kill_loop(start: Start, folder: Path, kills: int, seed: int, victims: Sequence[str]) -> Command:
+def kill_loop(
+    start: Start, folder: Path, kills: int, seed: int, victims: Sequence[str], pause_s: float = 1.0
+) -> Command:
     """Trainers push, each push with keys of its own, while processes are killed; then all rows are read."""
     choice = random.Random(seed)
     command = start(
@@ -69,12 +71,12 @@ def kill_loop(start: Start, folder: Path, kills: int, seed: int, victims: Sequen
     )  # fmt: skip
     wait_until(lambda: len(command.lines("pushing")) == 2, 40, f"trainers to push:\n{command.output}")
     for _ in range(kills):
-        time.sleep(choice.expovariate(1.0))
+        time.sleep(choice.expovariate(1 / pause_s))
         if here := alive(command, victims):
             command.kill(choice.choice(here))
         assert command.process.poll() is None, command.output
     (folder / "stop").touch()
-    assert command.finish(60) == 0, command.output
+    assert command.finish(100) == 0, command.output
     told = command.lines("pushes, 0 wrong: []")
     assert {line.split("rank ")[1][0] for line in told} == {"0", "1"}, command.output
     assert "Traceback" not in command.output
@@ -84,7 +86,7 @@ def kill_loop(start: Start, folder: Path, kills: int, seed: int, victims: Sequen
 EVERYBODY = ("coordinator", "server 0", "server 1", "trainer 0", "trainer 1")
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(240)
 def test_every_acknowledged_push_is_in_once_whoever_is_killed(start: Start, tmp_path: Path) -> None:
     command = kill_loop(start, tmp_path, 20, 1, EVERYBODY)
     assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 15
@@ -94,7 +96,7 @@ def test_every_acknowledged_push_is_in_once_whoever_is_killed(start: Start, tmp_
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_a_hundred_kills_lose_nothing_and_double_nothing(start: Start, tmp_path: Path, seed: int) -> None:
-    command = kill_loop(start, tmp_path, 100, seed, EVERYBODY)
+    command = kill_loop(start, tmp_path, 100, seed, EVERYBODY, pause_s=2.0)
     assert len(command.lines("was killed by signal 9 (SIGKILL)")) >= 80
 
 

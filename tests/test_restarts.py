@@ -101,8 +101,8 @@ class World:
     def lease(self, rank: int) -> Any:
         return self.ask(NextLease(rank, self.incarnations["trainer", rank], 0, np.empty(0, np.uint64)))
 
-    def open(self, rank: int, by_rank: bool = False) -> Any:
-        return self.ask(OpenJob(rank, 0, "fit", 5, {}, np.zeros(4, np.uint32), by_rank))
+    def open(self, rank: int, by_rank: bool = False, leases: int = 4) -> Any:
+        return self.ask(OpenJob(rank, 0, "fit", 5, {}, np.zeros(leases, np.uint32), by_rank))
 
     def pass_time(self, seconds: float, *alive: tuple[str, int]) -> None:
         end_s = self.now_s + seconds
@@ -155,8 +155,19 @@ def test_the_run_ends_when_all_trainers_die_and_nobody_comes_back(restarts: int)
 
 def test_servers_do_not_wait_for_a_trainer_that_died_when_all_was_done() -> None:
     world = World()
+    world.open(0, leases=0)
     world.leave("trainer", 0)
     world.pass_time(7.0, *SERVERS)
+    assert world.beat("server", 0).order == "leave"
+
+
+def test_without_jobs_nobody_knows_what_a_dead_trainer_has_left_to_do() -> None:
+    world = World()
+    world.leave("trainer", 0)
+    world.pass_time(7.0, *SERVERS)
+    assert world.beat("server", 0).order == "go"
+    world.register("trainer", 1, generation=1)
+    world.leave("trainer", 1)
     assert world.beat("server", 0).order == "leave"
 
 

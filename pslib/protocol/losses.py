@@ -72,7 +72,10 @@ class Losses:
         if not self._members.trainers_over():
             return False
         one_has_left = any(member.state == "left" for member in self._members.trainers)
-        return (one_has_left and self._desk.all_done) or not self._members.awaited(now_s, "trainer")
+        all_done = (
+            bool(self._desk.jobs) and self._desk.all_done
+        )  # without jobs nobody knows what is left to do
+        return (one_has_left and all_done) or not self._members.awaited(now_s, "trainer")
 
     # --- the parts ----------------------------------------------------------------------------------------
 
