@@ -16,7 +16,7 @@ from pslib.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded, connect
 from pslib.config import ClusterConfig
-from pslib.errors import LogCorruptError, LogForeignError, LogFullError
+from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError
 from pslib.member import Place
 from pslib.optimizers import SGD
 from pslib.protocol.gate import Gate
@@ -317,3 +317,19 @@ def test_an_embedded_cluster_goes_on_with_what_its_log_says(tmp_path: Path) -> N
             cluster.client.push({"t": (keys, np.ones((50, 3), np.float32))}).wait()
             after = counted(cluster.client, keys)
             assert np.array_equal(after, before - 1)
+
+
+@pytest.mark.parametrize(("durability", "call"), [("log", "append"), ("disk", "sync")])
+def test_a_disk_that_fails_ends_its_server_with_one_line(durability: str, call: str) -> None:
+    disk = SimulatedDisk(1)
+    running = Logged(ClusterConfig(partition_bits=5, durability=durability, timing=QUICK), disk)
+    try:
+        client = running.join()
+        client.setup([table(SGD(1.0))])
+        disk.fail_next = call
+        pending = client.push({"t": (np.arange(10, dtype=np.uint64), np.ones((10, 3), np.float32))})
+        with pytest.raises(PslibError, match=r"can't be (written|synced): Input/output error"):
+            pending.wait()
+        client.close()
+    finally:
+        running.close()

@@ -6,6 +6,7 @@ named; one that this version does not have is refused, one that is missing has i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
@@ -102,7 +103,7 @@ def _arrays(body: Buffer, start: int, described: list[Any]) -> Iterator[np.ndarr
     for _kind, _plain, about in described:
         for _name, _key, code, *shape in about:
             dtype = np.dtype(code)
-            count = int(np.prod(shape, dtype=np.int64))
+            count = math.prod(shape)
             yield np.frombuffer(body, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
             start += count * dtype.itemsize + padding(count * dtype.itemsize)
 
