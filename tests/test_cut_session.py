@@ -31,9 +31,9 @@ NO_STREAMS = np.empty(0, np.uint64)
 class Cluster:
     """One server, some trainers, one fit that is saved every 10 seconds."""
 
-    def __init__(self, trainers: int = 2, leases: int = 6, by_rank: bool = False) -> None:
+    def __init__(self, trainers: int = 2, leases: int = 6, by_rank: bool = False, term: int = 0) -> None:
         self.now_s = 100.0
-        self.session = CoordinatorSession(ClusterConfig(servers=1, trainers=trainers))
+        self.session = CoordinatorSession(ClusterConfig(servers=1, trainers=trainers), term)
         self.trainers = range(trainers)
         for role, count in (("server", 1), ("trainer", trainers)):
             for rank in range(count):
@@ -218,4 +218,22 @@ def test_what_a_stranger_says_of_a_cut_changes_nothing() -> None:
     assert isinstance(answer, Failure)
     assert answer.code == "fenced"
     assert isinstance(cluster.step("begun", rank=1), Failure)
+    assert cluster.beat(0, cut=1)["phase"] == "pause"
+
+
+def test_what_is_said_of_a_cut_of_an_earlier_coordinator_is_not_taken_for_this_one() -> None:
+    """Nothing of a cut is in the journal: the leader's word may come to a successor that makes one too."""
+    cluster = Cluster(term=1)
+    cluster.wait(11.0)
+    number = cluster.beat(0)["number"]
+    assert number > 1
+    assert isinstance(cluster.step("begun"), Failure)
+    assert isinstance(cluster.step("commit"), Failure)
+    assert cluster.beat(0)["number"] == number
+
+
+def test_servers_that_begin_before_all_are_ready_begin_nothing() -> None:
+    cluster = Cluster()
+    cluster.pause()
+    assert isinstance(cluster.step("begun"), Failure)
     assert cluster.beat(0, cut=1)["phase"] == "pause"

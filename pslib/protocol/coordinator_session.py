@@ -80,7 +80,7 @@ class CoordinatorSession:
         self.losses = Losses(self.members, self.desk, self.events.append, self.fail, self.diary.note_member)
         self.moves = MoveSession(self.members, self.events.append)
         self.moves.on_record = lambda record: self.diary.note(self._now_s, "move", record=record)
-        self.cuts = CutSession(self.members, self.desk, self.events.append)
+        self.cuts = CutSession(self.members, self.desk, self.events.append, term)
         self._started_s: float | None = None
         self._now_s = 0.0
         self._resumed_s = 0.0

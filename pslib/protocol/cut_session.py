@@ -29,6 +29,7 @@ __all__ = ["CutSession"]
 AGAIN_S = 1.0
 """After a cut was cancelled; twice as long each time, up to a minute."""
 AGAIN_MAX_S = 60.0
+CUTS_A_TERM = 1 << 20
 IDLE_REACHED = (1 << 64) - 1
 """`CutReady.reached` of a trainer that stands before no batch."""
 
@@ -63,6 +64,8 @@ class CutSession:
         The job that is cut says in its details when (``checkpoint``: ``every_s``, ``every_batches``).
     say : callable
         Called with one line for people.
+    term : int
+        The coordinator's: its cuts have numbers of their own, since nothing of a cut is in its journal.
 
     Attributes
     ----------
@@ -72,10 +75,10 @@ class CutSession:
         Whether somebody waits for a checkpoint out of turn.
     """
 
-    def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None]) -> None:
+    def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None], term: int = 0) -> None:
         self._members, self._desk, self._say = members, desk, say
         self._cut: _Cut | None = None
-        self._number = 0
+        self._number = term * CUTS_A_TERM
         self._last_s: float | None = None
         self._last_batches = 0
         self._not_before_s = 0.0
@@ -146,6 +149,8 @@ class CutSession:
         if cut is None or message.cut != cut.number or message.rank != cut.leader:
             return Failure("unavailable", f"cut {message.cut} was given up")
         if message.state == "begun":
+            if cut.phase not in ("begin", "write"):
+                return Failure("unavailable", f"cut {message.cut} has not come so far")
             if cut.phase == "begin":
                 cut.phase, cut.pause_s = "write", now_s - cut.paused_s
             return Result({"table": cut.table, "pause_s": cut.pause_s})
