@@ -95,8 +95,8 @@ def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, 
     shows : float
         Examples of the batch that held the key; CowClip's bound is for one.
     missed : float
-        Steps since the row's last push: for so many its weights decay, or L2 moves them. A part of a step does
-        not count; NaN and what is below 0 are no step.
+        Steps since the row's last push: for so many its weights decay, or L2 moves them. A part of a step
+        does not count; NaN and what is below 0 are no step.
 
     Raises
     ------

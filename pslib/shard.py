@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from cython_ext.distinct import group_by_owner
 from cython_ext.store import Store
 from pslib.errors import ConfigurationError, LogFullError, PslibError
-from pslib.optimizers import optimizer_from_dict
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry, Journal
@@ -43,9 +42,9 @@ from pslib.shard_serving import (
     pull_steps,
     push_steps,
 )
-from pslib.stores import DenseBlocks, make_store
+from pslib.stores import DenseBlocks, dense_of, make_store
 from pslib.sync_steps import SyncSteps
-from pslib.tables import DenseSpec, TableSpec
+from pslib.tables import TableSpec
 
 __all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
 
@@ -316,7 +315,7 @@ class Shard:
                     f"table {spec.name} exists with another description; expected {known}, got {spec}; "
                     "another model needs a cluster of its own"
                 )
-        dense = self._dense_of(message)
+        dense = dense_of(message, self.dense, self.dense_blocks)
         given = self.owned_blocks() if dense and message.dense.size else ()
         bare = [block for block in given if dense and block not in dense.weights]
         if dense is not self.dense or bare or any(spec.name not in self.tables for spec in specs):
@@ -334,18 +333,6 @@ class Shard:
             if spec.name not in self.tables:
                 self.stores[spec.name] = make_store(spec, self.partition_bits)
                 self.tables[spec.name] = spec
-
-    def _dense_of(self, message: Setup) -> DenseBlocks | None:
-        """Dense parameters as the message describes them: those that exist, or new ones without values."""
-        if not message.dense_length:
-            return self.dense
-        spec = DenseSpec(message.dense_length, optimizer_from_dict(dict(message.dense_optimizer)))
-        values = 0 if message.without_values else spec.length
-        if message.dense.size != values:
-            raise ConfigurationError(f"dense parameters: expected {values} values, got {message.dense.size}")
-        if self.dense is not None and self.dense.spec != spec:
-            raise ConfigurationError(f"dense parameters exist as {self.dense.spec}, got {spec}")
-        return self.dense or DenseBlocks(spec, self.dense_blocks)
 
     def setup_message(self) -> Setup:
         """What makes the same tables elsewhere, without any values."""

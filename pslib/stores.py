@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.store import Store, apply_dense
+from pslib.errors import ConfigurationError
+from pslib.optimizers import optimizer_from_dict
 from pslib.policies import STORAGES
+from pslib.protocol.messages import Setup
 from pslib.tables import DenseSpec, TableSpec
 
-__all__ = ["DenseBlocks", "make_store"]
+__all__ = ["DenseBlocks", "dense_of", "make_store"]
 
 FloatRows = NDArray[np.float32]
 
@@ -97,3 +100,22 @@ class DenseBlocks:
             gradient,
             rate,
         )
+
+
+def dense_of(message: Setup, known: DenseBlocks | None, blocks: int) -> DenseBlocks | None:
+    """Dense parameters as a message describes them: the known ones, or new ones without values.
+
+    Raises
+    ------
+    ConfigurationError
+        When they are known with another description, or the values are not as many as they should be.
+    """
+    if not message.dense_length:
+        return known
+    spec = DenseSpec(message.dense_length, optimizer_from_dict(dict(message.dense_optimizer)))
+    values = 0 if message.without_values else spec.length
+    if message.dense.size != values:
+        raise ConfigurationError(f"dense parameters: expected {values} values, got {message.dense.size}")
+    if known is not None and known.spec != spec:
+        raise ConfigurationError(f"dense parameters exist as {known.spec}, got {spec}")
+    return known or DenseBlocks(spec, blocks)
