@@ -254,7 +254,7 @@ class _Run:
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):
-            del self._running[task]
+            self._running.pop(task).stop()  # its pipe
             self._start(task.role, task.number, self._own[task.role, task.number])
         return alive
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launch.durability import log_folder
 from launch.job import Job, read_job
 from launch.local import LocalLauncher
 from launch.preflight import check_data, prepare_out
@@ -182,7 +183,9 @@ def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
     arguments = ("--job", str(effective))
-    plan = Plan(job.cluster_config, secrets.token_hex(8), arguments, out / "logs")
+    config = job.cluster_config
+    logs = log_folder(config, job.cluster.log, out)
+    plan = Plan(config, secrets.token_hex(8), arguments, out / "logs", log=logs)
     killer = _Killer(kill, out / "logs")
     outcome: Outcome = run_cluster(LocalLauncher(job.cluster.trainers), plan, observe=killer.observe)
     if outcome.exit_code != EXIT_DONE:

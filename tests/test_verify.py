@@ -126,16 +126,18 @@ def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path,
 
 
 @pytest.mark.soak
-def test_a_killed_trainer_changes_nothing_that_counts(job: Path, tmp_path: Path, capsys: Any) -> None:
-    more = [
-        "--set",
-        "training.epochs=12",
-        "--tolerance",
-        "0.05",
-    ]  # only books matter
-    code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--kill", "trainer", "--json", *more])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("role", ["trainer", "server", "coordinator"])
+def test_a_process_that_is_killed_changes_nothing_that_counts(
+    job: Path, tmp_path: Path, capsys: Any, role: str
+) -> None:
+    more = ["--set", "training.epochs=12", "--tolerance", "0.05"]  # only books matter
+    if role != "trainer":
+        more += ["--set", "cluster.durability=log"]
+    code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--kill", role, "--json", *more])
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
-    (run,) = report["runs"]
-    assert (run["mode"], run["killed"]) == ("async", 1)
-    assert run["pushes_due"] == run["pushes_applied"] == 240
+    assert [run["mode"] for run in report["runs"]] == ["async", "sync"][: 1 if role == "trainer" else 2]
+    for run in report["runs"]:
+        assert run["killed"] == 1
+        assert run["pushes_due"] == run["pushes_applied"] == 240
