@@ -50,6 +50,7 @@ def test_the_worlds_hold_what_they_promise() -> None:
     assert sum(world.coordinator.generation - 1 for world in worlds) > 15, "coordinators that came back"
     generations = [server.generation for world in worlds for server in world.servers]
     assert sum(generation - 1 for generation in generations) > 20, "servers that came back from their logs"
+    assert sum(len(world.checks.cuts) for world in worlds) > 30, "cuts"
     assert {world.config.durability for world in worlds} == {"memory", "log", "disk"}
     assert sum(len(world.servers) > world.config.servers for world in worlds) > 3, "servers that came later"
     assert ended.count("has left") > 50

@@ -13,6 +13,7 @@ from pslib.leases import Grant, LeaseBook
 from pslib.membership import Member
 from pslib.protocol import job_desk
 from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.cut_session import CutSession
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.journal import Entry
 from pslib.protocol.marks import Marks
@@ -257,3 +258,32 @@ def test_a_journal_of_the_coordinator_that_forgets_is_caught(what: str) -> None:
 def test_a_coordinator_that_answers_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CoordinatorLog, "flush", lambda _log: True)
     assert caught(Planted(), 60)
+
+
+class BeginsBeforeAllIsAcknowledged(CutSession):
+    """A trainer that has heard of a cut counts as one that has stopped."""
+
+    def _is_ready(self, cut: Any, rank: int) -> bool:
+        return rank in cut.heard
+
+
+class ForgetsTakeOvers(LeaseBook):
+    """Of a lease that was taken over from a dead trainer more may be applied than anybody knows of."""
+
+    @property
+    def taken_over(self) -> bool:
+        return False
+
+
+def test_a_cut_that_begins_before_all_is_acknowledged_is_caught() -> None:
+    def change(session: CoordinatorSession) -> None:
+        session.cuts.__class__ = BeginsBeforeAllIsAcknowledged
+
+    assert "a cut says" in caught(Planted(change_coordinator=change), 40)
+
+
+def test_a_cut_in_the_middle_of_a_lease_that_was_taken_over_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_desk, "LeaseBook", ForgetsTakeOvers)
+    assert "a cut says" in caught(Planted(), 100)

@@ -11,6 +11,7 @@ from cython_ext.hashing import partition_of
 from pslib.protocol.messages import (
     Adopt,
     Beat,
+    CutStep,
     Done,
     EndLease,
     Erase,
@@ -22,10 +23,11 @@ from pslib.protocol.messages import (
     Push,
     Registered,
     Release,
+    Result,
 )
 from pslib.shard import Shard
 from tests.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
-from tests.scripts import DENSE_WEIGHTS, SHARED_KEYS, Op
+from tests.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
 
 if TYPE_CHECKING:
     from tests.simulation.members import Member
@@ -47,6 +49,7 @@ class Checks:
         self._maps: dict[int, tuple[bytes, tuple[str, ...]]] = {}
         self._fence: dict[tuple[str, int, int], int] = {}
         """Of each stream on each shard: the highest epoch that it has applied anything under."""
+        self.cuts: set[int] = set()
         self.failed: list[str] = []
 
     # --- leases -------------------------------------------------------------------------------------------
@@ -57,12 +60,41 @@ class Checks:
             self._granted(question, answer)
         elif isinstance(question, EndLease) and isinstance(answer, Done):
             self._must_be_done(question.stream, "has ended")
+        elif isinstance(question, CutStep) and question.state == "begun" and isinstance(answer, Result):
+            self._check_cut(question.cut, answer.values["table"])
         if isinstance(answer, Beat | Registered) and answer.owners.size:
             self._published(answer)
         if isinstance(answer, Beat):
             for stream in self.world.scripts:
                 if stream < answer.streams_done_below:
                     self._must_be_done(stream, f"counts as done (all below {answer.streams_done_below})")
+
+    def _check_cut(self, number: int, table: dict[str, Any]) -> None:
+        """At the instant of a cut each lease is applied up to its position, and not beyond."""
+        if number in self.cuts:  # the answer was lost and is given again: others go on by now
+            return
+        self.cuts.add(number)
+        leases = table["leases"]
+        done = {index for first, stop in leases["done"] for index in range(first, stop)}
+        begun = {index: batch for index, batch, _given_s in leases["begun"]}
+        for stream, script in self.world.scripts.items():
+            job, index = stream >> 32, stream & 0xFFFFFFFF
+            all_of_it = job < table["job"] or (job == table["job"] and index in done)
+            batches = len(script.ops) if all_of_it else begun.get(index, 0) if job == table["job"] else 0
+            self._check_position(script, batches)
+
+    def _check_position(self, script: Script, batches: int) -> None:
+        expected: dict[int, tuple[float, ...]] = {key: ABSENT for op in script.ops for key in op.item_keys}
+        for op in script.ops[:batches]:
+            expected |= dict.fromkeys(op.item_keys, ABSENT if op.erases else ITEM_WEIGHTS)
+        keys = np.array(list(expected), np.uint64)
+        for shard in self.world.live_shards():
+            for key, row in self._rows(shard, "item", shard.own_keys(keys), keys):
+                if row != expected[key]:
+                    raise SimulationError(
+                        f"a cut says that {batches} of lease {script.stream} are applied, and key {key:#x} "
+                        f"has {row}, expected {expected[key]}"
+                    )
 
     def _published(self, answer: Beat | Registered) -> None:
         """A version of the map says the same to everybody, for ever."""
@@ -141,13 +173,17 @@ class Checks:
                 self._check_keys(shard, name, shard.own_keys(keys), keys)
 
     def _check_keys(self, shard: Shard, table: str, places: Any, keys: Any) -> None:
+        for key, row in self._rows(shard, table, places, keys):
+            self._check_row(table, key, row)
+
+    @staticmethod
+    def _rows(shard: Shard, table: str, places: Any, keys: Any) -> list[tuple[int, tuple[float, ...]]]:
         if not places.size:
-            return
+            return []
         store = shard.stores[table]
         rows = np.empty((places.size, store.dim), np.float32)
         store.pull(keys[places], rows, shard.tables[table].now(0, 0.0))
-        for key, row in zip(keys[places].tolist(), map(tuple, rows.tolist()), strict=True):
-            self._check_row(table, key, row)
+        return list(zip(keys[places].tolist(), map(tuple, rows.tolist()), strict=True))
 
     def _check_row(self, table: str, key: int, row: tuple[float, ...]) -> None:
         history = self.world.history

@@ -33,6 +33,7 @@ TIMING = Timing(
     start_s=60.0,
     report_s=1e9,
     restart_s=12.0,
+    cut_s=2.0,
 )
 TICK_S = 0.1
 WAIT_MAX_S = 25.0

@@ -20,6 +20,7 @@ from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.successors import meet_successors
 from tests.scripts import DENSE_LENGTH, Op, Script
 from tests.simulated_processes import DENSE_BLOCKS, DIMS
+from tests.simulation.cuts import Cuts
 from tests.simulation.members import COORDINATOR, Member
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Trainer(Member):
         if own:
             self._held[own.stream] = _Held(own, 0)
         self._calls: dict[Op, None] = {}
+        self._cuts = Cuts(self)
+        self.member.on_cut = lambda cut: self._surely(partial(self._cuts.heard, cut))
         self._pulling = 0
         self._pause_s = choice.choice([0.1, 0.2, 0.8])
         self._pulls_left = choice.randint(1, 3)
@@ -78,7 +81,18 @@ class Trainer(Member):
 
     def progress(self) -> dict[str, Any]:
         assert self.session is not None
-        return {"streams": [[s, self.session.acked_below(s)] for s in self._held if s < 1 << 63]}
+        return {"streams": [[stream, batch] for stream, batch in self.positions().items()]}
+
+    def positions(self) -> dict[int, int]:
+        """Of each lease that it holds: below which batch all is acknowledged."""
+        assert self.session is not None
+        return {stream: self.session.acked_below(stream) for stream in self._held if stream < 1 << 63}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing of a lease is on its way."""
+        ending = any(held.ending for held in self._held.values())
+        return not ending and all(op.stream >= 1 << 63 for op in self._calls)
 
     def new_map(self, new_map: PartitionMap) -> None:
         assert self.session is not None
@@ -89,7 +103,7 @@ class Trainer(Member):
 
     def _open(self) -> None:
         windows = self.world.windows[self.job]
-        message = OpenJob(self.rank, self.job, "fit", 7, {}, windows)
+        message = OpenJob(self.rank, self.job, "fit", 7, self.world.details, windows)
         self.ask(COORDINATOR, message, self._opened)
 
     def _opened(self, _answer: Done) -> None:
@@ -133,6 +147,7 @@ class Trainer(Member):
         assert self.session is not None
         del self._held[stream]
         self.session.close_stream(stream)
+        self._cuts.look()
 
     def drain(self) -> None:
         """SIGTERM: begin nothing new, wait until all is acknowledged, and go."""
@@ -173,6 +188,8 @@ class Trainer(Member):
     def _work_on(self, held: _Held) -> None:
         assert self.session is not None
         stream, ops = held.script.stream, held.script.ops
+        if self._cuts.closed and stream < 1 << 63:
+            return
         if held.next < len(ops):
             op = ops[held.next]
             if op.after is None or all((one.stream, one.number) != (stream, op.after) for one in self._calls):
@@ -207,6 +224,7 @@ class Trainer(Member):
     def _applied(self, op: Op, _number: int) -> None:
         del self._calls[op]
         self.world.checks.acknowledged(op)
+        self._cuts.look()
 
     def _packed(self, op: Op) -> dict[str, tuple[Any, PackedRows]]:
         """Gradients as this trainer sends them: small whole numbers are exact in 16 bits."""

@@ -81,6 +81,9 @@ class World:
         self.restless = choice.sample(range(self.config.partitions), 4) + choice.sample(blocks, 1)
         self._make_scripts()
         self._errors: list[BaseException] = []
+        cuts = {"checkpoint": {"every_s": choice.uniform(0.3, 1.5)}}
+        self.details = cuts if choice.random() < 0.5 else {}
+        """Of jobs: whether they are saved while they go on."""
         self._moving = False
         self.checks = Checks(self)
         self.coordinator = CoordinatorProcess(self, self.config)
