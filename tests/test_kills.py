@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from pslib.config import Timing
 from tests.command import Command, wait_until
-from tests.counting_runs import Start, assert_counted_once, launch_counting, write_counting_examples
+from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting, write_counting_examples
 
 SILENCE_S = Timing().silence_s
 LOGGED = ("--durability", "log", "--restarts", "9")
@@ -110,4 +111,25 @@ def test_a_stopped_server_is_replaced_and_training_goes_on(
     wait_until(lambda: command.pid_of("server 1") != before, 20, command.output)
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
+    assert "Traceback" not in command.output
+
+
+def test_a_step_of_all_trainers_waits_for_the_one_that_was_killed(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    job = {
+        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 32, "seed": 7, "consistency": "sync", "staleness": 0, "lease_rows": 512},
+        "cluster": {"servers": 2, "trainers": 2},
+        "out": str(tmp_path / "out"),
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
+    command = start("train", tmp_path / "job.yaml", "--quiet")
+    command.wait_for_file("metrics.jsonl", '"examples"')
+    command.kill("trainer 1")
+    assert command.finish(90) == 0, command.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["examples"], summary["pushes_applied"]) == (ROWS, ROWS // 32)
+    assert len(command.lines("was killed by signal 9 (SIGKILL)")) == 1
     assert "Traceback" not in command.output
