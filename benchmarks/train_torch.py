@@ -50,7 +50,7 @@ class Twin(nn.Module):
         self.mlp = nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
 
     def forward(self, places: torch.Tensor, dense: torch.Tensor) -> torch.Tensor:
-        if not self.deep:
+        if self.w is not None and not self.deep:
             return self.w(places)[:, 0] + self.dense_w(dense)[:, 0] + self.mlp[-1].bias
         e = self.v(places)
         y = self.mlp(torch.cat([e.flatten(1), dense], 1))[:, 0]
@@ -79,7 +79,7 @@ def test_auc(model: Twin, folder: Path) -> float:
         for batch in read(folder, "test", 4096, None):
             places, numbers, labels = tensors(batch)
             parts.append(ScoreCounts.of(torch.sigmoid(model(places, numbers)).numpy(), labels.numpy()))
-    return ScoreCounts.merge(parts).auc
+    return ScoreCounts.merge(parts).auc()
 
 
 def tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
