@@ -174,7 +174,7 @@ def test_ctrl_c_ends_everything_with_exit_code_130(
 def test_sigterm_ends_everything_with_exit_code_75(start: Start, examples: Path, tmp_path: Path) -> None:
     command = train_forever(start, examples, tmp_path)
     command.process.terminate()
-    assert command.finish(15) == 75
+    assert command.finish(30) == 75
     assert "Traceback" not in command.output
     assert command.left_over(0.0) == []
 
