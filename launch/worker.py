@@ -148,7 +148,7 @@ def _keep_memory() -> None:
 
 
 def _run_reporting(role: Callable[[], int]) -> int:
-    from pslib.errors import PslibError
+    from pslib.errors import PreemptedError, PslibError
 
     try:
         return role()
@@ -159,6 +159,9 @@ def _run_reporting(role: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
+        if preemption.asked:  # raised in the middle of an import, say, it may come out as another error
+            print(f"pslib: asked to leave (SIGTERM): {error}", file=sys.stderr, flush=True)
+            return PreemptedError.exit_code
         traceback.print_exc()
         print(f"pslib: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return PslibError.exit_code
