@@ -61,7 +61,7 @@ class SequentialTrainer:
         self.model, self.batch_rows, self.seed, self.lease_rows = model, batch_rows, seed, lease_rows
         self.spec, self.maintain_every = table or model.table(), maintain_every_batches
         self.table = table_of(self.spec)
-        self.steps = self.jobs = 0
+        self.steps, self.jobs = 0, 1  # collective calls are numbered from 1
         self.dense = {name: value.copy() for name, value in model.initial_dense(seed).items()}
         self.dense_optimizer = dense_optimizer
         self.dense_state = {

@@ -132,13 +132,14 @@ def test_an_image_that_does_not_fit_changes_nothing() -> None:
     source.push(push_of(0, keys_in(3, 3), shows=3.0))
     source.push(push_of(1, keys_in(3, 3, 3)[2:]))
     image = source.release(Release(3, 1, 2))
-    for name, wrong in (
-        ("t.counts", np.zeros((1, 9), np.uint32)),
-        ("t.narrow.state", np.zeros((1, 1), np.float32)),
+    for version, name, wrong in (
+        (2, "t.counts", np.zeros((1, 9), np.uint32)),
+        (3, "t.narrow.state", np.zeros((1, 1), np.float32)),  # of another move: one that was refused stays so
     ):
-        bad = Adopt(3, 2, image.marks, {**image.content, name: wrong}, image.keys)
-        with pytest.raises(ConfigurationError, match=name):
-            target.adopt(bad)
+        bad = Adopt(3, version, image.marks, {**image.content, name: wrong}, image.keys)
+        for _copy in range(2):
+            with pytest.raises(ConfigurationError, match=name):
+                target.adopt(bad)
     assert content(target) == {}
 
 
