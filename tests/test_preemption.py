@@ -133,6 +133,19 @@ def test_a_cluster_whose_trainers_were_all_asked_to_leave_has_not_failed_and_its
     assert session.handle(1.0, Heartbeat("server", 0, 1, 1, {})).order == "leave"
 
 
+def test_work_that_was_left_to_a_trainer_which_is_then_lost_is_lost_in_words() -> None:
+    session = working_cluster()
+    leave(session, "trainer", 0, 10)
+    session.handle(2.0, NextLease(1, 11, 0, np.array([stream_of(0, 1)], np.uint64)))
+    session.handle(2.0, Heartbeat("server", 0, 1, 1, {}))
+    session.tick(2.0)
+    assert session.error == ""
+    for second in range(3, 100):
+        session.handle(float(second), Heartbeat("server", 0, 1, 1, {}))
+        session.tick(float(second))
+    assert session.error == "all trainers are lost before the work was done"
+
+
 def test_a_server_that_is_asked_to_leave_alone_ends_the_run_in_words() -> None:
     session = working_cluster()
     leave(session, "server", 0, 1, rows=5, updates_applied=6)

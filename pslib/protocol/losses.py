@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from pslib.membership import Member, Membership
 from pslib.protocol.job_desk import JobDesk
@@ -127,7 +128,9 @@ class Losses:
         if not self.trainers_over(now_s):
             return False
         nobody_left = all(member.state == "lost" for member in self._members.trainers)
-        asked_to = any(member.preempted for member in self._members.trainers)
+        # Who was asked to leave has left its work to others: whoever of them is lost later takes it along.
+        lost_s = max((one.heard_s for one in self._members.trainers if one.state == "lost"), default=-inf)
+        asked_to = any(one.preempted and one.heard_s >= lost_s for one in self._members.trainers)
         return nobody_left or not (self._desk.all_done or asked_to)
 
     def _kept(self) -> str:
