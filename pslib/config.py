@@ -110,8 +110,9 @@ class ClusterConfig:
         What a push has survived when it is acknowledged: nothing; the end of the server's process, because it
         is in the update log; or also a loss of power, because the log is synced.
     recovery : {"log", "rollback", "partial"}
-        What happens when a server is lost: it comes back from its log; everybody goes back to the last
-        checkpoint; or it alone does, and what it had been told since is counted as lost.
+        What happens when a server is lost: it comes back from its log, and where that has lost its end the
+        run stops; everybody goes back to the last checkpoint; or it comes back from its log, and the run goes
+        on without what that has lost, which is counted.
     log_bytes : int
         A server's update log stays below this or three times what its tables take, whichever is more.
     restarts : int

@@ -9,9 +9,9 @@ from pslib.errors import ConfigurationError
 __all__ = ["FILES_A_PEER", "FILES_OWN", "allow_peers"]
 
 FILES_OWN = 96
-"""What a process has open without peers: 20 to 40, and data and log files as it works."""
+"""What a process has open without peers: 12 to 18 (2026-11-21), and data and log files as it works."""
 FILES_A_PEER = 2
-"""A connection, and a second one for a moment when it is opened anew."""
+"""A connection (one more peer is one more file), and a second one for a moment when it is opened anew."""
 
 
 def allow_peers(peers: int) -> None:
