@@ -207,7 +207,10 @@ def written(path, sessions, **more):
     return path
 
 
-def test_items_are_counted_over_row_groups(tmp_path):
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 22])
+def test_items_are_counted_over_row_groups_however_many_at_once(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr("pslib.data.negatives.COUNT_AT_ONCE", at_once)
+    monkeypatch.setattr("pslib.data.window.SCAN_ROWS", 1)
     data = ParquetData(written(tmp_path / "a.parquet", [[1, 2], [2], [], None, [2, 3, 1]]), SCHEMA)
     keys, counts = item_counts(data, "items")
     salt = SCHEMA.ragged[0].salt
@@ -300,6 +303,13 @@ def test_gru4rec_learns_what_follows_and_ranks_it_first(tmp_path):
         assert found.mrr[5] == 0.75
         seen = trainer.rank(tmp_path / "test.parquet", train, at=(12,), exclude_seen=True)
         assert seen.recall[12] == 0.75
+        went_back = {"prefix": pa.array([[3], [4, 5]], pa.list_(pa.int32())), "target": [3, 6]}
+        pq.write_table(pa.table(went_back), tmp_path / "back.parquet")
+        left_out = trainer.rank(tmp_path / "back.parquet", train, at=(1, 12), exclude_seen=True)
+        assert left_out.recall == {
+            1: 0.5,
+            12: 0.5,
+        }  # 3 was just there, so it is not ranked; 6 is, above 4 and 5
         with pytest.raises(ConfigurationError, match="ranks items: call rank"):
             trainer.evaluate(train)
         with pytest.raises(DataError, match="no column 'goal'"):

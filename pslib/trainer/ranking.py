@@ -148,12 +148,11 @@ class Ranker:
         places = self._places(batch.keys)
         targets = places[batch.sparse[cut, 0]]
         if self._exclude_seen:
-            lists = batch.ragged[history]
-            for row, (first, last) in enumerate(
-                zip(lists.offsets[:-1][cut].tolist(), lists.offsets[1:][cut].tolist(), strict=True)
-            ):
-                seen = places[lists.values[first:last]]
-                scores[row, seen[seen >= 0]] = -np.inf
+            offsets = batch.ragged[history].offsets
+            firsts, lasts = offsets[:-1][cut], offsets[1:][cut]
+            seen = places[batch.ragged[history].values[firsts[0] : lasts[-1]]]
+            owners = np.repeat(np.arange(firsts.size), lasts - firsts)
+            scores[owners[seen >= 0], seen[seen >= 0]] = -np.inf
         return counts_of_ranks(mean_ranks(scores, targets))
 
     def _rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
