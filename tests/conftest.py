@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.command import Command
+from tests.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
 settings.register_profile("test", deadline=None, derandomize=True, print_blob=True)
@@ -20,13 +21,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="session")
 def test_data() -> Path:
     """The folder of real data; a test that asks for it is skipped, with this reason, where it is absent."""
-    folder = Path(os.environ.get("PSLIB_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(
-            f"published data whose terms forbid handing it on, so this repository can't carry it; none at "
-            f"{folder}: set PSLIB_TEST_DATA to a folder that has it"
-        )
-    return folder.resolve()
+    return real_data()
 
 
 @pytest.fixture

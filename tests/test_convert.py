@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import csv
 import gzip
-import os
 import random
 from pathlib import Path
 
@@ -19,20 +18,9 @@ from pslib.data.convert import convert_criteo, convert_csv, convert_libsvm, reje
 from pslib.data.criteo import CRITEO_DENSE, CRITEO_SPARSE
 from pslib.data.generator import GeneratorConfig, generate
 from pslib.errors import ConfigurationError, DataError
+from tests.real_data import real_data
 
-REPO = Path(__file__).resolve().parent.parent
-TEST_DATA = Path(os.environ.get("PSLIB_TEST_DATA", REPO / "../shared/data"))
 CRITEO_NAMES = ["label", *CRITEO_DENSE, *CRITEO_SPARSE]
-
-
-def real(name: str) -> Path:
-    path = TEST_DATA / name
-    if not path.exists():
-        pytest.skip(
-            f"{name}: published data whose terms forbid handing it on; set PSLIB_TEST_DATA to a folder "
-            "that has it"
-        )
-    return path
 
 
 def criteo_line(label="1", *, ints=None, words=None) -> str:
@@ -66,7 +54,7 @@ def small_pieces(monkeypatch):
 
 
 def test_the_real_criteo_slice_comes_through_cell_by_cell(out):
-    source = real("ctr_criteo_slices/criteo_first10000.tsv")
+    source = real_data("ctr_criteo_slices/criteo_first10000.tsv")
     report = convert_criteo(source, out)
     cells = [line.split("\t") for line in source.read_text().rstrip("\n").split("\n")]
     assert report.rows == report.source_lines == len(cells) == 10_000
@@ -85,7 +73,7 @@ def test_the_real_criteo_slice_comes_through_cell_by_cell(out):
 
 @pytest.mark.parametrize(("name", "rows"), [("a9a_train.dummy", 32_561), ("a9a_test.dummy", 16_281)])
 def test_the_real_libsvm_files_come_through_id_by_id(name, rows, out):
-    source = real(f"lr_a9a/{name}")
+    source = real_data(f"lr_a9a/{name}")
     report = convert_libsvm(source, out)
     expected = [line.split() for line in source.read_text().splitlines()]
     table = pq.read_table(out)
@@ -313,7 +301,7 @@ def test_a_quote_that_never_closes_costs_one_line_and_not_the_rest(tmp_path, out
 
 
 def test_a_real_csv_with_header_comes_through(out):
-    source = real("ctr_criteo_slices/ycjuan_train.tiny.csv")
+    source = real_data("ctr_criteo_slices/ycjuan_train.tiny.csv")
     report = convert_csv(source, out, label="Label", dense=CRITEO_DENSE)
     with source.open(newline="") as file:
         expected = list(csv.DictReader(file))

@@ -12,20 +12,15 @@ import pytest
 
 from pslib.data.criteo import CRITEO_DENSE, CRITEO_LABEL, CRITEO_SPARSE
 from tests.command import Command
+from tests.real_data import real_data
 
 COLUMNS = (CRITEO_LABEL, *CRITEO_DENSE, *CRITEO_SPARSE)
 TRAIN_ROWS = 8000
 
 
 @pytest.fixture(scope="module")
-def slice_of_criteo(test_data: Path) -> Path:
-    path = test_data / "ctr_criteo_slices" / "criteo_first10000.tsv"
-    if not path.is_file():
-        pytest.skip(
-            f"{path.name}: published data whose terms forbid handing it on; set PSLIB_TEST_DATA to a folder "
-            "that has it"
-        )
-    return path
+def slice_of_criteo() -> Path:
+    return real_data("ctr_criteo_slices/criteo_first10000.tsv")
 
 
 def pslib(folder: Path, *arguments: str | Path) -> Command:

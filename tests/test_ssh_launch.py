@@ -119,15 +119,18 @@ def _run(*words: str) -> None:
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
+INSTEAD = "what is started where, and how it is ended, is shown everywhere by the tests above it"
+
+
 def _why_not() -> str | None:
     """Why this machine can't have two hosts; None when it can."""
     if os.geteuid() != 0:
-        return "needs root for network namespaces"
+        return f"needs root for network namespaces; {INSTEAD}"
     if SSHD is None or shutil.which("ssh") is None or shutil.which("ip") is None:
-        return "needs openssh-server, openssh-client and iproute2"
+        return f"needs openssh-server, openssh-client and iproute2; {INSTEAD}"
     done = subprocess.run(["ip", "netns", "add", "pslib-try"], capture_output=True, timeout=20, check=False)
     subprocess.run(["ip", "netns", "del", "pslib-try"], capture_output=True, timeout=20, check=False)
-    return None if done.returncode == 0 else "network namespaces are not allowed here"
+    return None if done.returncode == 0 else f"network namespaces are not allowed here; {INSTEAD}"
 
 
 def _listens(address: str) -> bool:
