@@ -16,6 +16,7 @@ from rec_models.model import Model, StepResult
 from rec_models.narm import NARM
 from rec_models.nfm import NFM
 from rec_models.pnn import PNN
+from rec_models.srgnn import SRGNN
 from rec_models.stamp import STAMP
 from rec_models.wide_deep import WideDeep
 from rec_models.xdeepfm import XDeepFM
@@ -31,6 +32,7 @@ __all__ = [
     "NFM",
     "PNN",
     "SESSION_MODELS",
+    "SRGNN",
     "STAMP",
     "AutoInt",
     "DCNv2",

@@ -24,6 +24,7 @@ from rec_models.nfm import NFM
 from rec_models.options import did_you_mean, option_from_plain
 from rec_models.pnn import PNN
 from rec_models.session import SessionModel
+from rec_models.srgnn import SRGNN
 from rec_models.stamp import STAMP
 from rec_models.wide_deep import WideDeep
 from rec_models.xdeepfm import XDeepFM
@@ -49,7 +50,12 @@ MODELS: dict[str, type[Model]] = {
 """Every model by the name of its file. Adding a model is one file and one entry here."""
 
 
-SESSION_MODELS: dict[str, type[SessionModel]] = {"gru4rec": GRU4Rec, "narm": NARM, "stamp": STAMP}
+SESSION_MODELS: dict[str, type[SessionModel]] = {
+    "gru4rec": GRU4Rec,
+    "narm": NARM,
+    "stamp": STAMP,
+    "srgnn": SRGNN,
+}
 """Models that rank items, by the name of their file."""
 
 

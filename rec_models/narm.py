@@ -50,6 +50,6 @@ class NARM(SessionModel):
         h = gru(tape, x, steps, dense["gru.U"], dense["gru.b"])  # eq. 2 to 5
         u = linear(tape, h, dense["attention.A1"], dense["attention.a"])
         k = product(tape, h, dense["attention.A2"])
-        local = prefix_attention(tape, k, u, h, dense["attention.v"], steps)  # eq. 7, 8
+        local = prefix_attention(tape, k, u, h, dense["attention.v"], steps.prefixes())  # eq. 7, 8
         c = dropout(tape, concat(tape, h, local), self.dropout_hidden)
         return linear(tape, c, dense["decoder.B"], dense["decoder.b"])

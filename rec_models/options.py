@@ -116,6 +116,7 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "context_1": _NAMES,
     "context_2": _NAMES,
     "dropout_hidden": _RATE,
+    "graph_steps": _whole_rule(1, LAYERS_MAX),
     "negatives": _whole_rule(1, NEGATIVES_MAX),
     "alpha": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
     "logq": _SWITCH,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pslib.ragged import Ragged
 
-__all__ = ["Packed", "Prefixes", "packed"]
+__all__ = ["Packed", "Prefixes", "one_step", "packed"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,21 +50,31 @@ class Packed:
         Where each step begins; the last is N, the number of elements.
     places : (N,) int64
         Which element of the `Ragged` stands there.
+    values : (N,) int32
+        What it is.
     """
 
     order: NDArray[np.int64]
     sizes: NDArray[np.int64]
     starts: NDArray[np.int64]
     places: NDArray[np.int64]
+    values: NDArray[np.int32]
 
-    def prefixes(self) -> Prefixes:
-        """Pairs of each element with itself and those before it in its list."""
-        counts = np.repeat(np.arange(1, self.sizes.size + 1), self.sizes)
-        rows = [np.arange(size)[:, None] for size in self.sizes.tolist()]
-        items = [(self.starts[: t + 1] + row).ravel() for t, row in enumerate(rows)]
-        joined = np.concatenate([np.empty(0, np.int64), *items]).astype(np.int32)
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        return Prefixes(joined, np.repeat(np.arange(counts.size), counts), starts)
+    def prefixes(self, of: NDArray[np.integer] | None = None) -> Prefixes:
+        """Pairs of each element with itself and those before it in its list.
+
+        Parameters
+        ----------
+        of : (M,) integers or None
+            Only of the elements that stand there: they are owners 0 to M - 1. None: of all.
+        """
+        ends = np.arange(self.starts[-1]) if of is None else of
+        steps = np.repeat(np.arange(self.sizes.size), self.sizes)[ends]
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(steps + 1)])
+        owners = np.repeat(np.arange(ends.size), steps + 1)
+        rows = ends - self.starts[steps]
+        items = self.starts[np.arange(owners.size) - starts[owners]] + rows[owners]
+        return Prefixes(items.astype(np.int32), owners, starts)
 
     def last(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Lists that have elements, and where the last one of each stands."""
@@ -88,6 +98,12 @@ def packed(lists: Ragged[np.int32], without_last: bool = False) -> Packed:
     sizes = lengths.size - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
     firsts = lists.offsets[:-1][order]
     by_step = [firsts[:size] + t for t, size in enumerate(sizes.tolist())]
-    places = np.concatenate([np.empty(0, np.int64), *by_step])
+    places = np.concatenate([np.empty(0, np.int64), *by_step]).astype(np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return Packed(order, sizes.astype(np.int64), starts, places.astype(np.int64))
+    return Packed(order, sizes.astype(np.int64), starts, places, lists.values[places])
+
+
+def one_step(rows: int) -> Packed:
+    """Lists of one element each."""
+    every = np.arange(rows)
+    return Packed(every, np.full(1, rows), np.array([0, rows]), every, every.astype(np.int32))

@@ -92,6 +92,22 @@ class SessionModel(Model):
             Packed alike; a state's products with items rank them.
         """
 
+    def last_states(self, tape: Tape, items: Var, steps: Packed, places: Array, dense: DenseVars) -> Var:
+        """States after the last item of each list, for a model that needs not all to know these.
+
+        Parameters
+        ----------
+        items : (N, D)
+            Vectors of the items, packed as ``steps`` says.
+        places : (M,) integers
+            Where those last items stand.
+
+        Returns
+        -------
+        (M, D)
+        """
+        return gather(tape, self.states(tape, items, steps, dense), places)
+
     def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
         """Refuse: a session has no click to predict.
 
@@ -111,7 +127,7 @@ class SessionModel(Model):
         lists = batch.ragged[self.history]
         steps = packed(lists, without_last=True)
         b, v = split(tape, rows, (1, self.dim))
-        h = self.states(tape, gather(tape, v, lists.values[steps.places]), steps, dense)
+        h = self.states(tape, gather(tape, v, steps.values), steps, dense)
 
         def scored(places: Array) -> Scored:
             log_q = batch.log_q[places] if self.logq else np.zeros(places.size, np.float32)
@@ -136,11 +152,9 @@ class SessionModel(Model):
         (B, D)
             Zeros for an empty session.
         """
-        tape, lists = Tape(training=False), batch.ragged[field]
-        steps = packed(lists)
-        vectors = Var(rows[:, 1:][lists.values[steps.places]])
-        h = self.states(tape, vectors, steps, {name: Var(value) for name, value in dense.items()})
-        found = np.zeros((len(batch), self.dim), rows.dtype)
+        tape, steps = Tape(training=False), packed(batch.ragged[field])
         sessions, places = steps.last()
-        found[sessions] = h.value[places]
+        vectors, parameters = Var(rows[:, 1:][steps.values]), {n: Var(value) for n, value in dense.items()}
+        found = np.zeros((len(batch), self.dim), rows.dtype)
+        found[sessions] = self.last_states(tape, vectors, steps, places, parameters).value
         return found

@@ -48,7 +48,7 @@ class STAMP(SessionModel):
         of_last = product(tape, x, dense["attention.W2"])
         of_mean = product(tape, m_s, dense["attention.W3"])
         u = add(tape, of_last, of_mean)
-        m_a = prefix_attention(tape, k, u, x, dense["attention.W0"], steps)  # eq. 7, 8
+        m_a = prefix_attention(tape, k, u, x, dense["attention.W0"], steps.prefixes())  # eq. 7, 8
         h_s = tanh(tape, linear(tape, m_a, dense["A.W"], dense["A.b"]))  # eq. 3
         h_t = tanh(tape, linear(tape, x, dense["B.W"], dense["B.b"]))  # eq. 4
         return multiply(tape, h_s, h_t)

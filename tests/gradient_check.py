@@ -30,6 +30,7 @@ from rec_models.layers import (
     dense_vectors,
     dot,
     dropout,
+    edge_mean,
     embedding,
     first_order,
     fm,
@@ -119,8 +120,12 @@ STEPS = packed(Ragged(np.zeros(7, np.int32), np.array([0, 2, 2, 6, 7])))
 """Of lists of 2, 0, 4 and 1 elements."""
 
 
-def _gru(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
-    return gru(tape, x, STEPS, weights, bias)
+EDGES = np.array([0, 2, 2, 3], np.int32), np.array([2, 0, 0, 2], np.int32)
+"""Sources and targets: one edge stands twice, nothing comes to nodes 1 and 3."""
+
+
+def _gru(tape: Tape, x: Var, weights: Var, bias: Var, first: Var) -> Var:
+    return gru(tape, x, STEPS, weights, bias, first)
 
 
 def _sampled(tape: Tape, h: Var, v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> Var:
@@ -158,11 +163,12 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     ),
     "dot": (lambda tape, w: dot(tape, random(4, 3).astype(w.value.dtype), w), [random(3)]),
     "dropout": (lambda tape, x: dropout(tape, x, 0.4), [random(6, 5)]),
+    "edge_mean": (lambda tape, x: edge_mean(tape, x, *EDGES), [random(4, 3)]),
     "embedding": (lambda tape, rows: embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
     "first_order": (lambda tape, w: first_order(tape, w, BATCH, SCHEMA), [random(9, 1)]),
     "fm": (fm, [random(4, 5, 3)]),
     "gather": (lambda tape, rows: gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
-    "gru": (_gru, [random(7, 6), random(2, 6), random(2)]),
+    "gru": (_gru, [random(7, 6), random(2, 6), random(2), random(3, 2)]),
     "inner_products": (inner_products, [random(4, 5, 3)]),
     "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
     "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
@@ -170,7 +176,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "mlp": (_mlp, _mlp_inputs()),
     "multiply": (lambda tape, x, g: multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
     "prefix_attention": (
-        lambda tape, k, u, v, q: prefix_attention(tape, k, u, v, q, STEPS),
+        lambda tape, k, u, v, q: prefix_attention(tape, k, u, v, q, STEPS.prefixes()),
         [random(7, 2), random(7, 2) + 1, random(7, 3), random(2)],
     ),
     "prefix_mean": (lambda tape, x: prefix_mean(tape, x, STEPS), [random(7, 3)]),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -13,47 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pslib
-from pslib.batch import Batch
 from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler, Sampling, item_counts
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics import ScoreCounts
-from pslib.ragged import Ragged
 from pslib.ranking import counts_of_ranks, mean_ranks, result_of_ranks
 from pslib.schema import Schema
 from rec_models import LR, build
-from rec_models.layers import gru
 from rec_models.packed import packed
 from rec_models.tape import Tape, Var
 from tests.gradient_check import random, relative_error
-
-SCHEMA = Schema(label=None, ragged=["items"])
-SESSIONS = {
-    "gru4rec": {"dim": 3, "negatives": 4, "dropout": 0.2, "dropout_hidden": 0.2},
-    "narm": {"dim": 3, "negatives": 4, "dropout": 0.2, "dropout_hidden": 0.2},
-    "stamp": {"dim": 3, "negatives": 4, "dropout": 0.2},
-}
-"""A line a model of sessions."""
-
-
-def lists_of(lengths: list[int], distinct: int = 6, seed: int = 0) -> Ragged[np.int32]:
-    values = np.random.default_rng(seed).integers(0, distinct, sum(lengths)).astype(np.int32)
-    return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-
-
-def session_batch(lengths: list[int], negatives: int = 4, distinct: int = 6) -> Batch:
-    rng = np.random.default_rng(1)
-    return Batch(
-        labels=np.zeros(len(lengths), np.float32),
-        dense=np.zeros((len(lengths), 0), np.float32),
-        keys=np.arange(distinct, dtype=np.uint64),
-        sparse=np.zeros((len(lengths), 0), np.int32),
-        ragged={"items": lists_of(lengths, distinct)},
-        negatives=rng.integers(0, distinct, negatives).astype(np.int32),
-        log_q=np.log(rng.random(distinct)).astype(np.float32),
-    )
-
+from tests.session_models import SCHEMA, SESSIONS, lists_of, session_batch, without_dropout
 
 # --- packing
 
@@ -81,22 +52,50 @@ def test_the_last_element_of_each_list_is_found(lengths):
     assert found == {i: int(lists.offsets[i + 1]) - 1 for i in range(len(lengths)) if lengths[i]}
 
 
-def test_a_gru_keeps_no_array_beyond_the_elements_of_its_lists(monkeypatch):
-    """One list of 1,000 among many of 1: padded, its arrays would have 200,000 rows."""
-    sizes: list[int] = []
-    lists = lists_of([1000, *[1] * 200])
-    real = np.empty
+def drawn(name: str, lengths: list[int]):
+    """A step of a model on sessions of so many items, to be called."""
+    model, batch = build(name, SCHEMA, without_dropout(name)), session_batch(lengths)
+    rows = random(batch.keys.size, model.table().dim)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    return lambda: model.loss_and_gradients(batch, rows, dense, 0)
 
-    def counted(shape, *args, **kwargs):
-        array = real(shape, *args, **kwargs)
-        sizes.append(array.size)
-        return array
 
-    steps = packed(lists)
-    tape, x = Tape(training=True), Var(random(1200, 6))
-    monkeypatch.setattr(np, "empty", counted)
-    tape.backward(gru(tape, x, steps, Var(random(2, 6)), Var(random(2))))
-    assert max(sizes) == 1200 * 6
+LONG, SHORT = [41], [2] * 400
+"""Sessions of 40 and of 1 items with a successor: padded, one number an element were 401 * 40 = 16,040."""
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_no_array_of_a_step_has_more_rows_than_its_sessions_have_elements_and_pairs(name, monkeypatch):
+    held: list[int] = []
+
+    class Held(Tape):
+        def backward(self, end):
+            for outputs, closure in self._steps:
+                kept = [cell.cell_contents for cell in closure.__closure__ or ()]
+                values = [one.value if isinstance(one, Var) else one for one in [*outputs, *kept]]
+                held.extend(value.size for value in values if isinstance(value, np.ndarray))
+            super().backward(end)
+
+    monkeypatch.setattr("rec_models.stepper.Tape", Held)
+    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1000)  # all in one part
+    monkeypatch.setattr("rec_models.parts.PART_ROWS_MAX", 1000)
+    drawn(name, LONG + SHORT)()
+    assert (40 + 400) * 3 <= max(held) <= (40 * 41 // 2 + 400) * 9 < 401 * 40  # 9: gates of 3 units
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_long_session_among_short_ones_takes_the_memory_that_they_take_apart(name):
+    def peak_bytes(lengths: list[int]) -> int:
+        step = drawn(name, lengths)
+        step()  # what is kept for the next step
+        tracemalloc.start()
+        step()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    short = [2] * 1000
+    assert peak_bytes([201, *short]) < 1.3 * (peak_bytes([201]) + peak_bytes(short))
 
 
 # --- the model
@@ -120,8 +119,7 @@ def test_a_session_models_gradients_agree_with_finite_differences(name):
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
-    without = {option: 0.0 for option in SESSIONS[name] if option.startswith("dropout")}
-    model = build(name, SCHEMA, SESSIONS[name] | without)
+    model = build(name, SCHEMA, without_dropout(name))
     batch = session_batch([3, 0, 1, 5, 2, 2, 4])
     rows = random(batch.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
@@ -151,50 +149,6 @@ def test_what_a_session_model_can_not_read_is_told():
         build("gru4rec", Schema(label="y", sparse=["u"]), {})
     with pytest.raises(ConfigurationError, match="negatives: expected an integer in 1"):
         build("gru4rec", SCHEMA, {"negatives": 0})
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="PyTorch is the reference here and no dependency (1 GB); finite differences check the same",
-)
-def test_gru4rec_is_pytorchs_gru_and_cross_entropy():
-    import torch
-
-    model = build("gru4rec", SCHEMA, {"dim": 3})
-    batch = session_batch([3, 0, 1, 5, 2])
-    rows = random(batch.keys.size, 4)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
-    mine = model.loss_and_gradients(batch, rows, dense, 0)
-
-    theirs = torch.from_numpy(rows).requires_grad_()
-    cell = torch.nn.GRU(3, 3).double()
-    with torch.no_grad():
-        cell.weight_ih_l0.copy_(torch.from_numpy(dense["gru.W"].T))
-        cell.weight_hh_l0.copy_(torch.from_numpy(dense["gru.U"].T))
-        cell.bias_ih_l0.copy_(torch.from_numpy(dense["gru.c"]))
-        cell.bias_hh_l0.copy_(torch.cat([torch.zeros(6), torch.from_numpy(dense["gru.b"])]))
-    lists, log_q = batch.ragged["items"], torch.from_numpy(batch.log_q.astype(np.float64))
-    negatives = torch.from_numpy(batch.negatives.astype(np.int64))
-    losses = []
-    for first, last in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
-        items = torch.from_numpy(lists.values[first:last].astype(np.int64))
-        if items.numel() < 2:
-            continue
-        states, _ = cell(theirs[items[:-1], 1:][:, None])
-        for state, target in zip(states[:, 0], items[1:], strict=True):
-            others = negatives[negatives != target]
-            ranked = torch.cat([target[None], others])
-            scores = theirs[ranked, 1:] @ state + theirs[ranked, 0] - log_q[ranked]
-            losses.append(torch.nn.functional.cross_entropy(scores[None], torch.tensor([0])))
-    loss = torch.stack(losses).mean()
-    loss.backward()
-    assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
-    close = {"rtol": 1e-5, "atol": 1e-7}
-    np.testing.assert_allclose(mine.rows_gradient, theirs.grad.numpy(), **close)
-    gradients = mine.dense_gradients
-    np.testing.assert_allclose(gradients["gru.W"], cell.weight_ih_l0.grad.numpy().T, **close)
-    np.testing.assert_allclose(gradients["gru.U"], cell.weight_hh_l0.grad.numpy().T, **close)
-    np.testing.assert_allclose(gradients["gru.b"], cell.bias_hh_l0.grad.numpy()[6:], **close)
 
 
 # --- negatives

@@ -14,6 +14,7 @@ from rec_models.layers.cross_matrix import cross_matrix
 from rec_models.layers.dense_vectors import dense_vectors
 from rec_models.layers.dot import dot
 from rec_models.layers.dropout import dropout
+from rec_models.layers.edge_mean import edge_mean
 from rec_models.layers.embedding import embedding
 from rec_models.layers.first_order import first_order
 from rec_models.layers.fm import fm
@@ -51,6 +52,7 @@ __all__ = [
     "dense_vectors",
     "dot",
     "dropout",
+    "edge_mean",
     "embedding",
     "first_order",
     "fm",

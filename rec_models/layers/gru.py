@@ -1,6 +1,6 @@
 """Gated recurrent unit (Cho et al., EMNLP 2014, arXiv:1406.1078), with the reset gate after the product.
 
-For one list, with h(0) = 0 and * elementwise::
+For one list, from h(0) = 0 or what is given, with * elementwise::
 
     r = sigmoid(x_r + h U_r)
     z = sigmoid(x_z + h U_z)
@@ -22,7 +22,7 @@ from rec_models.tape import Array, Tape, Var
 __all__ = ["gru"]
 
 
-def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var) -> Var:
+def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var, first: Var | None = None) -> Var:
     """States of every list after every element.
 
     Parameters
@@ -33,6 +33,8 @@ def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var) -> Var:
     weights : (H, 3 H)
         ``U_r, U_z, U_n`` side by side.
     bias : (H,)
+    first : (B', H) or None
+        ``h(0)`` of each of the lists that have an element, in their order. None: zeros.
 
     Returns
     -------
@@ -47,7 +49,7 @@ def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var) -> Var:
     inner = np.empty((N, H), dtype)  # h U_n + b
     before = np.empty((N, H), dtype)
     spans = [slice(a, b) for a, b in zip(steps.starts[:-1].tolist(), steps.starts[1:].tolist(), strict=True)]
-    h = np.zeros((int(steps.sizes[0]) if spans else 0, H), dtype)
+    h = np.zeros((int(steps.sizes[0]) if spans else 0, H), dtype) if first is None else first.value
     for span in spans:
         h = h[: span.stop - span.start]
         before[span] = h
@@ -76,5 +78,7 @@ def gru(tape: Tape, x: Var, steps: Packed, weights: Var, bias: Var) -> Var:
         x.accumulate(onward, owned=True)
         weights.accumulate_product(before, through)
         bias.accumulate(through[:, 2 * H :].sum(axis=0), owned=True)
+        if first is not None:
+            first.accumulate(later, owned=True)
 
     return tape.record(states, backward)

@@ -13,30 +13,33 @@ from __future__ import annotations
 import numpy as np
 
 from rec_models.layers.activation import sigmoid_of
-from rec_models.packed import Packed
+from rec_models.packed import Prefixes
 from rec_models.places import Places
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["prefix_attention"]
 
 
-def prefix_attention(tape: Tape, keys: Var, queries: Var, values: Var, q: Var, steps: Packed) -> Var:
+def prefix_attention(tape: Tape, keys: Var, queries: Var, values: Var, q: Var, pairs: Prefixes) -> Var:
     """Attend from every element to the elements so far.
 
     Parameters
     ----------
-    keys, queries : (N, A)
-        ``k`` and ``u``, packed as ``steps`` says.
-    values : (N, D)
-        ``v``, packed alike.
+    keys : (M, A)
+        ``k`` of what is attended to: the elements themselves, or what several of them share.
+    queries : (N, A)
+        ``u`` of each element that attends.
+    values : (M, D)
+        ``v``.
     q : (A,)
+    pairs : Prefixes
+        Of keys, and the queries that own them.
 
     Returns
     -------
     (N, D)
-        Packed alike. Costs one row of A for each pair of an element and one before it.
+        Costs one row of A for each pair of an element and one before it.
     """
-    pairs = steps.prefixes()
     if not pairs.items.size:
         return tape.record(values.value[:0], lambda _gradient: None)
     places = Places(None, pairs.items, 1, None)

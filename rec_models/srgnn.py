@@ -1,0 +1,85 @@
+"""SR-GNN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rec_models.layers import concat, dropout, edge_mean, gather, gru, linear, prefix_attention, product
+from rec_models.model import DenseVars
+from rec_models.packed import Packed, Prefixes, one_step
+from rec_models.session import SessionModel
+from rec_models.session_graphs import SessionGraphs, session_graphs
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["SRGNN"]
+
+
+@dataclass(frozen=True, eq=False)
+class SRGNN(SessionModel):
+    """A gated graph network over the items of a session (Wu et al., AAAI 2019, arXiv:1811.00855).
+
+    An edge counts as often as it was taken, over all that leave its first node (or enter its second). The
+    gates are those of the authors' code: the reset gate comes after the product, as in `layers/gru.py`.
+
+    Attributes
+    ----------
+    graph_steps : int
+        How often nodes hear from their neighbours; the paper's is 1.
+    dropout : float
+        Share of the floats of items that are dropped in training; the paper has none.
+    dropout_hidden : float
+        The same for a session's representation.
+    """
+
+    graph_steps: int = 1
+    dropout: float = 0.0
+    dropout_hidden: float = 0.0
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """``H`` and ``b`` for both directions, the gates, ``W_1``, ``W_2``, ``c``, ``q`` and ``W_3``."""
+        D = self.dim
+        return {
+            "in.H": (D, D),
+            "in.b": (D,),
+            "out.H": (D, D),
+            "out.b": (D,),
+            "gates.W": (2 * D, 3 * D),
+            "gates.c": (3 * D,),
+            "gates.U": (D, 3 * D),
+            "gates.b": (D,),
+            "attention.W1": (D, D),
+            "attention.c": (D,),
+            "attention.W2": (D, D),
+            "attention.q": (D,),
+            "readout.W3": (2 * D, D),
+            "readout.b": (D,),
+        }
+
+    def states(self, tape: Tape, items: Var, steps: Packed, dense: DenseVars) -> Var:
+        """``s_h`` of the graph of each prefix."""
+        return self._read(tape, items, steps, steps.prefixes(), dense)
+
+    def last_states(self, tape: Tape, items: Var, steps: Packed, places: Array, dense: DenseVars) -> Var:
+        """``s_h`` of the graphs that end there."""
+        return self._read(tape, items, steps, steps.prefixes(places), dense)
+
+    def _read(self, tape: Tape, items: Var, steps: Packed, pairs: Prefixes, dense: DenseVars) -> Var:
+        graphs = session_graphs(steps.values, pairs)
+        v = gather(tape, dropout(tape, items, self.dropout), graphs.firsts)
+        for _ in range(self.graph_steps):
+            v = self._heard(tape, v, graphs, dense)
+        s_l = gather(tape, v, graphs.ends)
+        u = linear(tape, s_l, dense["attention.W1"], dense["attention.c"])
+        k = product(tape, v, dense["attention.W2"])
+        s_g = prefix_attention(tape, k, u, v, dense["attention.q"], graphs.visits)  # eq. 6
+        both = dropout(tape, concat(tape, s_l, s_g), self.dropout_hidden)
+        return linear(tape, both, dense["readout.W3"], dense["readout.b"])  # eq. 7
+
+    def _heard(self, tape: Tape, v: Var, graphs: SessionGraphs, dense: DenseVars) -> Var:
+        """Nodes that have heard from their neighbours: eq. 1, and the gates of eq. 2 to 5."""
+        before = edge_mean(tape, v, graphs.sources, graphs.targets)
+        after = edge_mean(tape, v, graphs.targets, graphs.sources)
+        arriving = linear(tape, before, dense["in.H"], dense["in.b"])
+        leaving = linear(tape, after, dense["out.H"], dense["out.b"])
+        a = linear(tape, concat(tape, arriving, leaving), dense["gates.W"], dense["gates.c"])
+        return gru(tape, a, one_step(v.value.shape[0]), dense["gates.U"], dense["gates.b"], v)
