@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from launch.job import Job
 from pslib.errors import ConfigurationError, DataError
-from pslib.places import shown as shown_path
 
 if TYPE_CHECKING:
     from pslib.data.dataset import ParquetData
@@ -52,26 +51,17 @@ def _problems_of(job: Job, paths: list[str]) -> list[str]:
 
 def _label_problems(data: ParquetData) -> list[str]:
     """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     from pslib.data.dataset import open_parquet
+    from pslib.data.values import LABEL, first_problem
 
     problems, name = [], data.schema.label
     for group in data.row_groups:
-        if group.row_group or not group.rows:
+        if group.row_group or not group.rows or name is None:
             continue
         with open_parquet(group.file) as file:
-            labels = file.read_row_group(0, columns=[name]).column(0)
-        allowed = pa.array([0, 1]).cast(labels.type)
-        row = pc.index(pc.is_in(labels, value_set=allowed), False).as_py()
-        if row >= 0:
-            value = labels[row].as_py()
-            shown = "null" if value is None else repr(value)
-            problems.append(
-                f"{shown_path(group.file)}: row {row} (from 0), column {name!r}: a label is 0 or 1, got "
-                f"{shown}"
-            )
+            labels = file.read_row_group(0, columns=[name]).column(0).combine_chunks()
+        problem = first_problem(labels, LABEL, group.file, 0, 0, name)
+        problems += [problem] if problem else []
     return problems
 
 

@@ -66,7 +66,7 @@ def test_the_first_bad_label_is_named_by_file_row_and_column(tmp_path, label, sh
     report = check(path, SCHEMA)
     assert not report.ok
     assert report.problems[0].startswith(
-        f"{path}: row 2 (from 0), column 'label': a label is 0 or 1, got {shown}"
+        f"{path}: row 2 (from 0) in row group 1, column 'label': a label is 0 or 1, got {shown}"
     )
     assert ("; 2 such values in all" in report.problems[0]) == (label[3] == 3)
 
@@ -76,7 +76,7 @@ def test_an_infinite_dense_value_is_a_problem(tmp_path, value):
     report = check(write(tmp_path / "a.parquet", price=[0.5, 1.0, 2.0, value]), SCHEMA)
     assert len(report.problems) == 1
     assert (
-        f"row 3 (from 0), column 'price': a dense value is finite in float32, got {value}"
+        f"row 3 (from 0) in row group 1, column 'price': a dense value is finite in float32, got {value}"
         in report.problems[0]
     )
     assert column(report, "price").infinite == 1
@@ -85,7 +85,10 @@ def test_an_infinite_dense_value_is_a_problem(tmp_path, value):
 def test_nan_counts_as_missing_and_is_a_note(tmp_path):
     report = check(write(tmp_path / "a.parquet", price=[0.5, math.nan, math.nan, 1.0]), SCHEMA)
     assert report.ok
-    assert "row 1 (from 0), column 'price': a value that is no number counts as missing" in report.notes[0]
+    assert (
+        "row 1 (from 0) in row group 0, column 'price': a value that is no number counts as missing"
+        in report.notes[0]
+    )
     assert "2 such values" in report.notes[0]
     assert column(report, "price").nans == 2
     assert (column(report, "price").smallest, column(report, "price").largest) == (0.5, 1.0)
@@ -243,7 +246,7 @@ def test_counts_and_first_places_equal_those_of_plain_python(tmp_path_factory, r
     expected = [("label", row) for row in bad[:1]] + [("price", row) for row in infinite[:1]]
     assert len(report.problems) == len(expected)
     for problem, (name, row) in zip(report.problems, expected, strict=True):
-        assert f"row {row} (from 0), column {name!r}" in problem
+        assert f"row {row} (from 0) in row group {row // rows_a_group}, column {name!r}" in problem
 
 
 def test_a_dense_column_that_reaches_far_is_a_note_until_it_is_squeezed(tmp_path):

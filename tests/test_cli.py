@@ -194,8 +194,14 @@ BAD_DATA = {
     "a list for a scalar": (ONLY.format("sparse: [history]"), "did you mean a ragged column?"),
     "a scalar for a list": (ONLY.format("ragged: [user]"), "did you mean a sparse column?"),
     "empty": ("data.train=empty.parquet", "expected at least one row, got none"),
-    "label 2": ("data.train=label2.parquet", "row 7 (from 0), column 'click': a label is 0 or 1, got 2"),
-    "label null": ("data.train=null.parquet", "row 0 (from 0), column 'click': a label is 0 or 1, got null"),
+    "label 2": (
+        "data.train=label2.parquet",
+        "row 7 (from 0) in row group 0, column 'click': a label is 0 or 1, got 2;",
+    ),
+    "label null": (
+        "data.train=null.parquet",
+        "row 0 (from 0) in row group 0, column 'click': a label is 0 or 1, got null;",
+    ),
     "label text": ("data.schema={label: user, dense: [price]}", "a label is integer, float or boolean"),
 }
 
@@ -219,7 +225,9 @@ def test_labels_of_every_type_are_checked(kind, folder, capsys):
     save(folder, "train.parquet", click=pa.array(labels, kind))
     check_data(read_job(folder / "job.yaml"))
     save(folder, "train.parquet", click=pa.array([*labels[:7], None, *labels[8:]], kind))
-    with pytest.raises(DataError, match=r"row 7 \(from 0\), column 'click': a label is 0 or 1, got null"):
+    with pytest.raises(
+        DataError, match=r"row 7 \(from 0\) in row group 0, column 'click': a label is 0 or 1, got null"
+    ):
         check_data(read_job(folder / "job.yaml"))
 
 

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from pslib.data.column_scan import ColumnReport, ColumnScan
 from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, not_parquet, open_parquet
+from pslib.data.values import one_line
 from pslib.errors import DataError
+from pslib.places import shown
 from pslib.schema import Schema
 
 __all__ = ["CheckReport", "ColumnReport", "FileReport", "check"]
@@ -132,8 +134,9 @@ def check(path: Paths, schema: Schema | None = None) -> CheckReport:
         with opened:
             files.append(_file_report(file, opened))
             _scan_file(file, opened, schema, scans, problems)
-    for scan in scans.values():
-        problems += scan.problems()
+    found = [problem for scan in scans.values() for problem in scan.problems()]
+    # What statistics have told already is told once, with the number of such values.
+    problems = [line for line in problems if not any(one.startswith(line) for one in found)] + found
     columns = tuple(scan.report() for scan in scans.values())
     notes = [note for scan in scans.values() for note in scan.notes()]
     return CheckReport(tuple(files), columns, tuple(problems), (*notes, *_notes(files, columns, schema)))
@@ -166,7 +169,7 @@ def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str
     """(column, role) of what is to be read."""
     if schema is None:
         label = next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
-        yield from ((name, "label" if name == label else "") for name in arrow_schema.names)
+        yield from ((name, "label" if name == label else "") for name in _once(arrow_schema))
         return
     roles = {name: "sparse" for name in schema.columns}  # a column that makes several fields is read once
     roles |= {field.name: "ragged" for field in schema.ragged} | {
@@ -177,6 +180,11 @@ def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str
     yield from (
         (name, role) for name, role in roles.items() if len(arrow_schema.get_all_field_indices(name)) == 1
     )
+
+
+def _once(arrow_schema: pa.Schema) -> list[str]:
+    """Names that one column has."""
+    return [name for name in arrow_schema.names if len(arrow_schema.get_all_field_indices(name)) == 1]
 
 
 def _scan_file(
@@ -192,28 +200,23 @@ def _scan_file(
             continue
         # A column that has another type in another file gets a line of its own.
         scan = scans.setdefault((name, str(kind)), ColumnScan(name, kind, role))
-        first_row = 0
-        for array in _arrays(file, opened, name, problems):
-            scan.add(array, file, first_row)
-            first_row += len(array)
+        for array, first_row, group in _arrays(file, opened, name, problems):
+            scan.add(array, file, first_row, group)
 
 
-def _arrays(file: str, opened: pq.ParquetFile, name: str, problems: list[str]) -> Iterator[pa.Array]:
-    """The values of a column, up to where the file is damaged."""
-    batches = opened.iter_batches(batch_size=SCAN_ROWS, columns=[name])
-    row = 0
-    while True:
-        try:
-            batch = next(batches, None)
-        except (OSError, pa.ArrowException) as error:
-            first = str(error).partition("\n")[0]
-            place = f"{file}: row {row} (from 0) or later, column {name!r}"
-            problems.append(f"{place}: the file is damaged ({first}); write it anew")
-            return
-        if batch is None:
-            return
-        row += batch.num_rows
-        yield batch.column(0)
+def _arrays(
+    file: str, opened: pq.ParquetFile, name: str, problems: list[str]
+) -> Iterator[tuple[pa.Array, int, int]]:
+    """The values of a column up to where the file is damaged: first row in the file and row group of each."""
+    row = group = 0
+    try:
+        for group in range(opened.metadata.num_row_groups):
+            for batch in opened.iter_batches(batch_size=SCAN_ROWS, columns=[name], row_groups=[group]):
+                yield batch.column(0), row, group
+                row += batch.num_rows
+    except (OSError, pa.ArrowException) as error:
+        place = f"{shown(file)}: row {row} (from 0) or later in row group {group}, column {name!r}"
+        problems.append(f"{place}: the file is damaged ({one_line(error)}); write it anew")
 
 
 def _readable(kind: pa.DataType) -> bool:

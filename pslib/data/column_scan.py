@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasketches import hll_sketch  # type: ignore[import-untyped]
-from numpy.typing import NDArray
 from pyarrow import types
 
-from pslib.data.columns import keys_of, numbers_of, validity_of
-from pslib.data.dataset import is_list, key_kind
+from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
+from pslib.data.dataset import is_list, key_kind, label_problem
+from pslib.data.values import DENSE, LABEL, Rule, first_problem, place_of
 
 __all__ = ["ColumnReport", "ColumnScan"]
 
@@ -84,23 +84,23 @@ class ColumnScan:
         self._sketch: hll_sketch | None = None
         self._bad: dict[str, tuple[str, int]] = {}
 
-    def add(self, array: pa.Array, file: str, first_row: int) -> None:
-        """Look at the rows of ``file`` from ``first_row`` on."""
+    def add(self, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
+        """Look at the rows of ``file`` from ``first_row`` on, which are in ``row_group``."""
         self._rows += len(array)
         self._nulls += array.null_count
         if types.is_dictionary(array.type):
             array = array.cast(array.type.value_type)
-        if self.role == "label":
-            self._check_label(array, file, first_row)
+        if self.role == "label" and label_problem(array.type) is None:
+            self._hold_to(LABEL, array, file, first_row, row_group)
         values = self._add_lists(array) if is_list(array.type) else array
         if types.is_floating(values.type):
-            self._add_floats(values, file, first_row)
+            self._add_floats(values, file, first_row, row_group)
         elif types.is_integer(values.type) or types.is_boolean(values.type):
             integers = values.cast(pa.int8()) if types.is_boolean(values.type) else values
             self._ones += pc.sum(pc.equal(integers, pa.scalar(1, integers.type))).as_py() or 0
             self._widen(pc.min_max(integers))
         elif key_kind(values.type) == "string":
-            self._widen(pc.min_max(pc.binary_length(values)))
+            self._widen(pc.min_max(pc.binary_length(plain_text(values))))
         self._count_distinct(values)
 
     def problems(self) -> list[str]:
@@ -136,45 +136,32 @@ class ColumnScan:
             null_elements=self._null_elements,
         )
 
-    def _note(
-        self, what: str, expected: str, bad: NDArray[np.bool_], array: pa.Array, file: str, first_row: int
-    ) -> None:
-        count = int(np.count_nonzero(bad))
-        if not count:
-            return
-        if what not in self._bad:
-            row = int(np.argmax(bad))
-            value = array[row].as_py()
-            place = f"{file}: row {first_row + row} (from 0), column {self.name!r}"
-            self._bad[what] = (f"{place}: {expected}, got {'null' if value is None else repr(value)}", 0)
-        text, before = self._bad[what]
+    def _note(self, what: str, line: str, count: int) -> None:
+        """Count bad values of a kind; keep the line about the first."""
+        text, before = self._bad.get(what, (line, 0))
         self._bad[what] = (text, before + count)
 
-    def _check_label(self, array: pa.Array, file: str, first_row: int) -> None:
-        if not (
-            types.is_integer(array.type) or types.is_floating(array.type) or types.is_boolean(array.type)
-        ):
-            return  # its type is a problem already
-        values, valid = numbers_of(array), validity_of(array)
-        bad = (values != 0) & (values != 1)
-        if valid is not None:
-            bad |= valid == 0
-        self._note("label", "a label is 0 or 1", bad, array, file, first_row)
+    def _hold_to(self, rule: Rule, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
+        problem = first_problem(array, rule, file, first_row, row_group, self.name)
+        if problem:
+            self._note(rule.expected, problem, int(np.count_nonzero(rule.bad(array))))
 
-    def _add_floats(self, values: pa.Array, file: str, first_row: int) -> None:
+    def _add_floats(self, values: pa.Array, file: str, first_row: int, row_group: int) -> None:
         numbers = numbers_of(values)
         valid = validity_of(values)
         present = np.ones(numbers.size, np.bool_) if valid is None else valid != 0
         with np.errstate(over="ignore"):
             single = numbers.astype(np.float32)
         nan = np.isnan(single) & present
-        infinite = np.isinf(single) & present
         self._nans += int(np.count_nonzero(nan))
-        self._infinite += int(np.count_nonzero(infinite))
+        self._infinite += int(np.count_nonzero(np.isinf(single) & present))
         self._ones += int(np.count_nonzero((numbers == 1) & present))
         if self.role == "dense":
-            self._note("infinite", "a dense value is finite in float32", infinite, values, file, first_row)
-            self._note("nan", "a value that is no number counts as missing", nan, values, file, first_row)
+            self._hold_to(DENSE, values, file, first_row, row_group)
+            if nan.any():
+                place = place_of(file, first_row + int(np.argmax(nan)), row_group, self.name)
+                said = f"{place}: a value that is no number counts as missing, got nan"
+                self._note("nan", said, int(np.count_nonzero(nan)))
         finite = numbers[present & np.isfinite(numbers.astype(np.float64))]
         if finite.size:
             self._widen_to(float(finite.min()), float(finite.max()))

@@ -13,7 +13,7 @@ from pyarrow import types
 
 from cython_ext.hashing import hash_ints, hash_strings, null_key
 
-__all__ = ["keys_of", "lists_of", "numbers_of", "validity_of"]
+__all__ = ["keys_of", "lists_of", "numbers_of", "plain_text", "validity_of"]
 
 _WIDE_OFFSETS = (types.is_large_string, types.is_large_binary)
 _NARROW_OFFSETS = (types.is_string, types.is_binary)
@@ -80,9 +80,17 @@ def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:
         return hash_strings(*_text(array, np.dtype(np.int32)), salt, valid)
     if any(test(kind) for test in _WIDE_OFFSETS):
         return hash_strings(*_text(array, np.dtype(np.int64)), salt, valid)
-    return keys_of(
-        pc.cast(array, pa.large_string() if types.is_string_view(kind) else pa.large_binary()), salt
-    )
+    return keys_of(plain_text(array), salt)
+
+
+def plain_text(array: pa.Array) -> pa.Array:
+    """Views and fixed sizes as large strings or large binaries; other texts as they are."""
+    kind = array.type
+    if types.is_string_view(kind):
+        return pc.cast(array, pa.large_string())
+    if types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        return pc.cast(array, pa.large_binary())
+    return array
 
 
 def _as_int64(values: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from pslib.data.features import field_problem
+from pslib.data.values import one_line, statistics_problems
 from pslib.errors import DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
 from pslib.schema import Schema, SparseField
 from pslib.tables import text_hash
 
-__all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind"]
+__all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind", "label_problem"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
@@ -106,7 +107,11 @@ class ParquetData:
         for file in dict.fromkeys(files):
             problems += self._examine(file, groups, marks, kinds)
         if not problems and not any(group.rows for group in groups):
-            problems.append(f"{', '.join(files)}: expected at least one row, got none")
+            others = f" and {len(files) - 3} others" if len(files) > 3 else ""
+            problems.append(
+                f"{', '.join(map(shown, files[:3]))}{others}: expected at least one row, got none; is this "
+                "the data that you mean?"
+            )
         if problems:
             more = len(problems) - PROBLEMS_MAX
             raise DataError(
@@ -120,8 +125,9 @@ class ParquetData:
         """Append the file's row groups and mark; its problems."""
         try:
             with open_parquet(file) as opened:
-                metadata, arrow_schema = opened.metadata, opened.schema_arrow
+                metadata = opened.metadata
                 counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+                problems = self._problems(file, opened, kinds)
         except (OSError, pa.ArrowException) as error:
             return [not_parquet(file, error)]
         first_row = 0
@@ -129,15 +135,21 @@ class ParquetData:
             groups.append(RowGroup(file, i, rows, first_row))
             first_row += rows
         marks.append(f"{parent_and_name(file)[1]} {_file_bytes(file)} {','.join(map(str, counts))}")
-        where = shown(file)
-        return column_problems(arrow_schema, self.schema, where) or kinds.conflicts(arrow_schema, where)
+        return problems
+
+    def _problems(self, file: str, opened: pq.ParquetFile, kinds: _KeyKinds) -> list[str]:
+        """What footer and statistics tell: types first, then values."""
+        arrow_schema, where = opened.schema_arrow, shown(file)
+        problems = column_problems(arrow_schema, self.schema, where) or kinds.conflicts(arrow_schema, where)
+        return problems or statistics_problems(file, opened, self.schema)
 
 
 def not_parquet(file: str, error: Exception) -> str:
-    """A line about a file that can't be opened as Parquet, with the way out where its name says text."""
-    text = f"{shown(file)}: expected a Parquet file; {_first_line(error)}"
+    """A line about a file that can't be opened as Parquet, with the way out."""
+    text = f"{shown(file)}: expected a Parquet file; {one_line(error)}"
     name = file.lower().removesuffix(".gz")
-    return f"{text.rstrip('.')}; make one with: pslib convert" if name.endswith(TEXT_SUFFIXES) else text
+    advice = "write it anew, or take it out of the data"
+    return f"{text.rstrip('.')}; {'make one with: pslib convert' if name.endswith(TEXT_SUFFIXES) else advice}"
 
 
 def open_parquet(file: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
@@ -183,17 +195,18 @@ def is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _label_problem(kind: pa.DataType) -> str | None:
+def label_problem(kind: pa.DataType) -> str | None:
+    """Why values of this type are no labels; None: they may be."""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return None
-    return f"a label is integer, float or boolean, got {kind}"
+    return f"a label is integer, float or boolean, got {kind}; cast it to one of them"
 
 
 def _dense_problem(kind: pa.DataType) -> str | None:
     value = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_integer(value) or types.is_floating(value) or types.is_boolean(value) or types.is_null(value):
         return None
-    hint = "; cast it to float" if types.is_decimal(value) else ""
+    hint = _inside(value) or ("; make a column of each element" if is_list(value) else "; cast it to float")
     hint = "; did you mean a sparse column?" if key_kind(value) == "string" else hint
     return f"a dense column is integer, float or boolean, got {kind}{hint}"
 
@@ -201,9 +214,13 @@ def _dense_problem(kind: pa.DataType) -> str | None:
 def _sparse_problem(kind: pa.DataType) -> str | None:
     if key_kind(kind) is not None:
         return None
-    hint = "; did you mean a ragged column?" if is_list(kind) else "; cast it to one of them"
-    if types.is_floating(kind):
+    hint = _inside(kind) or "; cast it to one of them"
+    if is_list(kind):
+        hint = "; did you mean a ragged column?"
+    elif types.is_floating(kind):
         hint = "; did you mean a dense column? (a float is no identity: cast ids to integer)"
+    elif types.is_timestamp(kind) or types.is_date(kind):
+        hint = "; take: hour, weekday, day or month makes keys of it"
     return f"a sparse column is integer, boolean, string or binary, got {kind}{hint}"
 
 
@@ -215,8 +232,18 @@ def _sparse_check(field: SparseField) -> Callable[[pa.DataType], str | None]:
 def _ragged_problem(kind: pa.DataType) -> str | None:
     if types.is_null(kind) or (is_list(kind) and key_kind(kind.value_type) is not None):
         return None
-    hint = "" if is_list(kind) or key_kind(kind) is None else "; did you mean a sparse column?"
+    hint = _inside(kind)
+    if is_list(kind):
+        hint = "; flatten it" if is_list(kind.value_type) else "; cast what is in it"
+    elif key_kind(kind) is not None:
+        hint = "; did you mean a sparse column?"
     return f"a ragged column is a list of integers or strings, got {kind}{hint}"
+
+
+def _inside(kind: pa.DataType) -> str:
+    """Advice about types that hold other columns."""
+    holds = types.is_struct(kind) or types.is_map(kind)
+    return "; make columns of what is in it" if holds else ""
 
 
 def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list[str]:
@@ -237,7 +264,7 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
     """
     checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = []
     if schema.label is not None:
-        checks.append((schema.label, _label_problem))
+        checks.append((schema.label, label_problem))
     checks += [(field.name, _dense_problem) for field in schema.dense]
     checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
     checks += [(field.name, _ragged_problem) for field in schema.ragged]
@@ -298,7 +325,7 @@ def _files_of(path: str) -> tuple[list[str], list[str]]:
         filesystem, inner = open_uri(path)
         info = filesystem.get_file_info(inner)
     except (OSError, ValueError) as error:
-        return [], [f"{shown(path)}: can't be opened; {_first_line(error).replace(path, shown(path))}"]
+        return [], [f"{shown(path)}: can't be opened; {one_line(error).replace(path, shown(path))}"]
     if info.type == pafs.FileType.File:
         return [path], []
     if info.type == pafs.FileType.Directory:
@@ -320,7 +347,3 @@ def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
         hidden = any(part.startswith(("_", ".")) for part in inner)
         if info.type == pafs.FileType.File and info.path.lower().endswith(SUFFIXES) and not hidden:
             yield info.path
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

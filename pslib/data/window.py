@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from pslib.data.columns import lists_of, numbers_of, validity_of
-from pslib.data.dataset import ParquetData, open_parquet
+from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_keys
 from pslib.data.order import GroupSlice
+from pslib.data.values import DENSE, LABEL, Rule, first_problem, one_line
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
 from pslib.ragged import Ragged
@@ -91,9 +92,11 @@ class GroupScanner:
                     yield group.first_row + first, taken.slice(skipped)
         except (OSError, pa.ArrowException, StopIteration) as error:
             self.close()
+            what = one_line(error) if str(error) else "it is shorter now"
             raise DataError(
-                f"{shown_path(group.file)}: row group {group.row_group} can't be read any more "
-                f"({error or 'it is shorter now'}); was it changed meanwhile? write it anew and start again"
+                f"{shown_path(group.file)}: row group {group.row_group} can't be read any more"
+                f"{_damaged_column(group, self._data.schema)} ({what}); was it changed meanwhile? write it "
+                "anew and start again"
             ) from error
 
     def close(self) -> None:
@@ -117,6 +120,21 @@ class GroupScanner:
             use_threads=False,
         )
         self._group, self._position, self._rest = index, 0, None
+
+
+def _damaged_column(group: RowGroup, schema: Schema) -> str:
+    """Which column of a row group can't be read, where it is not the whole file."""
+    try:
+        with open_parquet(group.file) as opened:
+            for name in schema.columns:
+                try:
+                    for _ in opened.iter_batches(row_groups=[group.row_group], columns=[name]):
+                        pass
+                except (OSError, pa.ArrowException):
+                    return f", column {name!r}"
+    except (OSError, pa.ArrowException, IndexError):
+        pass
+    return ""
 
 
 def _open_for_keys(file: str, schema: Schema) -> pq.ParquetFile:
@@ -171,10 +189,11 @@ class WindowDecoder:
         lists: list[list[Lists]] = [[] for _ in self._schema.ragged]
         position = 0
         for piece in pieces:
-            file = self._data.row_groups[piece.row_group].file
+            group = self._data.row_groups[piece.row_group]
             for first_row, batch in self._scanner.rows(piece):
                 part = slice(position, position + len(batch))
-                self._fill(batch, _Where(file, first_row), (labels[part], dense[part], sparse[part]))
+                where = _Where(group.file, group.row_group, first_row)
+                self._fill(batch, where, (labels[part], dense[part], sparse[part]))
                 for field, pairs in zip(self._schema.ragged, lists, strict=True):
                     pairs.append(lists_of(batch.column(field.name), field.salt))
                 position += len(batch)
@@ -218,28 +237,19 @@ class _Where:
     """Where a record batch comes from, for messages."""
 
     file: str
+    row_group: int
     first_row: int
 
-    def error(self, array: pa.Array, name: str, bad: NDArray[np.bool_], expected: str) -> DataError:
-        """Error that names the first bad value."""
-        i = int(np.argmax(bad))
-        value = array[i].as_py()
-        shown = "null" if value is None else repr(value)
-        return DataError(
-            f"{shown_path(self.file)}: row {self.first_row + i} (from 0), column {name!r}: {expected}, "
-            f"got {shown}"
-        )
+    def check(self, array: pa.Array, name: str, rule: Rule) -> None:
+        """Raise DataError for the first value that breaks the rule."""
+        problem = first_problem(array, rule, self.file, self.first_row, self.row_group, name)
+        if problem:
+            raise DataError(problem)
 
 
 def _labels(array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:
-    values = numbers_of(array)
-    valid = validity_of(array)
-    bad = (values != 0) & (values != 1)
-    if valid is not None:
-        bad |= valid == 0
-    if bad.any():
-        raise where.error(array, name, bad, "a label is 0 or 1")
-    return values
+    where.check(array, name, LABEL)
+    return numbers_of(array)
 
 
 def _dense(array: pa.Array, field: DenseField, where: _Where) -> NDArray[np.float32]:
@@ -251,9 +261,8 @@ def _dense(array: pa.Array, field: DenseField, where: _Where) -> NDArray[np.floa
         values[valid == 0] = field.fill
     if raw.dtype.kind == "f":
         values[np.isnan(values)] = field.fill
-        bad = np.isinf(values)
-        if bad.any():
-            raise where.error(array, field.name, bad, "a dense value is finite in float32")
+        if np.isinf(values).any():
+            where.check(array, field.name, DENSE)
     if field.log1p:
         values = np.copysign(np.log1p(np.abs(values)), values)
     return values
