@@ -1,7 +1,7 @@
 """Models that read like their papers, and the layers they are made of."""
 
 from rec_models.autoint import AutoInt
-from rec_models.by_name import MODELS, SESSION_MODELS, build
+from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, build
 from rec_models.dcn import DCN
 from rec_models.dcnv2 import DCNv2
 from rec_models.deepfm import DeepFM
@@ -18,6 +18,7 @@ from rec_models.nfm import NFM
 from rec_models.pnn import PNN
 from rec_models.srgnn import SRGNN
 from rec_models.stamp import STAMP
+from rec_models.two_tower import TwoTower
 from rec_models.wide_deep import WideDeep
 from rec_models.xdeepfm import XDeepFM
 
@@ -27,6 +28,7 @@ __all__ = [
     "DNN",
     "FM",
     "LR",
+    "MATCHING_MODELS",
     "MODELS",
     "NARM",
     "NFM",
@@ -42,6 +44,7 @@ __all__ = [
     "GRU4Rec",
     "Model",
     "StepResult",
+    "TwoTower",
     "WideDeep",
     "XDeepFM",
     "build",

@@ -18,6 +18,7 @@ from rec_models.finalmlp import FinalMLP
 from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
+from rec_models.matching import MatchingModel
 from rec_models.model import Model
 from rec_models.narm import NARM
 from rec_models.nfm import NFM
@@ -26,10 +27,11 @@ from rec_models.pnn import PNN
 from rec_models.session import SessionModel
 from rec_models.srgnn import SRGNN
 from rec_models.stamp import STAMP
+from rec_models.two_tower import TwoTower
 from rec_models.wide_deep import WideDeep
 from rec_models.xdeepfm import XDeepFM
 
-__all__ = ["MODELS", "SESSION_MODELS", "build"]
+__all__ = ["MATCHING_MODELS", "MODELS", "SESSION_MODELS", "build"]
 
 MODELS: dict[str, type[Model]] = {
     "lr": LR,
@@ -58,6 +60,9 @@ SESSION_MODELS: dict[str, type[SessionModel]] = {
 }
 """Models that rank items, by the name of their file."""
 
+MATCHING_MODELS: dict[str, type[MatchingModel]] = {"two_tower": TwoTower}
+"""Models of a query and an item, by the name of their file."""
+
 
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     """Make a model from plain configuration.
@@ -65,7 +70,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     Parameters
     ----------
     name : str
-        A key of `MODELS` or `SESSION_MODELS`.
+        A key of `MODELS`, `SESSION_MODELS` or `MATCHING_MODELS`.
     schema : Schema
     options : mapping of option name to value
         Fields of the model's class. Optimizers and initializers may be mappings such as
@@ -83,7 +88,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     >>> build("fm", schema, {"dim": 4}).table().dim
     5
     """
-    every: dict[str, type[Model]] = MODELS | SESSION_MODELS
+    every: dict[str, type[Model]] = MODELS | SESSION_MODELS | MATCHING_MODELS
     if name not in every:
         raise ConfigurationError(
             f"model: expected one of {', '.join(every)}, got {name!r}{did_you_mean(name, every)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeGuard
 
 from pslib.errors import ConfigurationError
 from pslib.initializers import Constant, Initializer, Normal, initializer_from_dict
@@ -67,8 +68,12 @@ def _is_whole(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_rate(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+    return _is_number(value) and 0 <= value < 1
 
 
 def _is_hidden(value: object) -> bool:
@@ -91,6 +96,7 @@ _HIDDEN = (f"a list of integers in 1..{HIDDEN_MAX}", _is_hidden)
 _SWITCH = ("true or false", lambda value: isinstance(value, bool))
 _RATE = ("a number, 0 <= dropout < 1", _is_rate)
 _NAMES = ("a list of names of sparse or ragged fields", _is_names)
+_POSITIVE = ("a number above 0", lambda value: _is_number(value) and 0 < value < float("inf"))
 
 _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "dim": _whole_rule(1, DIM_MAX),
@@ -120,6 +126,10 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "negatives": _whole_rule(1, NEGATIVES_MAX),
     "alpha": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
     "logq": _SWITCH,
+    "item": ("a list of names of fields", _is_names),
+    "out": _whole_rule(1, DIM_MAX),
+    "similarity": _choice_rule("cosine", "dot"),
+    "temperature": _POSITIVE,
     "seed": ("an integer in 0..2^63-1", lambda value: _is_whole(value, 0, 2**63 - 1)),
     "optimizer": ("an optimizer", lambda value: isinstance(value, Optimizer)),
     "initializer": ("an initializer", lambda value: isinstance(value, Initializer)),

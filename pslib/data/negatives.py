@@ -8,17 +8,17 @@ function of (seed, epoch, lease, number of the batch): whoever takes a lease ove
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.data.catalogue import record_batches
 from pslib.data.columns import lists_of
 from pslib.data.dataset import ParquetData
-from pslib.data.order import GroupSlice
-from pslib.data.window import GroupScanner
+from pslib.data.features import field_keys
 from pslib.errors import ConfigurationError
+from pslib.schema import RaggedField, SparseField
 from pslib.tables import text_hash
 
 __all__ = ["NegativeSampler", "Sampling", "item_counts"]
@@ -34,9 +34,9 @@ class Sampling:
     Attributes
     ----------
     field : str
-        The ragged field whose elements are items.
+        The sparse field whose keys are items, or the ragged one whose elements are.
     count : int
-        Items drawn for a batch.
+        Items drawn for a batch; 0: none, `NegativeSampler.log_q` alone is wanted.
     alpha : float
         Exponent of the item's count.
     """
@@ -47,19 +47,22 @@ class Sampling:
 
 
 def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Keys of all items of a ragged field, ascending, and how often each occurs.
+    """Keys of all items of a sparse or ragged field, ascending, and how often each occurs.
 
     Raises
     ------
     ConfigurationError
-        When the schema has no such ragged field, or no list has an element.
+        When the schema has no such field, or no list has an element.
     """
-    salts = {one.name: one.salt for one in data.schema.ragged}
-    if field not in salts:
-        raise ConfigurationError(f"{field!r}: expected a ragged field of the schema, got {sorted(salts)}")
+    fields: tuple[SparseField | RaggedField, ...] = (*data.schema.sparse, *data.schema.ragged)
+    known = {one.name: one for one in fields}
+    if field not in known:
+        raise ConfigurationError(
+            f"{field!r}: expected a sparse or ragged field of the schema, got {sorted(known)}"
+        )
     found = np.empty(0, np.uint64), np.empty(0, np.int64)
     waiting: list[NDArray[np.uint64]] = []
-    for some in _key_pieces(data, field, salts[field]):
+    for some in _key_pieces(data, known[field]):
         waiting.append(some)
         # As many as are known already, or sorting those again would be most of the work.
         if sum(map(len, waiting)) >= max(COUNT_AT_ONCE, found[0].size):
@@ -80,11 +83,12 @@ def _counted(
     return joined, np.bincount(inverse, weights, joined.size).astype(np.int64)
 
 
-def _key_pieces(data: ParquetData, field: str, salt: int) -> Iterator[NDArray[np.uint64]]:
-    with closing(GroupScanner(data)) as scanner:
-        for place, group in enumerate(data.row_groups):
-            for _, batch in scanner.rows(GroupSlice(place, 0, group.rows)) if group.rows else ():
-                yield lists_of(batch.column(field), salt)[0]
+def _key_pieces(data: ParquetData, field: SparseField | RaggedField) -> Iterator[NDArray[np.uint64]]:
+    for batch in record_batches(data):
+        if isinstance(field, SparseField):
+            yield field_keys(batch, field)
+        else:
+            yield lists_of(batch.column(field.name), field.salt)[0]
 
 
 class NegativeSampler:

@@ -74,7 +74,7 @@ class LeaseReader:
             )
         if problems:
             raise ConfigurationError(*problems)
-        self._data, self._schema, self._order, self._batch_rows = data, schema, order, batch_rows
+        self.data, self._schema, self._order, self._batch_rows = data, schema, order, batch_rows
         self._sampler = sampler
         self._decoder = WindowDecoder(data)
         self._cached: tuple[int, int] | None = None

@@ -19,7 +19,7 @@ from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import Mode, Plan
 from pslib.trainer.pipeline import Maintain, Pipeline
 from pslib.trainer.progress import Progress
-from pslib.trainer.ranking import sampler_of
+from pslib.trainer.ranked import sampler_of
 from pslib.trainer.settings import TrainerSettings
 from pslib.trainer.steps import epoch_and_index, step_seed
 

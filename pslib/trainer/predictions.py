@@ -1,28 +1,32 @@
-"""Predictions to files: one Parquet file a lease of an evaluation, in the order of the data."""
+"""Results to files: one Parquet file a lease, in the order of the data."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
 from pslib.places import below, is_uri, open_uri, place_of, shown
 
-__all__ = ["PredictionFiles"]
+__all__ = ["PartFiles", "PredictionFiles"]
 
 
-class PredictionFiles:
-    """A folder of ``part-NNNNNN.parquet`` with columns ``label`` and ``prediction``, both float32.
+class PartFiles:
+    """A folder of ``part-NNNNNN.parquet``, one a lease.
 
-    Sorted by name, the rows of all files are the examples of the evaluated data in their order. Whoever takes
-    over a lease writes the same file again.
+    Sorted by name, the rows of all files are the examples of the data in their order. Whoever takes over a
+    lease writes the same file again.
 
     Parameters
     ----------
+    what : str
+        What it holds, for messages.
     folder : path or URI
-        All trainers must reach it; what it holds of an earlier evaluation of more data stays there.
+        All trainers must reach it; what it holds of an earlier call with more data stays there.
 
     Raises
     ------
@@ -30,28 +34,24 @@ class PredictionFiles:
         When the folder can't be made.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._place = place_of(folder)
+    def __init__(self, what: str, folder: str | Path) -> None:
+        self._what, self._place = what, place_of(folder)
         try:
             self._filesystem, self._inner = open_uri(self._place)
             self._filesystem.create_dir(self._inner, recursive=True)
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                f"predictions: {shown(self._place)} can't be made: {_first_line(error)}; give another folder"
+                f"{what}: {shown(self._place)} can't be made: {_first_line(error)}; give another folder"
             ) from error
 
-    def write(self, lease: int, labels: NDArray[np.float32], predictions: NDArray[np.float32]) -> None:
-        """Write the examples of one lease, ``(n,)`` each; a reader sees the whole file or none.
+    def write_table(self, lease: int, table: pa.Table) -> None:
+        """Write the rows of one lease; a reader sees the whole file or none.
 
         Raises
         ------
         ConfigurationError
             When the place can't be written.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        table = pa.table({"label": labels, "prediction": predictions})
         name = f"{self._inner}/part-{lease:06d}.parquet"
         half = name if is_uri(self._place) else f"{name}.half"  # object stores show nothing before the end
         try:
@@ -61,8 +61,24 @@ class PredictionFiles:
         except OSError as error:
             place = shown(below(self._place, f"part-{lease:06d}.parquet"))
             raise ConfigurationError(
-                f"predictions: {place} can't be written: {_first_line(error)}"
+                f"{self._what}: {place} can't be written: {_first_line(error)}"
             ) from error
+
+
+class PredictionFiles(PartFiles):
+    """Part files of an evaluation, with columns ``label`` and ``prediction``, both float32.
+
+    Parameters
+    ----------
+    folder : path or URI
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__("predictions", folder)
+
+    def write(self, lease: int, labels: NDArray[np.float32], predictions: NDArray[np.float32]) -> None:
+        """Write the examples of one lease, ``(n,)`` each."""
+        self.write_table(lease, pa.table({"label": labels, "prediction": predictions}))
 
 
 def _first_line(error: Exception) -> str:

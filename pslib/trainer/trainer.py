@@ -16,7 +16,6 @@ from pslib.errors import ConfigurationError
 from pslib.metrics import EvalResult
 from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.client_session import PushName
-from pslib.ranking import RankResult
 from pslib.schedules import Constant, Schedule
 from pslib.tables import DenseSpec, TableSpec
 from pslib.trainer.calls import Calls
@@ -30,15 +29,8 @@ from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
-from pslib.trainer.ranking import (
-    LEASE_ROWS,
-    RANK_ROWS,
-    Ranker,
-    items_of,
-    ranking_model,
-    ranking_schema,
-)
 from pslib.trainer.recording import record
+from pslib.trainer.retrieval import Paths, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position
 from pslib.trainer.scoring import Scorer
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
@@ -49,13 +41,12 @@ from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
 
-Paths = str | Path | Sequence[str | Path]
 Details = dict[str, Any]
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
 
-class Trainer:
+class Trainer(Retrieval):
     """Trains one model on a cluster; every method but the constructor is called by all trainers alike.
 
     Parameters
@@ -220,13 +211,13 @@ class Trainer:
         """
         if epochs < 1:
             raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
-        train = ParquetData(_strings(data), self.model.schema)
+        train = ParquetData(strings(data), self.model.schema)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         if valid is None:
             for first in range(0, epochs, EPOCHS_A_JOB):
                 self._fit(train, min(EPOCHS_A_JOB, epochs - first))
             return []
-        checked = ParquetData(_strings(valid), self.model.schema)
+        checked = ParquetData(strings(valid), self.model.schema)
 
         def one_epoch(rate: float) -> EvalResult:
             self._fit(train, 1, rate)
@@ -287,7 +278,7 @@ class Trainer:
             When a file or a value in it does not fit the schema.
         """
         files = None if predictions is None else PredictionFiles(predictions)
-        return self._evaluate(ParquetData(_strings(data), self.model.schema), files)
+        return self._evaluate(ParquetData(strings(data), self.model.schema), files)
 
     def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None) -> EvalResult:
         batch_rows = self.settings.batch_rows
@@ -299,50 +290,6 @@ class Trainer:
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps)
             return scorer.work_at(job, reader, files)
-
-    def rank(
-        self,
-        data: Paths,
-        items: Paths,
-        *,
-        at: Sequence[int] = (20,),
-        history: str = "prefix",
-        target: str = "target",
-        exclude_seen: bool = False,
-    ) -> RankResult:
-        """Rank all items for each example; creates no rows.
-
-        Parameters
-        ----------
-        data : path, or several
-            Parquet with the items so far (a list column ``history``) and the one that came next (``target``).
-        items : path, or several
-            The training data: its items are those that are ranked.
-        at : sequence of int
-            The k of Recall@k, MRR@k and NDCG@k; see `pslib.ranking`.
-        history, target : str
-            Names of the columns.
-        exclude_seen : bool
-            Leave out what is in the history.
-
-        Raises
-        ------
-        ConfigurationError
-            When the model does not rank items.
-        DataError
-            When a file does not fit.
-        """
-        model = ranking_model(self.model)
-        schema = ranking_schema(model, history, target)
-        test, keys = ParquetData(_strings(data), schema), items_of(model, _strings(items))
-        batch_rows = min(self.settings.batch_rows, RANK_ROWS)
-        order = Order(0, [group.rows for group in test.row_groups], LEASE_ROWS, shuffle=False)
-        details = {"examples": test.rows, "epoch": self._epochs, "at": list(at)}
-        settings = [batch_rows, self._epochs, int(keys.size), exclude_seen]
-        job = self._open("rank", test, order, [order.leases(0)], details, settings)
-        with closing(LeaseReader(test, schema, order, batch_rows)) as reader:
-            ranker = Ranker(model, self._client, self._table.name, self._layout, keys, exclude_seen)
-            return ranker.work_at(job, reader, history)
 
     # --- saving -------------------------------------------------------------------------------------------
 
@@ -412,7 +359,3 @@ class Trainer:
         by_rank = what == "fit" and self.settings.consistency == "sync"
         spec = spec_of(what, data, order, counts, details, agreed, by_rank)
         return self._calls.open(self._client, self._progress, spec)
-
-
-def _strings(paths: Paths) -> list[str]:
-    return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]

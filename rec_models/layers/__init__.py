@@ -26,11 +26,13 @@ from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
 from rec_models.layers.multiply import multiply
+from rec_models.layers.normalize import normalize
 from rec_models.layers.prefix_attention import prefix_attention
 from rec_models.layers.prefix_mean import prefix_mean
 from rec_models.layers.product import product
 from rec_models.layers.relu_head import relu_head
 from rec_models.layers.reshape import reshape
+from rec_models.layers.row_dot import row_dot
 from rec_models.layers.sampled_softmax import sampled_softmax
 from rec_models.layers.split import split
 from rec_models.layers.squeeze_excite import squeeze_excite
@@ -65,12 +67,14 @@ __all__ = [
     "mlp",
     "mlp_shapes",
     "multiply",
+    "normalize",
     "prefix_attention",
     "prefix_mean",
     "product",
     "relu",
     "relu_head",
     "reshape",
+    "row_dot",
     "sampled_softmax",
     "sigmoid",
     "split",

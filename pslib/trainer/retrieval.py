@@ -1,0 +1,240 @@
+"""What a trainer does with a model that ranks items: rank them, find the best, hand out their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.client import Client
+from pslib.data.catalogue import catalogue_of
+from pslib.data.dataset import ParquetData
+from pslib.data.order import Order
+from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
+from pslib.ranking import RankResult
+from pslib.schema import Schema
+from pslib.tables import TableSpec
+from pslib.trainer.dense import DenseLayout
+from pslib.trainer.jobs import Job
+from pslib.trainer.model import TrainableModel
+from pslib.trainer.predictions import PartFiles
+from pslib.trainer.ranked import Sides, places_in, sides_of
+from pslib.trainer.ranking import Ranker, ServedParameters
+from pslib.trainer.settings import TrainerSettings
+
+__all__ = ["Paths", "Retrieval", "strings"]
+
+Paths: TypeAlias = str | Path | Sequence[str | Path]
+
+LEASE_ROWS = 4096
+"""Examples of a lease: some seconds of one trainer."""
+BATCH_ROWS = 1024
+"""Examples whose rows are pulled together."""
+
+
+class Retrieval:
+    """The part of a `Trainer` that ranks items; every method is called by all trainers alike."""
+
+    model: TrainableModel
+    settings: TrainerSettings
+    _client: Client
+    _table: TableSpec
+    _layout: DenseLayout
+    _epochs: int
+    _steps: int
+    _open: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
+
+    def rank(
+        self,
+        data: Paths,
+        items: Paths,
+        *,
+        at: Sequence[int] = (20,),
+        history: str | None = None,
+        target: str | None = None,
+        exclude_seen: bool = False,
+    ) -> RankResult:
+        """Rank all items for each example; creates no rows.
+
+        Parameters
+        ----------
+        data : path, or several
+            Parquet. For a model of sessions: the items so far, a list column ``history``, and the one that
+            came next. For a model of queries and items: the fields of a query, and its item.
+        items : path, or several
+            Whose items are ranked: the training sessions; or rows with the fields of items, each item at
+            least once.
+        at : sequence of int
+            The k of Recall@k, MRR@k and NDCG@k; see `pslib.ranking`.
+        history : str or None
+            Column of the items before; None: ``prefix`` for sessions, else none.
+        target : str or None
+            Column of the item that is looked for; None: ``target`` for sessions, else that of the items.
+        exclude_seen : bool
+            Leave out what is in the history.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items.
+        DataError
+            When a file does not fit.
+        """
+        sides = sides_of(self.model)
+        schema = sides.example_schema(history, [sides.goal(target)])
+        ranker, about = self._ranker(sides, items, history, exclude_seen)
+        job, reader = self._leases("rank", data, schema, about, {"at": list(at)})
+        with closing(reader):
+            return ranker.work_at(job, reader)
+
+    def recommend(
+        self,
+        data: Paths,
+        items: Paths,
+        out: str | Path,
+        *,
+        k: int = 20,
+        history: str | None = None,
+        exclude_seen: bool = False,
+    ) -> None:
+        """Write the best k items of each example, exactly; a chunk of scores is held at once, never all.
+
+        Parameters
+        ----------
+        data, items, history, exclude_seen
+            As for `rank`; no target is read.
+        out : path or URI
+            Folder for ``part-NNNNNN.parquet``, whose rows are those of ``data`` in their order, with lists
+            ``items``, the best first, and ``scores``; shorter than k where fewer items are left.
+        k : int
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items, or the folder can't be written.
+        DataError
+            When a file does not fit.
+        """
+        if k < 1:
+            raise ConfigurationError(f"k: expected at least 1, got {k}")
+        sides, files = sides_of(self.model), PartFiles("recommend", out)
+        schema = sides.example_schema(history)
+        ranker, about = self._ranker(sides, items, history, exclude_seen)
+        job, reader = self._leases("recommend", data, schema, [*about, k])
+        names = ranker.items.values
+        with closing(reader):
+            for lease in job.leases():
+                best = [ranker.best(batch, k) for batch in reader.batches(0, lease.index)]
+                files.write_table(lease.index, pa.concat_tables(_best_table(names, *one) for one in best))
+                job.end(lease).wait()
+
+    def export_vectors(
+        self, data: Paths, out: str | Path, *, side: str = "item", history: str | None = None
+    ) -> None:
+        """Write vectors: the product of a query's and an item's is their score.
+
+        Parameters
+        ----------
+        data : path, or several
+            Rows with the fields of items, or of queries. A model of sessions takes the column ``item``, or
+            ``history``.
+        out : path or URI
+            Folder for ``part-NNNNNN.parquet``, whose rows are those of ``data`` in their order, with
+            ``vector``, a list of fixed size of float32; of items also the column that names them and ``key``
+            (uint64), their row in the table.
+        side : "item" or "query"
+        history : str or None
+            As for `rank`.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model's scores are no products of vectors, or the folder can't be written.
+        DataError
+            When a file does not fit.
+        """
+        if side not in ("item", "query"):
+            raise ConfigurationError(f"side: expected item or query, got {side!r}")
+        sides = sides_of(self.model)
+        if not sides.by_product:
+            raise ConfigurationError(
+                f"{type(self.model).__name__}: scores are no products of vectors; recommend writes the best"
+            )
+        files, parameters = PartFiles("export_vectors", out), self._parameters()
+        schema = sides.item_schema if side == "item" else sides.example_schema(history)
+        job, reader = self._leases("export", data, schema, [side])
+        names = catalogue_of(reader.data, sides.item) if side == "item" else None
+        with closing(reader):
+            for lease in job.leases():
+                batches = reader.batches(0, lease.index)
+                if names is None:
+                    pieces = [_table(sides.states(one, parameters, history)) for one in batches]
+                else:
+                    pieces = [_items_table(sides, one, parameters, *names) for one in batches]
+                files.write_table(lease.index, pa.concat_tables(pieces))
+                job.end(lease).wait()
+
+    def _parameters(self) -> ServedParameters:
+        return ServedParameters(self._client, self._table.name, self._layout, self._steps)
+
+    def _ranker(
+        self, sides: Sides, items: Paths, history: str | None, exclude_seen: bool
+    ) -> tuple[Ranker, list[Any]]:
+        """The ranker, and what all trainers must agree on."""
+        parameters = self._parameters()
+        ranked = sides.items(strings(items), parameters)
+        agreed = [int(ranked.keys.size), exclude_seen, history]
+        return Ranker(sides, ranked, parameters, history, exclude_seen), agreed
+
+    def _leases(
+        self, what: str, data: Paths, schema: Schema, agreed: list[Any], more: Mapping[str, Any] | None = None
+    ) -> tuple[Job, LeaseReader]:
+        """The job that goes through all rows of some data, and what reads them."""
+        batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
+        rows = ParquetData(strings(data), schema)
+        order = Order(0, [group.rows for group in rows.row_groups], LEASE_ROWS, shuffle=False)
+        details = {"examples": rows.rows, "epoch": self._epochs, **(more or {})}
+        job = self._open(what, rows, order, [order.leases(0)], details, [batch_rows, self._epochs, *agreed])
+        return job, LeaseReader(rows, schema, order, batch_rows)
+
+
+def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
+    """Vectors as lists of fixed size, after other columns."""
+    floats = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
+    lists = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1])
+    return pa.table({**(columns or {}), "vector": lists})
+
+
+def _items_table(
+    sides: Sides, batch: Batch, parameters: ServedParameters, known: NDArray[np.uint64], names: pa.Array
+) -> pa.Table:
+    """A row an item: what the data calls it, its key, its vector."""
+    keys = batch.keys[batch.sparse[:, sides.item_schema.sparse.index(sides.item)]]
+    values = names.take(pa.array(places_in(known, keys)))
+    columns = {sides.item.name: values, "key": pa.array(keys)}
+    return _table(sides.item_vectors(batch, parameters), columns)
+
+
+def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]) -> pa.Table:
+    """A row an example: its best items and their scores, without places that are free."""
+    taken = places >= 0
+    offsets = pa.array(np.concatenate([[0], np.cumsum(taken.sum(axis=1))]).astype(np.int32))
+    items = pa.ListArray.from_arrays(offsets, names.take(pa.array(places[taken])))
+    return pa.table(
+        {
+            "items": items,
+            "scores": pa.ListArray.from_arrays(offsets, pa.array(scores[taken].astype(np.float32))),
+        }
+    )
+
+
+def strings(paths: Paths) -> list[str]:
+    """Paths as texts."""
+    return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]

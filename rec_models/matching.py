@@ -1,0 +1,198 @@
+"""What models of two sides share: a query, mostly a user, and an item, each a vector of its own fields."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pslib.batch import Batch
+from pslib.data.negatives import Sampling
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.schema import Schema
+from pslib.tables import PartSpec
+from rec_models.layers import concat, embedding, gather, row_dot, take_fields
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["MatchingModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class MatchingModel(Model):
+    """Base of models that match queries and items.
+
+    An example is a query and the item that it went with. The fields that ``item`` names are the item's, all
+    others the query's. With a label, examples of label 0 are no matches: their items only stand in the batch
+    for others to be told from. Items are ranked by products of vectors, or by what `scores` says.
+
+    Attributes
+    ----------
+    item : tuple of str
+        Fields of an item. One of them, the first, is sparse, and its key is the item's name.
+    dim : int
+        Floats of an embedding.
+    v_optimizer : Optimizer
+    v_initializer : Initializer
+    """
+
+    examples_independent: ClassVar[bool] = False
+    by_product: ClassVar[bool] = True
+    """Whether scores are products of vectors."""
+
+    item: tuple[str, ...] = ()
+    dim: int = 32
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def _problems(self) -> list[str]:
+        schema = self.schema
+        names = _names(schema)
+        problems = [f"item: {name!r} is no field of the schema" for name in self.item if name not in names]
+        if not self.item or self.item[0] not in {field.name for field in schema.sparse}:
+            problems.append(
+                f"item: expected the fields of an item, first the sparse one that names it, got {self.item!r}"
+            )
+        if set(names) <= set(self.item):
+            problems.append("item: expected fields of a query beside those of the item, got none")
+        return problems
+
+    @property
+    def item_schema(self) -> Schema:
+        """The fields of an item."""
+        return _only(self.schema, set(self.item))
+
+    @property
+    def query_schema(self) -> Schema:
+        """The fields of a query."""
+        return _only(self.schema, set(_names(self.schema)) - set(self.item))
+
+    def sampling(self) -> Sampling | None:
+        """What is drawn for each batch; None: nothing."""
+        return None
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+    @abstractmethod
+    def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """(B, M) vectors of queries; ``schema`` names the batch's fields, those of a query among them."""
+
+    @abstractmethod
+    def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """(B, M) vectors of items; ``schema`` names the batch's fields, those of an item among them."""
+
+    @abstractmethod
+    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, weight: int) -> Var:
+        """() loss of a batch.
+
+        Parameters
+        ----------
+        u, v : (B, M)
+            Vectors of queries and of their items.
+        weight : int
+            What the mean is over.
+        """
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Score of each query with its item, (B,)."""
+        u = self.query(tape, batch, self.schema, rows, dense)
+        return row_dot(tape, u, self.items(tape, batch, self.schema, rows, dense))
+
+    def weight(self, batch: Batch) -> int:
+        """Examples that match."""
+        return self.matches(batch).size
+
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+        """What `match_loss` says; scores of the pairs."""
+        u = self.query(tape, batch, self.schema, rows, dense)
+        v = self.items(tape, batch, self.schema, rows, dense)
+        logits = np.einsum("bm,bm->b", u.value, v.value)
+        return self.match_loss(tape, u, v, batch, weight), logits
+
+    def matches(self, batch: Batch) -> Array:
+        """Places of the examples that match: all of them where the schema has no label."""
+        return np.arange(len(batch)) if self.schema.label is None else np.flatnonzero(batch.labels)
+
+    def matched(self, tape: Tape, x: Var, batch: Batch) -> Var:
+        """Rows of the examples that match."""
+        return x if self.schema.label is None else gather(tape, x, self.matches(batch))
+
+    def item_ids(self, batch: Batch) -> Array:
+        """(B,) places in ``batch.keys`` of the items' names."""
+        names = [field.name for field in self.schema.sparse]
+        return np.ascontiguousarray(batch.sparse[:, names.index(self.item[0])])
+
+    # --- ranking ------------------------------------------------------------------------------------------
+
+    def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, M) vectors of queries, of a batch with the fields of `query_schema`."""
+        return self.query(*self._untaped(batch, self.query_schema, rows, dense)).value
+
+    def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, M) vectors of items, of a batch with the fields of `item_schema`."""
+        return self.items(*self._untaped(batch, self.item_schema, rows, dense)).value
+
+    def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, V) scores of every query with every item: products of their vectors."""
+        return queries @ items.T
+
+    @staticmethod
+    def _untaped(
+        batch: Batch, schema: Schema, rows: Array, dense: Mapping[str, Array]
+    ) -> tuple[Tape, Batch, Schema, Var, DenseVars]:
+        variables = {name: Var(value) for name, value in dense.items()}
+        return Tape(training=False), batch, schema, Var(rows), variables
+
+    # --- fields -------------------------------------------------------------------------------------------
+
+    def side(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, own: Schema) -> Var:
+        """Lay the vectors and the dense fields of one side beside each other, (B, N).
+
+        Parameters
+        ----------
+        schema : Schema
+            Of the batch.
+        own : Schema
+            Of the side.
+        """
+        inputs: list[Var] = []
+        if own.sparse or own.ragged:
+            every = _key_names(schema)
+            chosen = [every.index(name) for name in _key_names(own)]
+            vectors = embedding(tape, rows, batch, schema)
+            inputs.append(vectors if len(chosen) == len(every) else take_fields(tape, vectors, chosen))
+        if own.dense:
+            names = [field.name for field in schema.dense]
+            chosen = [names.index(field.name) for field in own.dense]
+            inputs.append(Var(batch.dense[:, chosen].astype(rows.value.dtype, copy=False)))
+        return concat(tape, *inputs)
+
+    def side_width(self, own: Schema) -> int:
+        """Floats that `side` gives for an example."""
+        return self.dim * (len(own.sparse) + len(own.ragged)) + len(own.dense)
+
+
+def _key_names(schema: Schema) -> list[str]:
+    """Sparse and ragged fields, in the order of their vectors."""
+    return [*(field.name for field in schema.sparse), *(field.name for field in schema.ragged)]
+
+
+def _names(schema: Schema) -> list[str]:
+    return [*(field.name for field in schema.dense), *_key_names(schema)]
+
+
+def _only(schema: Schema, names: set[str]) -> Schema:
+    """The fields of these names, without a label."""
+    return Schema(
+        label=None,
+        dense=[field for field in schema.dense if field.name in names],
+        sparse=[field for field in schema.sparse if field.name in names],
+        ragged=[field for field in schema.ragged if field.name in names],
+    )

@@ -1,0 +1,90 @@
+"""Two towers: DSSM with sampled softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pslib.batch import Batch
+from pslib.data.negatives import Sampling
+from pslib.schema import Schema
+from rec_models.layers import linear, multiply, normalize, sampled_softmax, tower, tower_shapes
+from rec_models.layers.sampled_softmax import Scored
+from rec_models.matching import MatchingModel
+from rec_models.model import DenseVars
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["TwoTower"]
+
+
+@dataclass(frozen=True, eq=False)
+class TwoTower(MatchingModel):
+    """Two MLPs whose outputs match by their cosine (DSSM: Huang et al., CIKM 2013, 10.1145/2505515.2505665).
+
+    The other items of the batch are the negatives, corrected for how often items occur (Yi et al., RecSys
+    2019, 10.1145/3298689.3346996).
+
+    Attributes
+    ----------
+    hidden : tuple of int
+        Units of each hidden layer of a tower.
+    out : int
+        Floats of the vectors that are matched.
+    dropout : float
+        Share of units dropped after each hidden layer.
+    similarity : "cosine" or "dot"
+    temperature : float
+        What similarities are divided by.
+    logq : bool
+        Whether the loss is corrected for how often an item stands in a batch.
+    """
+
+    hidden: tuple[int, ...] = (64,)
+    out: int = 32
+    dropout: float = 0.0
+    similarity: str = "cosine"
+    temperature: float = 0.1
+    logq: bool = True
+
+    def sampling(self) -> Sampling | None:
+        """Nothing is drawn: items are counted for the correction."""
+        return Sampling(self.item[0], 0, 1.0) if self.logq else None
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Hidden layers and output of each tower."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, own in (("query", self.query_schema), ("item", self.item_schema)):
+            width = self.side_width(own)
+            shapes |= tower_shapes(name, width, self.hidden)
+            shapes |= {f"{name}.out.w": ([width, *self.hidden][-1], self.out), f"{name}.out.b": (self.out,)}
+        return shapes
+
+    def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """``u / tau``, the query's vector by its tower and the temperature."""
+        x = self.side(tape, batch, schema, rows, self.query_schema)
+        return self._tower(tape, x, dense, "query", 1 / self.temperature)
+
+    def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """``v``, the item's vector by its tower."""
+        x = self.side(tape, batch, schema, rows, self.item_schema)
+        return self._tower(tape, x, dense, "item", 1.0)
+
+    def _tower(self, tape: Tape, x: Var, dense: DenseVars, name: str, scale: float) -> Var:
+        hidden = tower(tape, x, dense, name, len(self.hidden), self.dropout)
+        y = linear(tape, hidden, dense[f"{name}.out.w"], dense[f"{name}.out.b"])
+        if self.similarity == "cosine":
+            return normalize(tape, y, scale)
+        return multiply(tape, y, Var(np.ones((1, self.out), y.value.dtype)), scale)
+
+    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, weight: int) -> Var:
+        """Yi et al., eq. 4 and 5: ``s(x_i, y_j) - log p_j`` over all items of the batch."""
+        ids, where = self.item_ids(batch), self.matches(batch)
+        log_q = batch.log_q[ids] if self.logq else np.zeros(ids.size, np.float32)
+
+        def scored(vectors: Var, places: Array) -> Scored:
+            return Scored(vectors, Var(np.zeros((places.size, 1), u.value.dtype)), ids[places], log_q[places])
+
+        targets = scored(self.matched(tape, v, batch), where)
+        others = scored(v, np.arange(ids.size))
+        return sampled_softmax(tape, self.matched(tape, u, batch), targets, others, weight)

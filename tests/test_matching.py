@@ -1,0 +1,299 @@
+"""Models of queries and items: gradients, twins in PyTorch, and items ranked all the way."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pslib
+from pslib.batch import Batch
+from pslib.data.columns import keys_of
+from pslib.data.dataset import ParquetData
+from pslib.data.negatives import NegativeSampler
+from pslib.errors import ConfigurationError, DataError
+from pslib.schema import RaggedField, Schema
+from rec_models import LR, MATCHING_MODELS, build
+from tests.gradient_check import make_batch, random, relative_error
+
+SCHEMA = Schema(
+    label=None,
+    dense=["age", "price"],
+    sparse=["user", "movie", "city", "year"],
+    ragged=[RaggedField("liked", vocabulary="movie"), RaggedField("genres", pooling="sum")],
+)
+LABELLED = Schema(label="click", dense=SCHEMA.dense, sparse=SCHEMA.sparse, ragged=SCHEMA.ragged)
+ITEM = ["movie", "price", "genres", "year"]
+CASES: list[tuple[str, Schema, dict[str, object]]] = [
+    ("two_tower", SCHEMA, {"item": ITEM, "dim": 3, "hidden": [5, 4], "out": 3, "dropout": 0.3}),
+    ("two_tower", LABELLED, {"item": ITEM, "dim": 3, "hidden": [], "out": 3, "similarity": "dot"}),
+    ("two_tower", SCHEMA, {"item": ["movie"], "dim": 3, "hidden": [4], "out": 3, "logq": False}),
+]
+"""A line a model, and a line for options that choose other mathematics."""
+NAMES = [f"{name} {place}" for place, (name, _, _) in enumerate(CASES)]
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is the reference here and no dependency (1 GB); finite differences check the same",
+)
+
+
+def matching_batch(schema: Schema = SCHEMA, rows: int = 6) -> Batch:
+    batch = make_batch(rows=rows, schema=schema)
+    log_q = np.log(np.random.default_rng(3).random(batch.keys.size)).astype(np.float32)
+    return replace(batch, log_q=log_q)
+
+
+def parameters(model, batch):
+    rows = random(batch.keys.size, model.table().dim)
+    return rows, {key: random(*shape) for key, shape in model.dense_shapes().items()}
+
+
+def without_dropout(options):
+    return {key: value for key, value in options.items() if not key.startswith("dropout")}
+
+
+# --- gradients
+
+
+def test_every_matching_model_is_in_the_gradient_check():
+    assert {name for name, _, _ in CASES} == set(MATCHING_MODELS)
+
+
+@pytest.mark.parametrize(("name", "schema", "options"), CASES, ids=NAMES)
+def test_a_matching_models_gradients_agree_with_finite_differences(name, schema, options):
+    model, batch = build(name, schema, options), matching_batch(schema)
+    rows, dense = parameters(model, batch)
+    result = model.loss_and_gradients(batch, rows, dense, step_seed=3)
+
+    def loss() -> float:
+        return model.loss_and_gradients(batch, rows, dense, step_seed=3).loss
+
+    assert result.loss > 0
+    assert relative_error(loss, rows, result.rows_gradient) <= 1e-6
+    for key, value in dense.items():
+        gradient = result.dense_gradients[key]
+        if key == "item.out.b" and options.get("similarity") == "dot":  # a softmax does not see it
+            assert np.abs(gradient).max() < 1e-12
+        else:
+            assert relative_error(loss, value, gradient) <= 1e-6, key
+
+
+@pytest.mark.parametrize(("name", "schema", "options"), CASES, ids=NAMES)
+def test_an_empty_batch_and_one_without_a_match_teach_nothing(name, schema, options):
+    model = build(name, schema, options)
+    empty = matching_batch(schema, rows=0)
+    without = replace(matching_batch(schema, rows=1), labels=np.zeros(1, np.float32))
+    for batch in (empty, without) if schema.label else (empty,):
+        result = model.loss_and_gradients(batch, *parameters(model, batch), 0)
+        assert result.loss == 0
+        assert not result.rows_gradient.any()
+
+
+@pytest.mark.parametrize(("name", "schema", "options"), CASES, ids=NAMES)
+def test_a_pairs_score_is_that_of_its_sides_read_apart(name, schema, options):
+    """What ranks reads queries and items from rows of their own; what trains reads them together."""
+    model, batch = build(name, schema, options), matching_batch(schema)
+    rows, dense = parameters(model, batch)
+
+    def side(own: Schema) -> Batch:
+        fields = [field.name for field in schema.sparse]
+        numbers = [field.name for field in schema.dense]
+        return replace(
+            batch,
+            dense=batch.dense[:, [numbers.index(field.name) for field in own.dense]],
+            sparse=np.ascontiguousarray(batch.sparse[:, [fields.index(field.name) for field in own.sparse]]),
+            ragged={field.name: batch.ragged[field.name] for field in own.ragged},
+        )
+
+    queries = model.encode(side(model.query_schema), rows, dense)
+    items = model.encode_items(side(model.item_schema), rows, dense)
+    probabilities = model.predict(batch, rows, dense)
+    expected = 1 / (1 + np.exp(-np.diag(model.scores(queries, items, dense))))
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-10)
+
+
+def test_what_a_matching_model_can_not_read_is_told():
+    with pytest.raises(ConfigurationError, match="first the sparse one that names it, got \\(\\)"):
+        build("two_tower", SCHEMA, {})
+    with pytest.raises(ConfigurationError, match="item: 'film' is no field of the schema"):
+        build("two_tower", SCHEMA, {"item": ["movie", "film"]})
+    with pytest.raises(ConfigurationError, match="expected fields of a query beside those of the item"):
+        build("two_tower", Schema(label=None, sparse=["movie"]), {"item": ["movie"]})
+    with pytest.raises(ConfigurationError, match="temperature: expected a number above 0"):
+        build("two_tower", SCHEMA, {"item": ["movie"], "temperature": 0})
+
+
+# --- PyTorch
+
+
+def twin_side(torch, model, batch, schema, rows, names):
+    """Vectors of the named fields and dense fields, side by side."""
+    columns = []
+    for place, field in enumerate(schema.sparse):
+        if field.name in names:
+            columns.append(rows[torch.from_numpy(batch.sparse[:, place].astype(np.int64))])
+    for field in schema.ragged:
+        if field.name in names:
+            lists = batch.ragged[field.name]
+            values, offsets = torch.from_numpy(lists.values.astype(np.int64)), torch.from_numpy(lists.offsets)
+            bag = torch.nn.functional.embedding_bag
+            columns.append(bag(values, rows, offsets, mode=field.pooling, include_last_offset=True))
+    for place, field in enumerate(schema.dense):
+        if field.name in names:
+            columns.append(torch.from_numpy(batch.dense[:, place : place + 1].astype(np.float64)))
+    return torch.cat(columns, 1)
+
+
+def twin_two_tower(torch, model, batch, schema, rows, dense):
+    sides = []
+    every = {field.name for field in (*schema.dense, *schema.sparse, *schema.ragged)}
+    for name, fields in (("query", every - set(model.item)), ("item", set(model.item))):
+        x = twin_side(torch, model, batch, schema, rows, fields)
+        for layer in range(len(model.hidden)):
+            x = torch.relu(x @ dense[f"{name}.{layer}.w"] + dense[f"{name}.{layer}.b"])
+        sides.append(x @ dense[f"{name}.out.w"] + dense[f"{name}.out.b"])
+    u, v = sides
+    if model.similarity == "cosine":
+        scores = torch.nn.functional.cosine_similarity(u[:, None], v[None], dim=2)
+    else:
+        scores = u @ v.T
+    scores = scores / model.temperature
+    ids = torch.from_numpy(model.item_ids(batch).astype(np.int64))
+    if model.logq:
+        scores = scores - torch.from_numpy(batch.log_q.astype(np.float64))[ids]
+    same = (ids[:, None] == ids[None, :]) & ~torch.eye(len(ids), dtype=torch.bool)
+    scores = scores.masked_fill(same, -torch.inf)
+    losses = torch.nn.functional.cross_entropy(scores, torch.arange(len(ids)), reduction="none")
+    weights = torch.ones(len(ids)) if schema.label is None else torch.from_numpy(batch.labels)
+    return (losses * weights).sum() / weights.sum()
+
+
+TWINS = {"two_tower": twin_two_tower}
+
+
+@needs_torch
+@pytest.mark.parametrize(("name", "schema", "options"), CASES, ids=NAMES)
+def test_a_matching_models_loss_and_gradients_are_its_twins(name, schema, options):
+    import torch
+
+    model, batch = build(name, schema, without_dropout(options)), matching_batch(schema)
+    rows, dense = parameters(model, batch)
+    mine = model.loss_and_gradients(batch, rows, dense, 0)
+    their_rows = torch.from_numpy(rows.copy()).requires_grad_()
+    their_dense = {key: torch.from_numpy(value.copy()).requires_grad_() for key, value in dense.items()}
+    loss = TWINS[name](torch, model, batch, schema, their_rows, their_dense)
+    loss.backward()
+    assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
+    np.testing.assert_allclose(mine.rows_gradient, their_rows.grad.numpy(), rtol=1e-5, atol=1e-7)
+    for key, gradient in mine.dense_gradients.items():
+        np.testing.assert_allclose(gradient, their_dense[key].grad.numpy(), rtol=1e-5, atol=1e-7)
+
+
+# --- all the way
+
+CLICKS = Schema(label=None, sparse=["user", "item"], ragged=["kinds"])
+USERS, ITEMS = 24, 12
+
+
+def planted(folder, seed: int = 1):
+    """User u takes items of its kind, u modulo 3: the items of one kind are as good as each other."""
+    rng = np.random.default_rng(seed)
+    users = rng.integers(0, USERS, 1500)
+    items = users % 3 + 3 * rng.integers(0, ITEMS // 3, users.size)
+    kinds = pa.array([[f"kind {item % 3}"] for item in items.tolist()])
+    clicks = pa.table({"user": users, "item": items, "kinds": kinds})
+    pq.write_table(clicks, folder / "train.parquet", row_group_size=400)
+    catalogue = pa.table(
+        {"item": np.arange(ITEMS), "kinds": pa.array([[f"kind {i % 3}"] for i in range(ITEMS)])}
+    )
+    pq.write_table(catalogue, folder / "items.parquet", row_group_size=5)
+    examples = pa.table(
+        {
+            "user": np.arange(USERS),
+            "item": np.arange(USERS) % 3 + 3,
+            "before": pa.array([[u % 3, u % 3 + 6, 99] for u in range(USERS)]),
+        }
+    )
+    pq.write_table(examples, folder / "test.parquet", row_group_size=10)
+    return folder / "train.parquet", folder / "items.parquet", folder / "test.parquet"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("matching")
+    train, items, test = planted(folder)
+    model = build("two_tower", CLICKS, {"item": ["item", "kinds"], "dim": 8, "hidden": [16], "out": 8})
+    with pslib.connect(servers=2) as cluster:
+        trainer = pslib.Trainer(
+            model,
+            cluster,
+            batch_rows=64,
+            staleness=0,
+            dense_optimizer=pslib.Adam(0.01),
+            progress=False,
+        )
+        trainer.fit(train, epochs=4)
+        yield trainer, folder, items, test
+
+
+def test_a_two_tower_ranks_the_items_of_the_users_kind_first(trained):
+    trainer, folder, items, test = trained
+    found = trainer.rank(test, items, at=(4, ITEMS))
+    assert found.examples == USERS
+    assert found.recall[4] >= 0.9  # four items are of a user's kind
+    assert found.recall[ITEMS] == 1
+    same = trainer.rank(test, folder / "train.parquet", at=(4, ITEMS))  # each item many times
+    assert same == found
+    seen = trainer.rank(test, items, at=(2,), history="before", exclude_seen=True)
+    assert seen.recall[2] >= 0.9  # two of the four are out
+
+
+def test_the_best_items_are_those_that_all_scores_say(trained):
+    trainer, folder, items, test = trained
+    trainer.recommend(test, items, folder / "best", k=5, history="before", exclude_seen=True)
+    trainer.export_vectors(items, folder / "items", side="item")
+    trainer.export_vectors(test, folder / "users", side="query")
+    best, of_items = pq.read_table(folder / "best"), pq.read_table(folder / "items")
+    queries = np.array(pq.read_table(folder / "users")["vector"].to_pylist(), np.float32)
+    vectors = np.array(of_items["vector"].to_pylist(), np.float32)
+    assert of_items.schema.field("vector").type == pa.list_(pa.float32(), 8)
+    assert of_items["item"].to_pylist() == list(range(ITEMS))
+    field = trainer.model.item_schema.sparse[0]
+    assert of_items["key"].to_pylist() == keys_of(pa.array(range(ITEMS)), field.salt).tolist()
+    scores = queries @ vectors.T
+    for user in range(USERS):
+        scores[user, [user % 3, user % 3 + 6]] = -np.inf
+        expected = np.argsort(-scores[user], kind="stable")[:5]
+        found = best["items"][user].as_py()
+        np.testing.assert_allclose(best["scores"][user].as_py(), scores[user, expected], rtol=1e-5)
+        np.testing.assert_allclose(scores[user, found], scores[user, expected], rtol=1e-5)
+
+
+def test_what_can_not_be_ranked_is_told(trained, tmp_path):
+    trainer, _, items, test = trained
+    with pytest.raises(DataError, match="no column 'goal'"):
+        trainer.rank(test, items, target="goal")
+    with pytest.raises(ConfigurationError, match="k: expected at least 1, got 0"):
+        trainer.recommend(test, items, tmp_path, k=0)
+    with pytest.raises(ConfigurationError, match="side: expected item or query, got 'user'"):
+        trainer.export_vectors(items, tmp_path, side="user")
+    clicks = pslib.Trainer.__new__(pslib.Trainer)
+    clicks.model = LR(Schema(label="y", sparse=["u"]))
+    with pytest.raises(ConfigurationError, match="LR predicts clicks and ranks no items: evaluate it"):
+        clicks.export_vectors(items, tmp_path)
+
+
+def test_the_chance_of_an_item_to_stand_in_a_batch_is_its_share_of_the_examples(tmp_path):
+    pq.write_table(pa.table({"user": [1, 2, 3, 4], "item": ["a", "b", "a", "a"]}), tmp_path / "a.parquet")
+    schema = Schema(label=None, sparse=["user", "item"])
+    model = build("two_tower", schema, {"item": ["item"]})
+    sampler = NegativeSampler(ParquetData([str(tmp_path / "a.parquet")], schema), model.sampling(), 0)
+    keys = keys_of(pa.array(["a", "b"]), schema.sparse[1].salt)
+    np.testing.assert_allclose(np.exp(sampler.log_q(keys)), [0.75, 0.25], rtol=1e-6)
+    assert sampler.draw(0, 0, 0).size == 0
+    assert build("two_tower", schema, {"item": ["item"], "logq": False}).sampling() is None
