@@ -1,7 +1,8 @@
 """A script for ``pslib launch``: ssp with one slow trainer; every trainer writes down when it begins a batch.
 
 ``slow_script.py DATA FOLDER BOUND``: rank 0 takes 30 ms a batch, the others 1 ms. The times are those of the
-machine's monotonic clock, which all processes share.
+machine's monotonic clock, which all processes share. The others begin after it: nobody waits for a trainer that
+has no work yet, and on a busy machine the slow one may well be the last to have some.
 """
 
 import json
@@ -14,13 +15,33 @@ from pslib import SGD, Trainer, connect
 from tests.counting_script import Counted, CountingModel
 
 
+START_S = 60.0
+"""Within this time the slow trainer has begun, or the script ends."""
+
+
 class TimedModel(CountingModel):
-    """Notes the time of each step."""
+    """Notes the time of each step, and says in a file that there was one."""
 
     def loss_and_gradients(self, *arguments: Any) -> Counted:
         """One step."""
         self.began_s.append(time.monotonic())
+        self.sign.touch()
         return super().loss_and_gradients(*arguments)
+
+
+def wait_for(sign: Path) -> None:
+    """Return when the file is there.
+
+    Raises
+    ------
+    TimeoutError
+        When it is not within START_S.
+    """
+    end_s = time.monotonic() + START_S
+    while not sign.exists():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"{sign} is not there after {START_S:.0f} s")
+        time.sleep(0.002)
 
 
 def main() -> None:
@@ -28,17 +49,20 @@ def main() -> None:
     with connect() as cluster:
         model = TimedModel(0.001 if cluster.rank else 0.03)
         model.began_s = []
+        model.sign = Path(folder, f"{cluster.rank}.began")
         trainer = Trainer(
             model,
             cluster,
             batch_rows=64,
-            lease_rows=1024,
+            lease_rows=3000,
             dense_optimizer=SGD(1.0),
             warmup_batches=0,
             consistency="ssp",
             ssp_bound=int(bound),
             progress=False,
         )
+        if cluster.rank:
+            wait_for(Path(folder, "0.began"))
         trainer.fit(data)
         lead = trainer._progress.lead_max
         story = {"rank": cluster.rank, "began_s": model.began_s, "lead": lead}

@@ -14,6 +14,8 @@ from tests.command import Command
 
 SCRIPT = Path(__file__).with_name("slow_script.py")
 BOUND, TRAINERS, ROWS = 3, 3, 12_000
+LEASE_BATCHES = 47
+"""ceil(3000 / 64): what the slow trainer certainly has work for; after it, it may be without."""
 
 
 def test_no_trainer_runs_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Path) -> None:
@@ -26,7 +28,7 @@ def test_no_trainer_runs_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Pa
         tmp_path / "examples.parquet", tmp_path, str(BOUND),
     )  # fmt: skip
     try:
-        assert command.process.wait(60) == 0, command.output
+        assert command.process.wait(100) == 0, command.output
     finally:
         command.clean_up()
     stories = sorted(
@@ -35,9 +37,11 @@ def test_no_trainer_runs_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Pa
     leads = [story["lead"] for story in stories]
     assert max(leads) == BOUND, "the fast ones were held back, and no further than they had to be"
     slow, *fast = (np.array(story["began_s"]) for story in stories)
+    assert slow.size >= LEASE_BATCHES
     assert all(later > earlier for earlier, later in pairwise(slow))
-    for began in fast:
-        begun = began[began < slow[-1]]  # then the slow one has no work left
+    slow = slow[:LEASE_BATCHES]
+    for began in fast:  # their clocks start where that of the slow one is: at their index, or above
+        begun = began[began < slow[-1]]
         of_slow = np.searchsorted(slow, begun)
-        assert (np.arange(begun.size) - of_slow <= BOUND).all()
+        assert (np.arange(begun.size) - of_slow <= BOUND).all(), (slow - slow[0], begun - slow[0])
         assert begun.size > 10
