@@ -15,13 +15,15 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "PSLIB_TEST_COMMAND"
+PATIENCE = 3.0
+"""Limits say what an idle machine needs at most; guards against waiting for ever allow this much more."""
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
     """Wait for a condition; fail with ``what`` when it does not come."""
-    end_s = time.monotonic() + limit_s
+    end_s = time.monotonic() + PATIENCE * limit_s
     while not condition():
-        assert time.monotonic() < end_s, f"waited {limit_s:g} s for {what}"
+        assert time.monotonic() < end_s, f"waited {PATIENCE * limit_s:g} s for {what}"
         time.sleep(0.02)
 
 
@@ -86,9 +88,9 @@ class Command:
     def finish(self, limit_s: float) -> int:
         """Wait for the end; the exit code."""
         try:
-            return self.process.wait(limit_s)
+            return self.process.wait(PATIENCE * limit_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {limit_s:g} s:\n{self.output}") from None
+            raise AssertionError(f"still running after {PATIENCE * limit_s:g} s:\n{self.output}") from None
 
     def processes(self) -> list[psutil.Process]:
         """All live processes with this command's mark, itself included."""
@@ -111,7 +113,7 @@ class Command:
 
     def left_over(self, limit_s: float = 10.0) -> list[str]:
         """Who is still there after a while, in words; nobody is what a test wants."""
-        end_s = time.monotonic() + limit_s
+        end_s = time.monotonic() + PATIENCE * limit_s
         while (left := self.processes()) and time.monotonic() < end_s:
             time.sleep(0.05)
         words = []

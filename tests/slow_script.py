@@ -1,8 +1,8 @@
 """A script for ``pslib launch``: ssp with one slow trainer; every trainer writes down when it begins a batch.
 
 ``slow_script.py DATA FOLDER BOUND``: rank 0 takes 30 ms a batch, the others 1 ms. The times are those of the
-machine's monotonic clock, which all processes share. The others begin after it: nobody waits for a trainer that
-has no work yet, and on a busy machine the slow one may well be the last to have some.
+machine's monotonic clock, which all processes share. The others begin after it: nobody waits for a trainer
+that has no work yet, and on a busy machine the slow one may well be the last to have some.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 
 from pslib import SGD, Trainer, connect
 from tests.counting_script import Counted, CountingModel
-
 
 START_S = 60.0
 """Within this time the slow trainer has begun, or the script ends."""

@@ -16,6 +16,7 @@ from launch.process import Command, Task
 from launch.ssh import SshLauncher, read_hosts
 from launch.supervise import Outcome, Plan, run_cluster
 from pslib.config import ClusterConfig, Timing
+from tests.command import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -111,7 +112,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    end_s = time.monotonic() + limit_s
+    end_s = time.monotonic() + PATIENCE * limit_s
     while not condition():
         assert time.monotonic() < end_s, "waited too long"
         time.sleep(0.02)

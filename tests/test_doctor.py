@@ -169,7 +169,7 @@ def doctor(*arguments: str | Path) -> tuple[int, dict[str, Any], float]:
     begin_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "launch.cli", "doctor", *map(str, arguments), "--json"],
-        cwd=ROOT, env=None, capture_output=True, text=True, timeout=20, check=False,
+        cwd=ROOT, env=None, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout), time.monotonic() - begin_s

@@ -146,7 +146,7 @@ def test_a_killed_server_ends_the_run_at_once_with_its_name_and_what_was_lost(tm
         status=STATUS,
     )
     assert outcome.exit_code == 69
-    assert time.monotonic() - begin_s < 10
+    assert time.monotonic() - begin_s < 30
     assert len(said) == 1
     assert said[0].startswith("server 1 (localhost, pid ")
     assert "was killed by signal 9 (SIGKILL)" in said[0]
@@ -221,7 +221,7 @@ def test_ctrl_c_ends_all_processes_and_their_own_ones_with_exit_code_130(tmp_pat
     launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "spawn;ready;sleep"})
     assert len(processes_of(tmp_path)) >= 7
     launcher.send_signal(signal.SIGINT)
-    output, _ = launcher.communicate(timeout=20)
+    output, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert output == "got SIGINT: ending 5 processes\n"
     wait_until(lambda: not processes_of(tmp_path), 5)
@@ -230,7 +230,7 @@ def test_ctrl_c_ends_all_processes_and_their_own_ones_with_exit_code_130(tmp_pat
 def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_path):
     launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
     launcher.send_signal(signal.SIGTERM)
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=60)
     assert launcher.returncode == 75
     wait_until(lambda: not processes_of(tmp_path), 5)
 
@@ -240,7 +240,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     stopped = next(pid for pid, line in processes_of(tmp_path).items() if " server " in line)
     os.kill(stopped, signal.SIGSTOP)
     launcher.kill()
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=60)
     wait_until(lambda: not processes_of(tmp_path), 10)
 
 

@@ -174,7 +174,7 @@ def run_python(body: str, signals: list[float]) -> tuple[int, str, float]:
     for pause_s in signals:
         time.sleep(pause_s)
         process.send_signal(signal.SIGTERM)
-    said += process.communicate(timeout=20)[0]
+    said += process.communicate(timeout=60)[0]
     return process.returncode, said, time.monotonic() - begin_s
 
 
@@ -239,7 +239,7 @@ def test_a_run_that_is_asked_to_leave_flushes_all_it_has_pushed_and_ends_with_75
     command.process.terminate()
     asked_s = time.monotonic()
     assert command.finish(20) == 75
-    assert time.monotonic() - asked_s < 10
+    assert time.monotonic() - asked_s < 30
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["pushes_sent"] == summary["pushes_applied"] > 0
     assert summary["updates_sent"] == summary["updates_applied"] > 0
@@ -275,7 +275,7 @@ def test_a_second_sigterm_ends_a_run_at_once(start: Start, examples: Path, tmp_p
     again_s = time.monotonic()
     command.process.terminate()
     assert command.finish(15) == 75
-    assert time.monotonic() - again_s < 12  # a picture of the run is drawn, on a machine that may be busy
+    assert time.monotonic() - again_s < 30  # a picture of the run is drawn, on a machine that may be busy
 
 
 def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_to_the_same_bits(

@@ -63,7 +63,7 @@ def scale(folder: Path, *arguments: str) -> str:
     """``pslib scale`` as somebody would call it; what it says."""
     command = [sys.executable, "-P", "-m", "launch.cli", "scale", *arguments, str(folder)]
     done = subprocess.run(
-        command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=40, check=False
+        command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=80, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -93,7 +93,7 @@ def test_a_run_grows_from_two_servers_to_four_and_shrinks_back_and_every_example
     assert "moved 2,080 of 2,080 units" in grown
     assert float(grown.rpartition("imbalance of rows (most / mean): ")[2].split()[0]) <= 1.1
     assert "servers 2, 3 leave" in shrunk
-    assert "first batch" in third.communicate(timeout=30)[0]
+    assert "first batch" in third.communicate(timeout=60)[0]
     assert third.returncode == 0
     assert command.finish(30) == 0
     assert "starting server 2" in command.output

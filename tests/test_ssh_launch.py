@@ -245,7 +245,7 @@ def test_processes_on_other_hosts_end_when_the_launcher_is_killed(two_hosts, tmp
     }
     launcher = start_launcher(tmp_path, behaviours, str(write_hosts(tmp_path)), str(two_hosts))
     launcher.kill()
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=60)
     wait_until(lambda: not processes_of(tmp_path), 15)
 
 

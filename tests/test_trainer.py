@@ -232,7 +232,7 @@ def test_an_embedded_cluster_closes_quickly_and_leaves_no_thread(tmp_path: Path)
     with pslib.connect(servers=3, shard_threads=2) as cluster:
         trainer_on(cluster).fit(path)
         started = time.monotonic()
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 10.0
     assert own_threads() == before
 
 
@@ -274,7 +274,7 @@ def test_a_cluster_closed_while_others_are_missing_closes_quickly() -> None:
     running = Trainers(servers=4)
     started = time.monotonic()
     running.close()
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 10.0
     assert own_threads() == before
 
 

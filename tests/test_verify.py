@@ -112,7 +112,7 @@ def test_who_would_end_the_run_is_not_killed(job: Path) -> None:
 
 
 def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path, capsys: Any) -> None:
-    # 20 asynchronous batches of a small log: runs of one seed are up to 0.015 AUC apart, as processes come and go.
+    # 20 asynchronous batches of a small log: runs of one seed are up to 0.015 AUC apart.
     code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--json", "--tolerance", "0.04"])
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
