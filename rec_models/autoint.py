@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import EmbeddedModel
 from rec_models.layers import (
     add,
     attention,
@@ -21,8 +19,7 @@ from rec_models.layers import (
     relu,
     reshape,
 )
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["AutoInt"]
@@ -32,15 +29,13 @@ MATRICES = ("query", "key", "value", "residual")
 
 
 @dataclass(frozen=True, eq=False)
-class AutoInt(Model):
+class AutoInt(EmbeddedModel):
     """Layers in which an example's fields attend to each other (Song et al., CIKM 2019, arXiv:1810.11921).
 
     With ``hidden`` an MLP stands beside them: the paper's AutoInt+ (section 5.5).
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     attention_layers : int
         Interacting layers.
     attention_dim : int
@@ -53,23 +48,14 @@ class AutoInt(Model):
         Share of units dropped after each hidden layer.
     batch_norm : bool
         Whether the units of hidden layers are normalised.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
-    dim: int = 10
     attention_layers: int = 3
     attention_dim: int = 64
     heads: int = 2
     hidden: tuple[int, ...] = ()
     dropout: float = 0.0
     batch_norm: bool = False
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Vectors of dense fields, matrices of the layers, the logit, and the MLP if there is one."""

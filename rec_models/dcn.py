@@ -5,25 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import EmbeddedModel
 from rec_models.layers import concat, cross, linear, reshape, tower, tower_shapes
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["DCN"]
 
 
 @dataclass(frozen=True, eq=False)
-class DCN(Model):
+class DCN(EmbeddedModel):
     """A cross network beside an MLP on the same input (Wang et al., ADKDD 2017, arXiv:1708.05123).
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     cross_layers : int
         Cross layers; the pairs of inputs come with the first, triples with the second, and so on.
     hidden : tuple of int
@@ -32,21 +27,12 @@ class DCN(Model):
         Share of units dropped after each hidden layer.
     batch_norm : bool
         Whether the units of hidden layers are normalised.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
-    dim: int = 10
     cross_layers: int = 3
     hidden: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.0
     batch_norm: bool = False
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the cross layers, of the MLP, and of the logit."""

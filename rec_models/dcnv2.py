@@ -5,25 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import EmbeddedModel
 from rec_models.layers import concat, cross_matrix, linear, reshape, tower, tower_shapes
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["DCNv2"]
 
 
 @dataclass(frozen=True, eq=False)
-class DCNv2(Model):
+class DCNv2(EmbeddedModel):
     """A cross network of matrices with an MLP beside or behind it (Wang et al., WWW 2021, arXiv:2008.13535).
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     cross_layers : int
         Cross layers; the pairs of inputs come with the first, triples with the second, and so on.
     stacked : bool
@@ -34,22 +29,13 @@ class DCNv2(Model):
         Share of units dropped after each hidden layer.
     batch_norm : bool
         Whether the units of hidden layers are normalised.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
-    dim: int = 10
     cross_layers: int = 3
     stacked: bool = False
     hidden: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.0
     batch_norm: bool = False
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the cross layers, of the MLP, and of the logit."""

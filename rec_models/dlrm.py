@@ -5,27 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import EmbeddedModel
 from rec_models.layers import concat, embedding, inner_products, mlp, mlp_shapes, reshape, tower, tower_shapes
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["DLRM"]
 
 
 @dataclass(frozen=True, eq=False)
-class DLRM(Model):
+class DLRM(EmbeddedModel):
     """MLPs over dense fields and over the inner products of all vectors (Naumov et al., arXiv:1906.00091).
 
     Without dense fields there is no bottom MLP.
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     bottom : tuple of int
         Units of each layer of the bottom MLP before its last, which has ``dim``.
     interaction : str
@@ -37,22 +32,13 @@ class DLRM(Model):
         Share of units dropped after each hidden layer.
     batch_norm : bool
         Whether the units of hidden layers are normalised.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
-    dim: int = 10
     bottom: tuple[int, ...] = (64,)
     interaction: str = "dot"
     hidden: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.0
     batch_norm: bool = False
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weights and biases of the bottom MLP, where there are dense fields, and of the top one."""

@@ -5,28 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import WeightedModel
 from rec_models.layers import add, bilinear_pairs, concat, embedding, mlp, mlp_shapes, split, squeeze_excite
 from rec_models.layers.bilinear_pairs import matrices_of
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, W_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["FiBiNET"]
 
 
 @dataclass(frozen=True, eq=False)
-class FiBiNET(Model):
+class FiBiNET(WeightedModel):
     """Fields weighed by their importance, pairs with a matrix between them (Huang et al., arXiv:1905.09433).
 
     Pairs of the weighed fields and of the plain ones have the same matrices.
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     reduction : int
         Fields are squeezed to so many times fewer numbers, at least one.
     bilinear : str
@@ -37,28 +32,13 @@ class FiBiNET(Model):
         Share of units dropped after each hidden layer.
     batch_norm : bool
         Whether the units of hidden layers are normalised.
-    w_optimizer, v_optimizer : Optimizer
-        Of first-order weights and of embeddings.
-    w_initializer, v_initializer : Initializer
     """
 
-    dim: int = 10
     reduction: int = 3
     bilinear: str = "interaction"
     hidden: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.0
     batch_norm: bool = False
-    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    w_initializer: Initializer = W_INITIALIZER
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``w``: the first-order weight of a key; ``v``: its embedding."""
-        return (
-            PartSpec("w", 1, self.w_optimizer, self.w_initializer),
-            PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),
-        )
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """First-order weights of the dense fields, the weighing, the matrices between pairs, and the MLP."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import EmbeddedModel
 from rec_models.layers import (
     add,
     bilinear_fusion,
@@ -21,23 +19,21 @@ from rec_models.layers import (
     tower,
     tower_shapes,
 )
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, did_you_mean
+from rec_models.model import DenseVars
+from rec_models.options import did_you_mean
 from rec_models.tape import Tape, Var
 
 __all__ = ["FinalMLP"]
 
 
 @dataclass(frozen=True, eq=False)
-class FinalMLP(Model):
+class FinalMLP(EmbeddedModel):
     """Two MLPs that read the same input through gates of their own (Mao et al., AAAI 2023, arXiv:2304.00902).
 
     Gates read the embeddings that the streams read; the authors' code gives them embeddings of their own.
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     hidden_1, hidden_2 : tuple of int
         Units of each layer of either stream; the last must be a multiple of ``heads``.
     dropout_1, dropout_2 : float
@@ -52,11 +48,8 @@ class FinalMLP(Model):
         Sparse or ragged fields that either gate reads; none: the gate is the same for all examples.
     batch_norm : bool
         Whether the units of both streams are normalised.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
-    dim: int = 10
     hidden_1: tuple[int, ...] = (400,)
     hidden_2: tuple[int, ...] = (100,)
     dropout_1: float = 0.0
@@ -67,12 +60,6 @@ class FinalMLP(Model):
     context_1: tuple[str, ...] = ()
     context_2: tuple[str, ...] = ()
     batch_norm: bool = False
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Gates and MLPs of both streams, then the fusion."""

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from rec_models.embedded import WeightedModel
 from rec_models.layers import add, compress, concat, mlp, mlp_shapes, product, reshape, split, sum_vectors
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, W_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["XDeepFM"]
 
 
 @dataclass(frozen=True, eq=False)
-class XDeepFM(Model):
+class XDeepFM(WeightedModel):
     """A compressed interaction network, an MLP and a linear term (Lian et al., KDD 2018, arXiv:1803.05170).
 
     Dense fields enter the linear term and the MLP; the network is of sparse and ragged fields. Its layers are
@@ -25,8 +22,6 @@ class XDeepFM(Model):
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     cin : tuple of int
         Vectors of each layer of the compressed interaction network.
     hidden : tuple of int
@@ -35,27 +30,12 @@ class XDeepFM(Model):
         Share of units dropped after each hidden layer.
     batch_norm : bool
         Whether the units of hidden layers are normalised.
-    w_optimizer, v_optimizer : Optimizer
-        Of first-order weights and of embeddings.
-    w_initializer, v_initializer : Initializer
     """
 
-    dim: int = 10
     cin: tuple[int, ...] = (64,)
     hidden: tuple[int, ...] = (400, 400, 400)
     dropout: float = 0.0
     batch_norm: bool = False
-    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    w_initializer: Initializer = W_INITIALIZER
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``w``: the first-order weight of a key; ``v``: its embedding."""
-        return (
-            PartSpec("w", 1, self.w_optimizer, self.w_initializer),
-            PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),
-        )
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """First-order weights of dense fields, the network, and the MLP, whose output bias is the model's."""

@@ -205,7 +205,7 @@ out: 5
         ("training.epochs=true", "training.epochs: expected a whole number, got True"),
         ("training.seed=-1", "training.seed: expected >= 0, got -1"),
         ("training=3", "training: expected a mapping (key: value lines), got 3"),
-        ("optimizers.rows={u: {name: SGD}}", "optimizers.rows.u: unknown key, known here: w, v"),
+        ("optimizers.rows={u: {name: SGD}}", "optimizers.rows.u: unknown key, known here: v, w"),
         ("optimizers.dense={learning_rate: 1}", "optimizers.dense.name: is missing; one of SGD"),
         ("optimizers.dense={name: Adam, beta1: 2}", "optimizers.dense: beta1 must be in 0..0.9999, got 2"),
         ("optimizers.dense={name: Adam, learning_rate: -1}", "optimizers.dense: learning_rate must be > 0"),
