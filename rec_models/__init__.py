@@ -5,6 +5,7 @@ from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, build
 from rec_models.dcn import DCN
 from rec_models.dcnv2 import DCNv2
 from rec_models.deepfm import DeepFM
+from rec_models.din import DIN
 from rec_models.dlrm import DLRM
 from rec_models.dnn import DNN
 from rec_models.fibinet import FiBiNET
@@ -24,6 +25,7 @@ from rec_models.xdeepfm import XDeepFM
 
 __all__ = [
     "DCN",
+    "DIN",
     "DLRM",
     "DNN",
     "FM",

@@ -11,6 +11,7 @@ from rec_models.autoint import AutoInt
 from rec_models.dcn import DCN
 from rec_models.dcnv2 import DCNv2
 from rec_models.deepfm import DeepFM
+from rec_models.din import DIN
 from rec_models.dlrm import DLRM
 from rec_models.dnn import DNN
 from rec_models.fibinet import FiBiNET
@@ -48,6 +49,7 @@ MODELS: dict[str, type[Model]] = {
     "fibinet": FiBiNET,
     "dlrm": DLRM,
     "finalmlp": FinalMLP,
+    "din": DIN,
 }
 """Every model by the name of its file. Adding a model is one file and one entry here."""
 

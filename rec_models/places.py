@@ -37,7 +37,7 @@ class Places:
     width : int
         Places of an example; 1 for a ragged field.
     owners : (n,) int32 or None
-        The example of each place of a ragged field.
+        The example of each place of a ragged field; None where places give addends of their own.
     """
 
     field: str | None
@@ -53,6 +53,17 @@ class Places:
         ragged: Ragged[np.int32] = batch.ragged[field]
         examples = np.arange(len(ragged), dtype=np.int32)
         return Places(field, ragged.values, 1, np.repeat(examples, ragged.lengths))
+
+    @staticmethod
+    def of_elements(batch: Batch, field: str) -> Places:
+        """Places of a ragged field whose elements each give their row something of their own."""
+        return Places(field, batch.ragged[field].values, 1, None)
+
+    def whole(self, batch: Batch) -> Places:
+        """The same places of the whole batch, where these are of a part of it."""
+        if self.field is not None and self.owners is None:
+            return Places.of_elements(batch, self.field)
+        return Places.of(batch, self.field)
 
     def listed(
         self, rows: int, order: NDArray[np.int32] | None = None, starts: NDArray[np.int32] | None = None
@@ -89,7 +100,8 @@ class Places:
         ----------
         listed : Listed
             What `listed` gave.
-        addends : (B, width * D), or (B, D) where all places of an example give the same
+        addends : (B, width * D), or (B, D) where all places of an example give the same, or (n, D) for the
+            places of elements
         out : (U, D), changed
         first, last : int
             None: to the last row.

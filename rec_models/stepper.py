@@ -163,7 +163,7 @@ class Stepper:
             if same[0].places is None:
                 sums += [(None, one.addends, columns) for one in same]
                 continue
-            places = Places.of(batch, same[0].places.field)
+            places = same[0].places.whole(batch)
             if places.field not in listed:
                 self._list(places, out.shape[0], listed)
             sums.append((places, joined([one.addends for one in same]), columns))

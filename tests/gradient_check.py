@@ -28,10 +28,12 @@ from rec_models.layers import (
     cross,
     cross_matrix,
     dense_vectors,
+    dice,
     dot,
     dropout,
     edge_mean,
     embedding,
+    facing,
     first_order,
     fm,
     gather,
@@ -39,6 +41,8 @@ from rec_models.layers import (
     inner_products,
     linear,
     linear_relu,
+    list_softmax,
+    list_vectors,
     log_loss,
     mlp,
     mlp_shapes,
@@ -46,6 +50,7 @@ from rec_models.layers import (
     normalize,
     prefix_attention,
     prefix_mean,
+    prelu,
     product,
     relu,
     relu_head,
@@ -60,6 +65,7 @@ from rec_models.layers import (
     tanh,
     tower,
     tower_shapes,
+    weighted_sum,
 )
 from rec_models.layers.sampled_softmax import Scored
 from rec_models.packed import packed
@@ -73,7 +79,11 @@ SCHEMA = Schema(
     label="click",
     dense=["price", "age"],
     sparse=["user", "item", "ad"],
-    ragged=[RaggedField("words"), RaggedField("tags", pooling="sum")],
+    ragged=[
+        RaggedField("words"),
+        RaggedField("tags", pooling="sum"),
+        RaggedField("viewed", vocabulary="item"),  # a behaviour sequence whose target is item
+    ],
 )
 
 
@@ -145,6 +155,10 @@ def _tower_inputs() -> list[Array]:
     return [random(5, 3), *(random(*shape) for shape in tower_shapes("deep", 3, (4, 2), True).values())]
 
 
+OFFSETS = np.array([0, 2, 2, 6, 7])
+"""Of lists of 2, 0, 4 and 1 elements."""
+
+
 LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "add": (add, [random(4), random(1), random(4)]),
     "attention": (lambda tape, q, k, v: attention(tape, q, k, v, 2), [random(3, 4, 6) for _ in range(3)]),
@@ -163,10 +177,12 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
         lambda tape, w: dense_vectors(tape, random(4, 3).astype(w.value.dtype), w),
         [random(3, 2)],
     ),
+    "dice": (dice, [random(6, 3), *(random(3) for _ in range(3))]),
     "dot": (lambda tape, w: dot(tape, random(4, 3).astype(w.value.dtype), w), [random(3)]),
     "dropout": (lambda tape, x: dropout(tape, x, 0.4), [random(6, 5)]),
     "edge_mean": (lambda tape, x: edge_mean(tape, x, *EDGES), [random(4, 3)]),
     "embedding": (lambda tape, rows: embedding(tape, rows, BATCH, SCHEMA), [random(9, 4)]),
+    "facing": (lambda tape, h, t: facing(tape, h, t, OFFSETS), [random(7, 3), random(4, 3)]),
     "first_order": (lambda tape, w: first_order(tape, w, BATCH, SCHEMA), [random(9, 1)]),
     "fm": (fm, [random(4, 5, 3)]),
     "gather": (lambda tape, rows: gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
@@ -174,6 +190,8 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "inner_products": (inner_products, [random(4, 5, 3)]),
     "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
     "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
+    "list_softmax": (lambda tape, s: list_softmax(tape, s, OFFSETS), [random(7)]),
+    "list_vectors": (lambda tape, rows: list_vectors(tape, rows, BATCH, "viewed"), [random(9, 4)]),
     "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
     "mlp": (_mlp, _mlp_inputs()),
     "multiply": (lambda tape, x, g: multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
@@ -183,6 +201,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
         [random(7, 2), random(7, 2) + 1, random(7, 3), random(2)],
     ),
     "prefix_mean": (lambda tape, x: prefix_mean(tape, x, STEPS), [random(7, 3)]),
+    "prelu": (prelu, [random(4, 3), random(3)]),
     "product": (product, [random(4, 2, 3), random(3, 2)]),
     "relu": (relu, [random(4, 3)]),
     "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
@@ -196,6 +215,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "take_fields": (lambda tape, v: take_fields(tape, v, (3, 0)), [random(4, 5, 3)]),
     "tanh": (tanh, [random(4, 3)]),
     "tower": (_tower, _tower_inputs()),
+    "weighted_sum": (lambda tape, a, h: weighted_sum(tape, a, h, OFFSETS), [random(7), random(7, 3)]),
 }
 
 MODELS: dict[str, dict[str, object]] = {
@@ -220,6 +240,7 @@ MODELS: dict[str, dict[str, object]] = {
         "gate_hidden": [3],
         "dropout_1": 0.3,
     },
+    "din": {"dim": 3, "hidden": [6, 4], "attention_hidden": [5], "dropout": 0.3},
 }
 """Small models; one line adds one."""
 
@@ -231,6 +252,8 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("fibinet", {"dim": 3, "hidden": [6], "bilinear": "each"}),
     ("fibinet", {"dim": 3, "hidden": [6], "bilinear": "all"}),
     ("dlrm", {"dim": 3, "hidden": [6], "bottom": [4], "interaction": "cat", "batch_norm": True}),
+    ("din", {"dim": 3, "hidden": [6], "attention_hidden": [5, 2], "activation": "dice"}),
+    ("din", {"dim": 3, "hidden": [6], "attention_hidden": [], "softmax": True}),
     (
         "finalmlp",
         {"dim": 3, "hidden_1": [4], "hidden_2": [2], "heads": 2, "gated": False, "batch_norm": True},

@@ -1,7 +1,7 @@
 """Every model's logit of one example, read plainly from its paper: loops over fields, pairs and layers.
 
 A model's entry in `PAPERS` takes the vectors of an example's fields, its dense fields, both side by side,
-and the dense parameters.
+and the dense parameters; one in `SEQUENCE_PAPERS` the vectors of the elements of its ragged fields as well.
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ Dense = Mapping[str, Array]
 Paper = Callable[[Model, Array, Array, Array, Dense], float]
 
 
-def by_the_paper(name: str, model: Model, joined: Array, x: Array, dense: Dense) -> float:
-    """Logit of one example from (F, D) rows or pooled rows of its fields, all parts side by side."""
+def by_the_paper(
+    name: str, model: Model, joined: Array, x: Array, dense: Dense, lists: Mapping[str, Array]
+) -> float:
+    """Logit of one example from (F, D) rows or pooled rows of its fields, all parts side by side.
+
+    ``lists`` has the rows of each ragged field's elements.
+    """
+    if name in SEQUENCE_PAPERS:
+        return SEQUENCE_PAPERS[name](model, joined, lists, x, dense)
     first = model.parts()[0].name == "w"
     w, v = (joined[:, 0], joined[:, 1:]) if first else (np.zeros(len(joined)), joined)
     linear = float(w.sum() + (x @ dense["dense.w"] if "dense.w" in dense else 0))
@@ -150,6 +157,33 @@ def finalmlp(model: Model, v: Array, x: Array, x0: Array, dense: Dense) -> float
     return y
 
 
+def sloped(a: Array, dense: Dense, name: str) -> Array:
+    """Hidden layers with PReLU or Dice, the latter as a prediction has it."""
+    number = 0
+    while (here := f"{name}.{number}") + ".w" in dense:
+        s, alpha = a @ dense[f"{here}.w"] + dense[f"{here}.b"], dense[f"{here}.alpha"]
+        p = (s > 0).astype(s.dtype)
+        if f"{here}.mean" in dense:
+            p = sigmoid((s - dense[f"{here}.mean"]) * dense[f"{here}.inv_std"])
+        a, number = p * s + (1 - p) * alpha * s, number + 1
+    return a
+
+
+def din(model: Model, v: Array, lists: Mapping[str, Array], x: Array, dense: Dense) -> float:
+    target, unit = v[1], "attention.viewed"
+    scores = []
+    for e in lists["viewed"]:
+        seen = np.concatenate([e, target, e - target, e * target])
+        a = sloped(seen, dense, unit) @ dense[f"{unit}.out.w"] + dense.get(f"{unit}.out.b", 0)
+        scores.append(float(a[0]))
+    weights = np.array(scores)
+    if model.softmax:  # type: ignore[attr-defined]
+        weights = np.exp(weights) / np.exp(weights).sum()
+    interest = sum((a * e for a, e in zip(weights, lists["viewed"], strict=True)), np.zeros(v.shape[1]))
+    joined = np.concatenate([v[:-1].ravel(), interest, x])  # the last field is the sequence, pooled
+    return float((sloped(joined, dense, "mlp") @ dense["mlp.out.w"] + dense["mlp.out.b"])[0])
+
+
 def fm_pairs(v: Array) -> float:
     return float(sum(a @ b for a, b in pairs(v)))
 
@@ -173,3 +207,6 @@ PAPERS: dict[str, Paper] = {
     "finalmlp": finalmlp,
 }
 """By the name of its file."""
+
+SEQUENCE_PAPERS: dict[str, Callable[[Model, Array, Mapping[str, Array], Array, Dense], float]] = {"din": din}
+"""Likewise, for models that see each element of a list."""

@@ -88,7 +88,7 @@ def test_a_layer_changes_neither_its_inputs_nor_its_output_going_backward(name):
 def test_embedding_gathers_sparse_rows_and_pools_ragged_ones():
     rows = random(9, 4)
     value = embedding(predicting(), Var(rows), BATCH, SCHEMA).value
-    assert value.shape == (5, 5, 4)
+    assert value.shape == (5, 6, 4)
     for b in range(5):
         for f in range(3):
             np.testing.assert_array_equal(value[b, f], rows[BATCH.sparse[b, f]])
@@ -121,10 +121,9 @@ def test_a_row_that_every_place_shares_sums_all_gradients():
     )
     tape, rows = Tape(training=True), Var(random(1, 2))
     tape.backward(embedding(tape, rows, one_key, SCHEMA))
-    words, tags = one_key.ragged["words"], one_key.ragged["tags"]
-    np.testing.assert_allclose(
-        rows.gradient, places + (words.lengths > 0).sum() + tags.values.size, rtol=1e-12
-    )
+    means = sum((one_key.ragged[name].lengths > 0).sum() for name in ("words", "viewed"))
+    sums = one_key.ragged["tags"].values.size
+    np.testing.assert_allclose(rows.gradient, places + means + sums, rtol=1e-12)
 
 
 # --- the pairwise term -------------------------------------------------------------------------------------

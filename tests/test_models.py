@@ -186,6 +186,14 @@ def joined_rows(batch, b, rows):
     return np.array(pooled)
 
 
+def element_rows(batch, b, rows):
+    """(n, D) rows of the elements of each ragged field of example b."""
+    return {
+        name: rows[lists.values[lists.offsets[b] : lists.offsets[b + 1]]]
+        for name, lists in batch.ragged.items()
+    }
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
 def test_predictions_equal_a_plain_reading_of_the_paper(name, options):
     model = build(name, SCHEMA, options)
@@ -193,7 +201,8 @@ def test_predictions_equal_a_plain_reading_of_the_paper(name, options):
     rows, dense = rows / 2, {key: value / 2 for key, value in dense.items()}  # probabilities that are not 1
     probabilities = model.predict(BATCH, rows, dense)
     for b in range(len(BATCH)):
-        logit = by_the_paper(name, model, joined_rows(BATCH, b, rows), BATCH.dense[b], dense)
+        fields, lists = joined_rows(BATCH, b, rows), element_rows(BATCH, b, rows)
+        logit = by_the_paper(name, model, fields, BATCH.dense[b], dense, lists)
         assert np.log(probabilities[b] / (1 - probabilities[b])) == pytest.approx(logit, rel=1e-8)
 
 
@@ -254,6 +263,9 @@ OTHER = {
     "gate_hidden": (3,),
     "context_1": ("item",),
     "context_2": ("tags",),
+    "attention_hidden": (3,),
+    "activation": "dice",
+    "softmax": True,
 }
 BESIDE = {"autoint": {"hidden": (4,)}}
 """Options without which others do nothing."""

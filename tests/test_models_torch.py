@@ -123,6 +123,38 @@ def finalmlp(model, v, x, x0, dense):
     return (o1 @ dense["fusion.1.w"] + o2 @ dense["fusion.2.w"] + dense["fusion.b"]).flatten() + fused
 
 
+def sloped(a, dense, name):
+    number = 0
+    while (here := f"{name}.{number}") + ".w" in dense:
+        s, alpha = a @ dense[f"{here}.w"] + dense[f"{here}.b"], dense[f"{here}.alpha"]
+        if f"{here}.mean" in dense:
+            p = torch.sigmoid(functional.batch_norm(s, None, None, training=True))
+            a = p * s + (1 - p) * alpha * s
+        else:
+            a = functional.prelu(s, alpha)
+        number += 1
+    return a
+
+
+def din(model, v, x, x0, dense, rows):
+    """Padded, with a mask, as sequences are in PyTorch."""
+    lists, target = BATCH.ragged["viewed"], v[:, 1]
+    pieces = [torch.from_numpy(one.astype(np.int64)) for one in np.split(lists.values, lists.offsets[1:-1])]
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(one)) for one in pieces], batch_first=True).bool()
+    e = rows[torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True)]
+    t = target[:, None].expand_as(e)
+    seen = torch.cat([e, t, e - t, e * t], 2)[mask]  # Dice's statistics are of elements
+    unit = "attention.viewed"
+    scores = (sloped(seen, dense, unit) @ dense[f"{unit}.out.w"]).flatten() + dense.get(f"{unit}.out.b", 0)
+    weights = torch.full(mask.shape, -torch.inf if model.softmax else 0.0, dtype=e.dtype)
+    weights = weights.masked_scatter(mask, scores)
+    if model.softmax:
+        weights = torch.softmax(weights, 1).nan_to_num(0.0)
+    interest = (weights[:, :, None] * e).sum(1)
+    a = sloped(torch.cat([v[:, :-1].flatten(1), interest, x], 1), dense, "mlp")
+    return (a @ dense["mlp.out.w"] + dense["mlp.out.b"]).flatten()
+
+
 def fm_pairs(v):
     return torch.triu(v @ v.transpose(1, 2), diagonal=1).sum((1, 2))
 
@@ -148,6 +180,8 @@ TWINS = {
     "finalmlp": finalmlp,
 }
 """The logits of every model without its first-order term, by the name of its file."""
+SEQUENCE_TWINS = {"din": din}
+"""Likewise, of models that see the rows of each element."""
 
 
 def twin_logits(name, model, rows, dense):
@@ -157,7 +191,10 @@ def twin_logits(name, model, rows, dense):
     linear = vectors[:, :, 0].sum(1) if first else torch.zeros(len(x), dtype=rows.dtype)
     if "dense.w" in dense:
         linear = linear + x @ dense["dense.w"]
-    return linear + TWINS[name](model, v, x, torch.cat([v.flatten(1), x], 1), dense)
+    x0 = torch.cat([v.flatten(1), x], 1)
+    if name in SEQUENCE_TWINS:
+        return linear + SEQUENCE_TWINS[name](model, v, x, x0, dense, rows)
+    return linear + TWINS[name](model, v, x, x0, dense)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -12,10 +12,12 @@ from rec_models.layers.concat import concat
 from rec_models.layers.cross import cross
 from rec_models.layers.cross_matrix import cross_matrix
 from rec_models.layers.dense_vectors import dense_vectors
+from rec_models.layers.dice import dice
 from rec_models.layers.dot import dot
 from rec_models.layers.dropout import dropout
 from rec_models.layers.edge_mean import edge_mean
 from rec_models.layers.embedding import embedding
+from rec_models.layers.facing import facing
 from rec_models.layers.first_order import first_order
 from rec_models.layers.fm import fm
 from rec_models.layers.gather import gather
@@ -23,12 +25,15 @@ from rec_models.layers.gru import gru
 from rec_models.layers.inner_products import inner_products
 from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
+from rec_models.layers.list_softmax import list_softmax
+from rec_models.layers.list_vectors import list_vectors
 from rec_models.layers.log_loss import log_loss
 from rec_models.layers.mlp import mlp, mlp_shapes
 from rec_models.layers.multiply import multiply
 from rec_models.layers.normalize import normalize
 from rec_models.layers.prefix_attention import prefix_attention
 from rec_models.layers.prefix_mean import prefix_mean
+from rec_models.layers.prelu import prelu
 from rec_models.layers.product import product
 from rec_models.layers.relu_head import relu_head
 from rec_models.layers.reshape import reshape
@@ -39,6 +44,7 @@ from rec_models.layers.squeeze_excite import squeeze_excite
 from rec_models.layers.sum_vectors import sum_vectors
 from rec_models.layers.take_fields import take_fields
 from rec_models.layers.tower import tower, tower_shapes
+from rec_models.layers.weighted_sum import weighted_sum
 
 __all__ = [
     "add",
@@ -52,10 +58,12 @@ __all__ = [
     "cross",
     "cross_matrix",
     "dense_vectors",
+    "dice",
     "dot",
     "dropout",
     "edge_mean",
     "embedding",
+    "facing",
     "first_order",
     "fm",
     "gather",
@@ -63,6 +71,8 @@ __all__ = [
     "inner_products",
     "linear",
     "linear_relu",
+    "list_softmax",
+    "list_vectors",
     "log_loss",
     "mlp",
     "mlp_shapes",
@@ -70,6 +80,7 @@ __all__ = [
     "normalize",
     "prefix_attention",
     "prefix_mean",
+    "prelu",
     "product",
     "relu",
     "relu_head",
@@ -84,4 +95,5 @@ __all__ = [
     "tanh",
     "tower",
     "tower_shapes",
+    "weighted_sum",
 ]

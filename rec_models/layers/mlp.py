@@ -12,7 +12,9 @@ from rec_models.tape import Array, Tape, Var
 __all__ = ["mlp", "mlp_shapes"]
 
 
-def mlp_shapes(inputs: int, hidden: Sequence[int], batch_norm: bool = False) -> dict[str, tuple[int, ...]]:
+def mlp_shapes(
+    inputs: int, hidden: Sequence[int], batch_norm: bool = False, activation: str = "relu"
+) -> dict[str, tuple[int, ...]]:
     """Names and shapes of an MLP's dense parameters, in the order in which they are used.
 
     Parameters
@@ -23,19 +25,20 @@ def mlp_shapes(inputs: int, hidden: Sequence[int], batch_norm: bool = False) -> 
         Units of each hidden layer; empty for a linear map.
     batch_norm : bool
         Whether hidden units are normalised; see `tower_shapes`.
+    activation : {"relu", "prelu", "dice"}
     """
-    units = [inputs, *hidden][-1]
-    return tower_shapes("mlp", inputs, hidden, batch_norm) | {"mlp.out.w": (units, 1), "mlp.out.b": (1,)}
+    units, tower = [inputs, *hidden][-1], tower_shapes("mlp", inputs, hidden, batch_norm, activation)
+    return tower | {"mlp.out.w": (units, 1), "mlp.out.b": (1,)}
 
 
 def mlp(tape: Tape, x: Var, dense: Mapping[str, Var], hidden_layers: int, rate: float) -> Var:
-    """Hidden layers with relu and dropout, then a linear output.
+    """Hidden layers with an activation and dropout, then a linear output.
 
     Parameters
     ----------
     x : (B, N)
     dense : mapping of name to Var
-        Holds what `mlp_shapes` names; batch norm is where they have it.
+        Holds what `mlp_shapes` names; batch norm, PReLU and Dice are where they have it.
     hidden_layers : int
     rate : float
         Dropout after each hidden layer.
@@ -43,9 +46,10 @@ def mlp(tape: Tape, x: Var, dense: Mapping[str, Var], hidden_layers: int, rate: 
     Returns
     -------
     (B,)
-        ``a_0 = x; a_{l+1} = dropout(relu(norm(a_l W_l) + b_l)); y = a_H w + b``.
+        ``a_0 = x; a_{l+1} = dropout(f(norm(a_l W_l) + b_l)); y = a_H w + b``.
     """
-    fused = hidden_layers > 0 and (rate == 0 or not tape.training) and "mlp.0.scale" not in dense
+    plain = hidden_layers > 0 and not {"mlp.0.scale", "mlp.0.alpha"} & dense.keys()
+    fused = plain and (rate == 0 or not tape.training)
     x = tower(tape, x, dense, "mlp", hidden_layers - fused, rate)
     out_weights, out_bias = dense["mlp.out.w"], dense["mlp.out.b"]
     if fused:

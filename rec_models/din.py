@@ -1,0 +1,121 @@
+"""Deep interest network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pslib.batch import Batch
+from pslib.initializers import Initializer
+from pslib.optimizers import Optimizer
+from pslib.schema import RaggedField
+from pslib.tables import PartSpec
+from rec_models.layers import (
+    concat,
+    embedding,
+    facing,
+    linear,
+    list_softmax,
+    list_vectors,
+    mlp,
+    mlp_shapes,
+    product,
+    reshape,
+    take_fields,
+    tower,
+    tower_shapes,
+    weighted_sum,
+)
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.tape import Tape, Var
+
+__all__ = ["DIN"]
+
+
+@dataclass(frozen=True, eq=False)
+class DIN(Model):
+    """Attention of the candidate on what the user did before (Zhou et al., KDD 2018, arXiv:1706.06978).
+
+    A ragged field whose vocabulary is that of a sparse field is a behaviour sequence, and that sparse field
+    its target: ``RaggedField("viewed", vocabulary="item")`` is attended to by ``item``, with whose rows it
+    shares the embedding. Other ragged fields are pooled. Each sequence has an activation unit of its own.
+    Without a sequence this is the paper's base model.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of an embedding.
+    hidden : tuple of int
+        Units of each hidden layer.
+    attention_hidden : tuple of int
+        Units of each hidden layer of an activation unit.
+    activation : {"prelu", "dice"}
+        Of hidden units, of the activation units too.
+    softmax : bool
+        Whether the weights of a sequence sum to 1; the paper's do not, so that they tell how strong an
+        interest is.
+    dropout : float
+        Share of units dropped after each hidden layer, but in activation units.
+    v_optimizer : Optimizer
+    v_initializer : Initializer
+    """
+
+    dim: int = 10
+    hidden: tuple[int, ...] = (200, 80)
+    attention_hidden: tuple[int, ...] = (36,)
+    activation: str = "prelu"
+    softmax: bool = False
+    dropout: float = 0.0
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = V_INITIALIZER
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v``: the embedding of a key."""
+        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
+
+    def sequences(self) -> dict[str, int]:
+        """Ragged fields that are attended to, each with the place of its target among the sparse fields."""
+        targets = {field.salt: place for place, field in reversed(list(enumerate(self.schema.sparse)))}
+        return {field.name: targets[field.salt] for field in self.schema.ragged if field.salt in targets}
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights and biases of each activation unit and of the MLP, with the slopes of units."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name in self.sequences():
+            unit, width = f"attention.{name}", [4 * self.dim, *self.attention_hidden][-1]
+            shapes |= tower_shapes(unit, 4 * self.dim, self.attention_hidden, activation=self.activation)
+            shapes |= {f"{unit}.out.w": (width, 1)}
+            shapes |= {} if self.softmax else {f"{unit}.out.b": (1,)}  # a softmax knows no common bias
+        return shapes | mlp_shapes(self._mlp_width(self.dim), self.hidden, activation=self.activation)
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """``y = MLP([e_1, ..., v_U(A), ..., x_dense])``, with ``v_U(A)`` of eq. 3 for each sequence."""
+        sequences = self.sequences()
+        e = embedding(tape, rows, batch, replace(self.schema, ragged=self._pooled(sequences)))
+        interests = [
+            self._interest(
+                tape, batch, name, list_vectors(tape, rows, batch, name), self._field(tape, e, t), dense
+            )
+            for name, t in sequences.items()
+        ]
+        inputs = self._mlp_input(batch, e)
+        a0 = concat(tape, inputs[0], *interests, *inputs[1:])
+        return mlp(tape, a0, dense, len(self.hidden), self.dropout)
+
+    def _interest(self, tape: Tape, batch: Batch, name: str, e: Var, v_A: Var, dense: DenseVars) -> Var:
+        """Eq. 3: ``v_U(A) = sum over the user's behaviours j of a(e_j, v_A) e_j``."""
+        offsets, unit = batch.ragged[name].offsets, f"attention.{name}"
+        x = facing(tape, e, v_A, offsets)
+        x = tower(tape, x, dense, unit, len(self.attention_hidden), 0.0)
+        w = dense[f"{unit}.out.w"]
+        if self.softmax:
+            a = list_softmax(tape, reshape(tape, product(tape, x, w), ()), offsets)
+        else:
+            a = reshape(tape, linear(tape, x, w, dense[f"{unit}.out.b"]), ())
+        return weighted_sum(tape, a, e, offsets)
+
+    def _field(self, tape: Tape, e: Var, place: int) -> Var:
+        return reshape(tape, take_fields(tape, e, (place,)), (self.dim,))
+
+    def _pooled(self, sequences: dict[str, int]) -> tuple[RaggedField, ...]:
+        return tuple(field for field in self.schema.ragged if field.name not in sequences)
