@@ -1,8 +1,9 @@
 """Test AUC on MovieLens 100K of DIN, and of what it adds to.
 
-``python benchmarks/interests.py [--data FOLDER] [--models M ...] [--seeds 0 1 2] [--epochs 5] [--json FILE]``:
-one server and one trainer in one process tree. FOLDER (default: what PSLIB_TEST_DATA names) holds
-``ml100k/ml-100k.{inter,item}`` as RecBole writes them; the data may not be given on, so it is not here.
+``python benchmarks/interests.py [--data FOLDER] [--models M ...] [--seeds 0 1 2] [--epochs 5]
+[--json FILE]``: one server and one trainer in one process tree. FOLDER (default: what PSLIB_TEST_DATA
+names) holds ``ml100k/ml-100k.{inter,item}`` as RecBole writes them; the data may not be given on, so it is
+not here.
 
 An example is a rating, a click where it is 4 or 5. Its features are user, item, the item's genres, and the
 last 50 items that the user had rated 4 or 5 before that second. The first 80 % of all ratings by time train,

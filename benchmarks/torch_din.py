@@ -1,8 +1,9 @@
 """DIN's twin in PyTorch: the same batches of MovieLens 100K, from the same first values, padded and masked.
 
 ``python benchmarks/torch_din.py [--data FOLDER] [--epochs 2] [--activation prelu|dice] [--softmax]
-[--seeds 0 1 2] [--json FILE]`` (needs torch, which pslib does not): trains `interests.py`'s DIN without dropout here and in
-PyTorch, with Adagrad on rows and Adam on dense parameters, and says loss and AUC of both on the test part.
+[--seeds 0 1 2] [--json FILE]`` (needs torch, which pslib does not): trains `interests.py`'s DIN without
+dropout here and in PyTorch, with Adagrad on rows and Adam on dense parameters, and says loss and AUC of both
+on the test part.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Twin(nn.Module):
         self.table = nn.Parameter(torch.from_numpy(rows.copy()))
         self.dense = nn.ParameterDict(
             {
-                name.replace(".", "/"): nn.Parameter(torch.from_numpy(v))
-                for name, v in model.initial_dense(seed).items()
+                name.replace(".", "/"): nn.Parameter(torch.from_numpy(value))
+                for name, value in model.initial_dense(seed).items()
             }
         )
 
@@ -74,7 +75,7 @@ class Twin(nn.Module):
             else:
                 a = functional.prelu(s, alpha)
             number += 1
-        bias = self.dense[f"{name}/out/b"] if f"{name}/out/b" in self.dense else 0.0
+        bias = self.dense.get(f"{name}/out/b", 0.0)
         return (a @ self.dense[f"{name}/out/w"] + bias).flatten()
 
     def forward(self, batch: Batch) -> torch.Tensor:

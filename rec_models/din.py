@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
 from pslib.schema import RaggedField
-from pslib.tables import PartSpec
+from rec_models.embedded import EmbeddedModel
 from rec_models.layers import (
     concat,
     embedding,
@@ -25,15 +23,14 @@ from rec_models.layers import (
     tower_shapes,
     weighted_sum,
 )
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.model import DenseVars
 from rec_models.tape import Tape, Var
 
 __all__ = ["DIN"]
 
 
 @dataclass(frozen=True, eq=False)
-class DIN(Model):
+class DIN(EmbeddedModel):
     """Attention of the candidate on what the user did before (Zhou et al., KDD 2018, arXiv:1706.06978).
 
     A ragged field whose vocabulary is that of a sparse field is a behaviour sequence, and that sparse field
@@ -43,8 +40,6 @@ class DIN(Model):
 
     Attributes
     ----------
-    dim : int
-        Floats of an embedding.
     hidden : tuple of int
         Units of each hidden layer.
     attention_hidden : tuple of int
@@ -56,22 +51,13 @@ class DIN(Model):
         interest is.
     dropout : float
         Share of units dropped after each hidden layer, but in activation units.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
-    dim: int = 10
     hidden: tuple[int, ...] = (200, 80)
     attention_hidden: tuple[int, ...] = (36,)
     activation: str = "prelu"
     softmax: bool = False
     dropout: float = 0.0
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     def sequences(self) -> dict[str, int]:
         """Ragged fields that are attended to, each with the place of its target among the sparse fields."""
