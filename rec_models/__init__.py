@@ -17,6 +17,7 @@ from rec_models.model import Model, StepResult
 from rec_models.narm import NARM
 from rec_models.nfm import NFM
 from rec_models.pnn import PNN
+from rec_models.sasrec import SASRec
 from rec_models.srgnn import SRGNN
 from rec_models.stamp import STAMP
 from rec_models.two_tower import TwoTower
@@ -45,6 +46,7 @@ __all__ = [
     "FinalMLP",
     "GRU4Rec",
     "Model",
+    "SASRec",
     "StepResult",
     "TwoTower",
     "WideDeep",

@@ -25,6 +25,7 @@ from rec_models.narm import NARM
 from rec_models.nfm import NFM
 from rec_models.options import did_you_mean, option_from_plain
 from rec_models.pnn import PNN
+from rec_models.sasrec import SASRec
 from rec_models.session import SessionModel
 from rec_models.srgnn import SRGNN
 from rec_models.stamp import STAMP
@@ -59,6 +60,7 @@ SESSION_MODELS: dict[str, type[SessionModel]] = {
     "narm": NARM,
     "stamp": STAMP,
     "srgnn": SRGNN,
+    "sasrec": SASRec,
 }
 """Models that rank items, by the name of their file."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rec_models.layers import dropout, gru, linear
+from rec_models.layers import bpr_max, dropout, gru, linear
 from rec_models.model import DenseVars
 from rec_models.packed import Packed
+from rec_models.scored import Scored
 from rec_models.session import SessionModel
 from rec_models.tape import Tape, Var
 
@@ -17,8 +18,8 @@ __all__ = ["GRU4Rec"]
 class GRU4Rec(SessionModel):
     """A GRU over the items of a session (Hidasi et al., ICLR 2016, arXiv:1511.06939).
 
-    With the loss of Hidasi and Karatzoglou (CIKM 2018, arXiv:1706.03847): cross-entropy over the next item
-    and shared negatives. Gradients go back through the whole session, where the paper stops after one step; a
+    With the losses of Hidasi and Karatzoglou (CIKM 2018, arXiv:1706.03847) over the next item and shared
+    negatives. Gradients go back through the whole session, where the paper stops after one step; a
     batch is so many whole sessions.
 
     Attributes
@@ -27,10 +28,29 @@ class GRU4Rec(SessionModel):
         Share of the floats of items that are dropped in training.
     dropout_hidden : float
         Share of the floats of states.
+    rank_loss : "cross-entropy" or "bpr-max"
+        The latter without ``logq``: set it to False.
+    bpreg : float
+        With bpr-max, the weight of the negatives' squared scores; the authors use 0.9 to 2.
     """
 
     dropout: float = 0.0
     dropout_hidden: float = 0.0
+    rank_loss: str = "cross-entropy"
+    bpreg: float = 0.0
+
+    def _problems(self) -> list[str]:
+        if self.rank_loss == "bpr-max":
+            return (
+                ["logq: bpr-max is not corrected for what is drawn; set logq to false"] if self.logq else []
+            )
+        return ["bpreg: expected 0 with cross-entropy, only bpr-max has it"] if self.bpreg else []
+
+    def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
+        """As ``rank_loss`` says."""
+        if self.rank_loss == "bpr-max":
+            return bpr_max(tape, h, targets, negatives, positions, self.bpreg)
+        return super().rank_loss_of(tape, h, targets, negatives, positions)
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """Input weights and biases of reset gate, update gate and candidate; recurrent weights; a bias."""

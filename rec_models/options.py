@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
@@ -26,6 +27,8 @@ HIDDEN_MAX = 1 << 16
 
 NEGATIVES_MAX = 1 << 20
 """Items drawn for one batch; published models draw some thousands."""
+LENGTH_MAX = 1 << 14
+"""Items of a session that are read: attention costs their square; published models read at most 200."""
 LAYERS_MAX = 64
 """Cross or interacting layers: published models have at most 6."""
 
@@ -125,6 +128,10 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "context_1": _NAMES,
     "context_2": _NAMES,
     "dropout_hidden": _RATE,
+    "rank_loss": _choice_rule("cross-entropy", "bpr-max"),
+    "bpreg": ("a number >= 0", lambda value: _is_number(value) and 0 <= value < math.inf),
+    "blocks": _whole_rule(1, LAYERS_MAX),
+    "length_max": _whole_rule(1, LENGTH_MAX),
     "graph_steps": _whole_rule(1, LAYERS_MAX),
     "negatives": _whole_rule(1, NEGATIVES_MAX),
     "alpha": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),

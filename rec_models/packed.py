@@ -60,6 +60,11 @@ class Packed:
     places: NDArray[np.int64]
     values: NDArray[np.int32]
 
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """(N,): how many elements of its list stand before each."""
+        return np.repeat(np.arange(self.sizes.size), self.sizes)
+
     def prefixes(self, of: NDArray[np.integer] | None = None) -> Prefixes:
         """Pairs of each element with itself and those before it in its list.
 
@@ -69,7 +74,7 @@ class Packed:
             Only of the elements that stand there: they are owners 0 to M - 1. None: of all.
         """
         ends = np.arange(self.starts[-1]) if of is None else of
-        steps = np.repeat(np.arange(self.sizes.size), self.sizes)[ends]
+        steps = self.times[ends]
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(steps + 1)])
         owners = np.repeat(np.arange(ends.size), steps + 1)
         rows = ends - self.starts[steps]
@@ -83,7 +88,7 @@ class Packed:
         return self.order[: steps.size], self.starts[steps] + rows
 
 
-def packed(lists: Ragged[np.int32], without_last: bool = False) -> Packed:
+def packed(lists: Ragged[np.int32], without_last: bool = False, at_most: int | None = None) -> Packed:
     """Pack lists.
 
     Parameters
@@ -91,12 +96,15 @@ def packed(lists: Ragged[np.int32], without_last: bool = False) -> Packed:
     lists : Ragged
     without_last : bool
         Leave out the last element of each list: it has no successor to predict.
+    at_most : int or None
+        Only so many elements of each list, the last ones that are not left out. None: all.
     """
-    lengths = np.maximum(lists.lengths - without_last, 0)
+    every = np.maximum(lists.lengths - without_last, 0)
+    lengths = every if at_most is None else np.minimum(every, at_most)
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max(initial=0))
     sizes = lengths.size - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
-    firsts = lists.offsets[:-1][order]
+    firsts = (lists.offsets[:-1] + every - lengths)[order]
     by_step = [firsts[:size] + t for t, size in enumerate(sizes.tolist())]
     places = np.concatenate([np.empty(0, np.int64), *by_step]).astype(np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

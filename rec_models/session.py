@@ -14,9 +14,9 @@ from pslib.initializers import Constant, Initializer, Uniform
 from pslib.optimizers import Adagrad, Optimizer
 from pslib.tables import PartSpec
 from rec_models.layers import gather, sampled_softmax, split
-from rec_models.layers.sampled_softmax import Scored
 from rec_models.model import DenseVars, Model
 from rec_models.packed import Packed, packed
+from rec_models.scored import Scored
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["SessionModel"]
@@ -65,6 +65,11 @@ class SessionModel(Model):
     def history(self) -> str:
         """Name of the field of items."""
         return self.schema.ragged[0].name
+
+    @property
+    def items_max(self) -> int | None:
+        """The last items of a session that are read; None: all."""
+        return None
 
     def sampling(self) -> Sampling:
         """What is drawn for each batch."""
@@ -120,12 +125,13 @@ class SessionModel(Model):
 
     def weight(self, batch: Batch) -> int:
         """Positions with a next item."""
-        return int(np.maximum(batch.ragged[self.history].lengths - 1, 0).sum())
+        lengths = np.maximum(batch.ragged[self.history].lengths - 1, 0)
+        return int((lengths if self.items_max is None else np.minimum(lengths, self.items_max)).sum())
 
     def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
-        """Cross-entropy over the next item and the batch's negatives; no logits."""
+        """Loss over the next items and the batch's negatives; no logits."""
         lists = batch.ragged[self.history]
-        steps = packed(lists, without_last=True)
+        steps = packed(lists, without_last=True, at_most=self.items_max)
         b, v = split(tape, rows, (1, self.dim))
         h = self.states(tape, gather(tape, v, steps.values), steps, dense)
 
@@ -134,7 +140,11 @@ class SessionModel(Model):
             return Scored(gather(tape, v, places), gather(tape, b, places), places, log_q)
 
         targets, negatives = scored(lists.values[steps.places + 1]), scored(batch.negatives)
-        return sampled_softmax(tape, h, targets, negatives, weight), np.zeros(len(batch), h.value.dtype)
+        return self.rank_loss_of(tape, h, targets, negatives, weight), np.zeros(len(batch), h.value.dtype)
+
+    def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
+        """Loss of states with their next items, a share of the mean over ``positions``: cross-entropy."""
+        return sampled_softmax(tape, h, targets, negatives, positions)
 
     def encode(self, batch: Batch, rows: Array, dense: dict[str, Array], field: str) -> Array:
         """States at the end of each session.
@@ -152,7 +162,7 @@ class SessionModel(Model):
         (B, D)
             Zeros for an empty session.
         """
-        tape, steps = Tape(training=False), packed(batch.ragged[field])
+        tape, steps = Tape(training=False), packed(batch.ragged[field], at_most=self.items_max)
         sessions, places = steps.last()
         vectors, parameters = Var(rows[:, 1:][steps.values]), {n: Var(value) for n, value in dense.items()}
         found = np.zeros((len(batch), self.dim), rows.dtype)

@@ -10,9 +10,9 @@ from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
 from rec_models.layers import linear, multiply, normalize, sampled_softmax, tower, tower_shapes
-from rec_models.layers.sampled_softmax import Scored
 from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars
+from rec_models.scored import Scored
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["TwoTower"]

@@ -23,6 +23,8 @@ from rec_models.layers import (
     bi_interaction,
     bilinear_fusion,
     bilinear_pairs,
+    bpr_max,
+    causal_attention,
     compress,
     concat,
     cross,
@@ -39,6 +41,7 @@ from rec_models.layers import (
     gather,
     gru,
     inner_products,
+    layer_norm,
     linear,
     linear_relu,
     list_softmax,
@@ -67,8 +70,8 @@ from rec_models.layers import (
     tower_shapes,
     weighted_sum,
 )
-from rec_models.layers.sampled_softmax import Scored
 from rec_models.packed import packed
+from rec_models.scored import Scored
 from rec_models.tape import Array, Tape, Var
 
 RELATIVE_ERROR_MAX = 1e-6
@@ -140,10 +143,20 @@ def _gru(tape: Tape, x: Var, weights: Var, bias: Var, first: Var) -> Var:
     return gru(tape, x, STEPS, weights, bias, first)
 
 
-def _sampled(tape: Tape, h: Var, v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> Var:
+def _scored(v_t: Var, b_t: Var, v_k: Var, b_k: Var) -> tuple[Scored, Scored]:
     targets = Scored(v_t, b_t, np.array([3, 1, 3, 9]), random(4))
-    negatives = Scored(v_k, b_k, np.array([1, 2, 3, 3, 7]), random(5))
-    return sampled_softmax(tape, h, targets, negatives, 4)
+    return targets, Scored(v_k, b_k, np.array([1, 2, 3, 3, 7]), random(5))
+
+
+def _sampled(tape: Tape, h: Var, *scored: Var) -> Var:
+    return sampled_softmax(tape, h, *_scored(*scored), 4)
+
+
+def _bpr_max(tape: Tape, h: Var, *scored: Var) -> Var:
+    return bpr_max(tape, h, *_scored(*scored), 4, 0.7)
+
+
+SCORED = [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]
 
 
 def _tower(tape: Tape, x: Var, *weights: Var) -> Var:
@@ -169,6 +182,11 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
         lambda tape, v, w: bilinear_pairs(tape, v, w, "each"),
         [random(3, 4, 2), random(3, 2, 2)],
     ),
+    "bpr_max": (_bpr_max, SCORED),
+    "causal_attention": (
+        lambda tape, q, k, v: causal_attention(tape, q, k, v, STEPS, 2),
+        [random(7, 4), random(7, 4) + 1, random(7, 4) - 1],
+    ),
     "compress": (compress, [random(3, 2, 4), random(3, 5, 4), random(10, 3)]),
     "concat": (concat, [random(4, 2, 3), random(4, 5), random(4, 1)]),
     "cross": (cross, [random(4, 3), random(4, 3) + 1, random(3), random(3)]),
@@ -188,6 +206,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "gather": (lambda tape, rows: gather(tape, rows, np.array([2, 0, 2, 3])), [random(4, 3)]),
     "gru": (_gru, [random(7, 6), random(2, 6), random(2), random(3, 2)]),
     "inner_products": (inner_products, [random(4, 5, 3)]),
+    "layer_norm": (layer_norm, [random(4, 3), random(3), random(3)]),
     "linear": (linear, [random(4, 3), random(3, 2), random(2)]),
     "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
     "list_softmax": (lambda tape, s: list_softmax(tape, s, OFFSETS), [random(7)]),
@@ -206,7 +225,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "relu": (relu, [random(4, 3)]),
     "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
     "row_dot": (row_dot, [random(4, 3), random(4, 3) + 1]),
-    "sampled_softmax": (_sampled, [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]),
+    "sampled_softmax": (_sampled, SCORED),
     "reshape": (lambda tape, x: reshape(tape, x, (3, 2)), [random(4, 6)]),
     "sigmoid": (sigmoid, [random(4, 3)]),
     "split": (_both_parts, [random(5, 4)]),

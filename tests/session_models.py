@@ -8,7 +8,7 @@ from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import Schema
 
-__all__ = ["SCHEMA", "SESSIONS", "lists_of", "session_batch", "without_dropout"]
+__all__ = ["SCHEMA", "SESSIONS", "VARIANTS", "lists_of", "session_batch", "without_dropout"]
 
 SCHEMA = Schema(label=None, ragged=["items"])
 SESSIONS: dict[str, dict[str, object]] = {
@@ -16,13 +16,23 @@ SESSIONS: dict[str, dict[str, object]] = {
     "narm": {"dim": 3, "negatives": 4, "dropout": 0.2, "dropout_hidden": 0.2},
     "stamp": {"dim": 3, "negatives": 4, "dropout": 0.2},
     "srgnn": {"dim": 3, "negatives": 4, "dropout": 0.2, "dropout_hidden": 0.2, "graph_steps": 2},
+    "sasrec": {"dim": 4, "negatives": 4, "dropout": 0.2, "heads": 2, "length_max": 5},
 }
 """A line a model of sessions."""
 
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    **{name: (name, options) for name, options in SESSIONS.items()},
+    "gru4rec by bpr-max": (
+        "gru4rec",
+        SESSIONS["gru4rec"] | {"rank_loss": "bpr-max", "bpreg": 0.7, "logq": False},
+    ),
+}
+"""All models, and those whose options choose other mathematics."""
 
-def without_dropout(name: str) -> dict[str, object]:
-    """The options of a line, but nothing drops."""
-    return SESSIONS[name] | {option: 0.0 for option in SESSIONS[name] if option.startswith("dropout")}
+
+def without_dropout(options: dict[str, object]) -> dict[str, object]:
+    """The same options, but nothing drops."""
+    return options | {name: 0.0 for name in options if name.startswith("dropout")}
 
 
 def lists_of(lengths: list[int], distinct: int = 6, seed: int = 0) -> Ragged[np.int32]:

@@ -21,23 +21,30 @@ from pslib.metrics import ScoreCounts
 from pslib.ranking import counts_of_ranks, mean_ranks, result_of_ranks
 from pslib.schema import Schema
 from rec_models import LR, build
+from rec_models.layers import bpr_max
 from rec_models.packed import packed
+from rec_models.scored import Scored
 from rec_models.tape import Tape, Var
 from tests.gradient_check import random, relative_error
-from tests.session_models import SCHEMA, SESSIONS, lists_of, session_batch, without_dropout
+from tests.session_models import SCHEMA, SESSIONS, VARIANTS, lists_of, session_batch, without_dropout
 
 # --- packing
 
 lengths_of = st.lists(st.integers(0, 6), max_size=8)
 
 
-@given(lengths_of, st.booleans())
-def test_packed_lists_hold_each_element_once_step_by_step(lengths, without_last):
+@given(lengths_of, st.booleans(), st.sampled_from([None, 1, 3]))
+def test_packed_lists_hold_each_element_once_step_by_step(lengths, without_last, at_most):
     lists = lists_of(lengths)
-    steps = packed(lists, without_last)
-    kept = [max(length - without_last, 0) for length in lengths]
+    steps = packed(lists, without_last, at_most)
+    kept = [min(max(length - without_last, 0), at_most or length) for length in lengths]
     order = sorted(range(len(lengths)), key=lambda i: (-kept[i], i))
-    expected = [int(lists.offsets[i]) + t for t in range(max(kept, default=0)) for i in order if kept[i] > t]
+    firsts = [
+        int(last) - min(without_last, length) - count
+        for last, length, count in zip(lists.offsets[1:], lengths, kept, strict=True)
+    ]
+    expected = [firsts[i] + t for t in range(max(kept, default=0)) for i in order if kept[i] > t]
+    assert steps.values.tolist() == lists.values[expected].tolist()
     assert steps.places.tolist() == expected  # as many as there are elements: nothing is padded
     assert steps.order.tolist() == order
     assert steps.sizes.tolist() == [sum(one > t for one in kept) for t in range(max(kept, default=0))]
@@ -54,7 +61,7 @@ def test_the_last_element_of_each_list_is_found(lengths):
 
 def drawn(name: str, lengths: list[int]):
     """A step of a model on sessions of so many items, to be called."""
-    model, batch = build(name, SCHEMA, without_dropout(name)), session_batch(lengths)
+    model, batch = build(name, SCHEMA, without_dropout(SESSIONS[name])), session_batch(lengths)
     rows = random(batch.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
     return lambda: model.loss_and_gradients(batch, rows, dense, 0)
@@ -101,9 +108,10 @@ def test_a_long_session_among_short_ones_takes_the_memory_that_they_take_apart(n
 # --- the model
 
 
-@pytest.mark.parametrize("name", SESSIONS)
-def test_a_session_models_gradients_agree_with_finite_differences(name):
-    model = build(name, SCHEMA, SESSIONS[name])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_session_models_gradients_agree_with_finite_differences(variant):
+    name, options = VARIANTS[variant]
+    model = build(name, SCHEMA, options)
     batch = session_batch([3, 0, 1, 5, 2])
     rows = random(batch.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
@@ -119,7 +127,7 @@ def test_a_session_models_gradients_agree_with_finite_differences(name):
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
-    model = build(name, SCHEMA, without_dropout(name))
+    model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([3, 0, 1, 5, 2, 2, 4])
     rows = random(batch.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
@@ -149,6 +157,40 @@ def test_what_a_session_model_can_not_read_is_told():
         build("gru4rec", Schema(label="y", sparse=["u"]), {})
     with pytest.raises(ConfigurationError, match="negatives: expected an integer in 1"):
         build("gru4rec", SCHEMA, {"negatives": 0})
+    with pytest.raises(ConfigurationError, match="heads: expected a divisor of dim 6, got 4"):
+        build("sasrec", SCHEMA, {"dim": 6, "heads": 4})
+    with pytest.raises(ConfigurationError, match="logq: bpr-max is not corrected for what is drawn; set"):
+        build("gru4rec", SCHEMA, {"rank_loss": "bpr-max"})
+    with pytest.raises(ConfigurationError, match="bpreg: expected 0 with cross-entropy"):
+        build("gru4rec", SCHEMA, {"bpreg": 1.0})
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])  # sigmoid(-300) is 0 in float32
+def test_bpr_max_is_its_definition_however_far_scores_are_apart(scale):
+    h, own, others = random(4, 3) * scale, random(4, 3), random(5, 3)
+    targets, negatives = np.array([3, 1, 3, 9]), np.array([1, 2, 3, 3, 7])
+    scored = [
+        Scored(Var(v), Var(np.zeros((len(v), 1))), ids, np.zeros(len(v)))
+        for v, ids in ((own, targets), (others, negatives))
+    ]
+    found = bpr_max(Tape(training=False), Var(h), *scored, 4, 0.7)
+    losses = []
+    for state, target, vector in zip(h, targets, own, strict=True):
+        r, r_j = state @ vector, others[negatives != target] @ state
+        log_s = r_j - np.logaddexp.reduce(r_j)
+        log_sigmoid = -np.logaddexp(0, r_j - r)
+        losses.append(-np.logaddexp.reduce(log_s + log_sigmoid) + 0.7 * (np.exp(log_s) * r_j**2).sum())
+    assert found.value == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+def test_bpr_max_of_a_target_without_a_negative_is_zero():
+    ids, one = np.array([3]), Var(np.ones((1, 2)))
+    scored = Scored(one, Var(np.zeros((1, 1))), ids, np.zeros(1))
+    tape = Tape(training=True)
+    loss = bpr_max(tape, one, scored, scored, 1, 0.7)
+    tape.backward(loss)
+    assert loss.value == 0
+    assert not one.gradient.any()
 
 
 # --- negatives

@@ -11,7 +11,7 @@ import pytest
 
 from rec_models import SESSION_MODELS, build
 from tests.gradient_check import random
-from tests.session_models import SCHEMA, SESSIONS, session_batch, without_dropout
+from tests.session_models import SCHEMA, SESSIONS, VARIANTS, session_batch, without_dropout
 
 torch = pytest.importorskip(
     "torch",
@@ -82,43 +82,74 @@ def srgnn(model, x, ids, dense):
     return linear(torch.cat([s_l, s_g]), dense, "readout.W3", "readout.b")
 
 
-TWINS = {"gru4rec": gru4rec, "narm": narm, "stamp": stamp, "srgnn": srgnn}
+def sasrec(model, x, ids, dense):
+    def norm(e, name):
+        return functional.layer_norm(e, e.shape[1:], dense[f"{name}.scale"], dense[f"{name}.shift"])
+
+    def heads(e):
+        return e.reshape(len(e), model.heads, -1).transpose(0, 1)
+
+    x = x[-model.length_max :]
+    e = x + dense["positions.P"][: len(x)]
+    for here in (f"block.{block}" for block in range(model.blocks)):
+        normed = norm(e, f"{here}.attention")
+        q, k, v = (heads(normed @ dense[f"{here}.attention.{one}"]) for one in ("Q", "K", "V"))
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        e = e + attended.transpose(0, 1).flatten(1)
+        hidden = torch.relu(
+            linear(norm(e, f"{here}.forward"), dense, f"{here}.forward.W1", f"{here}.forward.b1")
+        )
+        e = e + linear(hidden, dense, f"{here}.forward.W2", f"{here}.forward.b2")
+    return norm(e, "last")[-1]
+
+
+TWINS = {"gru4rec": gru4rec, "narm": narm, "stamp": stamp, "srgnn": srgnn, "sasrec": sasrec}
+
+
+def rank_loss(model, scores):
+    """Of the target, which stands first, and its negatives."""
+    if getattr(model, "rank_loss", None) != "bpr-max":
+        return functional.cross_entropy(scores[None], torch.tensor([0]))
+    r, r_j = scores[0], scores[1:]
+    s = torch.softmax(r_j, 0)
+    return -torch.log(s @ torch.sigmoid(r - r_j)) + model.bpreg * (s @ r_j**2)
 
 
 def twin_loss(model, twin, batch, rows, dense):
-    """Mean cross-entropy over all prefixes, and their states."""
+    """Mean loss over all prefixes of what is read of each session."""
     lists, log_q = batch.ragged["items"], torch.from_numpy(batch.log_q.astype(np.float64))
     negatives = torch.from_numpy(batch.negatives.astype(np.int64))
     losses = []
     for first, last in zip(lists.offsets[:-1], lists.offsets[1:], strict=True):
-        ids = lists.values[first:last].tolist()
+        ids = lists.values[first:last].tolist()[-(model.items_max or last) - 1 :]
         for length in range(1, len(ids)):
             state, target = twin(model, rows[ids[:length], 1:], ids[:length], dense), ids[length]
             ranked = torch.cat([torch.tensor([target]), negatives[negatives != target]])
-            scores = rows[ranked, 1:] @ state + rows[ranked, 0] - log_q[ranked]
-            losses.append(functional.cross_entropy(scores[None], torch.tensor([0])))
+            scores = rows[ranked, 1:] @ state + rows[ranked, 0] - model.logq * log_q[ranked]
+            losses.append(rank_loss(model, scores))
     return torch.stack(losses).mean()
 
 
-@pytest.fixture(params=SESSION_MODELS)
-def name(request):
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS.keys())
+def variant(request):
     return request.param
 
 
 @pytest.fixture
-def drawn(name):
+def drawn(variant):
     """A model, a batch with items that repeat, and random parameters in both worlds."""
-    model, batch = build(name, SCHEMA, without_dropout(name)), session_batch([3, 0, 1, 7, 2])
+    name, options = variant
+    model, batch = build(name, SCHEMA, without_dropout(options)), session_batch([3, 0, 1, 7, 2])
     rows = random(batch.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
     theirs = {key: torch.tensor(value, requires_grad=True) for key, value in dense.items()}
     return model, batch, rows, dense, torch.tensor(rows, requires_grad=True), theirs
 
 
-def test_a_session_models_loss_and_gradients_are_its_twins(name, drawn):
+def test_a_session_models_loss_and_gradients_are_its_twins(variant, drawn):
     model, batch, rows, dense, their_rows, their_dense = drawn
     mine = model.loss_and_gradients(batch, rows, dense, 0)
-    loss = twin_loss(model, TWINS[name], batch, their_rows, their_dense)
+    loss = twin_loss(model, TWINS[variant[0]], batch, their_rows, their_dense)
     loss.backward()
     assert mine.loss == pytest.approx(loss.item(), rel=1e-6)  # log_q is float32 here
     close = {"rtol": 1e-5, "atol": 1e-7}
@@ -127,7 +158,7 @@ def test_a_session_models_loss_and_gradients_are_its_twins(name, drawn):
         np.testing.assert_allclose(mine.dense_gradients[key], value.grad.numpy(), err_msg=key, **close)
 
 
-def test_a_session_is_ranked_by_its_twins_last_state(name, drawn):
+def test_a_session_is_ranked_by_its_twins_last_state(variant, drawn):
     model, batch, rows, dense, their_rows, their_dense = drawn
     found = model.encode(batch, rows, dense, "items")
     lists = batch.ragged["items"]
@@ -136,7 +167,7 @@ def test_a_session_is_ranked_by_its_twins_last_state(name, drawn):
             assert not state.any()
             continue
         ids = lists.values[first:last].tolist()
-        expected = TWINS[name](model, their_rows[ids, 1:], ids, their_dense)
+        expected = TWINS[variant[0]](model, their_rows[ids, 1:], ids, their_dense)
         np.testing.assert_allclose(state, expected.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 

@@ -7,6 +7,8 @@ from rec_models.layers.batch_norm import batch_norm
 from rec_models.layers.bi_interaction import bi_interaction
 from rec_models.layers.bilinear_fusion import bilinear_fusion
 from rec_models.layers.bilinear_pairs import bilinear_pairs
+from rec_models.layers.bpr_max import bpr_max
+from rec_models.layers.causal_attention import causal_attention
 from rec_models.layers.compress import compress
 from rec_models.layers.concat import concat
 from rec_models.layers.cross import cross
@@ -23,6 +25,7 @@ from rec_models.layers.fm import fm
 from rec_models.layers.gather import gather
 from rec_models.layers.gru import gru
 from rec_models.layers.inner_products import inner_products
+from rec_models.layers.layer_norm import layer_norm
 from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
 from rec_models.layers.list_softmax import list_softmax
@@ -53,6 +56,8 @@ __all__ = [
     "bi_interaction",
     "bilinear_fusion",
     "bilinear_pairs",
+    "bpr_max",
+    "causal_attention",
     "compress",
     "concat",
     "cross",
@@ -69,6 +74,7 @@ __all__ = [
     "gather",
     "gru",
     "inner_products",
+    "layer_norm",
     "linear",
     "linear_relu",
     "list_softmax",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 
 from rec_models.tape import Array, Tape, Var
 
-__all__ = ["attention"]
+__all__ = ["Backward", "attention", "mixed"]
+
+Backward: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
+"""From the gradient of what was mixed to those of queries, keys and values."""
 
 
 def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
@@ -29,7 +35,30 @@ def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
     -----
     Song et al., AutoInt, CIKM 2019, arXiv:1810.11921, eq. 5 and 6; inner products are not scaled there.
     """
-    B, F, A = query.value.shape
+    found, gradients = mixed(query.value, key.value, value.value, heads)
+
+    def backward(gradient: Array) -> None:
+        for x, one in zip((query, key, value), gradients(gradient), strict=True):
+            x.accumulate(one, owned=True)
+
+    return tape.record(found, backward)
+
+
+def mixed(q: Array, k: Array, v: Array, heads: int, causal: bool = False) -> tuple[Array, Backward]:
+    """The equations of `attention` on arrays.
+
+    Parameters
+    ----------
+    q, k, v : (B, F, A)
+    heads : int
+    causal : bool
+        ``s_ij = -inf`` for j after i.
+
+    Returns
+    -------
+    (B, F, A), and what gives the gradients of ``q``, ``k`` and ``v``
+    """
+    B, F, A = q.shape
 
     def by_head(x: Array) -> Array:
         return x.reshape(B, F, heads, A // heads).transpose(0, 2, 1, 3)
@@ -37,19 +66,19 @@ def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
     def joined(x: Array) -> Array:
         return x.transpose(0, 2, 1, 3).reshape(B, F, A)
 
-    q, k, v = by_head(query.value), by_head(key.value), by_head(value.value)
+    q, k, v = by_head(q), by_head(k), by_head(v)
     weights = q @ k.swapaxes(2, 3)
+    if causal:
+        weights[:, :, ~np.tri(F, dtype=bool)] = -np.inf
     weights -= weights.max(axis=3, keepdims=True)
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=3, keepdims=True)
 
-    def backward(gradient: Array) -> None:
+    def gradients(gradient: Array) -> tuple[Array, Array, Array]:
         dy = by_head(gradient)
-        value.accumulate(joined(weights.swapaxes(2, 3) @ dy), owned=True)
         ds = dy @ v.swapaxes(2, 3)
         ds -= np.einsum("bhij,bhij->bhi", weights, ds)[..., None]
         ds *= weights
-        query.accumulate(joined(ds @ k), owned=True)
-        key.accumulate(joined(ds.swapaxes(2, 3) @ q), owned=True)
+        return joined(ds @ k), joined(ds.swapaxes(2, 3) @ q), joined(weights.swapaxes(2, 3) @ dy)
 
-    return tape.record(joined(weights @ v), backward)
+    return joined(weights @ v), gradients

@@ -12,34 +12,12 @@ arXiv:1706.03847).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
+from rec_models.scored import Scored, hand_back, scores_of
 from rec_models.tape import Array, Tape, Var
 
-__all__ = ["Scored", "sampled_softmax"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """Vectors and biases of what is ranked.
-
-    Attributes
-    ----------
-    vectors : (M, D)
-    biases : (M, 1)
-    ids : (M,) integers
-        The same number for the same item.
-    log_q : (M,) floats
-        Logarithm of the chance to be drawn; zeros: no correction.
-    """
-
-    vectors: Var
-    biases: Var
-    ids: NDArray[np.integer]
-    log_q: NDArray[np.floating]
+__all__ = ["sampled_softmax"]
 
 
 def sampled_softmax(tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
@@ -60,13 +38,7 @@ def sampled_softmax(tape: Tape, h: Var, targets: Scored, negatives: Scored, posi
     ()
         Backward ``ds = (softmax(s) - [is target]) / positions``.
     """
-    v_t, v_k = targets.vectors, negatives.vectors
-    dtype = h.value.dtype
-    s_t = np.einsum("nd,nd->n", h.value, v_t.value) + targets.biases.value[:, 0]
-    s_t -= targets.log_q.astype(dtype)
-    s_k = h.value @ v_k.value.T
-    s_k += negatives.biases.value[:, 0] - negatives.log_q.astype(dtype)
-    s_k[targets.ids[:, None] == negatives.ids[None, :]] = -np.inf
+    s_t, s_k = scores_of(h, targets, negatives)
     top = np.maximum(s_t, s_k.max(axis=1, initial=-np.inf))
     losses = top - s_t
     e_t = np.exp(s_t - top)
@@ -76,13 +48,7 @@ def sampled_softmax(tape: Tape, h: Var, targets: Scored, negatives: Scored, posi
     positions = max(1, positions)
 
     def backward(gradient: Array) -> None:
-        scale = (gradient / positions).astype(dtype)
-        d_t = ((e_t / total - 1) * scale)[:, None]
-        d_k = e_k * (scale / total)[:, None]
-        h.accumulate(d_k @ v_k.value + d_t * v_t.value, owned=True)
-        v_t.accumulate(d_t * h.value, owned=True)
-        v_k.accumulate(d_k.T @ h.value, owned=True)
-        targets.biases.accumulate(d_t, owned=True)
-        negatives.biases.accumulate(d_k.sum(axis=0)[:, None], owned=True)
+        scale = (gradient / positions).astype(h.value.dtype)
+        hand_back(h, targets, negatives, (e_t / total - 1) * scale, e_k * (scale / total)[:, None])
 
-    return tape.record(np.asarray(losses.sum() / positions, dtype), backward)
+    return tape.record(np.asarray(losses.sum() / positions, h.value.dtype), backward)
