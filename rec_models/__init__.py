@@ -15,6 +15,7 @@ from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.model import Model, StepResult
 from rec_models.narm import NARM
+from rec_models.ncf import NCF
 from rec_models.nfm import NFM
 from rec_models.pnn import PNN
 from rec_models.sasrec import SASRec
@@ -34,6 +35,7 @@ __all__ = [
     "MATCHING_MODELS",
     "MODELS",
     "NARM",
+    "NCF",
     "NFM",
     "PNN",
     "SESSION_MODELS",

@@ -22,6 +22,7 @@ from rec_models.lr import LR
 from rec_models.matching import MatchingModel
 from rec_models.model import Model
 from rec_models.narm import NARM
+from rec_models.ncf import NCF
 from rec_models.nfm import NFM
 from rec_models.options import did_you_mean, option_from_plain
 from rec_models.pnn import PNN
@@ -64,7 +65,7 @@ SESSION_MODELS: dict[str, type[SessionModel]] = {
 }
 """Models that rank items, by the name of their file."""
 
-MATCHING_MODELS: dict[str, type[MatchingModel]] = {"two_tower": TwoTower}
+MATCHING_MODELS: dict[str, type[MatchingModel]] = {"two_tower": TwoTower, "ncf": NCF}
 """Models of a query and an item, by the name of their file."""
 
 

@@ -20,7 +20,7 @@ from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
 from rec_models.tape import Array, Tape, Var
 
-__all__ = ["MatchingModel"]
+__all__ = ["MatchingModel", "ProductModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +28,7 @@ class MatchingModel(Model):
     """Base of models that match queries and items.
 
     An example is a query and the item that it went with. The fields that ``item`` names are the item's, all
-    others the query's. With a label, examples of label 0 are no matches: their items only stand in the batch
-    for others to be told from. Items are ranked by products of vectors, or by what `scores` says.
+    others the query's.
 
     Attributes
     ----------
@@ -42,7 +41,7 @@ class MatchingModel(Model):
     """
 
     examples_independent: ClassVar[bool] = False
-    by_product: ClassVar[bool] = True
+    by_product: ClassVar[bool] = False
     """Whether scores are products of vectors."""
 
     item: tuple[str, ...] = ()
@@ -88,6 +87,71 @@ class MatchingModel(Model):
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
         """(B, M) vectors of items; ``schema`` names the batch's fields, those of an item among them."""
 
+    def item_ids(self, batch: Batch) -> Array:
+        """(B,) places in ``batch.keys`` of the items' names."""
+        names = [field.name for field in self.schema.sparse]
+        return np.ascontiguousarray(batch.sparse[:, names.index(self.item[0])])
+
+    # --- ranking ------------------------------------------------------------------------------------------
+
+    def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, M) vectors of queries, of a batch with the fields of `query_schema`."""
+        return self.query(*self._untaped(batch, self.query_schema, rows, dense)).value
+
+    def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, M) vectors of items, of a batch with the fields of `item_schema`."""
+        return self.items(*self._untaped(batch, self.item_schema, rows, dense)).value
+
+    @abstractmethod
+    def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, V) scores of every query with every item, of what the other two give."""
+
+    @staticmethod
+    def _untaped(
+        batch: Batch, schema: Schema, rows: Array, dense: Mapping[str, Array]
+    ) -> tuple[Tape, Batch, Schema, Var, DenseVars]:
+        variables = {name: Var(value) for name, value in dense.items()}
+        return Tape(training=False), batch, schema, Var(rows), variables
+
+    # --- fields -------------------------------------------------------------------------------------------
+
+    def side(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, own: Schema) -> Var:
+        """Lay the vectors and the dense fields of one side beside each other, (B, N).
+
+        Parameters
+        ----------
+        schema : Schema
+            Of the batch.
+        own : Schema
+            Of the side.
+        """
+        inputs: list[Var] = []
+        if own.sparse or own.ragged:
+            every = _key_names(schema)
+            chosen = [every.index(name) for name in _key_names(own)]
+            vectors = embedding(tape, rows, batch, schema)
+            inputs.append(vectors if len(chosen) == len(every) else take_fields(tape, vectors, chosen))
+        if own.dense:
+            names = [field.name for field in schema.dense]
+            chosen = [names.index(field.name) for field in own.dense]
+            inputs.append(Var(batch.dense[:, chosen].astype(rows.value.dtype, copy=False)))
+        return concat(tape, *inputs)
+
+    def side_width(self, own: Schema) -> int:
+        """Floats that `side` gives for an example."""
+        return self.dim * (len(own.sparse) + len(own.ragged)) + len(own.dense)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductModel(MatchingModel):
+    """Base of those whose scores are products of vectors, and that learn from the other items of a batch.
+
+    With a label, examples of label 0 are no matches: their items only stand in the batch, for others to be
+    told from.
+    """
+
+    by_product: ClassVar[bool] = True
+
     @abstractmethod
     def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, weight: int) -> Var:
         """() loss of a batch.
@@ -124,59 +188,9 @@ class MatchingModel(Model):
         """Rows of the examples that match."""
         return x if self.schema.label is None else gather(tape, x, self.matches(batch))
 
-    def item_ids(self, batch: Batch) -> Array:
-        """(B,) places in ``batch.keys`` of the items' names."""
-        names = [field.name for field in self.schema.sparse]
-        return np.ascontiguousarray(batch.sparse[:, names.index(self.item[0])])
-
-    # --- ranking ------------------------------------------------------------------------------------------
-
-    def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, M) vectors of queries, of a batch with the fields of `query_schema`."""
-        return self.query(*self._untaped(batch, self.query_schema, rows, dense)).value
-
-    def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, M) vectors of items, of a batch with the fields of `item_schema`."""
-        return self.items(*self._untaped(batch, self.item_schema, rows, dense)).value
-
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
-        """(B, V) scores of every query with every item: products of their vectors."""
+        """(B, V) products of vectors."""
         return queries @ items.T
-
-    @staticmethod
-    def _untaped(
-        batch: Batch, schema: Schema, rows: Array, dense: Mapping[str, Array]
-    ) -> tuple[Tape, Batch, Schema, Var, DenseVars]:
-        variables = {name: Var(value) for name, value in dense.items()}
-        return Tape(training=False), batch, schema, Var(rows), variables
-
-    # --- fields -------------------------------------------------------------------------------------------
-
-    def side(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, own: Schema) -> Var:
-        """Lay the vectors and the dense fields of one side beside each other, (B, N).
-
-        Parameters
-        ----------
-        schema : Schema
-            Of the batch.
-        own : Schema
-            Of the side.
-        """
-        inputs: list[Var] = []
-        if own.sparse or own.ragged:
-            every = _key_names(schema)
-            chosen = [every.index(name) for name in _key_names(own)]
-            vectors = embedding(tape, rows, batch, schema)
-            inputs.append(vectors if len(chosen) == len(every) else take_fields(tape, vectors, chosen))
-        if own.dense:
-            names = [field.name for field in schema.dense]
-            chosen = [names.index(field.name) for field in own.dense]
-            inputs.append(Var(batch.dense[:, chosen].astype(rows.value.dtype, copy=False)))
-        return concat(tape, *inputs)
-
-    def side_width(self, own: Schema) -> int:
-        """Floats that `side` gives for an example."""
-        return self.dim * (len(own.sparse) + len(own.ragged)) + len(own.dense)
 
 
 def _key_names(schema: Schema) -> list[str]:

@@ -103,6 +103,7 @@ _POSITIVE = ("a number above 0", lambda value: _is_number(value) and 0 < value <
 
 _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "dim": _whole_rule(1, DIM_MAX),
+    "dim_mlp": _whole_rule(1, DIM_MAX),
     "hidden": _HIDDEN,
     "hidden_1": _HIDDEN,
     "hidden_2": _HIDDEN,

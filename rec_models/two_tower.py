@@ -10,7 +10,7 @@ from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
 from rec_models.layers import linear, multiply, normalize, sampled_softmax, tower, tower_shapes
-from rec_models.matching import MatchingModel
+from rec_models.matching import ProductModel
 from rec_models.model import DenseVars
 from rec_models.scored import Scored
 from rec_models.tape import Array, Tape, Var
@@ -19,7 +19,7 @@ __all__ = ["TwoTower"]
 
 
 @dataclass(frozen=True, eq=False)
-class TwoTower(MatchingModel):
+class TwoTower(ProductModel):
     """Two MLPs whose outputs match by their cosine (DSSM: Huang et al., CIKM 2013, 10.1145/2505515.2505665).
 
     The other items of the batch are the negatives, corrected for how often items occur (Yi et al., RecSys

@@ -27,11 +27,19 @@ SCHEMA = Schema(
     ragged=[RaggedField("liked", vocabulary="movie"), RaggedField("genres", pooling="sum")],
 )
 LABELLED = Schema(label="click", dense=SCHEMA.dense, sparse=SCHEMA.sparse, ragged=SCHEMA.ragged)
+PAIR = Schema(label=None, sparse=["user", "movie"])
+PAIR_LABELLED = Schema(label="click", sparse=["movie", "user"])
 ITEM = ["movie", "price", "genres", "year"]
 CASES: list[tuple[str, Schema, dict[str, object]]] = [
     ("two_tower", SCHEMA, {"item": ITEM, "dim": 3, "hidden": [5, 4], "out": 3, "dropout": 0.3}),
     ("two_tower", LABELLED, {"item": ITEM, "dim": 3, "hidden": [], "out": 3, "similarity": "dot"}),
     ("two_tower", SCHEMA, {"item": ["movie"], "dim": 3, "hidden": [4], "out": 3, "logq": False}),
+    (
+        "ncf",
+        PAIR,
+        {"item": ["movie"], "dim": 3, "dim_mlp": 2, "hidden": [4, 2], "dropout": 0.3, "negatives": 2},
+    ),
+    ("ncf", PAIR_LABELLED, {"item": ["movie"], "dim": 3, "hidden": [], "negatives": 2}),
 ]
 """A line a model, and a line for options that choose other mathematics."""
 NAMES = [f"{name} {place}" for place, (name, _, _) in enumerate(CASES)]
@@ -43,9 +51,13 @@ needs_torch = pytest.mark.skipif(
 
 
 def matching_batch(schema: Schema = SCHEMA, rows: int = 6) -> Batch:
-    batch = make_batch(rows=rows, schema=schema)
-    log_q = np.log(np.random.default_rng(3).random(batch.keys.size)).astype(np.float32)
-    return replace(batch, log_q=log_q)
+    """With two negatives an example, one of them the example's own item."""
+    batch, rng = make_batch(rows=rows, schema=schema), np.random.default_rng(3)
+    log_q = np.log(rng.random(batch.keys.size)).astype(np.float32)
+    negatives = rng.integers(0, batch.keys.size, 2 * rows).astype(np.int32)
+    item = [field.name for field in schema.sparse].index("movie")
+    negatives[:1] = batch.sparse[:1, item]
+    return replace(batch, log_q=log_q, negatives=negatives)
 
 
 def parameters(model, batch):
@@ -88,7 +100,7 @@ def test_an_empty_batch_and_one_without_a_match_teach_nothing(name, schema, opti
     model = build(name, schema, options)
     empty = matching_batch(schema, rows=0)
     without = replace(matching_batch(schema, rows=1), labels=np.zeros(1, np.float32))
-    for batch in (empty, without) if schema.label else (empty,):
+    for batch in (empty, without) if schema.label and name == "two_tower" else (empty,):
         result = model.loss_and_gradients(batch, *parameters(model, batch), 0)
         assert result.loss == 0
         assert not result.rows_gradient.any()
@@ -124,6 +136,8 @@ def test_what_a_matching_model_can_not_read_is_told():
         build("two_tower", SCHEMA, {"item": ["movie", "film"]})
     with pytest.raises(ConfigurationError, match="expected fields of a query beside those of the item"):
         build("two_tower", Schema(label=None, sparse=["movie"]), {"item": ["movie"]})
+    with pytest.raises(ConfigurationError, match="expected a schema of two sparse fields, user and item"):
+        build("ncf", SCHEMA, {"item": ["movie"]})
     with pytest.raises(ConfigurationError, match="temperature: expected a number above 0"):
         build("two_tower", SCHEMA, {"item": ["movie"], "temperature": 0})
 
@@ -173,7 +187,28 @@ def twin_two_tower(torch, model, batch, schema, rows, dense):
     return (losses * weights).sum() / weights.sum()
 
 
-TWINS = {"two_tower": twin_two_tower}
+def twin_ncf(torch, model, batch, schema, rows, dense):
+    names = [field.name for field in schema.sparse]
+    users = batch.sparse[:, names.index("user")].tolist()
+    movies = batch.sparse[:, names.index("movie")].tolist()
+    labels = [1.0] * len(users) if schema.label is None else batch.labels.tolist()
+    pairs = list(zip(users, movies, labels, strict=True))
+    for place, drawn in enumerate(batch.negatives.tolist()):
+        if drawn != movies[place // 2]:
+            pairs.append((users[place // 2], drawn, 0.0))
+    user, movie, label = (list(column) for column in zip(*pairs, strict=True))
+    p, q = rows[user], rows[movie]
+    phi = p[:, : model.dim] * q[:, : model.dim]
+    if model.hidden:
+        a = torch.cat([p[:, model.dim :], q[:, model.dim :]], 1)
+        for layer in range(len(model.hidden)):
+            a = torch.relu(a @ dense[f"mlp.{layer}.w"] + dense[f"mlp.{layer}.b"])
+        phi = torch.cat([phi, a], 1)
+    logits = (phi @ dense["out.w"] + dense["out.b"]).flatten()
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor(label).double())
+
+
+TWINS = {"two_tower": twin_two_tower, "ncf": twin_ncf}
 
 
 @needs_torch

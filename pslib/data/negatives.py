@@ -39,11 +39,14 @@ class Sampling:
         Items drawn for a batch; 0: none, `NegativeSampler.log_q` alone is wanted.
     alpha : float
         Exponent of the item's count.
+    each : bool
+        Whether ``count`` are drawn for each example of a batch, one example after the other.
     """
 
     field: str
     count: int
     alpha: float
+    each: bool = False
 
 
 def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -109,10 +112,11 @@ class NegativeSampler:
         self._chances = weights / weights.sum()
         self._below = np.cumsum(self._chances)
 
-    def draw(self, epoch: int, lease: int, number: int) -> NDArray[np.uint64]:
-        """Keys for one batch, (count,); they may repeat."""
+    def draw(self, epoch: int, lease: int, number: int, examples: int = 1) -> NDArray[np.uint64]:
+        """Keys for one batch, (count,), or (examples * count,) where each example has its own; may repeat."""
         key = text_hash("negatives", *map(str, (self._seed, epoch, lease, number)))
-        words = np.random.Philox(key=key).random_raw(self.sampling.count)
+        count = self.sampling.count * (examples if self.sampling.each else 1)
+        words = np.random.Philox(key=key).random_raw(count)
         drawn = np.searchsorted(self._below, (words >> np.uint64(11)) * 2.0**-53, side="right")
         return self.keys[np.minimum(drawn, self.keys.size - 1)]
 

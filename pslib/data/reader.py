@@ -125,7 +125,7 @@ class LeaseReader:
             start = lease.start + number * self._batch_rows
             window, order = self._decoded(epoch, lease.window)
             rows = order[start : min(start + self._batch_rows, lease.stop)]
-            drawn = self._sampler.draw(epoch, lease_index, number) if self._sampler else NO_KEYS
+            drawn = self._sampler.draw(epoch, lease_index, number, rows.size) if self._sampler else NO_KEYS
             yield self._batch(window, rows, drawn)
 
     def _batch(self, window: DecodedWindow, rows: NDArray[np.int64], drawn: NDArray[np.uint64]) -> Batch:
