@@ -19,10 +19,14 @@ from rec_models.ncf import NCF
 from rec_models.nfm import NFM
 from rec_models.pnn import PNN
 from rec_models.sasrec import SASRec
+from rec_models.simnet import MultiViewSimnet
 from rec_models.srgnn import SRGNN
+from rec_models.ssr import SSR
 from rec_models.stamp import STAMP
+from rec_models.tagspace import TagSpace
 from rec_models.two_tower import TwoTower
 from rec_models.wide_deep import WideDeep
+from rec_models.word2vec import Word2Vec
 from rec_models.xdeepfm import XDeepFM
 
 __all__ = [
@@ -40,6 +44,7 @@ __all__ = [
     "PNN",
     "SESSION_MODELS",
     "SRGNN",
+    "SSR",
     "STAMP",
     "AutoInt",
     "DCNv2",
@@ -48,10 +53,13 @@ __all__ = [
     "FinalMLP",
     "GRU4Rec",
     "Model",
+    "MultiViewSimnet",
     "SASRec",
     "StepResult",
+    "TagSpace",
     "TwoTower",
     "WideDeep",
+    "Word2Vec",
     "XDeepFM",
     "build",
 ]

@@ -28,10 +28,14 @@ from rec_models.options import did_you_mean, option_from_plain
 from rec_models.pnn import PNN
 from rec_models.sasrec import SASRec
 from rec_models.session import SessionModel
+from rec_models.simnet import MultiViewSimnet
 from rec_models.srgnn import SRGNN
+from rec_models.ssr import SSR
 from rec_models.stamp import STAMP
+from rec_models.tagspace import TagSpace
 from rec_models.two_tower import TwoTower
 from rec_models.wide_deep import WideDeep
+from rec_models.word2vec import Word2Vec
 from rec_models.xdeepfm import XDeepFM
 
 __all__ = ["MATCHING_MODELS", "MODELS", "SESSION_MODELS", "build"]
@@ -65,8 +69,15 @@ SESSION_MODELS: dict[str, type[SessionModel]] = {
 }
 """Models that rank items, by the name of their file."""
 
-MATCHING_MODELS: dict[str, type[MatchingModel]] = {"two_tower": TwoTower, "ncf": NCF}
-"""Models of a query and an item, by the name of their file."""
+MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
+    "two_tower": TwoTower,
+    "ncf": NCF,
+    "ssr": SSR,
+    "simnet": MultiViewSimnet,
+    "tagspace": TagSpace,
+    "word2vec": Word2Vec,
+}
+"""Models that match what has a vector with something else that has, by the name of their file."""
 
 
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:

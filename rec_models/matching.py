@@ -11,20 +11,17 @@ import numpy as np
 
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
 from pslib.schema import Schema
-from pslib.tables import PartSpec
-from rec_models.layers import concat, embedding, gather, row_dot, take_fields
-from rec_models.model import DenseVars, Model
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER
+from rec_models.embedded import EmbeddedModel
+from rec_models.layers import concat, embedding, gather, rank_hinge, row_dot, take_fields
+from rec_models.model import DenseVars
 from rec_models.tape import Array, Tape, Var
 
-__all__ = ["MatchingModel", "ProductModel"]
+__all__ = ["CosineHinge", "MatchingModel", "ProductModel"]
 
 
 @dataclass(frozen=True, eq=False)
-class MatchingModel(Model):
+class MatchingModel(EmbeddedModel):
     """Base of models that match queries and items.
 
     An example is a query and the item that it went with. The fields that ``item`` names are the item's, all
@@ -34,10 +31,6 @@ class MatchingModel(Model):
     ----------
     item : tuple of str
         Fields of an item. One of them, the first, is sparse, and its key is the item's name.
-    dim : int
-        Floats of an embedding.
-    v_optimizer : Optimizer
-    v_initializer : Initializer
     """
 
     examples_independent: ClassVar[bool] = False
@@ -45,9 +38,6 @@ class MatchingModel(Model):
     """Whether scores are products of vectors."""
 
     item: tuple[str, ...] = ()
-    dim: int = 32
-    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
-    v_initializer: Initializer = V_INITIALIZER
 
     def _problems(self) -> list[str]:
         schema = self.schema
@@ -74,10 +64,6 @@ class MatchingModel(Model):
     def sampling(self) -> Sampling | None:
         """What is drawn for each batch; None: nothing."""
         return None
-
-    def parts(self) -> tuple[PartSpec, ...]:
-        """``v``: the embedding of a key."""
-        return (PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),)
 
     @abstractmethod
     def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
@@ -153,13 +139,14 @@ class ProductModel(MatchingModel):
     by_product: ClassVar[bool] = True
 
     @abstractmethod
-    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, weight: int) -> Var:
+    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, weight: int) -> Var:
         """() loss of a batch.
 
         Parameters
         ----------
         u, v : (B, M)
             Vectors of queries and of their items.
+        rows : (U, D)
         weight : int
             What the mean is over.
         """
@@ -178,7 +165,7 @@ class ProductModel(MatchingModel):
         u = self.query(tape, batch, self.schema, rows, dense)
         v = self.items(tape, batch, self.schema, rows, dense)
         logits = np.einsum("bm,bm->b", u.value, v.value)
-        return self.match_loss(tape, u, v, batch, weight), logits
+        return self.match_loss(tape, u, v, batch, rows, weight), logits
 
     def matches(self, batch: Batch) -> Array:
         """Places of the examples that match: all of them where the schema has no label."""
@@ -191,6 +178,36 @@ class ProductModel(MatchingModel):
     def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
         """(B, V) products of vectors."""
         return queries @ items.T
+
+
+@dataclass(frozen=True, eq=False)
+class CosineHinge(ProductModel):
+    """Base of those whose vectors have length 1 and that learn by a hinge loss.
+
+    An example's negative is the next item of the batch that is another one.
+
+    Attributes
+    ----------
+    margin : float
+        By how much the cosine with the example's item is to be above that with another one.
+    """
+
+    margin: float = 0.5
+
+    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, weight: int) -> Var:
+        """``max(0, margin - cos(u, v) + cos(u, v'))``."""
+        ids, where = self.item_ids(batch), self.matches(batch)
+        return rank_hinge(
+            tape,
+            self.matched(tape, u, batch),
+            self.matched(tape, v, batch),
+            v,
+            (ids[where], ids),
+            (where + 1) % max(1, ids.size),
+            margin=self.margin,
+            trials=1,
+            weight=weight,
+        )
 
 
 def _key_names(schema: Schema) -> list[str]:

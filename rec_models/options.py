@@ -29,6 +29,8 @@ NEGATIVES_MAX = 1 << 20
 """Items drawn for one batch; published models draw some thousands."""
 LENGTH_MAX = 1 << 14
 """Items of a session that are read: attention costs their square; published models read at most 200."""
+WINDOW_MAX = 64
+"""Elements around one; published models have 3 to 10."""
 LAYERS_MAX = 64
 """Cross or interacting layers: published models have at most 6."""
 
@@ -139,6 +141,12 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "logq": _SWITCH,
     "item": ("a list of names of fields", _is_names),
     "out": _whole_rule(1, DIM_MAX),
+    "units": _whole_rule(1, HIDDEN_MAX),
+    "window": _whole_rule(1, WINDOW_MAX),
+    "pool": _whole_rule(1, NEGATIVES_MAX),
+    "subsample": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
+    "encoder": _choice_rule("bow", "cnn", "gru"),
+    "margin": _POSITIVE,
     "similarity": _choice_rule("cosine", "dot"),
     "temperature": _POSITIVE,
     "seed": ("an integer in 0..2^63-1", lambda value: _is_whole(value, 0, 2**63 - 1)),

@@ -44,6 +44,7 @@ from rec_models.layers import (
     layer_norm,
     linear,
     linear_relu,
+    list_max,
     list_softmax,
     list_vectors,
     log_loss,
@@ -55,6 +56,7 @@ from rec_models.layers import (
     prefix_mean,
     prelu,
     product,
+    rank_hinge,
     relu,
     relu_head,
     reshape,
@@ -69,6 +71,7 @@ from rec_models.layers import (
     tower,
     tower_shapes,
     weighted_sum,
+    windows,
 )
 from rec_models.packed import packed
 from rec_models.scored import Scored
@@ -159,6 +162,19 @@ def _bpr_max(tape: Tape, h: Var, *scored: Var) -> Var:
 SCORED = [random(4, 3), random(4, 3), random(4, 1), random(5, 3), random(5, 1)]
 
 
+OFFSETS = np.array([0, 2, 2, 6, 7])
+"""Of lists of 2, 0, 4 and 1 elements."""
+
+
+def _hinge(trials: int, labels: int) -> Callable[..., Var]:
+    ids, first = (np.array([3, 1, 3, 9]), np.array([1, 2, 3, 3, 7])), np.array([0, 4, 2, 1])
+
+    def layer(tape: Tape, u: Var, t: Var, c: Var) -> Var:
+        return rank_hinge(tape, u, t, c, ids, first, margin=0.5, trials=trials, labels=labels, weight=4)
+
+    return layer
+
+
 def _tower(tape: Tape, x: Var, *weights: Var) -> Var:
     shapes = tower_shapes("deep", 3, (4, 2), batch_norm=True)
     return tower(tape, x, dict(zip(shapes, weights, strict=True)), "deep", 2, 0.5)
@@ -166,10 +182,6 @@ def _tower(tape: Tape, x: Var, *weights: Var) -> Var:
 
 def _tower_inputs() -> list[Array]:
     return [random(5, 3), *(random(*shape) for shape in tower_shapes("deep", 3, (4, 2), True).values())]
-
-
-OFFSETS = np.array([0, 2, 2, 6, 7])
-"""Of lists of 2, 0, 4 and 1 elements."""
 
 
 LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
@@ -211,6 +223,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "linear_relu": (linear_relu, [random(4, 3), random(3, 2), random(2)]),
     "list_softmax": (lambda tape, s: list_softmax(tape, s, OFFSETS), [random(7)]),
     "list_vectors": (lambda tape, rows: list_vectors(tape, rows, BATCH, "viewed"), [random(9, 4)]),
+    "list_max": (lambda tape, x: list_max(tape, x, OFFSETS), [random(7, 3)]),
     "log_loss": (lambda tape, z: log_loss(tape, z, BATCH.labels), [random(5) * 3]),
     "mlp": (_mlp, _mlp_inputs()),
     "multiply": (lambda tape, x, g: multiply(tape, x, g, 2.0), [random(4, 3), random(1, 3)]),
@@ -222,6 +235,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "prefix_mean": (lambda tape, x: prefix_mean(tape, x, STEPS), [random(7, 3)]),
     "prelu": (prelu, [random(4, 3), random(3)]),
     "product": (product, [random(4, 2, 3), random(3, 2)]),
+    "rank_hinge": (_hinge(3, 8), [random(4, 3), random(4, 3) - 1, random(5, 3) + 0.5]),
     "relu": (relu, [random(4, 3)]),
     "relu_head": (relu_head, [random(4, 3), random(3, 2), random(2), random(2, 1), random(1)]),
     "row_dot": (row_dot, [random(4, 3), random(4, 3) + 1]),
@@ -235,6 +249,7 @@ LAYERS: dict[str, tuple[Callable[..., Var], list[Array]]] = {
     "tanh": (tanh, [random(4, 3)]),
     "tower": (_tower, _tower_inputs()),
     "weighted_sum": (lambda tape, a, h: weighted_sum(tape, a, h, OFFSETS), [random(7), random(7, 3)]),
+    "windows": (lambda tape, x: windows(tape, x, OFFSETS, 4), [random(7, 2)]),
 }
 
 MODELS: dict[str, dict[str, object]] = {

@@ -41,12 +41,15 @@ class Sampling:
         Exponent of the item's count.
     each : bool
         Whether ``count`` are drawn for each example of a batch, one example after the other.
+    told : float or None
+        Exponent of the count in what `NegativeSampler.log_q` tells; None: ``alpha``.
     """
 
     field: str
     count: int
     alpha: float
     each: bool = False
+    told: float | None = None
 
 
 def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -108,9 +111,9 @@ class NegativeSampler:
     def __init__(self, data: ParquetData, sampling: Sampling, seed: int) -> None:
         self.sampling, self._seed = sampling, seed
         self.keys, counts = item_counts(data, sampling.field)
-        weights = counts.astype(np.float64) ** sampling.alpha
-        self._chances = weights / weights.sum()
-        self._below = np.cumsum(self._chances)
+        self._below = np.cumsum(_shares(counts, sampling.alpha))
+        told = sampling.alpha if sampling.told is None else sampling.told
+        self._log_q = np.log(_shares(counts, told)).astype(np.float32)
 
     def draw(self, epoch: int, lease: int, number: int, examples: int = 1) -> NDArray[np.uint64]:
         """Keys for one batch, (count,), or (examples * count,) where each example has its own; may repeat."""
@@ -121,6 +124,11 @@ class NegativeSampler:
         return self.keys[np.minimum(drawn, self.keys.size - 1)]
 
     def log_q(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Logarithm of the chance of each key; 0 for keys that are no items of the data."""
+        """Logarithm of each key's chance (`Sampling.told`); 0 for those that are no items of the data."""
         places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
-        return np.where(self.keys[places] == keys, np.log(self._chances[places]), 0.0).astype(np.float32)
+        return np.where(self.keys[places] == keys, self._log_q[places], np.float32(0))
+
+
+def _shares(counts: NDArray[np.int64], alpha: float) -> NDArray[np.float64]:
+    weights = counts.astype(np.float64) ** alpha
+    return weights / weights.sum()

@@ -28,6 +28,7 @@ from rec_models.layers.inner_products import inner_products
 from rec_models.layers.layer_norm import layer_norm
 from rec_models.layers.linear import linear
 from rec_models.layers.linear_relu import linear_relu
+from rec_models.layers.list_max import list_max
 from rec_models.layers.list_softmax import list_softmax
 from rec_models.layers.list_vectors import list_vectors
 from rec_models.layers.log_loss import log_loss
@@ -38,6 +39,7 @@ from rec_models.layers.prefix_attention import prefix_attention
 from rec_models.layers.prefix_mean import prefix_mean
 from rec_models.layers.prelu import prelu
 from rec_models.layers.product import product
+from rec_models.layers.rank_hinge import rank_hinge
 from rec_models.layers.relu_head import relu_head
 from rec_models.layers.reshape import reshape
 from rec_models.layers.row_dot import row_dot
@@ -48,6 +50,7 @@ from rec_models.layers.sum_vectors import sum_vectors
 from rec_models.layers.take_fields import take_fields
 from rec_models.layers.tower import tower, tower_shapes
 from rec_models.layers.weighted_sum import weighted_sum
+from rec_models.layers.windows import windows
 
 __all__ = [
     "add",
@@ -77,6 +80,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_relu",
+    "list_max",
     "list_softmax",
     "list_vectors",
     "log_loss",
@@ -88,6 +92,7 @@ __all__ = [
     "prefix_mean",
     "prelu",
     "product",
+    "rank_hinge",
     "relu",
     "relu_head",
     "reshape",
@@ -102,4 +107,5 @@ __all__ = [
     "tower",
     "tower_shapes",
     "weighted_sum",
+    "windows",
 ]

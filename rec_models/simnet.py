@@ -1,0 +1,87 @@
+"""Multi-view Simnet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from pslib.schema import Schema
+from rec_models.layers import concat, linear, normalize
+from rec_models.list_encoders import cnn, cnn_shapes, grnn, grnn_shapes
+from rec_models.matching import CosineHinge
+from rec_models.model import DenseVars
+from rec_models.tape import Tape, Var
+
+__all__ = ["MultiViewSimnet"]
+
+
+@dataclass(frozen=True, eq=False)
+class MultiViewSimnet(CosineHinge):
+    """Several views of a query and of an item, matched by their cosine: Multi-view Simnet as in PaddleRec.
+
+    After Elkahky, Song, He, *A Multi-View Deep Learning Approach for Cross Domain User Modeling*, WWW 2015,
+    10.1145/2736277.2741667. Every ragged field is a view, its elements in their order; a sparse field is a
+    view of one element, a dense field of a number.
+
+    Attributes
+    ----------
+    encoder : "bow", "cnn" or "gru"
+        What makes a vector of a ragged field: the sum or mean of its rows (the field's pooling), a
+        convolution, or a GRU, both with max pooling. All views share it.
+    units : int
+        Floats of a view's vector; with "bow" it is ``dim``.
+    window : int
+        Elements that the convolution sees together.
+    out : int
+        Floats of the vectors that are matched.
+    """
+
+    encoder: str = "gru"
+    units: int = 32
+    window: int = 3
+    out: int = 64
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The encoder, and the linear layers of both sides."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.encoder == "gru":
+            shapes |= grnn_shapes("gru", self.dim, self.units)
+        elif self.encoder == "cnn":
+            shapes |= cnn_shapes("cnn", self.dim, self.units, self.window)
+        units = self.dim if self.encoder == "bow" else self.units
+        for name, own in (("query", self.query_schema), ("item", self.item_schema)):
+            width = units * len(own.ragged) + self.dim * len(own.sparse) + len(own.dense)
+            shapes |= {f"{name}.w": (width, self.out), f"{name}.b": (self.out,)}
+        return shapes
+
+    def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """The views of a query, side by side, mapped."""
+        return self._mapped(tape, batch, schema, rows, dense, self.query_schema, "query")
+
+    def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """The views of an item, side by side, mapped."""
+        return self._mapped(tape, batch, schema, rows, dense, self.item_schema, "item")
+
+    def _mapped(
+        self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars, own: Schema, name: str
+    ) -> Var:
+        views: list[Var] = []
+        others: Schema | None = own
+        if self.encoder != "bow" and own.ragged:
+            views = [self._encoded(tape, batch, rows, dense, field.name) for field in own.ragged]
+            others = _without_lists(own)
+        if others is not None:
+            views.append(self.side(tape, batch, schema, rows, others))
+        return normalize(tape, linear(tape, concat(tape, *views), dense[f"{name}.w"], dense[f"{name}.b"]))
+
+    def _encoded(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, field: str) -> Var:
+        if self.encoder == "gru":
+            return grnn(tape, rows, batch, field, dense, "gru")
+        return cnn(tape, rows, batch, field, dense, "cnn", self.window)
+
+
+def _without_lists(own: Schema) -> Schema | None:
+    """Sparse and dense fields; None where there are none."""
+    if not own.sparse and not own.dense:
+        return None
+    return Schema(label=None, dense=own.dense, sparse=own.sparse)

@@ -1,0 +1,59 @@
+"""Sequence semantic retrieval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pslib.batch import Batch
+from pslib.schema import Schema
+from rec_models.layers import gather, linear, normalize
+from rec_models.list_encoders import grnn, grnn_shapes
+from rec_models.matching import CosineHinge
+from rec_models.model import DenseVars
+from rec_models.tape import Tape, Var
+
+__all__ = ["SSR"]
+
+
+@dataclass(frozen=True, eq=False)
+class SSR(CosineHinge):
+    """A GRU over what a user read, matched with items by their cosine: SSR as in PaddleRec.
+
+    After Song, Elkahky, He, *Multi-Rate Deep Learning for Temporal Recommendation*, SIGIR 2016,
+    10.1145/2911451.2914726. The query is one ragged field, items in their order, the item one sparse field of
+    the same vocabulary.
+
+    Attributes
+    ----------
+    units : int
+        Of the GRU.
+    out : int
+        Floats of the vectors that are matched.
+    """
+
+    units: int = 64
+    out: int = 64
+
+    def _problems(self) -> list[str]:
+        schema = self.schema
+        if len(schema.sparse) != 1 or len(schema.ragged) != 1 or schema.dense:
+            return ["expected a schema of a ragged field, what was read before, and a sparse one, the item"]
+        return super()._problems()
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The GRU, and the linear layers of both sides."""
+        shapes = grnn_shapes("gru", self.dim, self.units)
+        shapes |= {"query.w": (self.units, self.out), "query.b": (self.out,)}
+        return shapes | {"item.w": (self.dim, self.out), "item.b": (self.out,)}
+
+    def query(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """The largest of each unit over all states of the GRU, mapped."""
+        state = grnn(tape, rows, batch, self.schema.ragged[0].name, dense, "gru")
+        return normalize(tape, linear(tape, state, dense["query.w"], dense["query.b"]))
+
+    def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
+        """The item's row, mapped."""
+        row = gather(tape, rows, np.ascontiguousarray(batch.sparse[:, 0]))
+        return normalize(tape, linear(tape, row, dense["item.w"], dense["item.b"]))

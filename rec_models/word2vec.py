@@ -1,0 +1,183 @@
+"""word2vec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.batch import Batch
+from pslib.data.negatives import Sampling
+from pslib.errors import ConfigurationError
+from pslib.initializers import Initializer, Uniform
+from pslib.optimizers import Optimizer
+from pslib.schema import Schema, SparseField
+from pslib.tables import PartSpec
+from rec_models.layers import gather, log_loss, row_dot, split
+from rec_models.model import DenseVars, Model
+from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER
+from rec_models.tape import Array, Tape, Var
+
+__all__ = ["Word2Vec"]
+
+
+@dataclass(frozen=True, eq=False)
+class Word2Vec(Model):
+    """Skip-gram with negative sampling (Mikolov et al., NIPS 2013, arXiv:1310.4546).
+
+    An example is a text: one ragged field, its words in their order. Frequent words are left out now and
+    then; every word left predicts those around it, at most ``window`` away, the distance drawn anew each
+    time. The row of a word has two vectors: ``v`` as the word that predicts, ``w`` as one that is predicted.
+    `pslib.Trainer.recommend` finds the words that are nearest to one, by the cosine of ``v``.
+
+    Attributes
+    ----------
+    dim : int
+        Floats of a vector.
+    window : int
+        Words to each side, at most.
+    negatives : int
+        Words for each pair that others are told from, of those drawn for the batch.
+    pool : int
+        Words drawn for a batch, by their count to the power ``alpha``.
+    alpha : float
+        The paper's 3/4.
+    subsample : float
+        The paper's t: a word of share f of all words is kept with chance ``min(1, sqrt(t / f))``; 0: all.
+    v_optimizer, w_optimizer : Optimizer
+    v_initializer, w_initializer : Initializer
+    """
+
+    examples_independent: ClassVar[bool] = False
+    by_product: ClassVar[bool] = True
+
+    dim: int = 100
+    window: int = 5
+    negatives: int = 5
+    pool: int = 8192
+    alpha: float = 0.75
+    subsample: float = 1e-4
+    v_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    v_initializer: Initializer = Uniform(0.005)
+    w_optimizer: Optimizer = DEFAULT_OPTIMIZER
+    w_initializer: Initializer = W_INITIALIZER
+
+    def _problems(self) -> list[str]:
+        if len(self.schema.ragged) != 1 or self.schema.sparse or self.schema.dense:
+            return ["expected a schema of one ragged field, the words of a text"]
+        return []
+
+    def sampling(self) -> Sampling:
+        """Words by their count to the power ``alpha``; the share of each of all words besides."""
+        return Sampling(self.schema.ragged[0].name, self.pool, self.alpha, told=1.0)
+
+    def parts(self) -> tuple[PartSpec, ...]:
+        """``v`` and ``w``: a word's vectors."""
+        return (
+            PartSpec("v", self.dim, self.v_optimizer, self.v_initializer),
+            PartSpec("w", self.dim, self.w_optimizer, self.w_initializer),
+        )
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """None."""
+        return {}
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Refuse: a text has no click to predict.
+
+        Raises
+        ------
+        ConfigurationError
+            Always.
+        """
+        raise ConfigurationError("Word2Vec predicts no clicks: call export_vectors or recommend")
+
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+        """Eq. 4, negated: the mean over pairs of the log loss of a pair and of those drawn for it."""
+        centers, around, drawn, owners = self.sampled(tape, batch)
+        v, w = split(tape, rows, (self.dim, self.dim))
+        predicting = gather(tape, v, np.concatenate([centers, centers[owners]]))
+        predicted = gather(tape, w, np.concatenate([around, drawn]))
+        labels = np.concatenate([np.ones(centers.size), np.zeros(drawn.size)])
+        scores = row_dot(tape, predicting, predicted)
+        return log_loss(tape, scores, labels, centers.size), np.zeros(len(batch), rows.value.dtype)
+
+    def sampled(
+        self, tape: Tape, batch: Batch
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+        """What a step is over: words as places in ``batch.keys``.
+
+        Returns
+        -------
+        (P,), (P,)
+            Words, and one that stands near each.
+        (N,), (N,)
+            Words that were drawn, and the pair that each is for.
+        """
+        centers, around = self._pairs(tape, batch)
+        picks = _integers(tape.random_words(centers.size * self.negatives), batch.negatives.size)
+        drawn, owners = batch.negatives[picks], np.repeat(np.arange(centers.size), self.negatives)
+        other = drawn != around[owners]
+        return centers, around, drawn[other], owners[other]
+
+    def _pairs(self, tape: Tape, batch: Batch) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        lists = batch.ragged[self.schema.ragged[0].name]
+        words, owners = lists.values, np.repeat(np.arange(len(lists)), lists.lengths)
+        if self.subsample:
+            share = np.exp(batch.log_q[words].astype(np.float64))
+            kept = _units(tape.random_words(words.size)) < np.sqrt(self.subsample / share)
+            words, owners = words[kept], owners[kept]
+        reach = 1 + _integers(tape.random_words(words.size), self.window)
+        centers, around = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for distance in range(1, self.window + 1):
+            near = np.flatnonzero(owners[:-distance] == owners[distance:])
+            for one, other in ((near, near + distance), (near + distance, near)):
+                within = reach[one] >= distance
+                centers.append(one[within])
+                around.append(other[within])
+        return words[np.concatenate(centers)], words[np.concatenate(around)]
+
+    # --- near words ---------------------------------------------------------------------------------------
+
+    @property
+    def item(self) -> tuple[str, ...]:
+        """The column of words, where rows of words are read."""
+        return ("word",)
+
+    @property
+    def item_schema(self) -> Schema:
+        """A word."""
+        own = self.schema.ragged[0]
+        return Schema(label=None, sparse=[SparseField("word", own.vocabulary or own.name)])
+
+    @property
+    def query_schema(self) -> Schema:
+        """A word, whose near ones are looked for."""
+        return self.item_schema
+
+    def encode(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, D) vectors ``v`` of words, their length made 1."""
+        vectors = rows[batch.sparse[:, 0], : self.dim]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / np.where(lengths > 0, lengths, 1)
+
+    def encode_items(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
+        """The same."""
+        return self.encode(batch, rows, dense)
+
+    def scores(self, queries: Array, items: Array, dense: Mapping[str, Array]) -> Array:
+        """(B, V) cosines."""
+        return queries @ items.T
+
+
+def _units(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Random words as numbers in [0, 1)."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _integers(words: NDArray[np.uint64], below: int) -> NDArray[np.int64]:
+    """Random words as integers from 0 to ``below - 1``."""
+    return (_units(words) * max(1, below)).astype(np.int64)
