@@ -59,9 +59,17 @@ def evaluate(options: argparse.Namespace) -> int:
     """``pslib eval``."""
     from launch.job import read_job
     from launch.train_job import evaluate_checkpoint
+    from pslib.ranking import RankResult
 
     job = read_job(options.config, options.overrides, _changes(options))
     result = evaluate_checkpoint(job, options.checkpoint, options.data, options.predictions)
+    if isinstance(result, RankResult):
+        print(f"examples    {result.examples:,}")
+        for k in result.recall:
+            print(
+                f"at {k:<8} Recall {result.recall[k]:.6f}, MRR {result.mrr[k]:.6f}, NDCG {result.ndcg[k]:.6f}"
+            )
+        return 0
     print(f"examples    {result.examples:,} ({result.positives:,} positive)")
     print(f"AUC         {result.auc:.6f}")
     print(f"log loss    {result.logloss:.6f}")

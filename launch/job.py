@@ -17,6 +17,7 @@
       dense: {name: Adam, learning_rate: 0.001}
     training: {batch_rows: 4096, staleness: 2, epochs: 1, seed: 0, maintain_every_batches: 10000,
                consistency: async, schedule: {name: Cosine, warmup: 500, batches: 20000}}
+    ranking: {at: [10, 20]}              # optional, for models that rank items: see `launch.ranking_settings`
     table:                               # optional: when it does not fit memory
       storage: bfloat16
       admission: {name: ByCount, count: 3}
@@ -44,10 +45,11 @@ from pydantic import (
     model_validator,
 )
 
-from launch.model_settings import build_model, model_problems
+from launch.model_settings import build_model, model_problems, parts_of
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
 from launch.problems import problem_lines, unknown_value
+from launch.ranking_settings import RankingSection, ranking_problems
 from launch.restarts import RESTARTS
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.training_settings import Section, TrainingSection, stopping_problems, training_problems
@@ -113,7 +115,7 @@ class RaggedColumn(Section):
 class SchemaSection(Section):
     """Columns that the model reads."""
 
-    label: Name
+    label: Name | None = None
     dense: list[Annotated[DenseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
     sparse: list[Annotated[SparseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
     ragged: list[Annotated[RaggedColumn, BeforeValidator(_named)]] = Field(default_factory=list)
@@ -125,6 +127,7 @@ class DataSection(Section):
     train: Paths
     valid: Paths | None = None
     test: Paths | None = None
+    items: Paths | None = None
     columns: SchemaSection = Field(alias="schema")
 
 
@@ -210,6 +213,7 @@ class Job(Section):
     model: ModelSection
     optimizers: OptimizersSection = OptimizersSection()
     training: TrainingSection = TrainingSection()
+    ranking: RankingSection | None = None
     table: TableSection = TableSection()
     cluster: ClusterSection = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
@@ -255,8 +259,9 @@ class Job(Section):
         """The effective settings, defaults and overrides included; `read_job` reads them back."""
         plain = self.model_dump(by_alias=True)
         parts = self.build_model().table().parts
+        own = parts_of(self.model.name)
         plain["optimizers"] = {
-            "rows": {part.name: part.optimizer.to_dict() for part in parts},
+            "rows": {part.name: part.optimizer.to_dict() for part in parts if part.name in own},
             "dense": self.dense_optimizer.to_dict(),
         }
         for part in parts:
@@ -346,7 +351,7 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
     problems += bad_optimizers
     problems += table_problems(raw.get("table"))
     if job is not None:
-        problems += _cluster_problems(job)
+        problems += _cluster_problems(job) + ranking_problems(job)
     schema, bad_schema = _schema_of(raw)
     problems += bad_schema
     if isinstance(raw.get("model"), dict):

@@ -11,26 +11,32 @@ from launch.problems import unknown_key, unknown_value
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Optimizer
 from pslib.schema import Schema
-from rec_models import MODELS, Model, build
+from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, Model, build
 
-__all__ = ["build_model", "model_problems"]
+__all__ = ["build_model", "model_problems", "parts_of"]
 
 _SUFFIX = "_optimizer"
 
-_ANY_SCHEMA = Schema(label="label", sparse=["any"])
-"""Stands in where the file's own schema is wrong, so that options are checked all the same."""
+_EVERY: dict[str, type[Model]] = MODELS | SESSION_MODELS | MATCHING_MODELS
 
 
-def _parts(name: str) -> dict[str, str]:
-    """Part of a row to the model's option that holds its optimizer."""
-    options = (field.name for field in fields(MODELS[name]) if field.name.endswith(_SUFFIX))
+def _any_schema(name: str) -> Schema:
+    """Stands in where the file's own schema is wrong, so that options are checked all the same."""
+    if name in SESSION_MODELS:
+        return Schema(label=None, ragged=["any"])
+    return Schema(label="label", sparse=["any"])
+
+
+def parts_of(name: str) -> dict[str, str]:
+    """Part of a row to the model's option that holds its optimizer; other parts share one of these."""
+    options = (field.name for field in fields(_EVERY[name]) if field.name.endswith(_SUFFIX))
     return {option.removesuffix(_SUFFIX): option for option in options}
 
 
 def _with_rows(name: str, options: Mapping[str, object], rows: Mapping[str, Optimizer]) -> dict[str, object]:
     """Options of the model with the optimizers of ``optimizers.rows`` put where the model wants them."""
     merged = dict(options)
-    for part, option in _parts(name).items():
+    for part, option in parts_of(name).items():
         if (optimizer := rows.get(part, rows.get(ALL_PARTS))) is not None:
             merged[option] = optimizer
     return merged
@@ -44,7 +50,7 @@ def build_model(
     Parameters
     ----------
     name : str
-        A key of `rec_models.MODELS`.
+        Of any model of `rec_models`.
     schema : Schema
     options : mapping
         All that stands beside ``model.name``.
@@ -78,12 +84,12 @@ def model_problems(
     name = section.get("name")
     if not isinstance(name, str):
         return []  # its type is somebody else's complaint
-    if name not in MODELS:
-        return [unknown_value("model.name", name, MODELS)]
-    known = [field.name for field in fields(MODELS[name]) if field.name != "schema"]
+    if name not in _EVERY:
+        return [unknown_value("model.name", name, _EVERY)]
+    known = [field.name for field in fields(_EVERY[name]) if field.name != "schema"]
     options = {key: value for key, value in section.items() if key != "name"}
     problems = [unknown_key(f"model.{key}", known) for key in options if key not in known]
-    parts = _parts(name)
+    parts = parts_of(name)
     problems += [
         unknown_key(f"optimizers.rows.{part}", parts) for part in rows if part not in (*parts, ALL_PARTS)
     ]
@@ -93,14 +99,14 @@ def model_problems(
         if option in options and (part in rows or ALL_PARTS in rows)
     ]
     known_options = {key: value for key, value in options.items() if key in known}
-    return problems + _value_problems(name, schema or _ANY_SCHEMA, known_options)
+    return problems + _value_problems(name, schema or _any_schema(name), known_options)
 
 
 def _value_problems(name: str, schema: Schema, options: Mapping[str, object]) -> list[str]:
     try:
         build(name, schema, options)
     except ConfigurationError as error:
-        owners = (f"{name}: ", f"{MODELS[name].__name__}: ")
+        owners = (f"{name}: ", f"{_EVERY[name].__name__}: ")
         return [f"model.{_without(line, owners)}" for line in error.problems]
     return []
 

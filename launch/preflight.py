@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.job import Job
+from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from pslib.data.dataset import ParquetData
+    from pslib.schema import Schema
 
 __all__ = ["check_data", "check_load", "check_port", "prepare_out"]
 
@@ -30,8 +32,11 @@ def check_data(job: Job) -> None:
     """
     problems: list[str] = []
     seen: set[str] = set()
-    for paths in (job.data.train, job.data.valid, job.data.test):
-        for line in _problems_of(job, paths) if paths else []:
+    schema = job.schema_of_data
+    asked = _ranked_schema(job) if ranks_items(job.model.name) else schema
+    found = ((job.data.train, schema), (job.data.valid, asked), (job.data.test, asked))
+    for paths, columns in found:
+        for line in _problems_of(columns, paths) if paths else []:
             if line not in seen:
                 seen.add(line)
                 problems.append(line)
@@ -39,11 +44,19 @@ def check_data(job: Job) -> None:
         raise DataError(*problems)
 
 
-def _problems_of(job: Job, paths: list[str]) -> list[str]:
+def _ranked_schema(job: Job) -> Schema:
+    """Of examples to rank items for."""
+    from pslib.trainer.ranked import sides_of
+
+    sides, how = sides_of(job.build_model()), job.ranking or RankingSection()
+    return sides.example_schema(how.history, [sides.goal(how.target)])
+
+
+def _problems_of(schema: Schema, paths: list[str]) -> list[str]:
     from pslib.data.dataset import ParquetData
 
     try:
-        data = ParquetData(paths, job.schema_of_data)
+        data = ParquetData(paths, schema)
     except DataError as error:
         return list(error.problems)
     return _label_problems(data)

@@ -11,7 +11,7 @@ from launch.summary import summary_of
 from launch.supervise import Launcher, Outcome, Plan, run_cluster
 from pslib.clock import SystemClock
 
-__all__ = ["run_recorded", "say"]
+__all__ = ["Rankings", "run_recorded", "say"]
 
 
 def run_recorded(
@@ -39,13 +39,39 @@ def run_recorded(
     from pslib.recorder import RunRecorder
 
     with RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr) as recorder:
-        outcome = run_cluster(
-            launcher, plan, observe=lambda status: recorder.observe(_for_recorder(status)), say=say
-        )
+        rankings = Rankings()
+
+        def observe(status: dict[str, Any]) -> None:
+            recorder.observe(_for_recorder(status))
+            for line in rankings.news(status):
+                say(line)
+
+        outcome = run_cluster(launcher, plan, observe=observe, say=say)
+        for line in rankings.news(outcome.status):
+            say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
         ending = {"exit_code": outcome.exit_code, "error": outcome.reason}
         summary = recorder.finish({**figures, **facts, **ending})
     return outcome, summary
+
+
+class Rankings:
+    """What rankings have found, each told once."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def news(self, status: Mapping[str, Any]) -> list[str]:
+        """A line for each ranking of a coordinator's status that has not been told, and each of its k."""
+        every = [one for one in status.get("results", ()) if one.get("kind") == "rank"]
+        fresh = every[min(self._told, len(every)) :]
+        self._told = len(every)
+        return [
+            f"after epoch {one['epoch']}: Recall@{k} {recall:.4f}, MRR@{k} {mrr:.4f}, NDCG@{k} {ndcg:.4f} "
+            f"on {one['examples']:,} examples"
+            for one in fresh
+            for k, recall, mrr, ndcg in zip(one["at"], one["recall"], one["mrr"], one["ndcg"], strict=True)
+        ]
 
 
 def say(line: str) -> None:

@@ -34,6 +34,9 @@ COUNTERS = (
 )
 """Taken from the status as they are."""
 
+RANKING = ("recall", "mrr", "ndcg")
+"""Figures of models that rank items, each by k."""
+
 SIDECAR = "generated.json"
 """What the generator of demonstration data leaves beside its files."""
 
@@ -56,6 +59,7 @@ def summary_of(
     -------
     dict
         ``auc`` and ``logloss`` are those of the test data, else of the last evaluation; None without either.
+        A model that ranks items has ``recall``, ``mrr`` and ``ndcg`` on the test data, by k, instead.
         ``examples_per_s`` counts the time of training alone, ``seconds`` all from the first process on.
     """
     outcomes = status.get("results", ())
@@ -67,6 +71,7 @@ def summary_of(
     examples = int(status.get("examples", 0))
     count = int(status.get("staleness_count", 0))
     figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
+    figures |= {name: scores[name] for name in RANKING if name in scores}
     figures |= {
         "examples": examples,
         "seconds": round(float(status.get("seconds", 0.0)), 3),
@@ -113,6 +118,10 @@ def summary_lines(
         loss_of = f" (best possible {best['logloss']:.4f})" if best else ""
         lines.append(f"AUC           {summary['auc']:.4f}{of}")
         lines.append(f"log loss      {summary['logloss']:.4f}{loss_of}")
+    for k, recall in summary.get("recall", {}).items():
+        lines.append(
+            f"at {k:<10} Recall {recall:.4f}, MRR {summary['mrr'][k]:.4f}, NDCG {summary['ndcg'][k]:.4f}"
+        )
     lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({summary['examples']:,} examples)")
     servers = f"{summary['servers']} server{'s'[: summary['servers'] != 1]}"
     lines.append(f"rows          {summary['rows']:,} on {servers}")

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.job import Job, read_job
+from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError
 from pslib.places import below, parent_and_name
 
 if TYPE_CHECKING:
     from pslib.cluster import Cluster
+    from pslib.ranking import RankResult
     from pslib.trainer import EvalResult, Trainer
     from pslib.trainer.checkpointing import CheckpointSettings
 
@@ -47,7 +49,7 @@ def train_job(path: Path) -> str:
             load = job.load
             trainer.load(load.path, state=load.state, tables=load.tables, resume=load.resume)
         _fit(job, trainer)
-        tested = trainer.evaluate(job.data.test) if job.data.test else None
+        tested = _tested(job, trainer, job.data.test) if job.data.test else None
         place = saved_place(job)
         trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
@@ -58,6 +60,11 @@ def _fit(job: Job, trainer: Trainer) -> None:
     from pslib.trainer.stopping import EarlyStopping
 
     stopping = job.training.stopping
+    if ranks_items(job.model.name) and job.data.valid:
+        for _ in range(job.training.epochs):
+            trainer.fit(job.data.train)
+            _tested(job, trainer, job.data.valid)
+        return
     trainer.fit(
         job.data.train,
         epochs=job.training.epochs,
@@ -67,9 +74,19 @@ def _fit(job: Job, trainer: Trainer) -> None:
     )
 
 
+def _tested(
+    job: Job, trainer: Trainer, paths: list[str], predictions: str | None = None
+) -> EvalResult | RankResult:
+    """What the model does on some data: as it is evaluated, by clicks or by ranking."""
+    if not ranks_items(job.model.name):
+        return trainer.evaluate(paths, predictions=predictions)
+    how = (job.ranking or RankingSection()).model_dump()
+    return trainer.rank(paths, job.data.items or job.data.train, **how)
+
+
 def evaluate_checkpoint(
     job: Job, checkpoint: str, data: list[str] | None, predictions: str | None = None
-) -> EvalResult:
+) -> EvalResult | RankResult:
     """Load a checkpoint into a cluster inside this process and evaluate it.
 
     Parameters
@@ -86,7 +103,7 @@ def evaluate_checkpoint(
     Raises
     ------
     ConfigurationError
-        When there is nothing to evaluate on.
+        When there is nothing to evaluate on, or predictions are wanted of a model that ranks items.
     CheckpointError
         When the checkpoint can't be read or belongs to another model.
     """
@@ -95,10 +112,12 @@ def evaluate_checkpoint(
     paths = data or job.data.test
     if not paths:
         raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
+    if predictions and ranks_items(job.model.name):
+        raise ConfigurationError(f"--predictions: {job.model.name} predicts no clicks; leave it out")
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
         trainer.load(checkpoint)
-        return trainer.evaluate(paths, predictions=predictions)
+        return _tested(job, trainer, paths, predictions)
 
 
 def saved_place(job: Job) -> str:

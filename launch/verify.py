@@ -21,6 +21,7 @@ from launch.durability import log_folder
 from launch.job import Job, read_job
 from launch.local import LocalLauncher
 from launch.preflight import check_data, prepare_out
+from launch.ranking_settings import ranks_items
 from launch.supervise import Outcome, Plan, run_cluster
 from launch.train_job import evaluate_checkpoint, make_trainer
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -94,6 +95,8 @@ def run_verify(options: argparse.Namespace) -> int:
     job = job_of()
     if not job.data.test:
         raise ConfigurationError("nothing to compare on: the job file needs data.test")
+    if ranks_items(job.model.name):
+        raise ConfigurationError(f"verify compares predictions of clicks, and {job.model.name} ranks items")
     if problem := kill_problem(options.kill, job):
         raise ConfigurationError(problem)
     if options.seeds < 1:

@@ -57,7 +57,7 @@ class SessionModel(Model):
         schema = self.schema
         if len(schema.ragged) != 1 or schema.sparse or schema.dense:
             raise ConfigurationError(
-                f"{type(self).__name__}: expected a schema of one ragged field, the items of a session, got "
+                f"{type(self).__name__}: schema: expected one ragged field, the items of a session, got "
                 f"{len(schema.dense)} dense, {len(schema.sparse)} sparse, {len(schema.ragged)} ragged fields"
             )
 

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["details_of", "status_of"]
 
-_PHASES = {"fit": "training", "evaluate": "evaluating", "save": "saving", "load": "loading"}
+_PHASES = {
+    "fit": "training",
+    "evaluate": "evaluating",
+    "rank": "ranking",
+    "save": "saving",
+    "load": "loading",
+}
 _SUMMED = (
     "examples",
     "loss_sum",

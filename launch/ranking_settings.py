@@ -1,0 +1,52 @@
+"""The section ``ranking`` of a job file, and what of a file does not fit a model that ranks items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from launch.training_settings import Section
+from rec_models import MODELS, SESSION_MODELS
+
+if TYPE_CHECKING:
+    from launch.job import Job
+
+__all__ = ["K_MAX", "RankingSection", "ranking_problems", "ranks_items"]
+
+K_MAX = 1 << 20
+"""More places than anybody looks at."""
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+class RankingSection(Section):
+    """How a model that ranks items is evaluated; see `pslib.Trainer.rank`."""
+
+    at: list[Annotated[int, Field(ge=1, le=K_MAX)]] = Field(default=[20], min_length=1)
+    history: Column | None = None
+    target: Column | None = None
+    exclude_seen: bool = False
+
+
+def ranks_items(name: str) -> bool:
+    """Whether a model of this name ranks items, instead of predicting clicks."""
+    return name not in MODELS
+
+
+def ranking_problems(job: Job) -> list[str]:
+    """What of a file does not fit its kind of model, one line each."""
+    name, label = job.model.name, job.data.columns.label
+    if not ranks_items(name):
+        found = {
+            "data.schema.label: expected the column of 0 and 1 that {} learns, got none": label is None,
+            "ranking: {} predicts clicks and ranks no items; remove it": job.ranking is not None,
+            "data.items: {} predicts clicks and ranks no items; remove it": job.data.items is not None,
+        }
+    else:
+        stops, labelled = job.training.stopping is not None, name in SESSION_MODELS and label is not None
+        found = {
+            "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,
+            "training.stopping: {} is evaluated by ranking, not by AUC or log loss; remove it": stops,
+        }
+    return [problem.format(name) for problem, is_so in found.items() if is_so]

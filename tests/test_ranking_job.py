@@ -1,0 +1,127 @@
+"""Models that rank items, from the job file: trained, ranked after each epoch, evaluated again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from launch.cli import main
+from launch.job import read_job
+from launch.recorded import Rankings
+from rec_models import SESSION_MODELS
+
+JOB = """\
+data:
+  train: train.parquet
+  valid: test.parquet
+  test: test.parquet
+  schema: {ragged: [items]}
+model: {name: gru4rec, dim: 8, negatives: 16}
+training: {batch_rows: 20, epochs: 2, staleness: 0}
+ranking: {at: [1, 12], history: before, target: next}
+out: run
+"""
+TWELVE = [[(start + i) % 12 for i in range(5)] for start in range(12)]
+"""Sessions that go round a circle."""
+NAMES = {"Recall": "recall", "MRR": "mrr", "NDCG": "ndcg"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a job file and its data."""
+    lists = pa.list_(pa.int32())
+    pq.write_table(pa.table({"items": pa.array(TWELVE * 10, lists)}), tmp_path / "train.parquet")
+    before = pa.array([items[:-1] for items in TWELVE], lists)
+    columns = {"before": before, "next": [items[-1] for items in TWELVE]}
+    pq.write_table(pa.table(columns), tmp_path / "test.parquet")
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def test_a_session_model_is_trained_from_a_job_file_and_ranks_as_its_checkpoint_does(folder, capsys):
+    assert main(["train", str(folder / "job.yaml")]) == 0
+    said = capsys.readouterr()
+    told = [line.split(":")[1] for line in said.err.splitlines() if "Recall@12 1.0000" in line]
+    assert told == [" after epoch 1", " after epoch 2", " after epoch 2"]
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["auc"] is None
+    assert summary["recall"]["12"] == 1.0  # there are twelve items
+    for k in ("1", "12"):
+        figures = ", ".join(f"{name} {summary[key][k]:.4f}" for name, key in NAMES.items())
+        assert any(line.startswith(f"at {k} ") and figures in line for line in said.out.splitlines())
+    effective, checkpoint = folder / "run" / "job.yaml", folder / "run" / "checkpoint"
+    assert read_job(effective).model_dump() == read_job(folder / "job.yaml").model_dump() | {
+        "optimizers": read_job(effective).optimizers.model_dump(),
+        "out": str(folder / "run"),
+    }
+    assert main(["eval", str(effective), "--checkpoint", str(checkpoint)]) == 0
+    said = capsys.readouterr()
+    assert f"Recall {summary['recall']['1']:.6f}, MRR {summary['mrr']['1']:.6f}" in said.out
+    assert main(["eval", str(effective), "--checkpoint", str(checkpoint), "--predictions", "x"]) == 64
+    assert "--predictions: gru4rec predicts no clicks; leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SESSION_MODELS)
+def test_every_session_model_may_be_named_in_a_job_file(name, folder):
+    assert type(read_job(folder / "job.yaml", [f"model.name={name}"]).build_model()) is SESSION_MODELS[name]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (
+            "data.schema={label: y, ragged: [items]}",
+            "data.schema.label: gru4rec learns which item comes next and reads no label; remove it",
+        ),
+        (
+            "data.schema={ragged: [items], sparse: [user]}",
+            "model.schema: expected one ragged field, the items of a session, got 0 dense, 1 sparse",
+        ),
+        (
+            "training.stopping={}",
+            "training.stopping: gru4rec is evaluated by ranking, not by AUC or log loss; remove it",
+        ),
+        ("ranking.at=[20, 0]", "ranking.at.1: expected >= 1, got 0"),
+        ("ranking.at=[]", "ranking.at: expected a list that is not empty, got []"),
+        ("ranking.k=20", "ranking.k: unknown key"),
+        ("ranking.target=goal", "test.parquet: no column 'goal'; the file has before, next"),
+        ("data.schema={ragged: [item]}", "train.parquet: no column 'item'; did you mean 'items'?"),
+        ("optimizers.rows={w: {name: SGD}}", "optimizers.rows.w: unknown key, known here: v"),
+        ("model.rank_loss=bpr-max", "model.logq: bpr-max is not corrected for what is drawn; set logq to"),
+    ],
+)
+def test_what_does_not_fit_a_session_model_is_one_line(setting, words, folder, capsys):
+    assert main(["train", str(folder / "job.yaml"), "--set", setting]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_what_only_ranking_has_is_refused_for_a_model_of_clicks(folder, capsys):
+    changes = ["model={name: lr}", "data.schema={sparse: [user]}", "data.items=train.parquet"]
+    settings = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(folder / "job.yaml"), *settings]) == 64
+    assert [line.removeprefix("pslib: ") for line in capsys.readouterr().err.splitlines()] == [
+        "data.schema.label: expected the column of 0 and 1 that lr learns, got none",
+        "ranking: lr predicts clicks and ranks no items; remove it",
+        "data.items: lr predicts clicks and ranks no items; remove it",
+    ]
+
+
+def test_a_ranking_model_has_no_predictions_to_verify(folder, capsys):
+    assert main(["verify", str(folder / "job.yaml")]) == 64
+    assert "verify compares predictions of clicks, and gru4rec ranks items" in capsys.readouterr().err
+
+
+def test_each_ranking_is_told_once_also_after_a_run_that_went_back():
+    rankings = Rankings()
+    figures = {"recall": [0.5], "mrr": [0.25], "ndcg": [0.3]}
+    one = {"kind": "rank", "epoch": 1, "at": [20], "examples": 4, **figures}
+    line = "after epoch 1: Recall@20 0.5000, MRR@20 0.2500, NDCG@20 0.3000 on 4 examples"
+    assert rankings.news({"results": [{"kind": "fit"}, one]}) == [line]
+    assert rankings.news({"results": [{"kind": "fit"}, one]}) == []
+    assert rankings.news({"results": []}) == []
+    assert rankings.news({"results": [one]}) == [line]
