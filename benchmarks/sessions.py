@@ -69,7 +69,7 @@ SETTINGS = {
     ("yoochoose1_64", "gru4rec"): Settings(4, 0.1, 0.1, options={"dropout_hidden": 0.2}),
     ("yoochoose1_64", "narm"): Settings(3, 0.1, 0.001),
     ("yoochoose1_64", "stamp"): Settings(3, 0.1, 0.001),
-    ("yoochoose1_64", "srgnn"): Settings(4, 0.1, 0.003, options={"dropout": 0.2, "dropout_hidden": 0.3}),
+    ("yoochoose1_64", "srgnn"): Settings(3, 0.1, 0.003, options={"dropout": 0.2, "dropout_hidden": 0.3}),
     ("diginetica", "gru4rec"): Settings(5, 0.1, 0.1, options={"dropout": 0.3, "dropout_hidden": 0.2}),
     ("diginetica", "narm"): Settings(5, 0.1, 0.001),
     ("diginetica", "stamp"): Settings(5, 0.1, 0.001),
