@@ -5,6 +5,8 @@ Every function takes one Arrow array (not chunked), with any offset, and honours
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +15,21 @@ from pyarrow import types
 
 from cython_ext.hashing import hash_ints, hash_strings, null_key
 
-__all__ = ["keys_of", "lists_of", "numbers_of", "plain_text", "validity_of"]
+__all__ = [
+    "KeySource",
+    "bitmap_of",
+    "elements_of",
+    "given_source",
+    "key_source",
+    "keys_of",
+    "lists_of",
+    "numbers_of",
+    "plain_text",
+    "validity_of",
+]
+
+KeySource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, int | None, NDArray[np.uint64] | None]
+"""Values, bitmap, its first bit, salt (None: they are keys), and the keys that the values are places of."""
 
 _WIDE_OFFSETS = (types.is_large_string, types.is_large_binary)
 _NARROW_OFFSETS = (types.is_string, types.is_binary)
@@ -108,6 +124,38 @@ def _text(array: pa.Array, dtype: np.dtype[np.generic]) -> tuple[NDArray[np.uint
     return data, offsets
 
 
+def bitmap_of(array: pa.Array) -> tuple[NDArray[np.uint8] | None, int]:
+    """Arrow's bitmap of what is no null and the bit at which the array begins; None when nothing is null."""
+    buffer = array.buffers()[0]
+    if array.null_count == 0 or buffer is None:
+        return None, 0
+    return np.frombuffer(buffer, np.uint8), array.offset
+
+
+def key_source(array: pa.Array, salt: int) -> KeySource:
+    """A column as `cython_ext.examples.fill_keys` takes it: what `keys_of` gives, where that can wait.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        As for `keys_of`.
+    salt : int
+        Of the vocabulary.
+    """
+    kind = array.type
+    if types.is_dictionary(kind):
+        indices = array.indices
+        return (numbers_of(indices), *bitmap_of(indices), salt, keys_of(array.dictionary, salt))
+    if (types.is_integer(kind) or types.is_boolean(kind)) and len(array):
+        return (numbers_of(array), *bitmap_of(array), salt, None)
+    return given_source(keys_of(array, salt))
+
+
+def given_source(keys: NDArray[np.uint64]) -> KeySource:
+    """Keys that are there already, as `cython_ext.examples.fill_keys` takes them."""
+    return keys, None, 0, None, None
+
+
 def _dictionary_keys(array: pa.DictionaryArray, salt: int) -> NDArray[np.uint64]:
     """Each dictionary value is hashed once, however often it is used."""
     indices = array.indices
@@ -136,11 +184,16 @@ def lists_of(array: pa.Array, salt: int) -> tuple[NDArray[np.uint64], NDArray[np
     lengths : (n,) int64
         0 for a null list.
     """
+    elements, lengths = elements_of(array)
+    return keys_of(elements, salt), lengths
+
+
+def elements_of(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """All list elements, one list after the other, and the length ``(n,)`` of each list, 0 for a null."""
     if types.is_null(array.type):
-        return np.empty(0, np.uint64), np.zeros(len(array), np.int64)
-    counts = pc.list_value_length(array)
-    lengths = numbers_of(counts).astype(np.int64)
+        return array.slice(0, 0), np.zeros(len(array), np.int64)
+    lengths = numbers_of(pc.list_value_length(array)).astype(np.int64)
     valid = validity_of(array)
     if valid is not None:
         lengths[valid == 0] = 0
-    return keys_of(array.flatten(), salt), lengths
+    return array.flatten(), lengths

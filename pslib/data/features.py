@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.hashing import hash_ints, mix64
-from pslib.data.columns import keys_of, numbers_of, validity_of
+from pslib.data.columns import KeySource, given_source, key_source, keys_of, numbers_of, validity_of
 from pslib.schema import LOG_BUCKETS, SparseField
 
-__all__ = ["field_keys", "field_problem"]
+__all__ = ["field_keys", "field_problem", "field_source"]
 
 _PARTS = {
     "hour": pc.hour,
@@ -70,6 +70,13 @@ def field_keys(batch: pa.RecordBatch, field: SparseField) -> NDArray[np.uint64]:
     for column in columns[1:]:
         keys = mix64(keys) ^ keys_of(column, field.salt)
     return keys if len(columns) == 1 else hash_ints(keys.view(np.int64), field.salt, None)
+
+
+def field_source(batch: pa.RecordBatch, field: SparseField) -> KeySource:
+    """What `field_keys` gives, as `cython_ext.examples.fill_keys` takes it."""
+    if field.take or field.buckets or len(field.columns) > 1:
+        return given_source(field_keys(batch, field))
+    return key_source(batch.column(field.columns[0]), field.salt)
 
 
 def _clock(array: pa.Array, take: str) -> pa.Array:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.distinct import distinct
+from cython_ext.examples import gather_lists, list_starts
 from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler
@@ -131,21 +132,21 @@ class LeaseReader:
     def _batch(self, window: DecodedWindow, rows: NDArray[np.int64], drawn: NDArray[np.uint64]) -> Batch:
         """Examples of some rows of a window, their keys and those ``drawn`` made distinct."""
         fields = window.sparse_keys.shape[1]
-        lists = [_taken(ragged, rows) for ragged in window.ragged_keys]
-        split = np.cumsum([rows.size * fields, *(values.size for values, _ in lists), drawn.size])
+        starts = [list_starts(ragged.offsets, rows) for ragged in window.ragged_keys]
+        split = np.cumsum([rows.size * fields, *(some[-1] for some in starts), drawn.size])
         if split[-1] > self._keys.size:
             self._keys = np.empty(split[-1], np.uint64)
         flat = self._keys[: split[-1]]  # kept from batch to batch: fresh pages cost more than filling them
         by_example = flat[: split[0]].reshape(rows.size, fields)
         np.take(window.sparse_keys, rows, axis=0, out=by_example, mode="clip")  # "raise" would copy twice
-        for (values, _), start, stop in zip(lists, split, split[1:], strict=False):
-            flat[start:stop] = values
+        for lists, some, start, stop in zip(window.ragged_keys, starts, split, split[1:], strict=False):
+            gather_lists(lists.values, lists.offsets, rows, some, flat[start:stop])
         flat[split[-2] :] = drawn
         keys, inverse = distinct(flat)
         ragged = {
             field.name: Ragged(inverse[start:stop], offsets)
-            for field, (_, offsets), start, stop in zip(
-                self._schema.ragged, lists, split, split[1:], strict=False
+            for field, offsets, start, stop in zip(
+                self._schema.ragged, starts, split, split[1:], strict=False
             )
         }
         places = inverse[: split[0]].reshape(rows.size, fields)
@@ -161,13 +162,3 @@ class LeaseReader:
             self._window_order = self._order.window_order(epoch, index)
             self._cached = (epoch, index)
         return self._window, self._window_order
-
-
-def _taken(
-    ragged: Ragged[np.uint64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The lists of some rows, one after the other, and their offsets."""
-    lengths = ragged.lengths[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    shift = np.repeat(ragged.offsets[rows] - offsets[:-1], lengths)
-    return ragged.values[shift + np.arange(offsets[-1])], offsets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +12,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
-from pslib.data.columns import lists_of, numbers_of, validity_of
+from cython_ext.examples import fill_keys, fill_numbers
+from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
-from pslib.data.features import field_keys
+from pslib.data.features import field_source
 from pslib.data.order import GroupSlice
 from pslib.data.values import DENSE, LABEL, Rule, first_problem, one_line
 from pslib.errors import DataError
@@ -26,11 +28,11 @@ __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder"]
 SCAN_ROWS = 65_536
 """Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
 
-TURN_ROWS = 1_024
-"""Rows turned from columns to examples at a time: both sides of the copy stay in a core's cache."""
+SQUEEZE_ROWS = 4_096
+"""Rows whose logarithms are taken at a time: what is between stays in a core's cache."""
 
 Room = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint64]]  # labels, dense, sparse keys
-Lists = tuple[NDArray[np.uint64], NDArray[np.int64]]  # keys of all elements, length of each list
+_NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,6 +174,7 @@ class WindowDecoder:
         self._data, self._schema = data, data.schema
         self._scanner = GroupScanner(data)
         self._room = self._make_room(0)
+        self._lists = [_ListRoom(field.salt) for field in data.schema.ragged]
 
     def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
         """Read and hash the slices of one window; the window before it is overwritten.
@@ -186,7 +189,8 @@ class WindowDecoder:
         if rows > self._room[0].shape[0]:
             self._room = self._make_room(rows)
         labels, dense, sparse = self._room[0][:rows], self._room[1][:rows], self._room[2][:rows]
-        lists: list[list[Lists]] = [[] for _ in self._schema.ragged]
+        for room in self._lists:
+            room.begin()
         position = 0
         for piece in pieces:
             group = self._data.row_groups[piece.row_group]
@@ -194,22 +198,31 @@ class WindowDecoder:
                 part = slice(position, position + len(batch))
                 where = _Where(group.file, group.row_group, first_row)
                 self._fill(batch, where, (labels[part], dense[part], sparse[part]))
-                for field, pairs in zip(self._schema.ragged, lists, strict=True):
-                    pairs.append(lists_of(batch.column(field.name), field.salt))
+                for field, room in zip(self._schema.ragged, self._lists, strict=True):
+                    room.add(batch.column(field.name))
                 position += len(batch)
-        return DecodedWindow(labels, dense, sparse, tuple(_joined(pairs) for pairs in lists))
+        return DecodedWindow(labels, dense, sparse, tuple(room.lists() for room in self._lists))
 
     def close(self) -> None:
         """Close the file at hand and give the arrays back."""
         self._scanner.close()
         self._room = self._make_room(0)
+        self._lists = [_ListRoom(field.salt) for field in self._schema.ragged]
 
     def _fill(self, batch: pa.RecordBatch, where: _Where, out: Room) -> None:
         schema = self._schema
         labels, dense, sparse = out
         labels[:] = 0 if schema.label is None else _labels(batch.column(schema.label), schema.label, where)
-        _turn([_dense(batch.column(field.name), field, where) for field in schema.dense], dense)
-        _turn([field_keys(batch, field) for field in schema.sparse], sparse)
+        self._fill_dense(batch, where, dense)
+        fill_keys([field_source(batch, field) for field in schema.sparse], sparse)
+
+    def _fill_dense(self, batch: pa.RecordBatch, where: _Where, out: NDArray[np.float32]) -> None:
+        fields = self._schema.dense
+        columns = [batch.column(field.name) for field in fields]
+        sources = [_number_source(one, field) for one, field in zip(columns, fields, strict=True)]
+        for i in fill_numbers(sources, out):
+            where.check(columns[i], fields[i].name, DENSE)
+        _squeeze(out, [i for i, field in enumerate(fields) if field.log1p])
 
     def _make_room(self, rows: int) -> Room:
         return (
@@ -219,17 +232,45 @@ class WindowDecoder:
         )
 
 
-def _joined(pairs: list[Lists]) -> Ragged[np.uint64]:
-    lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths in pairs)])
-    return Ragged(np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pairs)]), np.cumsum(lengths))
+def _squeeze(out: NDArray[np.float32], columns: list[int]) -> None:
+    """``sign(x) * log(1 + |x|)`` in some columns of ``out`` (n, N), on contiguous copies."""
+    for start in range(0, out.shape[0] if columns else 0, SQUEEZE_ROWS):
+        block = out[start : start + SQUEEZE_ROWS]
+        part = block if len(columns) == out.shape[1] else block[:, columns]
+        part = np.copysign(np.log1p(np.abs(part)), part)
+        if len(columns) == out.shape[1]:
+            block[:] = part
+        else:
+            block[:, columns] = part
 
 
-def _turn(columns: Sequence[NDArray[np.generic]], out: NDArray[np.generic]) -> None:
-    """Columns (F arrays of n) become examples: ``out`` (n, F)."""
-    for start in range(0, out.shape[0], TURN_ROWS):
-        block = out[start : start + TURN_ROWS]
-        for i, column in enumerate(columns):
-            block[:, i] = column[start : start + TURN_ROWS]
+class _ListRoom:
+    """Keys of one list column, part after part, in an array that is kept from window to window."""
+
+    def __init__(self, salt: int) -> None:
+        self._salt = salt
+        self._keys = np.empty((0, 1), np.uint64)
+        self.begin()
+
+    def begin(self) -> None:
+        """A new window."""
+        self._used, self._lengths = 0, [np.zeros(1, np.int64)]
+
+    def add(self, array: pa.Array) -> None:
+        """The lists of some more rows."""
+        elements, lengths = elements_of(array)
+        end = self._used + len(elements)
+        if end > len(self._keys):
+            grown = np.empty((max(end, 2 * len(self._keys)), 1), np.uint64)
+            grown[: self._used] = self._keys[: self._used]
+            self._keys = grown
+        fill_keys([key_source(elements, self._salt)], self._keys[self._used : end])
+        self._used = end
+        self._lengths.append(lengths)
+
+    def lists(self) -> Ragged[np.uint64]:
+        """All of the window."""
+        return Ragged(self._keys[: self._used, 0], np.cumsum(np.concatenate(self._lengths)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,17 +293,12 @@ def _labels(array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:
     return numbers_of(array)
 
 
-def _dense(array: pa.Array, field: DenseField, where: _Where) -> NDArray[np.float32]:
-    raw = numbers_of(array)
-    with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite and is refused below
-        values = raw.astype(np.float32)
-    valid = validity_of(array)
-    if valid is not None:
-        values[valid == 0] = field.fill
-    if raw.dtype.kind == "f":
-        values[np.isnan(values)] = field.fill
-        if np.isinf(values).any():
-            where.check(array, field.name, DENSE)
-    if field.log1p:
-        values = np.copysign(np.log1p(np.abs(values)), values)
-    return values
+def _number_source(array: pa.Array, field: DenseField) -> _NumberSource:
+    """A dense column as `cython_ext.examples.fill_numbers` takes it."""
+    plain = array.cast(array.type.value_type) if types.is_dictionary(array.type) else array
+    values = numbers_of(plain)
+    if types.is_null(plain.type):
+        return np.full(len(plain), field.fill, np.float32), None, 0, field.fill
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
+    return (values, *bitmap_of(plain), field.fill)

@@ -1,0 +1,168 @@
+/* examples.h: columns of a file become examples, a row each.
+ *
+ * Each column is read once and written with a stride, PSLIB_EXAMPLES_BLOCK rows of all columns at a time: the block of
+ * examples stays in a core's cache until the last column of it is written. Against one pass that makes an array of
+ * keys of each column and another that turns them: half the time.
+ */
+#ifndef PSLIB_EXAMPLES_H
+#define PSLIB_EXAMPLES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "mix.h"
+
+#define PSLIB_EXAMPLES_BLOCK 1024
+
+enum {
+    PSLIB_I8, PSLIB_I16, PSLIB_I32, PSLIB_I64, PSLIB_U8, PSLIB_U16, PSLIB_U32, PSLIB_U64, PSLIB_F32, PSLIB_F64
+};
+
+/* How a column becomes keys: integers are hashed, places are looked up, keys are taken as they are. */
+enum { PSLIB_HASHED, PSLIB_LOOKED_UP, PSLIB_GIVEN };
+
+typedef struct {
+    const void *values;
+    const uint8_t *valid; /* Arrow's bitmap, from bit `first_bit` on; NULL: there is no null */
+    int64_t first_bit;
+    int type, way;
+    uint64_t base, null_key;
+    const uint64_t *table; /* of PSLIB_LOOKED_UP */
+    uint64_t table_size;
+} PslibKeyColumn;
+
+typedef struct {
+    const void *values;
+    const uint8_t *valid;
+    int64_t first_bit;
+    int type;
+    float fill;
+} PslibNumberColumn;
+
+static inline int pslib_bit(const uint8_t *bits, int64_t place)
+{
+    return bits[place >> 3] >> (place & 7) & 1;
+}
+
+/* second ? b : a, without a branch */
+static inline float pslib_one_of(float a, float b, int second)
+{
+    uint32_t bits_a, bits_b;
+    memcpy(&bits_a, &a, 4);
+    memcpy(&bits_b, &b, 4);
+    const uint32_t mask = 0u - (uint32_t)second;
+    bits_a = (bits_a & ~mask) | (bits_b & mask);
+    memcpy(&a, &bits_a, 4);
+    return a;
+}
+
+#define PSLIB_KEY_LOOP(TYPE, WIDE)                                                                                     \
+    do {                                                                                                               \
+        const TYPE *values = (const TYPE *)column->values;                                                             \
+        if (column->way == PSLIB_HASHED) {                                                                             \
+            for (int64_t i = start; i < stop; i++, at += stride) *at = pslib_mix64((uint64_t)(WIDE)values[i] ^ base);  \
+        } else {                                                                                                       \
+            for (int64_t i = start; i < stop; i++, at += stride) {                                                     \
+                const uint64_t place = (uint64_t)(WIDE)values[i]; /* of a null it may be anything */                   \
+                *at = place < size ? table[place] : null_key;                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+    } while (0)
+
+/* Keys of rows start..stop of one column, to out[0], out[stride], ... */
+static inline void pslib_keys_of_block(const PslibKeyColumn *column, int64_t start, int64_t stop, uint64_t *out,
+                                       int64_t stride)
+{
+    /* Copies: what is written through `at` could else be a member of the struct, for all the compiler knows. */
+    const uint64_t base = column->base, null_key = column->null_key, size = column->table_size;
+    const uint64_t *table = column->table;
+    const uint8_t *valid = column->valid;
+    const int64_t first_bit = column->first_bit;
+    uint64_t *at = out;
+    if (column->way == PSLIB_GIVEN) {
+        const uint64_t *keys = (const uint64_t *)column->values;
+        for (int64_t i = start; i < stop; i++, at += stride) *at = keys[i];
+        return;
+    }
+    switch (column->type) {
+    case PSLIB_I8: PSLIB_KEY_LOOP(int8_t, int64_t); break;
+    case PSLIB_I16: PSLIB_KEY_LOOP(int16_t, int64_t); break;
+    case PSLIB_I32: PSLIB_KEY_LOOP(int32_t, int64_t); break;
+    case PSLIB_U8: PSLIB_KEY_LOOP(uint8_t, uint64_t); break;
+    case PSLIB_U16: PSLIB_KEY_LOOP(uint16_t, uint64_t); break;
+    case PSLIB_U32: PSLIB_KEY_LOOP(uint32_t, uint64_t); break;
+    default: PSLIB_KEY_LOOP(uint64_t, uint64_t); break; /* signed ones by the same bits */
+    }
+    if (valid) { /* whether a value is null is a coin toss, so there is no branch */
+        at = out;
+        for (int64_t i = start; i < stop; i++, at += stride) {
+            const uint64_t mask = (uint64_t)pslib_bit(valid, first_bit + i) - 1;
+            *at = (*at & ~mask) | (null_key & mask);
+        }
+    }
+}
+
+static void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_t rows, uint64_t *out)
+{
+    for (int64_t start = 0; start < rows; start += PSLIB_EXAMPLES_BLOCK) {
+        const int64_t stop = start + PSLIB_EXAMPLES_BLOCK < rows ? start + PSLIB_EXAMPLES_BLOCK : rows;
+        for (int64_t j = 0; j < count; j++) {
+            pslib_keys_of_block(&columns[j], start, stop, out + start * count + j, count);
+        }
+    }
+}
+
+#define PSLIB_NUMBER_LOOP(TYPE)                                                                                        \
+    do {                                                                                                               \
+        const TYPE *values = (const TYPE *)column->values;                                                             \
+        for (int64_t i = start; i < stop; i++, at += stride) {                                                         \
+            const float value = (float)values[i];                                                                      \
+            const int nan = value != value;                                                                            \
+            infinite |= (value - value != 0.0f) & !nan;                                                                \
+            *at = pslib_one_of(value, fill, nan);                                                                      \
+        }                                                                                                              \
+    } while (0)
+
+/* Numbers of rows start..stop of one column; whether one of them, or what stands under a null, is infinite. */
+static inline int pslib_numbers_of_block(const PslibNumberColumn *column, int64_t start, int64_t stop, float *out,
+                                         int64_t stride)
+{
+    const float fill = column->fill;
+    const uint8_t *valid = column->valid;
+    const int64_t first_bit = column->first_bit;
+    float *at = out;
+    int infinite = 0;
+    switch (column->type) {
+    case PSLIB_I8: PSLIB_NUMBER_LOOP(int8_t); break;
+    case PSLIB_I16: PSLIB_NUMBER_LOOP(int16_t); break;
+    case PSLIB_I32: PSLIB_NUMBER_LOOP(int32_t); break;
+    case PSLIB_I64: PSLIB_NUMBER_LOOP(int64_t); break;
+    case PSLIB_U8: PSLIB_NUMBER_LOOP(uint8_t); break;
+    case PSLIB_U16: PSLIB_NUMBER_LOOP(uint16_t); break;
+    case PSLIB_U32: PSLIB_NUMBER_LOOP(uint32_t); break;
+    case PSLIB_U64: PSLIB_NUMBER_LOOP(uint64_t); break;
+    case PSLIB_F32: PSLIB_NUMBER_LOOP(float); break;
+    default: PSLIB_NUMBER_LOOP(double); break;
+    }
+    if (valid) {
+        at = out;
+        for (int64_t i = start; i < stop; i++, at += stride) {
+            *at = pslib_one_of(*at, fill, !pslib_bit(valid, first_bit + i));
+        }
+    }
+    return infinite;
+}
+
+/* infinite[j] says whether column j may hold an infinite number. */
+static void pslib_fill_numbers(const PslibNumberColumn *columns, int64_t count, int64_t rows, float *out,
+                               uint8_t *infinite)
+{
+    for (int64_t start = 0; start < rows; start += PSLIB_EXAMPLES_BLOCK) {
+        const int64_t stop = start + PSLIB_EXAMPLES_BLOCK < rows ? start + PSLIB_EXAMPLES_BLOCK : rows;
+        for (int64_t j = 0; j < count; j++) {
+            infinite[j] |= (uint8_t)pslib_numbers_of_block(&columns[j], start, stop, out + start * count + j, count);
+        }
+    }
+}
+
+#endif

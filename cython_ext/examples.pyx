@@ -1,0 +1,272 @@
+"""Columns of a file become examples: keys and numbers of a row next to each other, and lists of chosen rows.
+
+A column is handed over as a tuple, so that one call fills all columns of a block of rows while the block is
+in the cache (`examples.h`). Values come straight from Arrow's buffers, with Arrow's bitmap of what is there.
+"""
+
+cimport numpy as cnp
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from cython_ext.checks cimport checked_array, checked_target, whole_number
+from cython_ext.hashing cimport pslib_mix64
+
+import numpy as np
+
+__all__ = ["fill_keys", "fill_numbers", "gather_lists", "list_starts"]
+
+cnp.import_array()
+
+cdef extern from "examples.h" nogil:
+    enum:
+        PSLIB_HASHED
+        PSLIB_LOOKED_UP
+        PSLIB_GIVEN
+
+    ctypedef struct PslibKeyColumn:
+        const void *values
+        const uint8_t *valid
+        int64_t first_bit
+        int type
+        int way
+        uint64_t base
+        uint64_t null_key
+        const uint64_t *table
+        uint64_t table_size
+
+    ctypedef struct PslibNumberColumn:
+        const void *values
+        const uint8_t *valid
+        int64_t first_bit
+        int type
+        float fill
+
+    void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_t rows, uint64_t *out)
+    void pslib_fill_numbers(
+        const PslibNumberColumn *columns, int64_t count, int64_t rows, float *out, uint8_t *infinite)
+
+cdef uint64_t INT_TAG = 0x9E3779B97F4A7C15u  # as in hashing.pyx, whose golden values hold both
+cdef uint64_t NULL_TAG = 0x165667B19E3779F9u
+
+_TYPES = [np.dtype(name) for name in (
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")]
+_NUMBERS = {dtype: place for place, dtype in enumerate(_TYPES)}
+_INTEGERS = {dtype: place for dtype, place in _NUMBERS.items() if dtype.kind in "iu"}
+_U64, _U8, _I64, _F32 = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.float32)
+
+
+cdef int type_of(str where, object values, dict known, Py_ssize_t rows) except -1:
+    place = known.get(values.dtype) if isinstance(values, np.ndarray) else None
+    if place is None:
+        came = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"{where}: expected an array of one of {', '.join(map(str, known))}, got {came}")
+    checked_array(where, values, values.dtype, (rows,))
+    if not values.flags.aligned:
+        raise ValueError(f"{where}: expected an aligned array, got one that is not")
+    return place
+
+
+cdef const uint8_t *bits_of(str where, object valid, object first_bit, Py_ssize_t rows) except? NULL:
+    """The bitmap, which must reach as far as the rows."""
+    if valid is None:
+        return NULL
+    checked_array(where, valid, _U8, (None,))
+    whole_number(where, first_bit, 0, 1 << 62)
+    if (first_bit + rows + 7) // 8 > len(valid):
+        raise ValueError(f"{where}: expected a bit a value, {first_bit + rows}, got {8 * len(valid)}")
+    return <const uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>valid)
+
+
+cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid, object first_bit,
+                  object salt, object table, Py_ssize_t rows) except -1:
+    column.type = type_of(where, values, _INTEGERS, rows)
+    column.values = cnp.PyArray_DATA(<cnp.ndarray>values)
+    if salt is None:
+        if values.dtype != _U64:
+            raise ValueError(f"{where}: expected keys as uint64, got {values.dtype}")
+        column.way = PSLIB_GIVEN
+        return 0
+    column.valid = bits_of(where, valid, first_bit, rows)
+    column.first_bit = first_bit
+    cdef uint64_t seed = whole_number(f"{where}: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
+    column.base, column.null_key = pslib_mix64(seed ^ INT_TAG), pslib_mix64(seed ^ NULL_TAG)
+    column.way = PSLIB_HASHED
+    if table is not None:
+        checked_array(f"{where}: table", table, _U64, (None,))
+        column.way = PSLIB_LOOKED_UP
+        column.table = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>table)
+        column.table_size = len(table)
+    return 0
+
+
+def fill_keys(columns, out):
+    """Keys of columns, a row each.
+
+    Parameters
+    ----------
+    columns : sequence of (values, valid, first_bit, salt, table)
+        For each column its ``(n,)`` integers of any width, and Arrow's bitmap (uint8, or None) from bit
+        ``first_bit`` on. With ``salt`` None the values are keys already (uint64) and stand as they are. With
+        ``table`` (uint64) they are places in it, of a dictionary whose keys it holds; else they are hashed as
+        `hashing.hash_ints` does. What is null, or a place that the table does not have, is the null key.
+    out : (n, F) uint64
+        Written to.
+
+    Raises
+    ------
+    ValueError
+        When a type or length does not fit.
+    """
+    cdef Py_ssize_t count = len(columns), rows = len(out), j
+    checked_target("out", out, _U64, (None, count))
+    if not count or not rows:
+        return
+    cdef PslibKeyColumn *all_of_them = <PslibKeyColumn *>calloc(count, sizeof(PslibKeyColumn))
+    if all_of_them == NULL:
+        raise MemoryError
+    cdef uint64_t *first = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>out)
+    try:
+        for j, (values, valid, first_bit, salt, table) in enumerate(columns):
+            set_keys(&all_of_them[j], f"column {j}", values, valid, first_bit, salt, table, rows)
+        with nogil:
+            pslib_fill_keys(all_of_them, count, rows, first)
+    finally:
+        free(all_of_them)
+
+
+def fill_numbers(columns, out):
+    """Numbers of columns as float32, a row each.
+
+    Parameters
+    ----------
+    columns : sequence of (values, valid, first_bit, fill)
+        For each column its ``(n,)`` integers or floats, Arrow's bitmap as for `fill_keys`, and what stands
+        for null and NaN.
+    out : (n, N) float32
+        Written to.
+
+    Returns
+    -------
+    list of int
+        Columns in which there is an infinite number, or one under a null.
+
+    Raises
+    ------
+    ValueError
+        When a type or length does not fit.
+    """
+    cdef Py_ssize_t count = len(columns), rows = len(out), j
+    checked_target("out", out, _F32, (None, count))
+    if not count or not rows:
+        return []
+    infinite = np.zeros(count, np.uint8)
+    cdef PslibNumberColumn *all_of_them = <PslibNumberColumn *>calloc(count, sizeof(PslibNumberColumn))
+    if all_of_them == NULL:
+        raise MemoryError
+    cdef float *first = <float *>cnp.PyArray_DATA(<cnp.ndarray>out)
+    cdef uint8_t *flags = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>infinite)
+    try:
+        for j, (values, valid, first_bit, fill) in enumerate(columns):
+            where = f"column {j}"
+            all_of_them[j].type = type_of(where, values, _NUMBERS, rows)
+            all_of_them[j].values = cnp.PyArray_DATA(<cnp.ndarray>values)
+            all_of_them[j].valid = bits_of(where, valid, first_bit, rows)
+            all_of_them[j].first_bit = first_bit
+            all_of_them[j].fill = fill
+        with nogil:
+            pslib_fill_numbers(all_of_them, count, rows, first, flags)
+    finally:
+        free(all_of_them)
+    return np.flatnonzero(infinite).tolist()
+
+
+def list_starts(offsets, rows):
+    """Where the lists of some rows begin when they stand one after the other.
+
+    Parameters
+    ----------
+    offsets : (n + 1,) int64
+        List ``i`` has ``offsets[i + 1] - offsets[i]`` values.
+    rows : (k,) int64
+
+    Returns
+    -------
+    (k + 1,) int64
+        The last one is where the last list ends.
+
+    Raises
+    ------
+    ValueError
+        When a row is not there.
+    """
+    checked_array("offsets", offsets, _I64, (None,))
+    checked_array("rows", rows, _I64, (None,))
+    cdef Py_ssize_t k, count = len(rows), lists = len(offsets) - 1
+    starts = np.zeros(count + 1, np.int64)
+    cdef const int64_t *offset = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>offsets)
+    cdef const int64_t *row = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+    cdef int64_t *start = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>starts)
+    cdef bint sound = True
+    with nogil:
+        for k in range(count):
+            if row[k] < 0 or row[k] >= lists:
+                sound = False
+                break
+            start[k + 1] = start[k] + offset[row[k] + 1] - offset[row[k]]
+    if not sound:
+        raise ValueError(f"rows: expected 0..{lists - 1}, got {row[k]} at place {k}")
+    return starts
+
+
+def gather_lists(values, offsets, rows, starts, out):
+    """Copy the lists of some rows, one after the other.
+
+    Parameters
+    ----------
+    values : (m,) uint64
+        All lists one after the other.
+    offsets : (n + 1,) int64
+        List ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+    rows : (k,) int64
+        Which lists.
+    starts : (k + 1,) int64
+        Where each begins in ``out``: the sums of the lengths before it.
+    out : (starts[k],) uint64
+        Written to.
+
+    Raises
+    ------
+    ValueError
+        When a row is not there, or offsets and starts do not fit.
+    """
+    checked_array("values", values, _U64, (None,))
+    checked_array("offsets", offsets, _I64, (None,))
+    checked_array("rows", rows, _I64, (None,))
+    checked_array("starts", starts, _I64, (len(rows) + 1,))
+    checked_target("out", out, _U64, (None,))
+    cdef const int64_t *offset = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>offsets)
+    cdef const int64_t *row = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
+    cdef const int64_t *start = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>starts)
+    cdef const uint64_t *given = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>values)
+    cdef uint64_t *taken = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>out)
+    cdef Py_ssize_t k, count = len(rows), lists = len(offsets) - 1, size = len(values), room = len(out), j
+    cdef int64_t first, length
+    cdef bint sound = start[0] == 0 and start[count] == room
+    with nogil:
+        for k in range(count):
+            if not sound or row[k] < 0 or row[k] >= lists:
+                sound = False
+                break
+            first, length = offset[row[k]], offset[row[k] + 1] - offset[row[k]]
+            sound = (0 <= first and 0 <= length and first + length <= size
+                     and start[k] + length == start[k + 1] and start[k + 1] <= room)
+            if not sound:
+                break
+            if length > 16:
+                memcpy(&taken[start[k]], &given[first], length * sizeof(uint64_t))
+            else:
+                for j in range(length):
+                    taken[start[k] + j] = given[first + j]
+    if not sound:
+        raise ValueError("gather_lists: rows, offsets and starts do not fit each other")

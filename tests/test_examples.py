@@ -1,0 +1,148 @@
+"""Columns that become examples, each kernel beside its definition in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from cython_ext.examples import fill_keys, fill_numbers, gather_lists, list_starts
+from cython_ext.hashing import hash_ints, null_key
+
+INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+SALT = 12_345
+ROWS = st.integers(0, 2_500)  # more than two blocks of rows
+
+
+def columns_of(kinds: list[np.dtype], rows: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [np.frombuffer(rng.bytes(rows * kind.itemsize), kind) for kind in kinds]
+
+
+def bitmap(present: np.ndarray, first_bit: int) -> np.ndarray:
+    """Arrow's bitmap, with other bits before it."""
+    return np.packbits(np.concatenate([np.ones(first_bit, bool), present]), bitorder="little")
+
+
+@given(st.lists(st.sampled_from(INTEGERS), max_size=4), ROWS, st.integers(0, 9), st.integers(0, 99))
+def test_keys_of_integers_are_those_of_hash_ints_a_row_each(
+    kinds: list[np.dtype], rows: int, first_bit: int, seed: int
+) -> None:
+    columns = columns_of(kinds, rows, seed)
+    present = np.random.default_rng(seed).random((len(kinds), rows)) < 0.7
+    out = np.zeros((rows, len(kinds)), np.uint64)
+    given_columns = [(values, bitmap(there, first_bit), first_bit, SALT + j, None)
+                     for j, (values, there) in enumerate(zip(columns, present, strict=True))]  # fmt: skip
+    fill_keys(given_columns, out)
+    for j, (values, there) in enumerate(zip(columns, present, strict=True)):
+        wide = values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64)
+        np.testing.assert_array_equal(out[:, j], hash_ints(wide, SALT + j, there.view(np.uint8)))
+
+
+@given(st.sampled_from(INTEGERS), ROWS, st.integers(1, 100), st.integers(0, 99))
+def test_places_become_the_keys_of_a_table_and_null_or_absent_ones_the_null_key(
+    kind: np.dtype, rows: int, size: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 1 << 64, size, np.uint64)
+    places = rng.integers(0, 120, rows).astype(kind)
+    present = rng.random(rows) < 0.7
+    out = np.zeros((rows, 2), np.uint64)
+    fill_keys([(places, None, 0, SALT, table), (places, bitmap(present, 0), 0, SALT, table)], out)
+    wanted = np.append(table, np.uint64(null_key(SALT)))[np.minimum(places, size)]
+    np.testing.assert_array_equal(out[:, 0], wanted)
+    np.testing.assert_array_equal(out[:, 1], np.where(present, wanted, np.uint64(null_key(SALT))))
+
+
+def test_keys_that_are_there_already_stand_as_they_are() -> None:
+    keys = np.arange(3000, dtype=np.uint64) << np.uint64(40)
+    out = np.zeros((3000, 2), np.uint64)
+    fill_keys([(keys, None, 0, None, None), (keys[::-1].copy(), None, 0, None, None)], out)
+    np.testing.assert_array_equal(out, np.stack([keys, keys[::-1]], axis=1))
+
+
+@given(
+    st.sampled_from([*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)]), ROWS, st.integers(0, 9),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_numbers_are_what_numpy_makes_of_them_with_nulls_and_nan_filled(
+    kind: np.dtype, rows: int, first_bit: int, seed: int
+) -> None:
+    (values,) = columns_of([kind], rows, seed)  # any bits: NaN, infinite and subnormal numbers among them
+    present = np.random.default_rng(seed).random(rows) < 0.7
+    out = np.zeros((rows, 2), np.float32)
+    infinite = fill_numbers(
+        [(values, bitmap(present, first_bit), first_bit, 7.5), (values, None, 0, -1.0)], out
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = values.astype(np.float32)
+    for j, (there, fill) in enumerate([(present, np.float32(7.5)), (np.ones(rows, bool), np.float32(-1))]):
+        np.testing.assert_array_equal(out[:, j], np.where(there & ~np.isnan(wanted), wanted, fill))
+    assert infinite == ([0, 1] if np.isinf(wanted).any() else [])
+
+
+@given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 40)), st.data())
+def test_lists_of_some_rows_stand_one_after_the_other(lengths: np.ndarray, data: st.DataObject) -> None:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = np.arange(offsets[-1], dtype=np.uint64)
+    rows = data.draw(hnp.arrays(np.int64, st.integers(0, 90), elements=st.integers(0, lengths.size - 1)))
+    lists = [values[offsets[row] : offsets[row + 1]] for row in rows]
+    starts = list_starts(offsets, rows)
+    assert starts.tolist() == np.concatenate([[0], np.cumsum([len(one) for one in lists])]).tolist()
+    out = np.zeros(starts[-1], np.uint64)
+    gather_lists(values, offsets, rows, starts, out)
+    np.testing.assert_array_equal(out, np.concatenate([np.empty(0, np.uint64), *lists]))
+
+
+GIVEN = np.zeros(3, np.int64)
+BAD_COLUMNS = {
+    "another length": (np.zeros(2, np.int64), None, 0, SALT, None),
+    "floats": (np.zeros(3), None, 0, SALT, None),
+    "no array": ([1, 2, 3], None, 0, SALT, None),
+    "a short bitmap": (GIVEN, np.zeros(1, np.uint8), 6, SALT, None),
+    "a salt out of range": (GIVEN, None, 0, 1 << 64, None),
+    "a table of other numbers": (GIVEN, None, 0, SALT, GIVEN),
+    "keys of another type": (GIVEN, None, 0, None, None),
+    "strided values": (np.zeros(6, np.int64)[::2], None, 0, SALT, None),
+}
+
+
+@pytest.mark.parametrize("case", BAD_COLUMNS)
+def test_a_column_that_does_not_fit_is_refused(case: str) -> None:
+    with pytest.raises(ValueError, match=r"expected"):
+        fill_keys([BAD_COLUMNS[case]], np.zeros((3, 1), np.uint64))
+
+
+def test_targets_and_rows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="out: expected"):
+        fill_keys([(GIVEN, None, 0, SALT, None)], np.zeros((3, 2), np.uint64))
+    with pytest.raises(ValueError, match="out: expected"):
+        fill_numbers([(GIVEN, None, 0, 0.0)], np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="column 0: expected an array of one of"):
+        fill_numbers([(np.zeros(3, bool), None, 0, 0.0)], np.zeros((3, 1), np.float32))
+    offsets, values = np.array([0, 2, 3]), np.zeros(3, np.uint64)
+    for row in (-1, 2):
+        with pytest.raises(ValueError, match=rf"rows: expected 0\.\.1, got {row} at place 0"):
+            list_starts(offsets, np.array([row]))
+    for rows, starts in (([0], [0, 3]), ([0], [1, 3]), ([2], [0, 0]), ([0, 1], [0, 2, 2])):
+        with pytest.raises(ValueError, match="do not fit each other"):
+            gather_lists(values, offsets, np.array(rows), np.array(starts), np.zeros(starts[-1], np.uint64))
+
+
+def test_no_rows_and_no_columns_are_ordinary() -> None:
+    fill_keys([], np.zeros((3, 0), np.uint64))
+    fill_keys([(np.zeros(0, np.int64), None, 0, SALT, None)], np.zeros((0, 1), np.uint64))
+    assert fill_numbers([], np.zeros((3, 0), np.float32)) == []
+
+
+def test_arrow_s_own_bitmaps_are_understood_also_of_slices() -> None:
+    array = pa.array([1, None, 3, None, 5, 6, None, 8, 9, None, 11], pa.int32()).slice(3)
+    out = np.zeros((len(array), 1), np.uint64)
+    values = np.frombuffer(array.buffers()[1], np.int32)[array.offset :]
+    fill_keys([(values, np.frombuffer(array.buffers()[0], np.uint8), array.offset, SALT, None)], out)
+    wanted = [null_key(SALT) if value is None else int(hash_ints(np.array([value]), SALT)[0])
+              for value in array.to_pylist()]  # fmt: skip
+    assert out[:, 0].tolist() == wanted
