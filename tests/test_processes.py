@@ -240,7 +240,7 @@ def test_every_example_counts_once_when_trainers_are_killed(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(100, 150))
 def test_every_example_counts_once_whenever_trainers_are_killed(
     start: Start, examples: Path, tmp_path: Path, seed: int
