@@ -196,6 +196,7 @@ def _add_eval(commands: _Commands) -> None:
     parser.add_argument(
         "--predictions", metavar="DIR", help="write label and prediction of each example there (Parquet)"
     )
+    parser.add_argument("--label", metavar="NAME", help="whose task, of several labels (default: the first)")
 
 
 def _add_launch(commands: _Commands) -> None:

@@ -62,7 +62,7 @@ def evaluate(options: argparse.Namespace) -> int:
     from pslib.ranking import RankResult
 
     job = read_job(options.config, options.overrides, _changes(options))
-    result = evaluate_checkpoint(job, options.checkpoint, options.data, options.predictions)
+    result = evaluate_checkpoint(job, options.checkpoint, options.data, options.predictions, options.label)
     if isinstance(result, RankResult):
         print(f"examples    {result.examples:,}")
         for k in result.recall:

@@ -119,6 +119,8 @@ class SchemaSection(Section):
     dense: list[Annotated[DenseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
     sparse: list[Annotated[SparseColumn, BeforeValidator(_named)]] = Field(default_factory=list)
     ragged: list[Annotated[RaggedColumn, BeforeValidator(_named)]] = Field(default_factory=list)
+    more_labels: list[Name] = Field(default_factory=list)
+    weight: Name | None = None
 
 
 class DataSection(Section):

@@ -67,15 +67,17 @@ def _label_problems(data: ParquetData) -> list[str]:
     from pslib.data.dataset import open_parquet
     from pslib.data.values import LABEL, first_problem
 
-    problems, name = [], data.schema.label
+    problems: list[str | None] = []
     for group in data.row_groups:
-        if group.row_group or not group.rows or name is None:
+        if group.row_group or not group.rows or not data.schema.labels:
             continue
         with open_parquet(group.file) as file:
-            labels = file.read_row_group(0, columns=[name]).column(0).combine_chunks()
-        problem = first_problem(labels, LABEL, group.file, 0, 0, name)
-        problems += [problem] if problem else []
-    return problems
+            table = file.read_row_group(0, columns=list(data.schema.labels))
+        problems += [
+            first_problem(table[name].combine_chunks(), LABEL, group.file, 0, 0, name)
+            for name in data.schema.labels
+        ]
+    return [problem for problem in problems if problem]
 
 
 def check_load(job: Job) -> None:

@@ -60,6 +60,7 @@ def summary_of(
     dict
         ``auc`` and ``logloss`` are those of the test data, else of the last evaluation; None without either.
         A model that ranks items has ``recall``, ``mrr`` and ``ndcg`` on the test data, by k, instead.
+        ``tasks`` has the test figures of the schema's further labels, by label, where there are any.
         ``examples_per_s`` counts the time of training alone, ``seconds`` all from the first process on.
     """
     outcomes = status.get("results", ())
@@ -72,6 +73,8 @@ def summary_of(
     count = int(status.get("staleness_count", 0))
     figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
     figures |= {name: scores[name] for name in RANKING if name in scores}
+    tasks = next((result["test_tasks"] for result in results if result.get("test_tasks")), None)
+    figures |= {"tasks": tasks} if tasks else {}
     figures |= {
         "examples": examples,
         "seconds": round(float(status.get("seconds", 0.0)), 3),

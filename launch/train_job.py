@@ -49,10 +49,14 @@ def train_job(path: Path) -> str:
             load = job.load
             trainer.load(load.path, state=load.state, tables=load.tables, resume=load.resume)
         _fit(job, trainer)
-        tested = _tested(job, trainer, job.data.test) if job.data.test else None
+        test = job.data.test or []
+        tested = _tested(job, trainer, test) if test else None
+        others = job.schema_of_data.more_labels if test else ()
+        tasks = {label: asdict(trainer.evaluate(test, label=label)) for label in others}
         place = saved_place(job)
         trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
+        result |= {"test_tasks": tasks} if tasks else {}
     return json.dumps(result)
 
 
@@ -75,17 +79,21 @@ def _fit(job: Job, trainer: Trainer) -> None:
 
 
 def _tested(
-    job: Job, trainer: Trainer, paths: list[str], predictions: str | None = None
+    job: Job, trainer: Trainer, paths: list[str], predictions: str | None = None, label: str | None = None
 ) -> EvalResult | RankResult:
     """What the model does on some data: as it is evaluated, by clicks or by ranking."""
     if not ranks_items(job.model.name):
-        return trainer.evaluate(paths, predictions=predictions)
+        return trainer.evaluate(paths, predictions=predictions, label=label)
     how = (job.ranking or RankingSection()).model_dump()
     return trainer.rank(paths, job.data.items or job.data.train, **how)
 
 
 def evaluate_checkpoint(
-    job: Job, checkpoint: str, data: list[str] | None, predictions: str | None = None
+    job: Job,
+    checkpoint: str,
+    data: list[str] | None,
+    predictions: str | None = None,
+    label: str | None = None,
 ) -> EvalResult | RankResult:
     """Load a checkpoint into a cluster inside this process and evaluate it.
 
@@ -99,11 +107,14 @@ def evaluate_checkpoint(
         Files to evaluate on; default: the job's test data.
     predictions : str or None
         Folder for label and prediction of each example.
+    label : str or None
+        Whose task, where the schema has several; None: the first.
 
     Raises
     ------
     ConfigurationError
-        When there is nothing to evaluate on, or predictions are wanted of a model that ranks items.
+        When there is nothing to evaluate on, predictions or a label are wanted of a model that ranks items, or
+        the schema has no such label.
     CheckpointError
         When the checkpoint can't be read or belongs to another model.
     """
@@ -117,7 +128,7 @@ def evaluate_checkpoint(
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
         trainer.load(checkpoint)
-        return _tested(job, trainer, paths, predictions)
+        return _tested(job, trainer, paths, predictions, label)
 
 
 def saved_place(job: Job) -> str:

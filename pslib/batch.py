@@ -20,7 +20,7 @@ class Batch:
     Attributes
     ----------
     labels : (B,) float32
-        0 or 1.
+        0 or 1, of the schema's first label.
     dense : (B, N) float32
         The dense fields in the schema's order, nulls filled.
     keys : (U,) uint64
@@ -34,6 +34,10 @@ class Batch:
         Places of items that were drawn for the whole batch; empty where the model wants none.
     log_q : (U,) float32
         Of each key, the logarithm of its chance to be drawn; empty without negatives.
+    more_labels : (B, M) float32 or None
+        0 or 1, of the schema's further labels; None where it names none.
+    weights : (B,) float32 or None
+        How much each example counts in the loss, 0 or more; None: all alike.
     """
 
     labels: NDArray[np.float32]
@@ -43,6 +47,15 @@ class Batch:
     ragged: Mapping[str, Ragged[np.int32]]
     negatives: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     log_q: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    more_labels: NDArray[np.float32] | None = None
+    weights: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return self.labels.size
+
+    @property
+    def every_label(self) -> NDArray[np.float32]:
+        """(B,) labels, or (B, T) where the schema names T of them, the first one first."""
+        if self.more_labels is None:
+            return self.labels
+        return np.concatenate([self.labels[:, None], self.more_labels], axis=1)

@@ -37,7 +37,7 @@ Counts = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """The figures of one evaluation.
+    """The figures of one evaluation: each example counts once, also where the schema has weights.
 
     Attributes
     ----------

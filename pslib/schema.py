@@ -141,6 +141,12 @@ def _fields(kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, 
     return tuple(kind(item) if isinstance(item, str) else item for item in given)
 
 
+def _names(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise ConfigurationError(f"{what}: expected a list of column names, got {given!r}: write [{given!r}]")
+    return tuple(given)
+
+
 def _sparse_dict(field: SparseField) -> dict[str, object]:
     """Plain form; what a field does not use is left out, as in checkpoints of before there was any."""
     plain: dict[str, object] = {"name": field.name, "vocabulary": field.vocabulary}
@@ -161,6 +167,10 @@ class Schema:
         Column of 0 and 1 (integer, float or boolean); None for sessions, which are their own label.
     dense, sparse, ragged
         Names, or fields where a default should change.
+    more_labels : sequence of str
+        Further columns of 0 and 1, for models of several tasks; ``label`` is their first task.
+    weight : str or None
+        Column of numbers, 0 or more and finite: how much an example counts in the loss; None: all alike.
 
     Raises
     ------
@@ -178,6 +188,8 @@ class Schema:
     dense: tuple[DenseField, ...]
     sparse: tuple[SparseField, ...]
     ragged: tuple[RaggedField, ...]
+    more_labels: tuple[str, ...]
+    weight: str | None
 
     def __init__(
         self,
@@ -186,19 +198,23 @@ class Schema:
         dense: Iterable[str | DenseField] = (),
         sparse: Iterable[str | SparseField] = (),
         ragged: Iterable[str | RaggedField] = (),
+        more_labels: Iterable[str] = (),
+        weight: str | None = None,
     ) -> None:
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "dense", _fields(DenseField, dense))
         object.__setattr__(self, "sparse", _fields(SparseField, sparse))
         object.__setattr__(self, "ragged", _fields(RaggedField, ragged))
-        problems = []
+        object.__setattr__(self, "more_labels", _names("more_labels", more_labels))
+        object.__setattr__(self, "weight", weight)
+        problems = self._target_problems()
         fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
-        names = (*self._label, *(field.name for field in fields))
+        names = (*self._targets, *(field.name for field in fields))
         problems += [f"column {n!r} is named twice" for n in sorted({n for n in names if names.count(n) > 1})]
         problems += [
             f"sparse field {field.name!r}: it is made from the label, which it would give away"
             for field in self.sparse
-            if label in field.columns and field.name != label
+            if set(self.labels) & set(field.columns) and field.name not in self.labels
         ]
         if not fields:
             problems.append("the schema has no feature: give at least one dense, sparse or ragged column")
@@ -210,19 +226,32 @@ class Schema:
         if problems:
             raise ConfigurationError(*problems)
 
+    def _target_problems(self) -> list[str]:
+        if self.label is not None:
+            return []
+        named = [*(["more_labels"] if self.more_labels else []), *(["weight"] if self.weight else [])]
+        return [f"{name}: expected a label with it; sessions are their own label" for name in named]
+
     @property
-    def _label(self) -> tuple[str, ...]:
-        return () if self.label is None else (self.label,)
+    def labels(self) -> tuple[str, ...]:
+        """Columns of all tasks: ``label`` and ``more_labels``."""
+        return (*(() if self.label is None else (self.label,)), *self.more_labels)
+
+    @property
+    def _targets(self) -> tuple[str, ...]:
+        return (*self.labels, *(() if self.weight is None else (self.weight,)))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that are read, each once: of label, dense, sparse, ragged."""
+        """All columns that are read, each once: of labels, weight, dense, sparse, ragged."""
         of_sparse = (name for field in self.sparse for name in field.columns)
         others = [field.name for field in self.ragged]
-        return tuple(dict.fromkeys([*self._label, *(one.name for one in self.dense), *of_sparse, *others]))
+        return tuple(dict.fromkeys([*self._targets, *(one.name for one in self.dense), *of_sparse, *others]))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain form for manifests and fingerprints."""
+        """Plain form for manifests and fingerprints; further labels and a weight only where there are any."""
+        more: dict[str, object] = {"more_labels": list(self.more_labels)} if self.more_labels else {}
+        more |= {"weight": self.weight} if self.weight is not None else {}
         return {
             "label": self.label,
             "dense": [{"name": f.name, "fill": f.fill, "log1p": f.log1p} for f in self.dense],
@@ -230,6 +259,7 @@ class Schema:
             "ragged": [
                 {"name": f.name, "pooling": f.pooling, "vocabulary": f.vocabulary} for f in self.ragged
             ],
+            **more,
         }
 
     @staticmethod
@@ -240,9 +270,13 @@ class Schema:
             given: Iterable[Any] = plain.get(name) or ()  # type: ignore[assignment]
             return [item if isinstance(item, str) else kind(**item) for item in given]
 
+        weight: Any = plain.get("weight")
+        more_labels: Any = plain.get("more_labels") or ()
         return Schema(
             label=None if plain["label"] is None else str(plain["label"]),
             dense=build(DenseField, "dense"),
             sparse=build(SparseField, "sparse"),
             ragged=build(RaggedField, "ragged"),
+            more_labels=more_labels,
+            weight=None if weight is None else str(weight),
         )

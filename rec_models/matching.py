@@ -160,12 +160,12 @@ class ProductModel(MatchingModel):
         """Examples that match."""
         return self.matches(batch).size
 
-    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
         """What `match_loss` says; scores of the pairs."""
         u = self.query(tape, batch, self.schema, rows, dense)
         v = self.items(tape, batch, self.schema, rows, dense)
         logits = np.einsum("bm,bm->b", u.value, v.value)
-        return self.match_loss(tape, u, v, batch, rows, weight), logits
+        return self.match_loss(tape, u, v, batch, rows, int(weight)), logits
 
     def matches(self, batch: Batch) -> Array:
         """Places of the examples that match: all of them where the schema has no label."""

@@ -55,6 +55,9 @@ class Model(ABC):
     of a batch. A model with, say, normalisation over the batch sets this to False and gets the whole
     batch."""
 
+    tasks: ClassVar[tuple[int, int]] = (1, 1)
+    """Of how many labels it is, at least and at most."""
+
     schema: Schema
     _: KW_ONLY
     seed: int = 0
@@ -62,9 +65,22 @@ class Model(ABC):
     def __post_init__(self) -> None:
         options = (field.name for field in fields(self) if field.name != "schema")
         problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
-        problems = problems or self._problems()
+        problems = [*self._target_problems(), *(problems or self._problems())]
         if problems:
             raise ConfigurationError(*(f"{type(self).__name__}: {problem}" for problem in problems))
+
+    def _target_problems(self) -> list[str]:
+        """What of the schema's labels and weight the model would not learn from."""
+        labels, (least, most) = self.schema.labels, self.tasks
+        problems = []
+        if len(labels) > most or len(labels) < least > 1:
+            expected = f"{least} label{'s' * (least > 1)}" if least == most else f"{least} labels or more"
+            problems.append(
+                f"schema: expected {expected}, got {', '.join(labels) or 'none'}; see more_labels"
+            )
+        if self.schema.weight is not None and type(self).loss is not Model.loss:
+            problems.append(f"schema: expected no weight, got {self.schema.weight!r}: its loss has none")
+        return problems
 
     def _problems(self) -> list[str]:
         """What is wrong with options that have to fit each other or the schema; each is right by itself."""
@@ -93,18 +109,19 @@ class Model(ABC):
 
         Returns
         -------
-        (B,)
-            The click probability is their sigmoid.
+        (B,), or (B, T) of a model of T tasks
+            Probabilities are their sigmoid.
         """
 
-    def weight(self, batch: Batch) -> int:
-        """What the mean loss of a batch is a mean over: its examples."""
-        return len(batch)
+    def weight(self, batch: Batch) -> float:
+        """What the mean loss of a batch is a mean over: its examples, or the sum of their weights."""
+        return len(batch) if batch.weights is None else float(batch.weights.sum(dtype=np.float64))
 
-    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
-        """Loss of a part of a batch as a share of the mean over ``weight``; logits of its examples."""
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
+        """Loss of a part of a batch as a share of the mean over ``weight``; first task's logits, (B,)."""
         logits = self.forward(tape, batch, rows, dense)
-        return log_loss(tape, logits, batch.labels, weight), logits.value
+        of_first = logits.value if logits.value.ndim == 1 else logits.value[:, 0]
+        return log_loss(tape, logits, batch.every_label, weight, batch.weights), of_first
 
     def table(self) -> TableSpec:
         """The one table that the model reads."""
@@ -131,7 +148,7 @@ class Model(ABC):
         return Stepper(self).loss_and_gradients(batch, rows, dense, step_seed)
 
     def predict(self, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> Array:
-        """Click probabilities of a batch, (B,), without dropout; arguments as in `loss_and_gradients`."""
+        """Probabilities of a batch, (B,) or (B, T), without dropout; arguments as in `loss_and_gradients`."""
         return Stepper(self).predict(batch, rows, dense)
 
     def statistics(self) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class NCF(MatchingModel):
         """Pairs: examples, and what was drawn for them."""
         return len(batch) + int(self._drawn(batch)[0].size)
 
-    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
         """Eq. 7: log loss over examples and negatives."""
         drawn, owners = self._drawn(batch)
         users = _column(batch, self.schema, self.query_schema)

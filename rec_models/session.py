@@ -128,7 +128,7 @@ class SessionModel(Model):
         lengths = np.maximum(batch.ragged[self.history].lengths - 1, 0)
         return int((lengths if self.items_max is None else np.minimum(lengths, self.items_max)).sum())
 
-    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
         """Loss over the next items and the batch's negatives; no logits."""
         lists = batch.ragged[self.history]
         steps = packed(lists, without_last=True, at_most=self.items_max)
@@ -140,7 +140,8 @@ class SessionModel(Model):
             return Scored(gather(tape, v, places), gather(tape, b, places), places, log_q)
 
         targets, negatives = scored(lists.values[steps.places + 1]), scored(batch.negatives)
-        return self.rank_loss_of(tape, h, targets, negatives, weight), np.zeros(len(batch), h.value.dtype)
+        loss = self.rank_loss_of(tape, h, targets, negatives, int(weight))
+        return loss, np.zeros(len(batch), h.value.dtype)
 
     def rank_loss_of(self, tape: Tape, h: Var, targets: Scored, negatives: Scored, positions: int) -> Var:
         """Loss of states with their next items, a share of the mean over ``positions``: cross-entropy."""

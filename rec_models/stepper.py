@@ -134,7 +134,7 @@ class Stepper:
             return [slice(0, examples)]
         return parts_of(examples, even=bool(self._model.statistics()))
 
-    def _forward_backward(self, part: _Part, weight: int) -> None:
+    def _forward_backward(self, part: _Part, weight: float) -> None:
         loss, part.logits = self._model.loss(part.tape, part.batch, part.rows, part.dense, weight)
         part.tape.backward(loss)
         part.loss = float(loss.value)
@@ -220,5 +220,12 @@ def _cut(batch: Batch, cut: slice) -> Batch:
     for name, lists in batch.ragged.items():
         offsets = lists.offsets[cut.start : cut.stop + 1]
         ragged[name] = Ragged(lists.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-    labels, dense, sparse = batch.labels[cut], batch.dense[cut], batch.sparse[cut]
-    return replace(batch, labels=labels, dense=dense, sparse=sparse, ragged=ragged)
+    return replace(
+        batch,
+        labels=batch.labels[cut],
+        dense=batch.dense[cut],
+        sparse=batch.sparse[cut],
+        ragged=ragged,
+        more_labels=None if batch.more_labels is None else batch.more_labels[cut],
+        weights=None if batch.weights is None else batch.weights[cut],
+    )

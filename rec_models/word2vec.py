@@ -95,7 +95,7 @@ class Word2Vec(Model):
         """
         raise ConfigurationError("Word2Vec predicts no clicks: call export_vectors or recommend")
 
-    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: int) -> tuple[Var, Array]:
+    def loss(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars, weight: float) -> tuple[Var, Array]:
         """Eq. 4, negated: the mean over pairs of the log loss of a pair and of those drawn for it."""
         centers, around, drawn, owners = self.sampled(tape, batch)
         v, w = split(tape, rows, (self.dim, self.dim))

@@ -175,8 +175,9 @@ def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str
     roles |= {field.name: "ragged" for field in schema.ragged} | {
         field.name: "dense" for field in schema.dense
     }
-    if schema.label is not None:
-        roles[schema.label] = "label"
+    roles |= {name: "label" for name in schema.labels}
+    if schema.weight is not None:
+        roles[schema.weight] = "weight"
     yield from (
         (name, role) for name, role in roles.items() if len(arrow_schema.get_all_field_indices(name)) == 1
     )

@@ -13,8 +13,8 @@ from datasketches import hll_sketch  # type: ignore[import-untyped]
 from pyarrow import types
 
 from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
-from pslib.data.dataset import is_list, key_kind, label_problem
-from pslib.data.values import DENSE, LABEL, Rule, first_problem, place_of
+from pslib.data.dataset import is_list, key_kind, label_problem, weight_problem
+from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
 __all__ = ["ColumnReport", "ColumnScan"]
 
@@ -31,7 +31,7 @@ class ColumnReport:
     name, kind : str
         Column name and Arrow type.
     role : str
-        ``"label"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` when no schema names it.
+        ``"label"``, ``"weight"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` when no schema names it.
     rows, nulls : int
         Rows, and those without a value.
     nans, infinite : int
@@ -92,6 +92,8 @@ class ColumnScan:
             array = array.cast(array.type.value_type)
         if self.role == "label" and label_problem(array.type) is None:
             self._hold_to(LABEL, array, file, first_row, row_group)
+        if self.role == "weight" and weight_problem(array.type) is None:
+            self._hold_to(WEIGHT, array, file, first_row, row_group)
         values = self._add_lists(array) if is_list(array.type) else array
         if types.is_floating(values.type):
             self._add_floats(values, file, first_row, row_group)

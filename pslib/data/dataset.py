@@ -22,7 +22,7 @@ from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
 from pslib.schema import Schema, SparseField
 from pslib.tables import text_hash
 
-__all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind", "label_problem"]
+__all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind", "label_problem", "weight_problem"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
@@ -202,6 +202,13 @@ def label_problem(kind: pa.DataType) -> str | None:
     return f"a label is integer, float or boolean, got {kind}; cast it to one of them"
 
 
+def weight_problem(kind: pa.DataType) -> str | None:
+    """Why values of this type are no weights; None: they may be."""
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return None
+    return f"a weight is a number, got {kind}; cast it to float"
+
+
 def _dense_problem(kind: pa.DataType) -> str | None:
     value = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_integer(value) or types.is_floating(value) or types.is_boolean(value) or types.is_null(value):
@@ -263,8 +270,9 @@ def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list
         One line a problem; empty when all columns are there and fit.
     """
     checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = []
-    if schema.label is not None:
-        checks.append((schema.label, label_problem))
+    checks += [(name, label_problem) for name in schema.labels]
+    if schema.weight is not None:
+        checks.append((schema.weight, weight_problem))
     checks += [(field.name, _dense_problem) for field in schema.dense]
     checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
     checks += [(field.name, _ragged_problem) for field in schema.ragged]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,9 +152,12 @@ class LeaseReader:
         }
         places = inverse[: split[0]].reshape(rows.size, fields)
         labels, dense = window.labels[rows], window.dense[rows]
+        more_labels = None if window.more_labels is None else window.more_labels[rows]
+        weights = None if window.weights is None else window.weights[rows]
+        batch = Batch(labels, dense, keys, places, ragged, more_labels=more_labels, weights=weights)
         if self._sampler is None:
-            return Batch(labels, dense, keys, places, ragged)
-        return Batch(labels, dense, keys, places, ragged, inverse[split[-2] :], self._sampler.log_q(keys))
+            return batch
+        return replace(batch, negatives=inverse[split[-2] :], log_q=self._sampler.log_q(keys))
 
     def _decoded(self, epoch: int, index: int) -> tuple[DecodedWindow, NDArray[np.int64]]:
         if self._window is None or self._cached != (epoch, index):

@@ -15,7 +15,7 @@ from pslib.data.columns import numbers_of, validity_of
 from pslib.places import shown
 from pslib.schema import Schema
 
-__all__ = ["DENSE", "LABEL", "Rule", "first_problem", "one_line", "place_of", "statistics_problems"]
+__all__ = ["DENSE", "LABEL", "WEIGHT", "Rule", "first_problem", "one_line", "place_of", "statistics_problems"]
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -33,10 +33,24 @@ def _bad_numbers(array: pa.Array) -> NDArray[np.bool_]:
     return bad if valid is None else bad & (valid != 0)
 
 
+def _bad_weights(array: pa.Array) -> NDArray[np.bool_]:
+    values, valid = numbers_of(array), validity_of(array)
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    bad = ~((narrow >= 0) & (narrow <= FLOAT32_MAX))  # also where it is nan
+    return bad if valid is None else bad | (valid == 0)
+
+
 def _label_shown(statistics: pq.Statistics) -> bool:
     if statistics.has_null_count and statistics.null_count:
         return True
     return bool(statistics.has_min_max and (statistics.min < 0 or statistics.max > 1))
+
+
+def _weight_shown(statistics: pq.Statistics) -> bool:
+    if statistics.has_null_count and statistics.null_count:
+        return True
+    return _number_shown(statistics) or bool(statistics.has_min_max and float(statistics.min) < 0)
 
 
 def _number_shown(statistics: pq.Statistics) -> bool:
@@ -67,6 +81,12 @@ class Rule:
 
 
 LABEL = Rule("a label is 0 or 1", "map labels to 0 and 1, or leave such rows out", _bad_labels, _label_shown)
+WEIGHT = Rule(
+    "a weight is finite in float32 and not negative",
+    "write 0 for an example that does not count, and 1 for an ordinary one",
+    _bad_weights,
+    _weight_shown,
+)
 DENSE = Rule(
     "a dense value is finite in float32",
     "write a null where it is unknown, or a number that is in reach",
@@ -94,7 +114,7 @@ def first_problem(
 
 
 def statistics_problems(file: str, opened: pq.ParquetFile, schema: Schema) -> list[str]:
-    """What the statistics of row groups tell of labels and numbers: nothing is decoded where all is well.
+    """What the statistics of row groups tell of targets and numbers: nothing is decoded where all is well.
 
     Parameters
     ----------
@@ -112,7 +132,8 @@ def statistics_problems(file: str, opened: pq.ParquetFile, schema: Schema) -> li
     metadata = opened.metadata
     places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     rules = {field.name: DENSE for field in schema.dense}
-    rules |= {} if schema.label is None else {schema.label: LABEL}
+    rules |= dict.fromkeys(schema.labels, LABEL)
+    rules |= {} if schema.weight is None else {schema.weight: WEIGHT}
     problems = []
     for name, rule in rules.items():
         told = _first_told(opened, places.get(name), name, rule, file)

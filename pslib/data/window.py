@@ -17,7 +17,7 @@ from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.order import GroupSlice
-from pslib.data.values import DENSE, LABEL, Rule, first_problem, one_line
+from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
 from pslib.ragged import Ragged
@@ -31,7 +31,7 @@ SCAN_ROWS = 65_536
 SQUEEZE_ROWS = 4_096
 """Rows whose logarithms are taken at a time: what is between stays in a core's cache."""
 
-Room = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint64]]  # labels, dense, sparse keys
+Floats = NDArray[np.float32]
 _NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float]
 
 
@@ -46,12 +46,44 @@ class DecodedWindow:
         Filled and squeezed as the schema says.
     sparse_keys : (n, F) uint64
     ragged_keys : one Ragged of uint64 a ragged field
+    more_labels : (n, M) float32 or None
+    weights : (n,) float32 or None
     """
 
-    labels: NDArray[np.float32]
-    dense: NDArray[np.float32]
+    labels: Floats
+    dense: Floats
     sparse_keys: NDArray[np.uint64]
     ragged_keys: tuple[Ragged[np.uint64], ...]
+    more_labels: Floats | None
+    weights: Floats | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Room:
+    """Where a window is decoded to; as in `DecodedWindow`, with room for as many rows as any had so far."""
+
+    labels: Floats
+    dense: Floats
+    sparse: NDArray[np.uint64]
+    more_labels: Floats
+    weights: Floats
+
+    @staticmethod
+    def of(rows: int, schema: Schema) -> _Room:
+        """Room for so many rows."""
+        return _Room(
+            np.empty(rows, np.float32),
+            np.empty((rows, len(schema.dense)), np.float32),
+            np.empty((rows, len(schema.sparse)), np.uint64),
+            np.empty((rows, len(schema.more_labels)), np.float32),
+            np.empty(rows if schema.weight is not None else 0, np.float32),
+        )
+
+    def part(self, rows: slice) -> _Room:
+        """Some rows of it."""
+        return _Room(
+            self.labels[rows], self.dense[rows], self.sparse[rows], self.more_labels[rows], self.weights[rows]
+        )
 
 
 class GroupScanner:
@@ -173,7 +205,7 @@ class WindowDecoder:
     def __init__(self, data: ParquetData) -> None:
         self._data, self._schema = data, data.schema
         self._scanner = GroupScanner(data)
-        self._room = self._make_room(0)
+        self._room = _Room.of(0, self._schema)
         self._lists = [_ListRoom(field.salt) for field in data.schema.ragged]
 
     def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
@@ -182,39 +214,49 @@ class WindowDecoder:
         Raises
         ------
         DataError
-            For the first label that is not 0 or 1 or dense value that is infinite: file, row (0-based, in the
-            file), column and value; or when a file can't be read any more.
+            For the first label, weight or dense value that `pslib.data.values` has a rule against: file, row
+            (0-based, in the file), column and value; or when a file can't be read any more.
         """
         rows = sum(piece.rows for piece in pieces)
-        if rows > self._room[0].shape[0]:
-            self._room = self._make_room(rows)
-        labels, dense, sparse = self._room[0][:rows], self._room[1][:rows], self._room[2][:rows]
-        for room in self._lists:
-            room.begin()
+        if rows > self._room.labels.size:
+            self._room = _Room.of(rows, self._schema)
+        room = self._room.part(slice(0, rows))
+        for lists in self._lists:
+            lists.begin()
         position = 0
         for piece in pieces:
             group = self._data.row_groups[piece.row_group]
             for first_row, batch in self._scanner.rows(piece):
-                part = slice(position, position + len(batch))
-                where = _Where(group.file, group.row_group, first_row)
-                self._fill(batch, where, (labels[part], dense[part], sparse[part]))
-                for field, room in zip(self._schema.ragged, self._lists, strict=True):
-                    room.add(batch.column(field.name))
+                part = room.part(slice(position, position + len(batch)))
+                self._fill(batch, _Where(group.file, group.row_group, first_row), part)
+                for field, lists in zip(self._schema.ragged, self._lists, strict=True):
+                    lists.add(batch.column(field.name))
                 position += len(batch)
-        return DecodedWindow(labels, dense, sparse, tuple(room.lists() for room in self._lists))
+        return DecodedWindow(
+            room.labels,
+            room.dense,
+            room.sparse,
+            tuple(lists.lists() for lists in self._lists),
+            room.more_labels if self._schema.more_labels else None,
+            room.weights if self._schema.weight is not None else None,
+        )
 
     def close(self) -> None:
         """Close the file at hand and give the arrays back."""
         self._scanner.close()
-        self._room = self._make_room(0)
+        self._room = _Room.of(0, self._schema)
         self._lists = [_ListRoom(field.salt) for field in self._schema.ragged]
 
-    def _fill(self, batch: pa.RecordBatch, where: _Where, out: Room) -> None:
+    def _fill(self, batch: pa.RecordBatch, where: _Where, out: _Room) -> None:
         schema = self._schema
-        labels, dense, sparse = out
-        labels[:] = 0 if schema.label is None else _labels(batch.column(schema.label), schema.label, where)
-        self._fill_dense(batch, where, dense)
-        fill_keys([field_source(batch, field) for field in schema.sparse], sparse)
+        labels = [_held_to(LABEL, batch.column(name), name, where) for name in schema.labels]
+        out.labels[:] = labels[0] if labels else 0
+        for place, values in enumerate(labels[1:]):
+            out.more_labels[:, place] = values
+        if schema.weight is not None:
+            out.weights[:] = _held_to(WEIGHT, batch.column(schema.weight), schema.weight, where)
+        self._fill_dense(batch, where, out.dense)
+        fill_keys([field_source(batch, field) for field in schema.sparse], out.sparse)
 
     def _fill_dense(self, batch: pa.RecordBatch, where: _Where, out: NDArray[np.float32]) -> None:
         fields = self._schema.dense
@@ -223,13 +265,6 @@ class WindowDecoder:
         for i in fill_numbers(sources, out):
             where.check(columns[i], fields[i].name, DENSE)
         _squeeze(out, [i for i, field in enumerate(fields) if field.log1p])
-
-    def _make_room(self, rows: int) -> Room:
-        return (
-            np.empty(rows, np.float32),
-            np.empty((rows, len(self._schema.dense)), np.float32),
-            np.empty((rows, len(self._schema.sparse)), np.uint64),
-        )
 
 
 def _squeeze(out: NDArray[np.float32], columns: list[int]) -> None:
@@ -288,8 +323,9 @@ class _Where:
             raise DataError(problem)
 
 
-def _labels(array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:
-    where.check(array, name, LABEL)
+def _held_to(rule: Rule, array: pa.Array, name: str, where: _Where) -> NDArray[np.generic]:
+    """The values of a column that breaks no rule."""
+    where.check(array, name, rule)
     return numbers_of(array)
 
 

@@ -25,7 +25,7 @@ class Step(Protocol):
 
     @property
     def logits(self) -> NDArray[Any]:
-        """(B,) logits before the step."""
+        """(B,) logits before the step, of the first task."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class Stepper(Protocol):
         ...
 
     def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """(B,) probabilities."""
+        """(B,) probabilities, or (B, T) where the schema has T labels."""
         ...
 
 

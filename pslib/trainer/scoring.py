@@ -10,17 +10,41 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.client import Client, PendingPull
 from pslib.data.reader import LeaseReader
+from pslib.errors import ConfigurationError
 from pslib.metrics import EvalResult, ScoreCounts
+from pslib.schema import Schema
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.predictions import PredictionFiles
 
-__all__ = ["Scorer"]
+__all__ = ["Scorer", "label_said", "task_of"]
 
 Floats = NDArray[np.float32]
 AHEAD = 4
 """Batches whose rows are pulled ahead: nothing can be stale."""
+
+
+def task_of(schema: Schema, label: str | None) -> int:
+    """Which of the schema's labels this is, from 0; None: the first.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is none of them.
+    """
+    if label is None:
+        return 0
+    if label not in schema.labels:
+        raise ConfigurationError(
+            f"label: expected one of {', '.join(schema.labels) or 'no label'}, got {label!r}"
+        )
+    return schema.labels.index(label)
+
+
+def label_said(schema: Schema, task: int) -> dict[str, str]:
+    """What an evaluation's record says of its task, where there are several."""
+    return {"label": schema.labels[task]} if len(schema.labels) > 1 else {}
 
 
 class Scorer:
@@ -36,11 +60,20 @@ class Scorer:
         Of the model's dense parameters, which are read once, here.
     step : int
         The step at which rows are read: weight decay that they have missed up to it shows.
+    task : int
+        Which of the schema's labels, from 0.
     """
 
     def __init__(
-        self, model: ModelThreads, client: Client, table: str, layout: DenseLayout, step: int
+        self,
+        model: ModelThreads,
+        client: Client,
+        table: str,
+        layout: DenseLayout,
+        step: int,
+        task: int = 0,
     ) -> None:
+        self._task = task
         self._model, self._client, self._table, self._step = model, client, table, step
         self._kept: list[tuple[Floats, Floats]] = []
         self._dense = layout.views(client.pull({}, dense=True).wait().dense)
@@ -74,9 +107,12 @@ class Scorer:
 
     def _one(self, batch: Batch, pull: PendingPull) -> ScoreCounts:
         rows = pull.wait().rows[self._table]
-        probabilities = np.ascontiguousarray(self._model.predict(batch, rows, self._dense), np.float32)
-        self._kept.append((batch.labels, probabilities))
-        return ScoreCounts.of(probabilities, batch.labels)
+        predicted, labels = self._model.predict(batch, rows, self._dense), batch.every_label
+        if labels.ndim == 2:
+            predicted, labels = predicted[:, self._task], labels[:, self._task]
+        probabilities = np.ascontiguousarray(predicted, np.float32)
+        self._kept.append((labels, probabilities))
+        return ScoreCounts.of(probabilities, labels)
 
     def examples(self) -> tuple[Floats, Floats]:
         """Labels and probabilities of all examples of the last `score`, ``(n,)`` each, in their order."""

@@ -32,7 +32,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.retrieval import Paths, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position
-from pslib.trainer.scoring import Scorer
+from pslib.trainer.scoring import Scorer, label_said, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
@@ -263,32 +263,40 @@ class Trainer(Retrieval):
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
-    def evaluate(self, data: Paths, *, predictions: str | Path | None = None) -> EvalResult:
+    def evaluate(
+        self, data: Paths, *, label: str | None = None, predictions: str | Path | None = None
+    ) -> EvalResult:
         """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
 
         Parameters
         ----------
         data : path, or several
+        label : str or None
+            Whose task, where the schema has several labels; None: the first.
         predictions : path, URI or None
             Folder for label and prediction of each example: see `pslib.trainer.predictions.PredictionFiles`.
 
         Raises
         ------
+        ConfigurationError
+            When the schema has no such label.
         DataError
             When a file or a value in it does not fit the schema.
         """
+        task = task_of(self.model.schema, label)
         files = None if predictions is None else PredictionFiles(predictions)
-        return self._evaluate(ParquetData(strings(data), self.model.schema), files)
+        return self._evaluate(ParquetData(strings(data), self.model.schema), files, task)
 
-    def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None) -> EvalResult:
+    def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None, task: int = 0) -> EvalResult:
         batch_rows = self.settings.batch_rows
         lease_rows = default_lease_rows(data.rows, batch_rows)
         order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
-        details = {"examples": data.rows, "epoch": self._epochs}
-        job = self._open("evaluate", data, order, [order.leases(0)], details, [batch_rows, self._epochs])
+        details = {"examples": data.rows, "epoch": self._epochs} | label_said(data.schema, task)
+        settings = [batch_rows, self._epochs, *([task] if task else [])]
+        job = self._open("evaluate", data, order, [order.leases(0)], details, settings)
         reader = LeaseReader(data, self.model.schema, order, batch_rows)
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
-            scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps)
+            scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             return scorer.work_at(job, reader, files)
 
     # --- saving -------------------------------------------------------------------------------------------

@@ -18,29 +18,40 @@ from rec_models.tape import Array, Tape, Var
 __all__ = ["log_loss"]
 
 
-def log_loss(tape: Tape, logits: Var, labels: Array, examples: int | None = None) -> Var:
+def log_loss(
+    tape: Tape, logits: Var, labels: Array, total: float | None = None, weights: Array | None = None
+) -> Var:
     """Mean log loss of a batch.
 
     Parameters
     ----------
-    logits : (B,)
-    labels : (B,)
+    logits : (B,), or (B, T) for several tasks
+    labels : like logits
         0 or 1, of any dtype.
-    examples : int or None
-        Examples to take the mean over, when these are some of a larger batch; None: they are all.
+    total : float or None
+        What the sum over examples is divided by: their number or the sum of their weights, of the whole batch
+        when these are some of it. None: what that is for these.
+    weights : (B,) or None
+        How much each example counts: one of weight 2 like two of weight 1. None: all alike.
 
     Returns
     -------
     ()
-        Sum over examples divided by their number, 0 where there are none; backward ``dz = dy (sigmoid(z) - y)
-        / B``.
+        Sum over examples and tasks divided by ``total``, 0 where that is 0; backward
+        ``dz = dy w (sigmoid(z) - y) / total``.
     """
     z = logits.value
     y = labels.astype(z.dtype, copy=False)
-    examples = max(1, z.size if examples is None else examples)
+    if total is None:
+        total = float(z.shape[0] if weights is None else weights.sum(dtype=np.float64))
+    divisor = total or 1.0
     losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
+    w = None if weights is None else weights.astype(z.dtype).reshape(-1, *[1] * (z.ndim - 1))
+    if w is not None:
+        losses *= w
 
     def backward(gradient: Array) -> None:
-        logits.accumulate((sigmoid_of(z) - y) * (gradient / examples))
+        onward = (sigmoid_of(z) - y) * (gradient / divisor)
+        logits.accumulate(onward if w is None else onward * w, owned=True)
 
-    return tape.record(np.asarray(losses.sum() / examples, z.dtype), backward)
+    return tape.record(np.asarray(losses.sum() / divisor, z.dtype), backward)
