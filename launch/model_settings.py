@@ -11,20 +11,20 @@ from launch.problems import unknown_key, unknown_value
 from pslib.errors import ConfigurationError
 from pslib.optimizers import Optimizer
 from pslib.schema import Schema
-from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, Model, build
+from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model, build
 
 __all__ = ["build_model", "model_problems", "parts_of"]
 
 _SUFFIX = "_optimizer"
 
-_EVERY: dict[str, type[Model]] = MODELS | SESSION_MODELS | MATCHING_MODELS
+_EVERY: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING_MODELS
 
 
 def _any_schema(name: str) -> Schema:
     """Stands in where the file's own schema is wrong, so that options are checked all the same."""
     if name in SESSION_MODELS:
         return Schema(label=None, ragged=["any"])
-    return Schema(label="label", sparse=["any"])
+    return Schema(label="label", more_labels=["another"] if name in TASK_MODELS else [], sparse=["any"])
 
 
 def parts_of(name: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from launch.training_settings import Section
-from rec_models import MODELS, SESSION_MODELS
+from rec_models import MODELS, SESSION_MODELS, TASK_MODELS
 
 if TYPE_CHECKING:
     from launch.job import Job
@@ -31,7 +31,7 @@ class RankingSection(Section):
 
 def ranks_items(name: str) -> bool:
     """Whether a model of this name ranks items, instead of predicting clicks."""
-    return name not in MODELS
+    return name not in MODELS and name not in TASK_MODELS
 
 
 def ranking_problems(job: Job) -> list[str]:

@@ -113,8 +113,8 @@ def evaluate_checkpoint(
     Raises
     ------
     ConfigurationError
-        When there is nothing to evaluate on, predictions or a label are wanted of a model that ranks items, or
-        the schema has no such label.
+        When there is nothing to evaluate on, the schema has no such label, or predictions or a label are
+        wanted of a model that ranks items.
     CheckpointError
         When the checkpoint can't be read or belongs to another model.
     """
@@ -123,8 +123,9 @@ def evaluate_checkpoint(
     paths = data or job.data.test
     if not paths:
         raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
-    if predictions and ranks_items(job.model.name):
-        raise ConfigurationError(f"--predictions: {job.model.name} predicts no clicks; leave it out")
+    if (predictions or label) and ranks_items(job.model.name):
+        what = "--predictions" if predictions else "--label"
+        raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
         trainer.load(checkpoint)

@@ -1,18 +1,20 @@
 """Models that read like their papers, and the layers they are made of."""
 
 from rec_models.autoint import AutoInt
-from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, build
+from rec_models.by_name import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, build
 from rec_models.dcn import DCN
 from rec_models.dcnv2 import DCNv2
 from rec_models.deepfm import DeepFM
 from rec_models.din import DIN
 from rec_models.dlrm import DLRM
 from rec_models.dnn import DNN
+from rec_models.esmm import ESMM
 from rec_models.fibinet import FiBiNET
 from rec_models.finalmlp import FinalMLP
 from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
+from rec_models.mmoe import MMoE
 from rec_models.model import Model, StepResult
 from rec_models.narm import NARM
 from rec_models.ncf import NCF
@@ -34,6 +36,7 @@ __all__ = [
     "DIN",
     "DLRM",
     "DNN",
+    "ESMM",
     "FM",
     "LR",
     "MATCHING_MODELS",
@@ -46,12 +49,14 @@ __all__ = [
     "SRGNN",
     "SSR",
     "STAMP",
+    "TASK_MODELS",
     "AutoInt",
     "DCNv2",
     "DeepFM",
     "FiBiNET",
     "FinalMLP",
     "GRU4Rec",
+    "MMoE",
     "Model",
     "MultiViewSimnet",
     "SASRec",

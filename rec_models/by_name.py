@@ -14,13 +14,16 @@ from rec_models.deepfm import DeepFM
 from rec_models.din import DIN
 from rec_models.dlrm import DLRM
 from rec_models.dnn import DNN
+from rec_models.esmm import ESMM
 from rec_models.fibinet import FiBiNET
 from rec_models.finalmlp import FinalMLP
 from rec_models.fm import FM
 from rec_models.gru4rec import GRU4Rec
 from rec_models.lr import LR
 from rec_models.matching import MatchingModel
+from rec_models.mmoe import MMoE
 from rec_models.model import Model
+from rec_models.multi_task import MultiTaskModel
 from rec_models.narm import NARM
 from rec_models.ncf import NCF
 from rec_models.nfm import NFM
@@ -38,7 +41,7 @@ from rec_models.wide_deep import WideDeep
 from rec_models.word2vec import Word2Vec
 from rec_models.xdeepfm import XDeepFM
 
-__all__ = ["MATCHING_MODELS", "MODELS", "SESSION_MODELS", "build"]
+__all__ = ["MATCHING_MODELS", "MODELS", "SESSION_MODELS", "TASK_MODELS", "build"]
 
 MODELS: dict[str, type[Model]] = {
     "lr": LR,
@@ -69,6 +72,9 @@ SESSION_MODELS: dict[str, type[SessionModel]] = {
 }
 """Models that rank items, by the name of their file."""
 
+TASK_MODELS: dict[str, type[MultiTaskModel]] = {"esmm": ESMM, "mmoe": MMoE}
+"""Models of several labels, by the name of their file."""
+
 MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
     "two_tower": TwoTower,
     "ncf": NCF,
@@ -86,7 +92,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     Parameters
     ----------
     name : str
-        A key of `MODELS`, `SESSION_MODELS` or `MATCHING_MODELS`.
+        A key of `MODELS`, `TASK_MODELS`, `SESSION_MODELS` or `MATCHING_MODELS`.
     schema : Schema
     options : mapping of option name to value
         Fields of the model's class. Optimizers and initializers may be mappings such as
@@ -104,7 +110,7 @@ def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     >>> build("fm", schema, {"dim": 4}).table().dim
     5
     """
-    every: dict[str, type[Model]] = MODELS | SESSION_MODELS | MATCHING_MODELS
+    every: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING_MODELS
     if name not in every:
         raise ConfigurationError(
             f"model: expected one of {', '.join(every)}, got {name!r}{did_you_mean(name, every)}"

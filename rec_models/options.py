@@ -122,6 +122,8 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "attention_layers": _whole_rule(1, LAYERS_MAX),
     "attention_dim": _whole_rule(1, HIDDEN_MAX),
     "attention_hidden": _HIDDEN,
+    "experts": _whole_rule(1, LAYERS_MAX),
+    "expert_hidden": _HIDDEN,
     "activation": _choice_rule("prelu", "dice"),
     "softmax": _SWITCH,
     "heads": _whole_rule(1, HIDDEN_MAX),

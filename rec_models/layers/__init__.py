@@ -32,6 +32,8 @@ from rec_models.layers.list_max import list_max
 from rec_models.layers.list_softmax import list_softmax
 from rec_models.layers.list_vectors import list_vectors
 from rec_models.layers.log_loss import log_loss
+from rec_models.layers.logit_of_product import logit_of_product
+from rec_models.layers.mixture import mixture
 from rec_models.layers.mlp import mlp, mlp_shapes
 from rec_models.layers.multiply import multiply
 from rec_models.layers.normalize import normalize
@@ -84,6 +86,8 @@ __all__ = [
     "list_softmax",
     "list_vectors",
     "log_loss",
+    "logit_of_product",
+    "mixture",
     "mlp",
     "mlp_shapes",
     "multiply",

@@ -1,0 +1,53 @@
+"""Multi-gate mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslib.batch import Batch
+from rec_models.layers import concat, mixture, product, tower, tower_shapes
+from rec_models.model import DenseVars
+from rec_models.multi_task import MultiTaskModel
+from rec_models.tape import Tape, Var
+
+__all__ = ["MMoE"]
+
+
+@dataclass(frozen=True, eq=False)
+class MMoE(MultiTaskModel):
+    """Experts that tasks share, mixed by a gate of each (Ma et al., KDD 2018, 10.1145/3219819.3220007).
+
+    Attributes
+    ----------
+    experts : int
+        How many; the paper has 8.
+    expert_hidden : tuple of int
+        Units of each layer of an expert; at least one layer.
+    """
+
+    experts: int = 8
+    expert_hidden: tuple[int, ...] = (64,)
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weights and biases of each expert, and of each task's gate and MLP."""
+        width, shapes = self._mlp_width(self.dim), dict[str, tuple[int, ...]]()
+        for i in range(self.experts):
+            shapes |= tower_shapes(f"expert.{i}", width, self.expert_hidden)
+        for k in range(len(self.schema.labels)):
+            shapes |= {f"gate.{k}.w": (width, self.experts)}
+            shapes |= self._head_shapes(f"task.{k}", self.expert_hidden[-1])
+        return shapes
+
+    def forward(self, tape: Tape, batch: Batch, rows: Var, dense: DenseVars) -> Var:
+        """Eq. 6 and 7: ``y_k = h_k(sum_i g_k(x)_i f_i(x))`` with ``g_k(x) = softmax(W_k x)``."""
+        x = concat(tape, *self._mlp_input(batch, self._vectors(tape, batch, rows)))
+        layers = len(self.expert_hidden)
+        f = [tower(tape, x, dense, f"expert.{i}", layers, 0.0) for i in range(self.experts)]
+        logits = []
+        for k in range(len(self.schema.labels)):
+            f_k = mixture(tape, product(tape, x, dense[f"gate.{k}.w"]), *f)
+            logits.append(self._head(tape, f_k, dense, f"task.{k}"))
+        return concat(tape, *logits)
+
+    def _problems(self) -> list[str]:
+        return [] if self.expert_hidden else ["expert_hidden: expected at least one layer, got none"]
