@@ -49,7 +49,7 @@ from launch.model_settings import build_model, model_problems, parts_of
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
 from launch.problems import problem_lines, unknown_value
-from launch.ranking_settings import RankingSection, ranking_problems
+from launch.ranking_settings import RankingSection, ranking_problems, ranks_items
 from launch.restarts import RESTARTS
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.training_settings import Section, TrainingSection, stopping_problems, training_problems
@@ -363,7 +363,9 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         section, table = job.table.model_dump(), job.build_model().table()
         optimizers = {part.name: part.optimizer for part in table.parts}
         problems += training_problems(job.training, job.dense_optimizer, optimizers)
-        problems += fit_problems(table, section) + stopping_problems(job.training, job.data.valid)
+        problems += fit_problems(table, section) + stopping_problems(
+            job.training, job.data.valid, ranks_items(job.model.name)
+        )
         problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:

@@ -44,9 +44,6 @@ def ranking_problems(job: Job) -> list[str]:
             "data.items: {} predicts clicks and ranks no items; remove it": job.data.items is not None,
         }
     else:
-        stops, labelled = job.training.stopping is not None, name in SESSION_MODELS and label is not None
-        found = {
-            "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,
-            "training.stopping: {} is evaluated by ranking, not by AUC or log loss; remove it": stops,
-        }
+        labelled = name in SESSION_MODELS and label is not None
+        found = {"data.schema.label: {} learns which item comes next and reads no label; remove it": labelled}
     return [problem.format(name) for problem, is_so in found.items() if is_so]

@@ -63,19 +63,20 @@ def train_job(path: Path) -> str:
 def _fit(job: Job, trainer: Trainer) -> None:
     from pslib.trainer.stopping import EarlyStopping
 
-    stopping = job.training.stopping
-    if ranks_items(job.model.name) and job.data.valid:
-        for _ in range(job.training.epochs):
-            trainer.fit(job.data.train)
-            _tested(job, trainer, job.data.valid)
-        return
-    trainer.fit(
-        job.data.train,
-        epochs=job.training.epochs,
-        valid=job.data.valid,
-        stopping=EarlyStopping(**stopping.model_dump()) if stopping else None,
-        best=str(Path(job.out) / BEST) if stopping and stopping.restore else None,
-    )
+    section = job.training.stopping
+    stopping = EarlyStopping(**section.model_dump()) if section else None
+    best = str(Path(job.out) / BEST) if section and section.restore else None
+    data, epochs = job.data, job.training.epochs
+    if data.valid and ranks_items(job.model.name):
+        trainer.fit_and_rank(
+            data.train, data.valid, epochs, stopping=stopping, best=best, items=data.items, **_ranking(job)
+        )
+    else:
+        trainer.fit(data.train, epochs=epochs, valid=data.valid, stopping=stopping, best=best)
+
+
+def _ranking(job: Job) -> dict[str, Any]:
+    return (job.ranking or RankingSection()).model_dump()
 
 
 def _tested(
@@ -84,8 +85,7 @@ def _tested(
     """What the model does on some data: as it is evaluated, by clicks or by ranking."""
     if not ranks_items(job.model.name):
         return trainer.evaluate(paths, predictions=predictions, label=label)
-    how = (job.ranking or RankingSection()).model_dump()
-    return trainer.rank(paths, job.data.items or job.data.train, **how)
+    return trainer.rank(paths, job.data.items or job.data.train, **_ranking(job))
 
 
 def evaluate_checkpoint(

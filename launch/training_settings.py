@@ -56,7 +56,7 @@ class CacheSection(Section):
 class StoppingSection(Section):
     """What results on the validation data are for; see `pslib.trainer.stopping.EarlyStopping`."""
 
-    metric: Literal["auc", "logloss"] = "auc"
+    metric: str = "auc"  # what fits the model, `stopping_problems` says
     patience: int = Field(default=2, ge=0, lt=1 << 31)
     factor: float = Field(default=0.1, gt=0, le=1)
     min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -89,11 +89,17 @@ class TrainingSection(Section):
         return schedule_from_dict(self.schedule) if self.schedule else Constant()
 
 
-def stopping_problems(training: TrainingSection, valid: list[str] | None) -> list[str]:
-    """What is missing for ``stopping``, one line."""
-    if training.stopping is None or valid:
+def stopping_problems(training: TrainingSection, valid: list[str] | None, ranked: bool) -> list[str]:
+    """What is missing for ``stopping``, or does not fit a model that ranks items or not, one line each."""
+    from pslib.trainer.stopping import metric_problem
+
+    if training.stopping is None:
         return []
-    return ["training.stopping: expected data to evaluate on after each epoch; give data.valid"]
+    problem = metric_problem(training.stopping.metric, ranked)
+    problems = [f"training.stopping.{problem}"] if problem else []
+    if not valid:
+        problems.append("training.stopping: expected data to evaluate on after each epoch; give data.valid")
+    return problems
 
 
 def training_problems(

@@ -12,7 +12,10 @@ import pytest
 from launch.cli import main
 from launch.job import read_job
 from launch.recorded import Rankings
-from rec_models import SESSION_MODELS
+from pslib import EarlyStopping, Schema, Trainer, connect
+from pslib.errors import ConfigurationError
+from pslib.ranking import RankResult
+from rec_models import SESSION_MODELS, GRU4Rec
 
 JOB = """\
 data:
@@ -21,7 +24,7 @@ data:
   test: test.parquet
   schema: {ragged: [items]}
 model: {name: gru4rec, dim: 8, negatives: 16}
-training: {batch_rows: 20, epochs: 2, staleness: 0}
+training: {batch_rows: 20, epochs: 2, staleness: 0, stopping: {metric: ndcg@5, factor: 1, patience: 2}}
 ranking: {at: [1, 12], history: before, target: next}
 out: run
 """
@@ -83,8 +86,9 @@ def test_every_session_model_may_be_named_in_a_job_file(name, folder):
         ),
         (
             "training.stopping={}",
-            "training.stopping: gru4rec is evaluated by ranking, not by AUC or log loss; remove it",
+            "training.stopping.metric: expected recall@K, mrr@K or ndcg@K for some number K, got 'auc'",
         ),
+        ("training.stopping={metric: recall@0}", "ndcg@K for some number K, got 'recall@0'"),
         ("ranking.at=[20, 0]", "ranking.at.1: expected >= 1, got 0"),
         ("ranking.at=[]", "ranking.at: expected a list that is not empty, got []"),
         ("ranking.k=20", "ranking.k: unknown key"),
@@ -125,3 +129,28 @@ def test_each_ranking_is_told_once_also_after_a_run_that_went_back():
     assert rankings.news({"results": [{"kind": "fit"}, one]}) == []
     assert rankings.news({"results": []}) == []
     assert rankings.news({"results": [one]}) == [line]
+
+
+def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folder, tmp_path, monkeypatch):
+    figures, asked = iter([0.5, 0.7, 0.6, 0.65, 0.9]), []
+
+    def rank(self, data, items, **how):
+        asked.append(how["at"])
+        return RankResult(4, {20: next(figures)}, {20: 0.0}, {20: 0.0})
+
+    monkeypatch.setattr(Trainer, "rank", rank)
+    model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=8)
+    stopping = EarlyStopping(metric="recall@20", patience=2, factor=0.5)
+    with connect() as cluster:
+        trainer = Trainer(model, cluster, batch_rows=40, staleness=0, progress=False)
+        train, best = folder / "train.parquet", tmp_path / "best"
+        found = trainer.fit_and_rank(train, folder, 9, stopping=stopping, best=best, at=(5,))
+        assert [one.recall[20] for one in found] == [0.5, 0.7, 0.6, 0.65]
+        assert asked == [[5, 20]] * 4
+        assert trainer._position.epochs == 2
+        with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, got"):
+            trainer.fit(train, valid=folder, stopping=stopping, best=best)
+        with pytest.raises(ConfigurationError, match="metric: expected recall@K, mrr@K or ndcg@K for some"):
+            trainer.fit_and_rank(train, folder, stopping=EarlyStopping(restore=False))
+        with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, recall@K, mrr@K"):
+            EarlyStopping(metric="recall")

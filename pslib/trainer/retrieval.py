@@ -28,6 +28,7 @@ from pslib.trainer.predictions import PartFiles
 from pslib.trainer.ranked import Sides, places_in, sides_of
 from pslib.trainer.ranking import Ranker, ServedParameters
 from pslib.trainer.settings import TrainerSettings
+from pslib.trainer.stopping import EarlyStopping, check_stopping, followed, place_of_metric
 
 __all__ = ["Paths", "Retrieval", "strings"]
 
@@ -49,7 +50,67 @@ class Retrieval:
     _layout: DenseLayout
     _epochs: int
     _steps: int
+    _fit: Callable[[ParquetData, int, float], None]
+    save: Callable[..., str]
+    load: Callable[..., None]
     _open: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
+
+    def fit_and_rank(
+        self,
+        data: Paths,
+        valid: Paths,
+        epochs: int = 1,
+        *,
+        stopping: EarlyStopping | None = None,
+        best: str | Path | None = None,
+        items: Paths | None = None,
+        at: Sequence[int] = (20,),
+        history: str | None = None,
+        target: str | None = None,
+        exclude_seen: bool = False,
+    ) -> list[RankResult]:
+        """Train, and rank after every epoch; return what the rankings have found.
+
+        Parameters
+        ----------
+        data : path, or several
+            Files, folders or globs to train on.
+        valid : path, or several
+            Examples to rank items for, as `rank` reads them.
+        epochs : int
+            How often every example is seen, at most.
+        stopping : EarlyStopping or None
+            What the rankings are for: lower rates, an early end, the best epoch's parameters. Its metric is
+            that of a ranking, ``recall@20``.
+        best : path or None
+            Folder where the best epoch is kept; needed with a stopping that restores it.
+        items : path, or several, or None
+            Whose items are ranked; None: those of ``data``.
+        at, history, target, exclude_seen
+            As for `rank`.
+
+        Raises
+        ------
+        ConfigurationError
+            When the model does not rank items, or stopping lacks something.
+        DataError
+            When a file does not fit.
+        """
+        sides_of(self.model)
+        check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
+        train = ParquetData(strings(data), self.model.schema)
+        watched = place_of_metric(stopping.metric) if stopping else None
+        places = list(at) if watched is None or watched in at else [*at, watched]
+
+        def one_epoch(rate: float) -> RankResult:
+            self._fit(train, 1, rate)
+            return self.rank(
+                valid, items or data, at=places, history=history, target=target, exclude_seen=exclude_seen
+            )
+
+        if stopping is None:
+            return [one_epoch(1.0) for _ in range(epochs)]
+        return followed(stopping, epochs, one_epoch, self.save, self.load, best)
 
     def rank(
         self,

@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
+from typing import TypeVar
 
 from pslib.errors import ConfigurationError
 from pslib.metrics import EvalResult
 from pslib.optimizers import Optimizer
 from pslib.protocol.manner_checks import rate_problem
+from pslib.ranking import RankResult
 from pslib.tables import TableSpec
 
-__all__ = ["METRICS", "WATCH", "EarlyStopping", "Plateau", "check_stopping", "followed"]
+__all__ = [
+    "METRICS",
+    "WATCH",
+    "EarlyStopping",
+    "Plateau",
+    "check_stopping",
+    "followed",
+    "metric_problem",
+    "place_of_metric",
+]
+
+Result = TypeVar("Result", EvalResult, RankResult)
 
 METRICS = {"auc": 1.0, "logloss": -1.0}
-"""What may be watched, and the sign that makes more better."""
+"""What may be watched of clicks, and the sign that makes more better."""
+RANKINGS = re.compile(r"(recall|mrr|ndcg)@([1-9][0-9]{0,6})")
+"""What may be watched of a ranking."""
 EPOCHS_MAX = 1 << 31
+
+
+def place_of_metric(metric: str) -> int | None:
+    """The k of a ranking's metric; None for metrics of clicks."""
+    found = RANKINGS.fullmatch(metric)
+    return int(found[2]) if found else None
+
+
+def metric_problem(metric: str, ranked: bool) -> str | None:
+    """What is wrong with a metric for a model that ranks items, or for one of clicks; None: nothing."""
+    if ranked:
+        fits, expected = place_of_metric(metric) is not None, "recall@K, mrr@K or ndcg@K for some number K"
+    else:
+        fits, expected = metric in METRICS, "one of auc, logloss"
+    return None if fits else f"metric: expected {expected}, got {metric!r}"
+
+
+def _figure(result: EvalResult | RankResult, metric: str) -> float:
+    """What a result says by a metric, more is better."""
+    k = place_of_metric(metric)
+    if k is None:
+        return METRICS[metric] * float(getattr(result, metric))
+    return float(getattr(result, metric.partition("@")[0])[k])
 
 
 def _is_number(value: object) -> bool:
@@ -32,7 +71,7 @@ class EarlyStopping:
     Attributes
     ----------
     metric : str
-        ``auc`` or ``logloss``.
+        ``auc`` or ``logloss``; of a ranking ``recall@20``, ``mrr@20``, ``ndcg@20`` or of any other k.
     patience : int
         The fit ends after so many epochs in a row without a better result; 0: only with its last epoch.
     factor : float
@@ -57,8 +96,9 @@ class EarlyStopping:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.metric not in METRICS:
-            problems.append(f"metric: expected one of {', '.join(METRICS)}, got {self.metric!r}")
+        if self.metric not in METRICS and not RANKINGS.fullmatch(self.metric):
+            known = f"{', '.join(METRICS)}, recall@K, mrr@K, ndcg@K"
+            problems.append(f"metric: expected one of {known}, got {self.metric!r}")
         whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
         if not whole or not 0 <= self.patience <= EPOCHS_MAX:
             problems.append(f"patience: expected a whole number in 0..{EPOCHS_MAX}, got {self.patience!r}")
@@ -77,7 +117,12 @@ WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
 
 
 def check_stopping(
-    stopping: EarlyStopping | None, valid: object, best: object, table: TableSpec, dense: Optimizer
+    stopping: EarlyStopping | None,
+    valid: object,
+    best: object,
+    table: TableSpec,
+    dense: Optimizer,
+    ranked: bool = False,
 ) -> None:
     """Refuse what lacks something or does not go together.
 
@@ -89,6 +134,8 @@ def check_stopping(
     table : TableSpec
         Whose parts' optimizers take other rates, or don't.
     dense : Optimizer
+    ranked : bool
+        Whether results are those of rankings.
 
     Raises
     ------
@@ -97,7 +144,8 @@ def check_stopping(
     """
     if stopping is None:
         return
-    problems = []
+    problem = metric_problem(stopping.metric, ranked)
+    problems = [f"stopping.{problem}"] if problem else []
     if valid is None:
         problems.append("stopping: expected data to evaluate on after each epoch; give valid=PATH")
     if stopping.restore and best is None:
@@ -131,9 +179,9 @@ class Plateau:
         """Factor of the learning rates from now on."""
         self._best, self._epochs, self._worse = -math.inf, 0, 0
 
-    def seen(self, result: EvalResult) -> bool:
+    def seen(self, result: EvalResult | RankResult) -> bool:
         """Take the result of the next epoch; return whether it is the best so far."""
-        value = METRICS[self.settings.metric] * getattr(result, self.settings.metric)
+        value = _figure(result, self.settings.metric)
         better = value > self._best + self.settings.min_delta  # never where it is nan
         if better:
             self._best, self.best_epoch, self._worse = value, self._epochs, 0
@@ -152,11 +200,11 @@ class Plateau:
 def followed(
     settings: EarlyStopping,
     epochs: int,
-    one_epoch: Callable[[float], EvalResult],
+    one_epoch: Callable[[float], Result],
     save: Callable[[str | Path], object],
     load: Callable[[str | Path], object],
     best: str | Path | None,
-) -> list[EvalResult]:
+) -> list[Result]:
     """Train epoch by epoch as long as the results let it go on; return them.
 
     Parameters
@@ -171,7 +219,7 @@ def followed(
     best : path or None
         Where the best epoch's is kept.
     """
-    plateau, results, kept = Plateau(settings), list[EvalResult](), best if settings.restore else None
+    plateau, results, kept = Plateau(settings), list[Result](), best if settings.restore else None
     while len(results) < epochs and not plateau.is_over:
         results.append(one_epoch(plateau.rate))
         if plateau.seen(results[-1]) and kept is not None:
