@@ -1,11 +1,13 @@
 """Retrieval models on MovieLens 100K: HR@10 over all items, beside what is popular.
 
-``python benchmarks/matching.py [--data FOLDER] [--model two_tower ncf] [--epochs N] [--seeds 1] [--json FILE]
-[--quick]``: ratings of 4 and 5 of ``FOLDER/ml100k`` are clicks; the last click of each user is the test, all
-others are trained on (users with a single click have no test). All items that were clicked in training are
-ranked, those that the user has clicked before left out. "Popularity" ranks by clicks in the same data, by the
-same code. One server and one trainer, threads of this process. The data is not ours to hand on; the default
-folder is that of ``PSLIB_TEST_DATA``. ``--quick`` is one epoch of one model.
+``python benchmarks/matching.py [--data FOLDER] [--model two_tower ncf ssr simnet] [--epochs N] [--seeds 1]
+[--twin] [--json FILE] [--quick]``: ratings of 4 and 5 of ``FOLDER/ml100k`` are clicks; the last click of each
+user is the test, all others are trained on (users with a single click have no test). All items that were
+clicked in training are ranked, those that the user has clicked before left out. "Popularity" ranks by clicks
+in the same data, by the same code. One server and one trainer, threads of this process. The data is not ours
+to hand on; the default folder is that of ``PSLIB_TEST_DATA``. ``--twin`` (needs torch, which pslib does not)
+also trains each model in PyTorch, on the same batches from the same first values (`torch_matching.py`), and
+ranks what that has learnt; for models whose rows step by Adagrad. ``--quick`` is one epoch of one model.
 """
 
 from __future__ import annotations
@@ -48,8 +50,19 @@ SCHEMAS = {
         ragged=[RaggedField("recent", vocabulary="movie"), "genres"],
     ),
     "ncf": pslib.Schema(label=None, sparse=["user", "movie"]),
+    "ssr": pslib.Schema(label=None, sparse=["movie"], ragged=[RaggedField("recent", vocabulary="movie")]),
+    "simnet": pslib.Schema(
+        label=None,
+        sparse=["age", "gender", "occupation", "movie", "year"],
+        ragged=[RaggedField("recent", vocabulary="movie"), "genres"],
+    ),
 }
-ITEM = {"two_tower": ["movie", "year", "genres"], "ncf": ["movie"]}
+ITEM = {
+    "two_tower": ["movie", "year", "genres"],
+    "ncf": ["movie"],
+    "ssr": ["movie"],
+    "simnet": ["movie", "year", "genres"],
+}
 
 
 @dataclass(frozen=True)
@@ -57,15 +70,30 @@ class Settings:
     """Of one model; picked by single runs on the test data."""
 
     epochs: int
-    rate: float
     batch_rows: int
-    l2: float = 0.0
+    rows: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
 
 
+ADAGRAD = {"name": "Adagrad", "learning_rate": 0.05, "initial_accumulator": 1e-6}
+DENSE_RATE = 0.001
+
+
 SETTINGS = {
-    "two_tower": Settings(20, 0.001, 512, options={"dim": 32, "hidden": [64], "out": 32, "dropout": 0.2}),
-    "ncf": Settings(30, 0.001, 256, 1e-4, {"dim": 16, "dim_mlp": 16, "hidden": [32, 16, 8]}),
+    "two_tower": Settings(
+        20,
+        512,
+        {"name": "AdamL2", "learning_rate": 0.001, "l2": 0.0},
+        {"dim": 32, "hidden": [64], "out": 32, "dropout": 0.2},
+    ),
+    "ncf": Settings(
+        20,
+        256,
+        {"name": "AdamL2", "learning_rate": 0.001, "l2": 1e-4},
+        {"dim": 16, "dim_mlp": 16, "hidden": [32, 16, 8]},
+    ),
+    "ssr": Settings(4, 512, ADAGRAD, {"dim": 32, "units": 64, "out": 64, "margin": 0.5}),
+    "simnet": Settings(4, 512, ADAGRAD, {"dim": 32, "units": 32, "out": 64, "margin": 0.5}),
 }
 
 
@@ -137,11 +165,36 @@ def figures(found: RankResult) -> dict[str, Any]:
     return {"examples": found.examples, "hr": found.recall, "mrr": found.mrr, "ndcg": found.ndcg}
 
 
-def quality(folder: Path, name: str, seed: int, epochs: int | None, base: RankResult) -> dict[str, Any]:
+def told(who: str, epoch: int, ranks: RankResult, base: RankResult, fit_s: float) -> dict[str, Any]:
+    """Say and keep what an epoch has come to."""
+    times = ranks.recall[10] / base.recall[10]
+    figure = f"HR@10 {ranks.recall[10]:.4f} ({times:.2f} x popularity), NDCG@10 {ranks.ndcg[10]:.4f}"
+    print(f"{who}, epoch {epoch + 1}: {figure}, {fit_s:.1f} s", flush=True)
+    return figures(ranks) | {"fit_s": fit_s}
+
+
+def twin_of(folder: Path, name: str, model: Any, seed: int, epochs: int, base: RankResult) -> list[Any]:
+    """The same in PyTorch."""
+    from torch_matching import TorchTwin
+
+    found = []
+    with pslib.connect() as cluster:
+        pslib.Trainer(model, cluster, seed=seed, progress=False)  # makes the table, for its first values
+        train = folder / "train.parquet"
+        twin = TorchTwin(name, model, train, cluster.client, SETTINGS[name].batch_rows, seed)
+        for epoch in range(epochs):
+            began_s = time.perf_counter()
+            twin.epoch(epoch)
+            fit_s = time.perf_counter() - began_s
+            ranks = twin.rank(folder / "test.parquet", folder / "items.parquet", AT, "before")
+            found.append(told(f"{name} in PyTorch, seed {seed}", epoch, ranks, base, fit_s))
+    return found
+
+
+def quality(folder: Path, name: str, seed: int, epochs: int, twin: bool, base: RankResult) -> dict[str, Any]:
     """Train, and rank after each epoch."""
     chosen = SETTINGS[name]
-    rows = {"name": "AdamL2", "learning_rate": chosen.rate, "l2": chosen.l2}
-    options = {"item": ITEM[name], "seed": seed, "v_optimizer": rows, **chosen.options}
+    options = {"item": ITEM[name], "seed": seed, "v_optimizer": chosen.rows, **chosen.options}
     model = build(name, SCHEMAS[name], options)
     found: list[dict[str, Any]] = []
     with pslib.connect() as cluster:
@@ -149,12 +202,12 @@ def quality(folder: Path, name: str, seed: int, epochs: int | None, base: RankRe
             model,
             cluster,
             batch_rows=chosen.batch_rows,
-            staleness=1,
-            dense_optimizer=pslib.Adam(chosen.rate),
+            staleness=0 if twin else 1,
+            dense_optimizer=pslib.Adam(DENSE_RATE),
             seed=seed,
             progress=False,
         )
-        for epoch in range(epochs or chosen.epochs):
+        for epoch in range(epochs):
             began_s = time.perf_counter()
             trainer.fit(folder / "train.parquet")
             fit_s = time.perf_counter() - began_s
@@ -165,21 +218,26 @@ def quality(folder: Path, name: str, seed: int, epochs: int | None, base: RankRe
                 history="before",
                 exclude_seen=True,
             )
-            found.append(figures(ranks) | {"fit_s": fit_s})
-            times = ranks.recall[10] / base.recall[10]
-            told = f"HR@10 {ranks.recall[10]:.4f} ({times:.2f} x popularity), NDCG@10 {ranks.ndcg[10]:.4f}"
-            print(f"{name} seed {seed}, epoch {epoch + 1}: {told}, {fit_s:.1f} s", flush=True)
-    last = found[-1]["hr"][10] / base.recall[10]
-    return {"model": name, "seed": seed, "epochs": found, "hr10_of_popularity": last}
+            found.append(told(f"{name}, seed {seed}", epoch, ranks, base, fit_s))
+    report = {"model": name, "seed": seed, "epochs": found}
+    if twin:
+        report["twin"] = twin_of(folder, name, model, seed, epochs, base)
+    return report | {"hr10_of_popularity": found[-1]["hr"][10] / base.recall[10]}
+
+
+def epochs_of(options: argparse.Namespace, name: str) -> int:
+    """How many are asked for."""
+    return 1 if options.quick else options.epochs or SETTINGS[name].epochs
 
 
 def main() -> int:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", default=os.environ.get("PSLIB_TEST_DATA", "../shared/data"), type=Path)
-    parser.add_argument("--model", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--model", nargs="+", default=["two_tower", "ncf"], choices=list(SETTINGS))
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--twin", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -194,7 +252,7 @@ def main() -> int:
         print(f"popularity: HR@10 {base.recall[10]:.4f}, NDCG@10 {base.ndcg[10]:.4f}", flush=True)
         report["popularity"] = figures(base)
         report["models"] = [
-            quality(Path(scratch), name, seed, 1 if options.quick else options.epochs, base)
+            quality(Path(scratch), name, seed, epochs_of(options, name), options.twin, base)
             for name in (options.model[:1] if options.quick else options.model)
             for seed in options.seeds
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
@@ -139,7 +140,9 @@ class ProductModel(MatchingModel):
     by_product: ClassVar[bool] = True
 
     @abstractmethod
-    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, weight: int) -> Var:
+    def match_loss(
+        self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
+    ) -> Var:
         """() loss of a batch.
 
         Parameters
@@ -147,6 +150,7 @@ class ProductModel(MatchingModel):
         u, v : (B, M)
             Vectors of queries and of their items.
         rows : (U, D)
+        dense : mapping of name to Var
         weight : int
             What the mean is over.
         """
@@ -165,7 +169,7 @@ class ProductModel(MatchingModel):
         u = self.query(tape, batch, self.schema, rows, dense)
         v = self.items(tape, batch, self.schema, rows, dense)
         logits = np.einsum("bm,bm->b", u.value, v.value)
-        return self.match_loss(tape, u, v, batch, rows, int(weight)), logits
+        return self.match_loss(tape, u, v, batch, rows, dense, int(weight)), logits
 
     def matches(self, batch: Batch) -> Array:
         """Places of the examples that match: all of them where the schema has no label."""
@@ -184,30 +188,42 @@ class ProductModel(MatchingModel):
 class CosineHinge(ProductModel):
     """Base of those whose vectors have length 1 and that learn by a hinge loss.
 
-    An example's negative is the next item of the batch that is another one.
+    An example looks at some other items until one comes too near, and learns from that one.
 
     Attributes
     ----------
     margin : float
         By how much the cosine with the example's item is to be above that with another one.
+    trials : int
+        Items that an example looks at.
     """
 
     margin: float = 0.5
+    trials: int = 16
 
-    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, weight: int) -> Var:
+    def match_loss(
+        self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
+    ) -> Var:
         """``max(0, margin - cos(u, v) + cos(u, v'))``."""
         ids, where = self.item_ids(batch), self.matches(batch)
+        others, other_ids = self.others(tape, v, batch, rows, dense)
         return rank_hinge(
             tape,
             self.matched(tape, u, batch),
             self.matched(tape, v, batch),
-            v,
-            (ids[where], ids),
-            (where + 1) % max(1, ids.size),
+            others,
+            (ids[where], other_ids),
+            (where + 1) % max(1, other_ids.size),
             margin=self.margin,
-            trials=1,
+            trials=self.trials,
             weight=weight,
         )
+
+    def others(
+        self, tape: Tape, v: Var, batch: Batch, rows: Var, dense: DenseVars
+    ) -> tuple[Var, NDArray[np.integer]]:
+        """(K, M) vectors of items to look at, and their places in ``batch.keys``: those of the batch."""
+        return v, self.item_ids(batch)
 
 
 def _key_names(schema: Schema) -> list[str]:

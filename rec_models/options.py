@@ -149,6 +149,7 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "subsample": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
     "encoder": _choice_rule("bow", "cnn", "gru"),
     "margin": _POSITIVE,
+    "trials": _whole_rule(1, NEGATIVES_MAX),
     "similarity": _choice_rule("cosine", "dot"),
     "temperature": _POSITIVE,
     "seed": ("an integer in 0..2^63-1", lambda value: _is_whole(value, 0, 2**63 - 1)),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.batch import Batch
+from pslib.data.negatives import Sampling
 from pslib.schema import Schema
 from rec_models.layers import gather, linear, normalize
 from rec_models.list_encoders import grnn, grnn_shapes
@@ -31,10 +33,17 @@ class SSR(CosineHinge):
         Of the GRU.
     out : int
         Floats of the vectors that are matched.
+    negatives : int
+        Items drawn for a batch, all alike, to look at.
     """
 
     units: int = 64
     out: int = 64
+    negatives: int = 256
+
+    def sampling(self) -> Sampling:
+        """Items, all alike."""
+        return Sampling(self.item[0], self.negatives, 0.0)
 
     def _problems(self) -> list[str]:
         schema = self.schema
@@ -55,5 +64,14 @@ class SSR(CosineHinge):
 
     def items(self, tape: Tape, batch: Batch, schema: Schema, rows: Var, dense: DenseVars) -> Var:
         """The item's row, mapped."""
-        row = gather(tape, rows, np.ascontiguousarray(batch.sparse[:, 0]))
+        return self._mapped(tape, np.ascontiguousarray(batch.sparse[:, 0]), rows, dense)
+
+    def _mapped(self, tape: Tape, places: NDArray[np.int32], rows: Var, dense: DenseVars) -> Var:
+        row = gather(tape, rows, places)
         return normalize(tape, linear(tape, row, dense["item.w"], dense["item.b"]))
+
+    def others(
+        self, tape: Tape, v: Var, batch: Batch, rows: Var, dense: DenseVars
+    ) -> tuple[Var, NDArray[np.integer]]:
+        """Those that were drawn."""
+        return self._mapped(tape, batch.negatives, rows, dense), batch.negatives

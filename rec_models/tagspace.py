@@ -66,7 +66,9 @@ class TagSpace(ProductModel):
         """``e_lt(t)``: the tag's row."""
         return gather(tape, rows, np.ascontiguousarray(batch.sparse[:, 0]))
 
-    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, weight: int) -> Var:
+    def match_loss(
+        self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
+    ) -> Var:
         """WARP, section 3: the first drawn tag that comes too near, weighed by the rank that it tells of."""
         where = self.matches(batch)
         drawn = batch.negatives

@@ -77,7 +77,9 @@ class TwoTower(ProductModel):
             return normalize(tape, y, scale)
         return multiply(tape, y, Var(np.ones((1, self.out), y.value.dtype)), scale)
 
-    def match_loss(self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, weight: int) -> Var:
+    def match_loss(
+        self, tape: Tape, u: Var, v: Var, batch: Batch, rows: Var, dense: DenseVars, weight: int
+    ) -> Var:
         """Yi et al., eq. 4 and 5: ``s(x_i, y_j) - log p_j`` over all items of the batch."""
         ids, where = self.item_ids(batch), self.matches(batch)
         log_q = batch.log_q[ids] if self.logq else np.zeros(ids.size, np.float32)

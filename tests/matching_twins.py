@@ -130,26 +130,30 @@ def ncf(torch, model, batch, schema, rows, dense, step_seed):
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, label.to(rows.dtype))
 
 
-def cosine_hinge(torch, model, batch, schema, u, v):
-    """Each with the next other item."""
+def cosine_hinge(torch, model, batch, schema, u, v, others=None):
+    """Each with the first of some other items that is too near; without ``others`` they are the batch's."""
     ids = column_of(torch, batch, schema, model.item[0]).tolist()
-    cosines = torch.nn.functional.cosine_similarity(u[:, None], v[None], dim=2)
-    weights = weights_of(torch, batch, schema, u.dtype)
-    losses = []
-    for place, own in enumerate(ids):
-        others = [(place + 1 + step) % len(ids) for step in range(len(ids))]
-        near = next((other for other in others if ids[other] != own), None)
-        if near is not None:
-            hinge = torch.relu(model.margin - cosines[place, place] + cosines[place, near])
-            losses.append(hinge * weights[place])
-    return torch.stack(losses).sum() / weights.sum()
+    cosine = torch.nn.functional.cosine_similarity
+    own, names = cosine(u, v), ids if others is None else batch.negatives.tolist()
+    near = model.margin - own[:, None] + cosine(u[:, None], (v if others is None else others)[None], dim=2)
+    distances, weights = near.tolist(), weights_of(torch, batch, schema, u.dtype)
+    chosen = []
+    for place, item in enumerate(ids):
+        order = [(place + 1 + step) % len(names) for step in range(len(names))]
+        looked = [other for other in order if names[other] != item][: model.trials]
+        chosen += [(place, other) for other in looked if distances[place][other] > 0][:1]
+    if not chosen:
+        return (near * 0).sum()
+    rows, columns = (list(one) for one in zip(*chosen, strict=True))
+    return (near[rows, columns] * weights[rows]).sum() / weights.sum()
 
 
 def ssr(torch, model, batch, schema, rows, dense, step_seed):
     state = grnn(torch, rows, batch.ragged[schema.ragged[0].name], dense)
     item = rows[column_of(torch, batch, schema, model.item[0])]
     u, v = state @ dense["query.w"] + dense["query.b"], item @ dense["item.w"] + dense["item.b"]
-    return cosine_hinge(torch, model, batch, schema, u, v)
+    drawn = rows[places_of(torch, batch.negatives)] @ dense["item.w"] + dense["item.b"]
+    return cosine_hinge(torch, model, batch, schema, u, v, drawn)
 
 
 def simnet(torch, model, batch, schema, rows, dense, step_seed):

@@ -46,10 +46,10 @@ CASES: list[tuple[str, Schema, dict[str, object]]] = [
         {"item": ["movie"], "dim": 3, "dim_mlp": 2, "hidden": [4, 2], "dropout": 0.3, "negatives": 2},
     ),
     ("ncf", PAIR_LABELLED, {"item": ["movie"], "dim": 3, "hidden": [], "negatives": 2}),
-    ("ssr", READ, {"item": ["movie"], "dim": 3, "units": 2, "out": 3, "margin": 1.0}),
+    ("ssr", READ, {"item": ["movie"], "dim": 3, "units": 2, "out": 3, "margin": 0.5, "negatives": 12}),
     ("simnet", SCHEMA, {"item": ITEM, "dim": 3, "units": 2, "out": 3, "margin": 1.0}),
     ("simnet", LABELLED, {"item": ITEM, "dim": 3, "units": 2, "out": 3, "encoder": "cnn", "margin": 1.0}),
-    ("simnet", SCHEMA, {"item": ["movie"], "dim": 3, "out": 3, "encoder": "bow", "margin": 1.0}),
+    ("simnet", SCHEMA, {"item": ["movie"], "dim": 3, "out": 3, "encoder": "bow", "margin": 1.0, "trials": 1}),
     ("tagspace", TEXT, {"item": ["movie"], "dim": 3, "units": 4, "window": 2, "negatives": 12}),
     ("word2vec", WORDS, {"dim": 3, "window": 2, "negatives": 2, "subsample": 0.3}),
 ]

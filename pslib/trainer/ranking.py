@@ -16,7 +16,7 @@ from pslib.ranking import RankResult, counts_of_ranks, mean_ranks
 from pslib.top_k import best_of
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
-from pslib.trainer.ranked import RankedItems, Sides
+from pslib.trainer.ranked import Parameters, RankedItems, Sides
 
 __all__ = ["Ranker", "ServedParameters"]
 
@@ -53,7 +53,7 @@ class Ranker:
     ----------
     sides : Sides
     items : RankedItems
-    parameters : ServedParameters
+    parameters : Parameters
     history : str or None
         Column with the items before.
     exclude_seen : bool
@@ -64,7 +64,7 @@ class Ranker:
         self,
         sides: Sides,
         items: RankedItems,
-        parameters: ServedParameters,
+        parameters: Parameters,
         history: str | None,
         exclude_seen: bool,
     ) -> None:
