@@ -100,12 +100,18 @@ class TorchTwin:
 
     # --- ranking ------------------------------------------------------------------------------------------
 
-    def rank(self, test: Path, items: Path, at: tuple[int, ...], history: str) -> RankResult:
+    def rank(self, test: Path, items: Path, at: tuple[int, ...], history: str | None) -> RankResult:
         """As `pslib.Trainer.rank` does, without what an example had before."""
         sides = sides_of(self._model)
         examples = ParquetData([str(test)], sides.example_schema(history, [sides.goal(None)]))
         ranker = Ranker(sides, sides.items([str(items)], self), self, history, exclude_seen=True)
         return result_of_ranks(ranker.rank(whole_batches(examples, 512)), at)
+
+    def item_vectors(self, items: Path) -> NDArray[Any]:
+        """(V, D) vectors of items, in their order."""
+        sides = sides_of(self._model)
+        batches = whole_batches(ParquetData([str(items)], sides.item_schema), 512)
+        return np.concatenate([sides.item_vectors(batch, self) for batch in batches])
 
     @property
     def dense(self) -> dict[str, NDArray[Any]]:
