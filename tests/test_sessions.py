@@ -205,7 +205,7 @@ def written(path, sessions, **more):
 
 @pytest.mark.parametrize("at_once", [1, 3, 1 << 22])
 def test_items_are_counted_over_row_groups_however_many_at_once(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr("pslib.data.negatives.COUNT_AT_ONCE", at_once)
+    monkeypatch.setattr("pslib.data.negatives.SORT_AT_ONCE", at_once)
     monkeypatch.setattr("pslib.data.window.SCAN_ROWS", 1)
     data = ParquetData(written(tmp_path / "a.parquet", [[1, 2], [2], [], None, [2, 3, 1]]), SCHEMA)
     keys, counts = item_counts(data, "items")

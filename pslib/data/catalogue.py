@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from pslib.data.columns import keys_of
+from pslib.data.columns import elements_of, keys_of, plain_text
 from pslib.data.dataset import ParquetData
 from pslib.data.features import field_keys
 from pslib.data.order import GroupSlice
@@ -19,7 +21,12 @@ from pslib.data.window import GroupScanner
 from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, SparseField
 
-__all__ = ["catalogue_of", "record_batches"]
+__all__ = ["SORT_AT_ONCE", "catalogue_of", "record_batches"]
+
+Named: TypeAlias = tuple[NDArray[np.uint64], pa.Array]
+
+SORT_AT_ONCE = 1 << 22
+"""Keys that are sorted together: 32 MiB."""
 
 
 def record_batches(data: ParquetData) -> Iterator[pa.RecordBatch]:
@@ -36,7 +43,7 @@ def record_batches(data: ParquetData) -> Iterator[pa.RecordBatch]:
                 yield batch
 
 
-def catalogue_of(data: ParquetData, field: SparseField | RaggedField) -> tuple[NDArray[np.uint64], pa.Array]:
+def catalogue_of(data: ParquetData, field: SparseField | RaggedField) -> Named:
     """Distinct items of a field, by their keys.
 
     Parameters
@@ -50,26 +57,56 @@ def catalogue_of(data: ParquetData, field: SparseField | RaggedField) -> tuple[N
     (V,) uint64
         Keys, ascending.
     pyarrow.Array of V
-        Their values; the keys themselves where a field takes part of a column, or is made of several.
+        Their values, in a type that holds those of all files; the keys themselves where a field takes part
+        of a column, or is made of several.
 
     Raises
     ------
     ConfigurationError
         When there is no item.
     """
-    keys, values = np.empty(0, np.uint64), pa.array([], pa.null())
+    known: Named = np.empty(0, np.uint64), pa.nulls(0)
+    waiting: list[Named] = []
     for batch in record_batches(data):
-        fresh, names = _named(batch, field)
-        names = names.cast(values.type) if len(values) else names
-        keys, first = np.unique(np.concatenate([keys, fresh]), return_index=True)
-        both = pa.concat_arrays([values, names]) if len(values) else names
-        values = both.take(pa.array(first))
+        waiting.append(_named(batch, field))
+        # As many as are known already, or sorting those again would be most of the work.
+        if sum(keys.size for keys, _ in waiting) >= max(SORT_AT_ONCE, known[0].size):
+            known, waiting = _distinct([known, *waiting]), []
+    keys, values = _distinct([known, *waiting])
     if not keys.size:
         raise ConfigurationError(f"{field.name!r}: expected items, got none")
     return keys, values
 
 
-def _named(batch: pa.RecordBatch, field: SparseField | RaggedField) -> tuple[NDArray[np.uint64], pa.Array]:
+def _distinct(pieces: list[Named]) -> Named:
+    """Each key once, ascending, with the value that came first; values in a type that holds all of them."""
+    kind = reduce(_common, (values.type for _, values in pieces))
+    keys, first = np.unique(np.concatenate([keys for keys, _ in pieces]), return_index=True)
+    values = pa.concat_arrays([_as(kind, values) for _, values in pieces])
+    return keys, values.take(pa.array(first))
+
+
+def _as(kind: pa.DataType, values: pa.Array) -> pa.Array:
+    return pa.nulls(len(values), kind) if types.is_null(values.type) else values.cast(kind, safe=False)
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """A type for values of two types whose equal values have equal keys: both are integers, or both texts.
+
+    An unsigned one beside a signed one counts by its bits, as in its key.
+    """
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    kinds = (one, other)
+    if any(types.is_integer(kind) or types.is_boolean(kind) for kind in kinds):
+        return pa.uint64() if all(map(types.is_unsigned_integer, kinds)) else pa.int64()
+    is_text = all(types.is_string(kind) or types.is_large_string(kind) for kind in kinds)
+    return pa.large_string() if is_text else pa.large_binary()
+
+
+def _named(batch: pa.RecordBatch, field: SparseField | RaggedField) -> Named:
     """Keys and values of a batch's items, some of them several times."""
     if isinstance(field, SparseField) and (field.take or field.buckets or len(field.columns) > 1):
         keys = np.unique(field_keys(batch, field))
@@ -77,8 +114,8 @@ def _named(batch: pa.RecordBatch, field: SparseField | RaggedField) -> tuple[NDA
     if isinstance(field, SparseField):
         column = batch.column(field.columns[0])
     else:
-        column = batch.column(field.name).flatten()
+        column = elements_of(batch.column(field.name))[0]
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    values = pc.unique(column)
+    values = pc.unique(plain_text(column))
     return keys_of(values, field.salt), values

@@ -43,9 +43,19 @@ def field_problem(field: SparseField, kind: pa.DataType) -> str | None:
         return None
     if field.take and not (types.is_timestamp(value) or types.is_date(value) or types.is_integer(value)):
         return f"take needs a timestamp, a date, or whole seconds since 1970, got {kind}"
+    if field.take and types.is_timestamp(value) and value.tz is not None and not _known_zone(value):
+        return f"time zone {value.tz!r} is not known here; write the column in UTC, or install tzdata"
     if field.buckets and not (types.is_integer(value) or types.is_floating(value)):
         return f"buckets need a number, got {kind}"
     return None
+
+
+def _known_zone(kind: pa.TimestampType) -> bool:
+    try:
+        pc.local_timestamp(pa.array([0], kind))
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def field_keys(batch: pa.RecordBatch, field: SparseField) -> NDArray[np.uint64]:
@@ -86,14 +96,15 @@ def _clock(array: pa.Array, take: str) -> pa.Array:
     if types.is_null(array.type):
         return array
     if types.is_integer(array.type):
-        array = array.cast(pa.int64()).cast(pa.timestamp("s"))
+        array = array.cast(pa.int64(), safe=False).cast(pa.timestamp("s"))  # uint64 by its bits, as in keys
     elif types.is_date(array.type):
         array = array.cast(pa.timestamp("s"))
     if array.type.tz is not None:
         array = pc.local_timestamp(array)
     if take == "day":
-        seconds = pc.floor_temporal(array, unit="day").cast(pa.timestamp("s")).cast(pa.int64())
-        return pc.divide(seconds, DAY_S)
+        # The first day that nanoseconds reach, in 1677, has no midnight in reach.
+        midnight = pc.floor_temporal(array, unit="day").cast(pa.timestamp("s"), safe=False)
+        return pc.divide(midnight.cast(pa.int64()), DAY_S)
     return _PARTS[take](array)
 
 

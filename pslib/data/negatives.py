@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.data.catalogue import record_batches
+from pslib.data.catalogue import SORT_AT_ONCE, record_batches
 from pslib.data.columns import lists_of
 from pslib.data.dataset import ParquetData
 from pslib.data.features import field_keys
@@ -22,9 +22,6 @@ from pslib.schema import RaggedField, SparseField
 from pslib.tables import text_hash
 
 __all__ = ["NegativeSampler", "Sampling", "item_counts"]
-
-COUNT_AT_ONCE = 1 << 22
-"""Elements that are sorted together: 32 MiB of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ def item_counts(data: ParquetData, field: str) -> tuple[NDArray[np.uint64], NDAr
     for some in _key_pieces(data, known[field]):
         waiting.append(some)
         # As many as are known already, or sorting those again would be most of the work.
-        if sum(map(len, waiting)) >= max(COUNT_AT_ONCE, found[0].size):
+        if sum(map(len, waiting)) >= max(SORT_AT_ONCE, found[0].size):
             found, waiting = _counted(*found, waiting), []
     keys, counts = _counted(*found, waiting)
     if not keys.size:
