@@ -46,11 +46,9 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. No traceback reaches the user unless PSLIB_DEBUG=1."""
     try:
-        options = build_parser().parse_args(arguments)
+        return _run(build_parser().parse_args(arguments))
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else EXIT_USAGE
-    try:
-        return _run(options)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from launch import checkpoint_commands, commands
+from launch import checkpoint_commands, cli, commands
 from launch.cli import build_parser, main
 from launch.job import read_job
 from launch.preflight import check_data
@@ -165,6 +165,9 @@ def test_ctrl_c_is_exit_code_130_and_an_error_of_ours_its_own(capsys, monkeypatc
 
     monkeypatch.setattr(commands, "version", interrupted)
     assert main(["version"]) == 130
+    with monkeypatch.context() as early:  # or while it reads its arguments
+        early.setattr(cli, "build_parser", lambda: interrupted(None))
+        assert main(["version"]) == 130
     monkeypatch.setattr(commands, "version", late)
     assert refused(capsys, "version", code=69) == ["waited 60 s for server 1"]
 

@@ -190,10 +190,12 @@ def cycles(start: Start, examples: Path, tmp_path: Path, count: int) -> None:
         time.sleep(choice.uniform(0.0, 3.0))
         ports = command.ports()
         command.process.send_signal(choice.choice([signal.SIGINT, signal.SIGTERM]))
-        assert command.finish(20) in (130, 75, 0, -signal.SIGINT, -signal.SIGTERM), command.output
-        assert command.left_over(10) == []
+        code = command.finish(60)  # trainers have `drain_s`, servers 10 s, and a busy machine is slow
+        assert command.left_over(30) == []
         assert not ports & listening_ports()
-        assert "Traceback" not in command.output
+        if (out / "logs").exists():  # before that Python itself may have answered, while it started
+            assert code in (130, 75, 0, -signal.SIGTERM), command.output
+            assert "Traceback" not in command.output
 
 
 def test_runs_that_are_stopped_at_any_moment_leave_no_process_and_no_port(
