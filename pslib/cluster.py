@@ -318,7 +318,8 @@ class Watcher:
         ConfigurationError
             When there can't be so many.
         """
-        answer = self._endpoint.ask(self._coordinator, Scale(servers, list(drain)), patience_s=10.0).wait()
+        wish = Scale(servers, list(drain), secrets.randbits(62))
+        answer = self._endpoint.ask(self._coordinator, wish, patience_s=10.0).wait()
         assert isinstance(answer, Result)
         return dict(answer.values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as some
 
 from pslib.config import ClusterConfig, Timing
 from pslib.membership import Membership
-from pslib.protocol.messages import Failure, Hand, NextHand, Scale
+from pslib.protocol.messages import Failure, Hand, NextHand, Result, Scale
 from pslib.protocol.move_session import MoveSession
 
 TIMING = Timing(heartbeat_s=1.0, silence_s=6.0, start_s=60.0)
@@ -28,6 +29,7 @@ class World:
         self.moves = MoveSession(self.members, self.lines.append, wave_units=64)
         self.moves.on_record = self.records.append
         self.now_s = 0.0
+        self.names = count(1)
         for _ in range(servers):
             self.join()
         self.members.register(0.0, "trainer", 900, "", "")
@@ -44,7 +46,7 @@ class World:
             member.map_version, member.heard_s = self.members.map.version, self.now_s
 
     def scale(self, servers: int, drain: tuple[int, ...] = ()) -> Any:
-        return self.moves.scale(self.now_s, Scale(servers, list(drain)))
+        return self.moves.scale(self.now_s, Scale(servers, list(drain), next(self.names)))
 
     def tick(self, seconds: float = 0.5, busy: bool = False) -> None:
         self.now_s += seconds
@@ -293,9 +295,33 @@ class TestRefusals:
 
     def test_a_cluster_that_has_not_started_can_not_be_scaled(self) -> None:
         moves = MoveSession(Membership(CONFIG), print)
-        answer = moves.scale(0.0, Scale(3, []))
+        answer = moves.scale(0.0, Scale(3, [], 1))
         assert isinstance(answer, Failure)
         assert "has not started yet" in answer.text
+
+    def test_a_late_copy_of_a_wish_changes_nothing_whoever_has_wished_since(self) -> None:
+        world = World()
+        first, second = Scale(0, [1], 71), Scale(2, [], 72)
+        moves = world.moves
+        for wish in (first, second, first, first):
+            assert isinstance(moves.scale(world.now_s, wish), Result)
+        assert (moves.wanted, moves.leaving) == (2, set())
+        assert len(world.records) == 2
+
+        heir = MoveSession(world.members, print)  # so does one that has read the journal
+        for record in world.records:
+            heir.replay(record)
+        assert isinstance(heir.scale(0.0, first), Result)
+        assert (heir.wanted, heir.leaving) == (2, set())
+
+    def test_the_answer_to_a_wish_that_was_refused_stays(self) -> None:
+        world = World()
+        wish = Scale(3, [7], 71)
+        first = world.moves.scale(0.0, wish)
+        for _ in range(6):
+            world.join()
+        assert isinstance(first, Failure)
+        assert world.moves.scale(0.0, wish) == first
 
     def test_a_unit_that_its_new_owner_does_not_take_stays_and_the_moves_end_with_a_line(self) -> None:
         world = grown()

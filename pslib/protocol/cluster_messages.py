@@ -267,11 +267,13 @@ class Leave(Message):
 class Scale(Message):
     """``servers`` shall own all units from now on (0: as many as now), and those in ``drain`` none.
 
-    The highest ranks go when there are too many. Answered by `Result` with the progress of the moves.
+    The highest ranks go when there are too many. Answered by `Result` with the progress of the moves. A wish
+    that has come before (the same ``name``, any number) is answered and not granted again, however late.
     """
 
     servers: int
     drain: PlainList
+    name: int
 
 
 @dataclass(frozen=True, slots=True)

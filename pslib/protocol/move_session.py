@@ -12,20 +12,19 @@ survive the coordinator goes through `on_record` before it counts, and `replay` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pslib.membership import Membership
 from pslib.move_plan import even_owners
 from pslib.partition_map import PartitionMap
 from pslib.protocol.messages import Failure, Hand, Message, NextHand, Result, Scale
+from pslib.protocol.waves import Progress, Wave, Wishes
 
-__all__ = ["MoveSession", "Wave"]
+__all__ = ["MoveSession"]
 
 WAVE_UNITS = 256
 """Of one source: a wave of small partitions takes some tenths of a second."""
@@ -37,29 +36,6 @@ their own meanwhile, and none of them is taken for the end of the wave."""
 LEAVE_BEATS = 2.0
 """A server that owns nothing stays for so many heartbeats after everybody has heard of it: what is on its way
 to it is refused by it, and need not be waited for."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Wave:
-    """Units that move under one map version: ``units[i]`` to server ``targets[i]``, both (n,)."""
-
-    version: int
-    units: NDArray[np.int64]
-    sources: NDArray[np.uint16]
-    targets: NDArray[np.uint16]
-
-
-@dataclass(slots=True)
-class Progress:
-    """What people are told of the moves since somebody asked for them."""
-
-    asked_s: float = 0.0
-    began_s: float | None = None
-    ended_s: float | None = None
-    moved: int = 0
-    bytes: int = 0
-    stopped: str = ""
-    """Why units stay where they are although shares are not even."""
 
 
 class MoveSession:
@@ -104,6 +80,7 @@ class MoveSession:
         """When the newest server was first seen, and the map that told of it."""
         self._gone: dict[int, int] = {}
         """Of each leaving server the map that says that it is nowhere."""
+        self._wishes = Wishes()
         self._unknown_s: dict[int, float] = {}
         """Since when nobody asks a leaving server anything any more."""
 
@@ -111,15 +88,21 @@ class MoveSession:
 
     def scale(self, now_s: float, message: Scale) -> Message:
         """So many servers shall own units from now on, and those in ``drain`` none; 0 leaves the number."""
+        if (known := self._wishes.answer(message.name)) is not None:
+            return self._answer(now_s, known)
         problem, leaving = self._leaving(message)
         if problem:
-            return Failure("configuration", problem)
+            self._wishes.note(message.name, problem)
+            return self._answer(now_s, problem)
         staying = [rank for rank in self._here() if rank not in leaving]
         wanted = message.servers or len(staying)
-        self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving)})
+        self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving), "name": message.name})
         self.progress = Progress(asked_s=now_s)
         self._say(f"{wanted} servers shall own all units: {self._in_words(wanted, len(staying))}")
-        return Result(self.status(now_s))
+        return self._answer(now_s, "")
+
+    def _answer(self, now_s: float, problem: str) -> Message:
+        return Failure("configuration", problem) if problem else Result(self.status(now_s))
 
     def _leaving(self, message: Scale) -> tuple[str, set[int]]:
         """What is wrong with a wish, and who leaves when it is granted."""
@@ -347,31 +330,46 @@ class MoveSession:
 
     def replay(self, record: Mapping[str, Any]) -> None:
         """Do what a record says; a record that has been done already changes nothing."""
-        kind = record["kind"]
+        kind, current = record["kind"], self.members.map
+        if kind == "wishes" or "name" in record:
+            for name in record["names"] if kind == "wishes" else [record["name"]]:
+                self._wishes.note(name, "")
         if kind == "scale":
             self.wanted, self.leaving = int(record["wanted"]), set(record["leaving"])
             self._asked = True
         elif kind == "wave" and int(record["version"]) > self._published():
-            current = self.members.map
             assert current is not None
             units = np.asarray(record["units"], np.int64)
             targets = np.asarray(record["targets"], np.uint16)
             self.wave = Wave(int(record["version"]), units, current.owners[units], targets)
             self._over = {}
         elif kind == "over" and self.wave is not None and self.wave.version == record["version"]:
-            arrived = ~np.isin(self.wave.units, record["kept"])
-            current = self.members.map
-            assert current is not None
-            owners = current.owners.copy()
-            owners[self.wave.units[arrived]] = self.wave.targets[arrived]
-            self.members.map = PartitionMap(
-                self.wave.version, current.partition_bits, owners, current.addresses
-            )
-            self.wave, self._over = None, {}
-        elif kind == "gone" and (current := self.members.map) is not None:
+            self._wave_is_over(self.wave, record["kept"])
+        elif kind == "gone" and current is not None:
             self._gone[record["rank"]] = int(record["version"])
             if current.addresses[record["rank"]]:
                 self.members.map = current.with_address(record["rank"], "")
+
+    def _wave_is_over(self, wave: Wave, kept: Sequence[int]) -> None:
+        """What has arrived has its new owner."""
+        current = self.members.map
+        assert current is not None
+        arrived = ~np.isin(wave.units, kept)
+        owners = current.owners.copy()
+        owners[wave.units[arrived]] = wave.targets[arrived]
+        self.members.map = PartitionMap(wave.version, current.partition_bits, owners, current.addresses)
+        self.wave, self._over = None, {}
+
+    def records(self) -> list[dict[str, Any]]:
+        """What `replay` needs to come here, where the map is known."""
+        records: list[dict[str, Any]] = [{"kind": "wishes", "names": list(self._wishes.granted)}]
+        if self._asked:
+            records.append({"kind": "scale", "wanted": self.wanted, "leaving": sorted(self.leaving)})
+        records += [{"kind": "gone", "rank": rank, "version": v} for rank, v in self._gone.items()]
+        if wave := self.wave:
+            owners = {"units": wave.units.tolist(), "targets": wave.targets.tolist()}
+            records.append({"kind": "wave", "version": wave.version, **owners})
+        return records
 
     def status(self, now_s: float) -> dict[str, Any]:
         """What people see: ``moved`` of ``units`` units, bytes, seconds, who is awaited and who leaves."""
