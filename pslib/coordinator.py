@@ -126,6 +126,8 @@ class Coordinator:
         if self._journal is None or self._journal.flush():
             for peer, frames in answers:
                 self._link.send(peer, frames)
+            if self._journal is not None and self._journal.is_long:
+                self._journal.write_image(self.session.diary.image(self._now_s()))
 
     def _answer(self, peer: bytes, frames: list[Buffer], final: bool) -> tuple[bytes, list[Buffer]]:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "stream_of"]
+__all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
 
 LEASES_MAX = 1 << 32
 """Leases of one job: the lower half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
@@ -178,6 +178,29 @@ class LeaseBook:
             self._first_batch[index], self._first_given_s[index] = int(batch), float(given_s)
         self._free = {index: None for index in self._free if not self._done[index]}
 
+    def plain(self) -> dict[str, Any]:
+        """All of it, for `book_of`."""
+        return {
+            "windows": self.windows.astype("<u4").tobytes(),
+            "ranks": None,
+            "done": np.packbits(self._done).tobytes(),
+            "held": [[index, *held.holder, held.epoch] for index, held in self._held.items()],
+            "epochs": list(map(list, self._epochs.items())),
+            "first_batch": list(map(list, self._first_batch.items())),
+            "given_s": list(map(list, self._first_given_s.items())),
+            "last_window": [[*holder, window] for holder, window in self._last_window.items()],
+        }
+
+    def take_plain(self, plain: Mapping[str, Any]) -> None:
+        """Be where another book of the same leases was when it gave its `plain`."""
+        done = np.unpackbits(np.frombuffer(plain["done"], np.uint8), count=self.windows.size)
+        self._done = done.astype(bool)
+        self._held = {index: _Held((rank, own), epoch) for index, rank, own, epoch in plain["held"]}
+        self._epochs, self._first_batch = dict(plain["epochs"]), dict(plain["first_batch"])
+        self._first_given_s = dict(plain["given_s"])
+        self._last_window = {(rank, own): window for rank, own, window in plain["last_window"]}
+        self._free = {i: None for i in self._free if not (self._done[i] or i in self._held)}
+
     def trainer_lost(self, holder: Holder) -> list[int]:
         """Free all leases of a trainer under the next epoch; return their indices."""
         lost = [index for index, held in self._held.items() if held.holder == holder]
@@ -230,11 +253,23 @@ class RankedLeases(LeaseBook):
         place = self.ranks.index(holder[0])
         return next((index for index in self._free if index % len(self.ranks) == place), None)
 
+    def plain(self) -> dict[str, Any]:
+        """All of it, for `book_of`."""
+        return super().plain() | {"ranks": list(self.ranks)}
+
     def needs(self, rank: int) -> bool:
         """Whether leases of this trainer are not done."""
         if rank not in self.ranks:
             return False
         return not bool(self._done[self.ranks.index(rank) :: len(self.ranks)].all())
+
+
+def book_of(plain: Mapping[str, Any]) -> LeaseBook:
+    """The book that gave this `LeaseBook.plain`."""
+    windows = np.frombuffer(plain["windows"], "<u4").astype(np.uint32)
+    book = LeaseBook(windows) if plain["ranks"] is None else RankedLeases(windows, plain["ranks"])
+    book.take_plain(plain)
+    return book
 
 
 class JobClocks:
@@ -251,6 +286,17 @@ class JobClocks:
         """A trainer gets work and had none; ``working`` have some already."""
         others = [self._clocks.get(other, 0) for other in working if other != holder]
         self._clocks[holder] = max(self._clocks.get(holder, 0), min(others, default=0))
+
+    def plain(self) -> list[list[int]]:
+        """``[rank, incarnation, clock]`` of each trainer."""
+        return [[*holder, clock] for holder, clock in self._clocks.items()]
+
+    @staticmethod
+    def of(plain: Iterable[Sequence[int]]) -> JobClocks:
+        """The clocks that gave this `plain`."""
+        clocks = JobClocks()
+        clocks._clocks = {(rank, own): clock for rank, own, clock in plain}
+        return clocks
 
     def report(self, holder: Holder, clock: int) -> int:
         """Note a clock; return what counts, which may be more."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from pslib.config import ClusterConfig
 from pslib.partition_map import PartitionMap
@@ -243,3 +246,30 @@ class Membership:
     def servers_over(self) -> bool:
         """Whether no server is live."""
         return not self.live("server")
+
+    # --- as plain values ----------------------------------------------------------------------------------
+
+    def plain(self) -> dict[str, Any]:
+        """All of it, for `restore`."""
+        current = self.map
+        return {
+            "members": [asdict(one) for one in (*self.servers, *self.trainers)],
+            "former": [asdict(one) for one in self.former],
+            "map": current and [current.version, current.owners.tolist(), list(current.addresses)],
+            "first_trainer_s": self._first_trainer_s,
+            "started": self._started,
+            "resumed_s": self._resumed_s,
+        }
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Be where another one was when it gave its `plain`; this one has known nobody yet."""
+        for about in plain["members"]:
+            self._places[about["role"]][about["rank"]] = Member(**about)
+        self.former = [Member(**about) for about in plain["former"]]
+        if plain["map"]:
+            version, owners, addresses = plain["map"]
+            bits = self.config.partition_bits
+            self.map = PartitionMap(version, bits, np.array(owners, np.uint16), tuple(addresses))
+        self._first_trainer_s, self._started = plain["first_trainer_s"], plain["started"]
+        self._resumed_s = plain["resumed_s"]
+        self.changes += 1

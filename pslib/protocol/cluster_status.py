@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pslib.membership import Member
     from pslib.protocol.coordinator_session import CoordinatorSession
 
-__all__ = ["details_of", "status_of"]
+__all__ = ["EVENTS_TOLD", "details_of", "status_of"]
 
 _PHASES = {
     "fit": "training",

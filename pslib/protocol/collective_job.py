@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pslib.leases import Grant, JobClocks, LeaseBook, RankedLeases
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.leases import Grant, JobClocks, LeaseBook, RankedLeases, book_of
 from pslib.metrics import ScoreCounts
 from pslib.ranking import plain_ranks
 
@@ -61,6 +64,32 @@ class CollectiveJob:
         self.scores.append(scores)
         if len(self.scores) >= SCORES_KEPT:  # what is equal is counted together: memory follows scores
             self.scores[:] = [ScoreCounts.merge(self.scores)]
+
+    def plain(self) -> dict[str, Any]:
+        """All of it, for `of_plain`."""
+        counts: list[tuple[NDArray[Any], ...]] = [
+            (one.scores, one.positives, one.negatives) for one in self.scores
+        ]
+        return {
+            "what": self.what,
+            "fingerprint": self.fingerprint,
+            "details": dict(self.details),
+            "book": self.book.plain(),
+            "opened_s": self.opened_s,
+            "scores": [[array.tobytes() for array in arrays] for arrays in counts],
+            "outcome": self.outcome,
+            "clocks": self.clocks.plain(),
+        }
+
+    @staticmethod
+    def of_plain(plain: Mapping[str, Any]) -> CollectiveJob:
+        """The job that gave this `plain`."""
+        kinds = (np.float32, np.uint64, np.uint64)
+        counts = [map(np.frombuffer, arrays, kinds) for arrays in plain["scores"]]
+        book, clocks = book_of(plain["book"]), JobClocks.of(plain["clocks"])
+        about = (plain["what"], plain["fingerprint"], plain["details"])
+        scores = [ScoreCounts(*arrays) for arrays in counts]
+        return CollectiveJob(*about, book, plain["opened_s"], scores, plain["outcome"], clocks)
 
     def finish(self, now_s: float) -> bool:
         """Write the outcome, once; whether this call did it."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
 from pslib.membership import Member, Membership
-from pslib.protocol.cluster_status import details_of, status_of
+from pslib.protocol.cluster_status import EVENTS_TOLD, details_of, status_of
+from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
@@ -140,6 +141,33 @@ class CoordinatorSession:
         """All records of a predecessor have been replayed, and others can be heard from now on."""
         self._now_s = now_s
         self.members.begin_again(now_s)
+
+    def plain(self) -> dict[str, Any]:
+        """All that must survive, in plain values, for `restore`."""
+        return {
+            "members": self.members.plain(),
+            "jobs": [job.plain() for job in self.desk.jobs],
+            "saved": self.desk.saved,
+            "moves": self.moves.records(),
+            "events": self.events[-EVENTS_TOLD:],
+            "error": self.error,
+            "stopping": self.stopping,
+            "pushes_missing": self.pushes_missing,
+            "started_s": self._started_s,
+            "resumed_s": self._resumed_s,
+        }
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Be where another session was when it gave its `plain`; nobody has asked this one anything yet."""
+        self.members.restore(plain["members"])
+        self.desk.jobs[:] = map(CollectiveJob.of_plain, plain["jobs"])
+        self.desk.saved = plain["saved"]
+        for record in plain["moves"]:
+            self.moves.replay(record)
+        self.events += plain["events"]
+        self.error, self.stopping = plain["error"], plain["stopping"]
+        self.pushes_missing = plain["pushes_missing"]
+        self._started_s, self._resumed_s = plain["started_s"], plain["resumed_s"]
 
     def resume(self, now_s: float) -> None:
         """The whole run had ended and goes on: all are awaited, and what ended it is over."""

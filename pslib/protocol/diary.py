@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.protocol.journal import Entry
+from pslib.protocol.journal import Entry, Note
 from pslib.protocol.messages import (
     EndLease,
     Failure,
@@ -116,6 +116,10 @@ class Diary:
         self._written_s[message.incarnation] = now_s
         return replace(message, progress={"streams": streams})
 
+    def image(self, now_s: float) -> Note:
+        """A note of all that a session is, after which no earlier record is needed."""
+        return {"note": "image", "at_s": now_s, "state": self._session.plain()}
+
     # --- reading ------------------------------------------------------------------------------------------
 
     def replay(self, entries: Sequence[Entry]) -> float:
@@ -139,6 +143,8 @@ class Diary:
             session.begin(note["at_s"])
         elif note["note"] == "fail":
             session.fail(note["reason"])
+        elif note["note"] == "image":
+            session.restore(note["state"])
         elif note["note"] == "resumed":
             session.resume(note["at_s"])
         elif note["note"] == "move":

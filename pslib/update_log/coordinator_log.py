@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pslib.clock import Clock
 from pslib.errors import LogFullError
-from pslib.protocol.journal import Entry
+from pslib.protocol.journal import Entry, Note
 from pslib.update_log.claim import claim
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.files import LogFiles
@@ -16,8 +16,10 @@ from pslib.update_log.rolling import RollingLog
 __all__ = ["CoordinatorLog"]
 
 log = logging.getLogger("pslib")
-ASKED = 1
-"""Kind of all its records."""
+ASKED, IMAGE = 1, 2
+"""Kinds of its records: what has changed the coordinator, and all that it is."""
+JOURNAL_BYTES = 1 << 20
+"""So many, or four times an image where that is more, are written between two images."""
 
 
 class CoordinatorLog:
@@ -36,6 +38,8 @@ class CoordinatorLog:
         How long to wait for a predecessor's end.
     place : str
         Name of the folder, for messages.
+    journal_bytes : int
+        An image is due when so much has been written since the last one, and at least four times its size.
 
     Attributes
     ----------
@@ -59,18 +63,24 @@ class CoordinatorLog:
         disk: bool = False,
         patience_s: float = 10.0,
         place: str = "journal",
+        journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
         self.term = claim(files, clock, patience_s, place)
         self._log = RollingLog(files, {"coordinator": cluster_id}, disk=disk, place=place)
         self._disk = disk
         self._waiting: list[Sequence[Entry]] = []
         self._is_full = False
+        self._journal_bytes = journal_bytes
+        self._due_bytes = journal_bytes
         if self._log.report:
             log.warning("pslib coordinator: %s", self._log.report)
 
     def records(self) -> Iterator[list[Entry]]:
-        """All records, in order."""
+        """All records that are needed, in order: the newest image comes first, where there is one."""
+        newest = max((head.number for head, _read in self._log.heads() if head.kind == IMAGE), default=0)
         for record in self._log.records():
+            if record.number < newest:  # a predecessor has ended before it had removed them
+                continue
             yield entries_of(record.body, f"record {record.number} of the journal")
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -95,6 +105,26 @@ class CoordinatorLog:
         if self._disk:
             self._log.sync()
         return True
+
+    @property
+    def is_long(self) -> bool:
+        """Whether an image is due; then, when all is flushed, `write_image`."""
+        return self._log.size_bytes >= self._due_bytes and not self._waiting
+
+    def write_image(self, image: Note) -> None:
+        """Write all that the coordinator is; what was written before goes when that is safe.
+
+        Without space the journal stays as long as it is for a while.
+        """
+        pieces = pieces_of([image])
+        size = sum(len(piece) for piece in pieces)
+        try:
+            self._log.roll()
+            self._log.trim(self._log.append(IMAGE, 0, pieces))
+        except LogFullError as error:
+            log.warning("pslib coordinator: %s; the journal stays as long as it is", error)
+            size = self._log.size_bytes
+        self._due_bytes = size + max(self._journal_bytes, 4 * size)
 
     def close(self) -> None:
         """Let go of the folder."""
