@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +10,21 @@ import pytest
 
 from pslib import shard_replay
 from pslib.leases import Grant, LeaseBook
-from pslib.membership import Member
+from pslib.member import MemberHandle
+from pslib.membership import Member, Membership
 from pslib.protocol import job_desk
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.journal import Entry
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import Adopt, Erase, Image, Message, Push, Release
+from pslib.protocol.messages import Adopt, Erase, Heartbeat, Image, Message, Push, Release
+from pslib.protocol.waves import Wishes
 from pslib.shard import Shard
 from pslib.update_log import CoordinatorLog, RollingLog, shard_log
 from pslib.update_log.shard_log import ShardLog
 from tests.invariants import SimulationError
+from tests.simulation.mishaps import Mishaps
 from tests.simulation.world import Planted, World
 
 
@@ -64,12 +67,23 @@ class NoFence(Marks):
         return super().fresh(stream, number, 1 << 40, units)
 
 
+class LostTrainers(Mishaps):
+    """Trainers that reach all servers and not the coordinator, again and again: others have their leases."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._forget_the_coordinator, 6)]
+
+
 @pytest.mark.parametrize(
-    ("marks", "text", "seeds"),
-    [(NoMarks, "expected one of", 10), (MarksStayBehind, "expected", 60), (NoFence, "after one under", 300)],
+    ("marks", "text", "mishaps"),
+    [
+        (NoMarks, "expected one of", Mishaps),
+        (MarksStayBehind, "", Mishaps),
+        (NoFence, "after one under", LostTrainers),
+    ],
 )
-def test_a_bug_in_the_marks_is_caught(marks: type[Marks], text: str, seeds: int) -> None:
-    assert text in caught(Planted(marks=marks), seeds)
+def test_a_bug_in_the_marks_is_caught(marks: type[Marks], text: str, mishaps: type[Mishaps]) -> None:
+    assert text in caught(Planted(marks=marks, make_mishaps=mishaps), 300)
 
 
 class KeepsWhatItGivesAway(Shard):
@@ -135,7 +149,7 @@ class EndsAnother(LeaseBook):
     [
         (SameEpoch, "was given to trainer", 60),
         (SkipsABatch, "is not acknowledged", 60),
-        (KeepsLeases, "not over after", 60),
+        (KeepsLeases, "", 60),
         (EndsAnother, "not all of it is acknowledged", 20),
     ],
 )
@@ -287,3 +301,65 @@ def test_a_cut_in_the_middle_of_a_lease_that_was_taken_over_is_caught(
 ) -> None:
     monkeypatch.setattr(job_desk, "LeaseBook", ForgetsTakeOvers)
     assert "a cut says" in caught(Planted(), 100)
+
+
+# --- places, generations and terms ---
+
+
+def test_a_generation_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late copy of a registration gives the place back to whoever had it before."""
+    refusal = Membership._refusal
+
+    def forgiving(
+        self: Membership, role: str, address: str, rank: int, generation: int, before: Member | None
+    ) -> str:
+        return refusal(self, role, address, rank, generation + (1 << 20), before)
+
+    monkeypatch.setattr(Membership, "_refusal", forgiving)
+    assert caught(Planted(), 100)
+
+
+def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that has been replaced answers whoever has heard its successor, and is obeyed."""
+    heartbeat, answered = CoordinatorSession._heartbeat, MemberHandle._answered
+
+    def deaf(self: CoordinatorSession, now_s: float, message: Heartbeat) -> Message:
+        return heartbeat(self, now_s, replace(message, term=0))
+
+    def obeys_anybody(self: MemberHandle, wait: Callable[[float], Any]) -> None:
+        self.term = 0
+        answered(self, wait)
+
+    monkeypatch.setattr(CoordinatorSession, "_heartbeat", deaf)
+    assert not any(error_of(seed, Planted()) for seed in range(6)), "members know by themselves"
+    monkeypatch.setattr(MemberHandle, "_answered", obeys_anybody)
+    assert "obeys term" in caught(Planted(), 60)
+
+
+def test_a_wish_for_servers_that_is_granted_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late copy of the first wish undoes the second one."""
+    monkeypatch.setattr(Wishes, "answer", lambda _wishes, _name: None)
+    assert "not over after" in caught(Planted(), 100)
+
+
+class LostServers(Mishaps):
+    """Servers that are silent for too long, and coordinators that die when they have seen it."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        logged = self.world.config.durability != "memory"
+        return [(self._forget_a_server, 3), (self._kill_coordinator, 6)] if logged else []
+
+
+def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
+    def change(session: CoordinatorSession) -> None:
+        append = session.diary.append
+
+        def kept(entries: Sequence[Entry]) -> None:
+            about = entries[-1]
+            if isinstance(about, Message) or (about["note"], about.get("role")) != ("lost", "server"):
+                append(entries)
+
+        session.diary.append = kept
+
+    planted = Planted(change_coordinator=change, make_mishaps=LostServers)
+    assert "has counted as lost, and is told to go" in caught(planted, 100)

@@ -16,11 +16,13 @@ from pslib.protocol.messages import (
     EndLease,
     Erase,
     Failure,
+    Heartbeat,
     Keep,
     Lease,
     Message,
     NextLease,
     Push,
+    Register,
     Registered,
     Release,
     Result,
@@ -51,6 +53,10 @@ class Checks:
         """Of each stream on each shard: the highest epoch that it has applied anything under."""
         self.cuts: set[int] = set()
         self.failed: list[str] = []
+        self._lost: set[int] = set()
+        """Incarnations that have ever counted as lost when anybody was answered."""
+        self._terms: dict[str, int] = {}
+        self._generations: dict[tuple[str, int], int] = {}
 
     # --- leases -------------------------------------------------------------------------------------------
 
@@ -62,12 +68,47 @@ class Checks:
             self._must_be_done(question.stream, "has ended")
         elif isinstance(question, CutStep) and question.state == "begun" and isinstance(answer, Result):
             self._check_cut(question.cut, answer.values["table"])
+        elif isinstance(question, Register) and isinstance(answer, Registered):
+            self._check_place(question, answer)
+        elif isinstance(question, Heartbeat) and isinstance(answer, Beat):
+            self._check_beat(question, answer)
         if isinstance(answer, Beat | Registered) and answer.owners.size:
             self._published(answer)
-        if isinstance(answer, Beat):
-            for stream in self.world.scripts:
-                if stream < answer.streams_done_below:
-                    self._must_be_done(stream, f"counts as done (all below {answer.streams_done_below})")
+
+    def _check_beat(self, question: Heartbeat, answer: Beat) -> None:
+        """What is over is over: streams, and members."""
+        self._check_lost(question, answer)
+        for stream in self.world.scripts:
+            if stream < answer.streams_done_below:
+                self._must_be_done(stream, f"counts as done (all below {answer.streams_done_below})")
+
+    def _check_place(self, question: Register, answer: Registered) -> None:
+        """A place belongs to the highest generation that has ever had it."""
+        place = question.role, answer.rank
+        if question.generation < self._generations.get(place, 0):
+            raise SimulationError(
+                f"{question.role} {answer.rank}: generation {question.generation} has its place after "
+                f"generation {self._generations[place]}"
+            )
+        self._generations[place] = question.generation
+
+    def _check_lost(self, question: Heartbeat, answer: Beat) -> None:
+        """Who has counted as lost once is never told to go on: somebody else may have its place."""
+        if self.world.coordinator.predecessor_lives:
+            return  # it may answer, and knows nothing of what has happened since
+        members = self.world.coordinator.session.members
+        places = (*members.servers, *members.trainers)
+        self._lost |= {member.incarnation for member in places if member.state == "lost"}
+        if question.incarnation in self._lost and answer.order != "fail":
+            raise SimulationError(
+                f"{question.role} {question.rank} has counted as lost, and is told to {answer.order}"
+            )
+
+    def obeyed(self, name: str, term: int) -> None:
+        """A process has obeyed a coordinator of this term: never one that came before one it has heard."""
+        if term < self._terms.get(name, 0):
+            raise SimulationError(f"{name} obeys term {term} after term {self._terms[name]}")
+        self._terms[name] = term
 
     def _check_cut(self, number: int, table: dict[str, Any]) -> None:
         """At the instant of a cut each lease is applied up to its position, and not beyond."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["CoordinatorProcess"]
 
 TICK_S = 0.1
+JOURNAL_BYTES = 1_500
+"""Small, so that images are written and older records go in every world."""
+ASTRAY = 0.3
+"""Of the messages to a coordinator whose deposed predecessor lives: to that one, as some routes are old."""
 
 
 class _Link:
@@ -60,19 +64,21 @@ class _Transport:
 class CoordinatorProcess(Process):
     """Answers whatever comes, and looks around ten times a second; killed, it has a successor."""
 
-    def __init__(self, world: World, config: ClusterConfig, generation: int = 1) -> None:
-        super().__init__(world.network, "coordinator", generation)
-        self.world = world
+    def __init__(self, world: World, config: ClusterConfig, before: CoordinatorProcess | None = None) -> None:
+        super().__init__(world.network, "coordinator", before.generation + 1 if before else 1)
+        self.world, self.predecessor = world, before
         self.questions: list[Message] = []
         self._link = _Link(self)
         self.files = world.disk("coordinator").files("journal")
         journal = None
         if config.durability != "memory":
             disk = config.durability == "disk"
-            journal = CoordinatorLog(self.files, CODEC.cluster_id, self, disk=disk)
+            about = {"disk": disk, "journal_bytes": JOURNAL_BYTES}
+            journal = CoordinatorLog(self.files, CODEC.cluster_id, self, **about)
         transport: Any = _Transport(self._link)
         self._role = Coordinator(transport, config, CODEC.cluster_id, COORDINATOR, self, journal)
         self._watch(self.session)
+        self.deposed = False
         self.listen(COORDINATOR, self._receive)
         self.after(TICK_S, self._tick)
 
@@ -92,6 +98,22 @@ class CoordinatorProcess(Process):
         return answer
 
     def _receive(self, source: str, frames: list[bytes]) -> None:
+        before = self.predecessor
+        if before is not None and self.predecessor_lives and self.world.random.random() < ASTRAY:
+            before.take(source, frames)
+        else:
+            self.take(source, frames)
+
+    @property
+    def predecessor_lives(self) -> bool:
+        """Whether there are two."""
+        return self.predecessor is not None and self.predecessor.alive
+
+    def take(self, source: str, frames: list[bytes]) -> None:
+        """A message has found its way here."""
+        self._happen(partial(self._take, source, frames), True)
+
+    def _take(self, source: str, frames: list[bytes]) -> None:
         self._link.came.append((source.encode(), list(frames)))
         self._turn()
 
@@ -102,10 +124,25 @@ class CoordinatorProcess(Process):
     def _turn(self) -> None:
         self.questions.clear()
         self._role._turn(final=False)
+        if self.session.superseded:
+            self.end("has heard of a higher term")
+
+    def depose(self) -> None:
+        """Its journal and its address go to a successor elsewhere; it lives, and does not know."""
+        self.network.tell(f"{self} is deposed")
+        self.deposed = True
+        self.world.disk("coordinator").kill(self.files)
+        self._succeeded_soon()
 
     def end(self, why: str) -> None:
+        if self.deposed:
+            self.alive, self.ended = False, why
+            return
         super().end(why)
         self.world.disk("coordinator").kill(self.files)
+        self._succeeded_soon()
+
+    def _succeeded_soon(self) -> None:
         self.network.after(self.world.random.uniform(0.05, 1.0), self.world.restart_coordinator)
 
     def counts_as_lost(self, role: str, rank: int, incarnation: int) -> bool:

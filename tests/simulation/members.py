@@ -93,6 +93,7 @@ class Asker(Process):
         super().__init__(world.network, name, generation)
         self.world = world
         self._link = _Link(self, f"{self.address}/asks")
+        self.on_answer: Callable[[], None] = lambda: None
         first_id = world.random.getrandbits(62)
         self.endpoint = _Endpoint(self, self._link, first_id)
         self.listen(f"{self.address}/asks", self._answered)
@@ -101,6 +102,7 @@ class Asker(Process):
     def _answered(self, source: str, frames: list[bytes]) -> None:
         self._link.came.append((source.partition("/")[0], list(frames)))
         self.endpoint.turn()
+        self.on_answer()
 
     def _tick(self) -> None:
         self.endpoint.turn()
@@ -163,6 +165,7 @@ class Member(Asker):
         self.member.on_map = lambda new_map: self._surely(partial(self.new_map, new_map))
         self.member.on_order = self._ordered
         self.leaving = False
+        self.on_answer = lambda: self.world.checks.obeyed(str(self), self.member.term)
         self.after(world.random.uniform(0, 0.1), self._register)
 
     def _where(self) -> str:
@@ -171,9 +174,13 @@ class Member(Asker):
     def _place(self) -> Place:
         return ANYWHERE
 
-    def _register(self) -> None:
+    def registration(self) -> Register:
+        """What it says to join."""
         own, place = (self.member.incarnation, 1, str(self)), self.member.place
-        message = Register(self.role, self._where(), *own, place.rank, place.generation)
+        return Register(self.role, self._where(), *own, place.rank, place.generation)
+
+    def _register(self) -> None:
+        message = self.registration()
         self.ask(COORDINATOR, message, self._registered, TIMING.silence_s, self._not_registered)
 
     def _not_registered(self, error: PslibError) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.simulation.members import TIMING
+from tests.simulated_processes import CODEC
+from tests.simulation.members import COORDINATOR, TIMING
 from tests.simulation.network import HEALS_S, Process
 
 if TYPE_CHECKING:
@@ -20,15 +22,21 @@ class Mishaps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
+        self.deposed = self.forgotten = self.late = 0
         choice = world.random
-        kinds = [(self._cut, 4), (self._stop, 2), (self._leap, 2), (self._kill_trainer, 2)]
-        kinds += [(self._forget_the_coordinator, 1)]
-        if world.config.durability != "memory":
-            kinds += [(self._kill_server, 3), (self._kill_coordinator, 2), (self._fill_disk, 1)]
-        for kind, most in kinds:
+        for kind, most in self._kinds():
             until_s = HEALS_S + 1.0 if kind == self._kill_coordinator else HEALS_S - 0.5
             for _ in range(choice.randint(0, most)):
                 world.network.after(choice.uniform(0.2, until_s), kind)
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        """What may happen, and how often at most."""
+        kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 4), (self._stop, 2), (self._leap, 2)]
+        kinds += [(self._kill_trainer, 2), (self._forget_the_coordinator, 1)]
+        if self.world.config.durability != "memory":
+            kinds += [(self._kill_server, 3), (self._kill_coordinator, 2), (self._fill_disk, 1)]
+            kinds += [(self._depose_coordinator, 1), (self._forget_a_server, 1), (self._come_late, 2)]
+        return kinds
 
     def _seconds(self, process: Process) -> float:
         """How long: trainers may be away for longer than it takes to be lost, others hardly."""
@@ -60,6 +68,35 @@ class Mishaps:
         seconds = world.random.uniform(1.0, 1.8) * TIMING.silence_s
         world.network.cut(trainer.name, world.coordinator.name, seconds)
         self.cuts += 1
+
+    def _depose_coordinator(self) -> None:
+        """Its machine is taken for dead: another one has its journal and its address, and it lives on."""
+        coordinator = self.world.coordinator
+        if coordinator.alive and not coordinator.is_stopped:
+            coordinator.depose()
+            self.deposed += 1
+
+    def _come_late(self) -> None:
+        """A copy of a registration comes when its sender has had a successor for long."""
+        world = self.world
+        if world.former:
+            server = world.random.choice(world.former)
+            frames = CODEC.encode(world.random.getrandbits(62), server.registration())
+            world.network.send(f"{server.address}/asks", COORDINATOR, frames)
+            self.late += 1
+
+    def _forget_a_server(self) -> None:
+        """A server is stopped, or can't reach the coordinator, for longer than it takes to be lost."""
+        choice, world = self.world.random, self.world
+        alive = [server for server in world.servers if server.alive and server.shards]
+        if not alive:
+            return
+        server, seconds = choice.choice(alive), choice.uniform(1.0, 2.0) * TIMING.silence_s
+        if choice.random() < 0.5:
+            server.stop(seconds)
+        else:
+            world.network.cut(server.name, world.coordinator.name, seconds)
+        self.forgotten += 1
 
     def _stop(self) -> None:
         choice, world = self.world.random, self.world

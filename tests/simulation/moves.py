@@ -12,6 +12,7 @@ from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.hand_session import Action, HandSession
 from pslib.protocol.messages import Failure, Hand, Message, Result, Scale
 from pslib.protocol.move_session import MoveSession
+from tests.simulated_processes import CODEC
 from tests.simulation.members import COORDINATOR, Asker
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ __all__ = ["Admin", "Hands", "RestlessMoves", "with_restless_moves"]
 PAUSE_S = 0.02
 ASK_AGAIN_S = 1.0
 PATIENCE_S = 5.0
-ASK_AGAIN_ADMIN_S = 8.0
 
 
 class RestlessMoves(MoveSession):
@@ -59,6 +59,7 @@ class Admin(Asker):
     def __init__(self, world: World) -> None:
         super().__init__(world, "admin")
         self.left = world.random.randint(4, 10)
+        self._wishes: list[Scale] = []
         self._scales = world.random.randint(1, 2) if world.random.random() < 0.4 else 0
 
     @property
@@ -94,9 +95,13 @@ class Admin(Asker):
 
     def _scale(self) -> None:
         servers = self.world.random.randint(1, 4)
-        message = Scale(servers, [])
+        message = Scale(servers, [], self.world.random.getrandbits(62))
         self.network.tell(f"{self} wants {servers} servers")
-        self._asked_s = self.now_s()
+        for earlier in self._wishes:  # a copy that was on its way for long comes when others count
+            delay_s = self.world.random.uniform(0.0, 1.0)
+            frames = CODEC.encode(self.world.random.getrandbits(62), earlier)
+            self.after(delay_s, partial(self.network.send, f"{self.address}/asks", COORDINATOR, frames))
+        self._wishes.append(message)
         self.ask(COORDINATOR, message, partial(self._granted, servers))
 
     def _granted(self, servers: int, answer: Result) -> None:
@@ -110,8 +115,6 @@ class Admin(Asker):
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
             self.after(self.world.random.uniform(0, 0.5), self._turn)
-        elif self.now_s() - self._asked_s > ASK_AGAIN_ADMIN_S:  # an old copy of an earlier wish came last
-            self._turn()
         else:
             self.after(0.1, partial(self._wait, servers))
 

@@ -43,6 +43,7 @@ class Planted:
     make_shard: Callable[..., Shard] = Shard
     change_coordinator: Callable[[CoordinatorSession], object] = lambda _session: None
     make_journal: Callable[..., ShardLog] = ShardLog
+    make_mishaps: Callable[..., Mishaps] = Mishaps
 
 
 class World:
@@ -88,11 +89,13 @@ class World:
         self.checks = Checks(self)
         self.coordinator = CoordinatorProcess(self, self.config)
         self.servers = [Server(self, f"server-{index}") for index in range(self.config.servers)]
+        self.former: list[Server] = []
+        """Servers that have been started again since."""
         self.trainers: list[Trainer] = []
         self.admin = Admin(self)
         for _ in range(self.config.trainers):
             self.start_trainer(choice.random() < 0.4)
-        self.mishaps = Mishaps(self)
+        self.mishaps = planted.make_mishaps(self)
 
     def _make_scripts(self) -> None:
         choice = self.random
@@ -131,11 +134,12 @@ class World:
 
     def _start_again(self, server: Server) -> None:
         if not self.coordinator.session.error:
+            self.former.append(server)
             self.servers[self.servers.index(server)] = Server(self, server.name, server.generation + 1)
 
     def restart_coordinator(self) -> None:
         """At the same address, with the same journal."""
-        self.coordinator = CoordinatorProcess(self, self.config, self.coordinator.generation + 1)
+        self.coordinator = CoordinatorProcess(self, self.config, self.coordinator)
 
     def start_server(self) -> None:
         """One more server, which owns nothing at first."""
