@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.partition_map import units_of_mask
+from cython_ext.distinct import partitions_touched
+from cython_ext.hashing import partition_of
+from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.journal import Note
 from pslib.protocol.messages import Erase, Image, Push
 from pslib.protocol.packed import gradients_of
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from pslib.shard_serving import KeyShare
 
 __all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "state_of", "units_in"]
+
+
+FEW_KEYS = 32
+"""Up to so many, the units of a request are quicker found one by one than as an array."""
 
 
 def applied_push(shard: Shard, message: Push, shares: Mapping[str, KeyShare], fresh: int) -> Push:
@@ -115,13 +121,15 @@ def note_of_step(parts: Sequence[tuple[Push, int, int]], ready: int, maintain: b
 
 def units_in(shard: Shard, message: Push | Erase) -> int:
     """How a recorded request was counted: the units that it touches, all of them fresh then."""
-    from cython_ext.distinct import partitions_touched
-    from pslib.partition_map import mask_of_units
-
-    blocks = message.blocks if isinstance(message, Push) else np.empty(0, np.uint32)
-    units = mask_of_units(shard.partitions + blocks)
+    units = 0
+    for block in message.blocks.tolist() if isinstance(message, Push) else ():
+        units |= 1 << shard.partitions + block
     for keys in message.keys.values():
-        units |= mask_of_units(partitions_touched(keys, shard.partition_bits))
+        if keys.size > FEW_KEYS:
+            units |= mask_of_units(partitions_touched(keys, shard.partition_bits))
+        else:
+            for unit in partition_of(keys, shard.partition_bits).tolist():
+                units |= 1 << unit
     return units
 
 

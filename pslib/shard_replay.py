@@ -21,7 +21,7 @@ from pslib.protocol.messages import Adopt, Erase, Image, Load, Maintain, Message
 from pslib.shard import Shard, ShardCounters
 from pslib.shard_images import adopt_block, adopt_rows, image_of
 from pslib.shard_recording import units_in
-from pslib.shard_serving import apply_steps, finish
+from pslib.shard_serving import apply_steps, finish, replay_push
 from pslib.stores import DenseBlocks
 from pslib.tables import DenseSpec, TableSpec
 
@@ -151,6 +151,8 @@ class Replay:
     def _changes(self, entries: Sequence[Entry]) -> None:
         step: Note | None = None
         for entry in entries:
+            if isinstance(entry, Push) and step is None and self._push(entry):
+                continue
             if isinstance(entry, Message):
                 counters, counted = self._shard.counters, self._counted(entry, step)
                 self._shard.counters = ShardCounters()
@@ -164,6 +166,10 @@ class Replay:
                 step = entry
             else:
                 self._notes[entry["note"]](entry)
+
+    def _push(self, message: Push) -> bool:
+        """Apply a push the short way, where that can be: then it counts as it counted."""
+        return replay_push(self._shard, message, units_in(self._shard, message))
 
     def _message(self, message: Message, step: Note | None) -> None:
         shard = self._shard

@@ -44,6 +44,7 @@ __all__ = [
     "finish",
     "pull_steps",
     "push_steps",
+    "replay_push",
 ]
 
 SLICE_ROWS = 8192
@@ -263,6 +264,21 @@ def apply_steps(shard: Shard, message: Push, *about: Entry) -> Steps[None]:
     yield from _push_dense(shard, message, selection.units)
 
 
+def replay_push(shard: Shard, message: Push, units: int) -> bool:
+    """Apply a push that a log tells of, where this shard owns all of its ``units`` and none has it yet.
+
+    That is what nearly all records of a log are, and nothing has to be selected then. Otherwise False, and
+    nothing has changed.
+    """
+    if units & ~shard.owned or fresh_units(shard, message, units) != units:
+        return False
+    finish(_push_rows(shard, message, _checked(shard, message.keys, None)))
+    if message.blocks.size:
+        finish(_push_dense(shard, message, units))
+    _record(shard, message, units)
+    return True
+
+
 def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
     """Erase rows, once for each name, like a push."""
     selection = yield from _select(shard, message, shares, np.empty(0, np.uint32))
@@ -382,8 +398,11 @@ def _push_slice(
     shard: Shard, message: Push, name: str, share: KeyShare, where: tuple[int, int], salt: int
 ) -> None:
     """One optimizer step on each key of a cut of the share."""
-    cut, given = share.cut(*where), gradients_of(message, name)
-    gradients = (given.cut(*where) if cut.places is None else given.take(cut.places)).floats()
+    cut, given = share, gradients_of(message, name)
+    if where != (0, share.keys.size):
+        cut = share.cut(*where)
+        given = given if cut.places is not None else given.cut(*where)
+    gradients = (given if cut.places is None else given.take(cut.places)).floats()
     counts = [
         None if name not in of else of[name][slice(*where) if cut.places is None else cut.places]
         for of in (message.shows, message.clicks)

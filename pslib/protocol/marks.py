@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,12 @@ __all__ = ["FencedError", "Marks", "record_salt"]
 
 def record_salt(stream: int, number: int) -> int:
     """Random bits of a record: a hash of its name alone, so the same however the push is split."""
-    return int(mix64(mix64(np.array([stream], np.uint64)) ^ np.uint64(number))[0])
+    return int(mix64(np.array([_mixed(stream) ^ number], np.uint64)).item())
+
+
+@lru_cache(1024)
+def _mixed(stream: int) -> int:
+    return int(mix64(np.array([stream], np.uint64)).item())
 
 
 class FencedError(Exception):

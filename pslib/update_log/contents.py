@@ -7,9 +7,10 @@ named; one that this version does not have is refused, one that is missing has i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -27,17 +28,35 @@ NOTE = ""
 _COUNT_BYTES = 8
 
 
-def _roles(cls: type[Message]) -> tuple[tuple[str, str, bool], ...]:
-    """Name, role ("plain", "array" or "arrays") and whether it must be given, of each field."""
-    found = []
+class _Kind(NamedTuple):
+    """What a record may say of a message of one kind."""
+
+    cls: type[Message]
+    roles: tuple[tuple[str, str], ...]
+    """Name and role ("plain", "array" or "arrays") of each field."""
+    names: frozenset[str]
+    maps: tuple[str, ...]
+    """Fields of named arrays that must be given: none of them is written where there is no array."""
+
+
+def _kind(cls: type[Message]) -> _Kind:
+    roles, maps = [], []
     for spec in fields(cls):  # type: ignore[arg-type]
         role = next((role for role in ("array", "arrays") if role in spec.metadata), "plain")
-        needed = spec.default is MISSING and spec.default_factory is MISSING
-        found.append((spec.name, role, needed))
-    return tuple(found)
+        roles.append((spec.name, role))
+        if role == "arrays" and spec.default is MISSING and spec.default_factory is MISSING:
+            maps.append(spec.name)
+    return _Kind(cls, tuple(roles), frozenset(name for name, _role in roles), tuple(maps))
 
 
-_ROLES = {kind: _roles(cls) for kind, cls in ALL_MESSAGES.items()}
+_KINDS = {kind: _kind(cls) for kind, cls in ALL_MESSAGES.items()}
+_dtype = lru_cache(64)(np.dtype)
+
+
+@lru_cache(64)
+def _nothing(code: str, *shape: int) -> np.ndarray[Any, Any]:
+    """An array without elements."""
+    return np.empty(shape, code)
 
 
 def pieces_of(entries: Sequence[Entry]) -> list[Buffer]:
@@ -60,7 +79,7 @@ def pieces_of(entries: Sequence[Entry]) -> list[Buffer]:
 def _message(message: Message, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
     plain: dict[str, Any] = {}
     described: list[Any] = []
-    for name, role, _needed in _ROLES[message.kind]:
+    for name, role in _KINDS[message.kind].roles:
         value = getattr(message, name)
         if role == "plain":
             plain[name] = value
@@ -87,8 +106,12 @@ def entries_of(body: Buffer, where: str = "a record") -> list[Entry]:
     """
     header_bytes = int.from_bytes(body[:_COUNT_BYTES], "little")
     described = msgpack.unpackb(body[_COUNT_BYTES : _COUNT_BYTES + header_bytes], strict_map_key=False)
-    arrays = _arrays(body, _COUNT_BYTES + header_bytes + padding(header_bytes), described)
-    return [_entry(kind, plain, about, arrays, where) for kind, plain, about in described]
+    start, entries = _COUNT_BYTES + header_bytes + padding(header_bytes), []
+    for kind, plain, about in described:
+        if about:
+            start = _add_arrays(plain, about, body, start)
+        entries.append(plain if kind == NOTE else _message_of(kind, plain, where))
+    return entries
 
 
 def first_note(read: Callable[[int, int], bytes]) -> Note:
@@ -99,34 +122,34 @@ def first_note(read: Callable[[int, int], bytes]) -> Note:
     return plain if kind == NOTE else {}
 
 
-def _arrays(body: Buffer, start: int, described: list[Any]) -> Iterator[np.ndarray[Any, Any]]:
-    for _kind, _plain, about in described:
-        for _name, _key, code, *shape in about:
-            dtype = np.dtype(code)
-            count = math.prod(shape)
-            yield np.frombuffer(body, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
-            start += count * dtype.itemsize + padding(count * dtype.itemsize)
-
-
-def _entry(
-    kind: str, plain: dict[str, Any], about: list[Any], arrays: Iterator[np.ndarray[Any, Any]], where: str
-) -> Entry:
-    if kind == NOTE:
-        return plain
-    cls, values = ALL_MESSAGES.get(kind), dict(plain)
-    for name, key, *_shape in about:
-        if key is None:
-            values[name] = next(arrays)
+def _add_arrays(values: dict[str, Any], about: Sequence[Any], body: Buffer, start: int) -> int:
+    """Put arrays among the fields of an entry; where the next entry's begin."""
+    for name, key, code, *shape in about:
+        count = shape[0] if len(shape) == 1 else math.prod(shape)
+        if count:
+            dtype = _dtype(code)
+            array = np.frombuffer(body, dtype, count, start)
+            if len(shape) != 1:
+                array = array.reshape(shape)
+            size = count * dtype.itemsize
+            start += size + padding(size)
         else:
-            values.setdefault(name, {})[key] = next(arrays)
-    roles = _ROLES[kind] if cls else ()
-    unknown = [name for name in values if all(name != role[0] for role in roles)]
-    if cls is None or unknown:
+            array = _nothing(code, *shape)
+        if key is None:
+            values[name] = array
+        else:
+            values.setdefault(name, {})[key] = array
+    return start
+
+
+def _message_of(kind: str, values: dict[str, Any], where: str) -> Message:
+    known = _KINDS.get(kind)
+    if known is None or not values.keys() <= known.names:
+        unknown = [f" with {name}" for name in values if known and name not in known.names]
         raise LogForeignError(
-            f"{where}: {kind}{f' with {unknown[0]}' if cls else ''} is not known to this version; start the "
-            "newer pslib that wrote it"
+            f"{where}: {kind}{''.join(unknown[:1])} is not known to this version; start the newer pslib that "
+            "wrote it"
         )
-    for name, role, needed in roles:
-        if role == "arrays" and needed:
-            values.setdefault(name, {})
-    return cls(**values)
+    for name in known.maps:
+        values.setdefault(name, {})
+    return known.cls(**values)

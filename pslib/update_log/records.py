@@ -19,9 +19,12 @@ from pslib.errors import LogCorruptError, LogForeignError
 
 __all__ = [
     "FORMAT_VERSION",
+    "HEADS_BYTES",
     "HEAD_BYTES",
+    "Ahead",
     "Damage",
     "Head",
+    "Read",
     "Record",
     "body_at",
     "corrupt",
@@ -46,8 +49,36 @@ ALIGNMENT = 8
 ABOUT_BYTES_MAX = 1 << 16
 
 Buffer = bytes | bytearray | memoryview
-Read = Callable[[int, int], bytes]
+Read = Callable[[int, int], Buffer]
 """``read(start, size)``: bytes of one segment, fewer at its end."""
+
+
+HEADS_BYTES = 16 << 10
+"""Read at once, where heads alone are looked at: no more of long bodies than that."""
+
+
+class Ahead:
+    """Reads a segment in pieces, for who goes through it from its beginning.
+
+    Parameters
+    ----------
+    read : callable
+        Reads it.
+    piece_bytes : int
+        So many at once, or more where more is asked for.
+    """
+
+    def __init__(self, read: Read, piece_bytes: int) -> None:
+        self._read, self._piece_bytes = read, piece_bytes
+        self._piece, self._first = memoryview(b""), 0
+
+    def __call__(self, start: int, size: int) -> memoryview:
+        """Bytes of the segment, fewer at its end; they stay as they are."""
+        place = start - self._first
+        if place < 0 or place + size > len(self._piece):
+            self._piece = memoryview(self._read(start, max(size, self._piece_bytes)))
+            self._first, place = start, 0
+        return self._piece[place : place + size]
 
 
 class Damage(Exception):  # noqa: N818  it is not an error yet: perhaps a torn tail
@@ -108,7 +139,7 @@ def head_at(read: Read, start: int, size: int) -> Head:
     Damage
         When no whole record is there; its body has not been looked at.
     """
-    head = _sound_head(read(start, HEAD_BYTES), 0)
+    head = _sound_head(read(start, HEAD_BYTES))
     if head is None:
         raise Damage("its head does not fit its checksum")
     if start + head.size > size:
@@ -131,20 +162,20 @@ def body_at(read: Read, start: int, head: Head) -> memoryview:
     return body
 
 
-def _sound_head(data: Buffer, start: int) -> Head | None:
-    if len(data) - start < HEAD_BYTES:
+def _sound_head(data: Buffer) -> Head | None:
+    if len(data) < HEAD_BYTES:
         return None
-    mark, crc, *values = _HEAD.unpack_from(data, start)
-    if mark != MARK or crc != zlib.crc32(memoryview(data)[start + _AFTER_CRC : start + HEAD_BYTES]):
+    mark, crc, *values = _HEAD.unpack(data)
+    if mark != MARK or crc != zlib.crc32(data[_AFTER_CRC:]):
         return None
-    return Head(*values)
+    return Head._make(values)
 
 
 def latest_claim(data: bytes) -> int:
     """The highest ``synced`` of all records that begin anywhere in ``data``; 0: there is none."""
     highest, place = 0, data.find(MARK)
     while place >= 0:
-        head = _sound_head(data, place)
+        head = _sound_head(data[place : place + HEAD_BYTES])
         highest = max(highest, head.synced if head else 0)
         place = data.find(MARK, place + 1)
     return highest
@@ -169,7 +200,7 @@ def start_of_segment(read: Read, name: str) -> tuple[int, int, bytes, int]:
     LogForeignError
         When it has a newer format.
     """
-    data = read(0, _START.size)
+    data = bytes(read(0, _START.size))
     if len(data) < _START.size or not data.startswith(MAGIC):
         raise Damage("it does not begin as a log does")
     _magic, version, about_bytes, first, synced, crc, _zero = _START.unpack(data)

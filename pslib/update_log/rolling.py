@@ -14,9 +14,12 @@ from pslib.errors import LogError, LogFullError
 from pslib.update_log.files import LogFiles
 from pslib.update_log.records import (
     HEAD_BYTES,
+    HEADS_BYTES,
+    Ahead,
     Buffer,
     Damage,
     Head,
+    Read,
     Record,
     body_at,
     corrupt,
@@ -28,6 +31,8 @@ from pslib.update_log.survey import SUFFIX, TRIM, Segment, Survey, heads_of
 __all__ = ["RollingLog"]
 
 SEGMENT_BYTES = 64 << 20
+RECORDS_BYTES = 256 << 10
+"""Read at once, where all records are read: a small one costs no call of the system."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -78,6 +83,8 @@ class RollingLog:
         self._open: Segment | None = None
         self.report = survey.report
         """What was cut when it was opened, in one line; or nothing."""
+        self.kinds = survey.kinds
+        """Kinds of its records, and perhaps of some that are not needed or were cut."""
         self.below = survey.below
         """No record below this number is needed."""
         self.last = self._durable = survey.last
@@ -106,7 +113,7 @@ class RollingLog:
 
     def heads(self) -> Iterator[tuple[Head, Callable[[int, int], bytes]]]:
         """Heads of all records that are needed, and what reads pieces of their bodies, unchecked."""
-        for segment, place, head in self._walk():
+        for segment, place, head, _read in self._walk(HEADS_BYTES):
             yield head, partial(self._piece, segment.name, place + HEAD_BYTES, head.length)
 
     def _piece(self, name: str, place: int, length: int, start: int, size: int) -> bytes:
@@ -120,18 +127,19 @@ class RollingLog:
         LogCorruptError
             When one is damaged; those before it were sound.
         """
-        for segment, place, head in self._walk():
+        for segment, place, head, read in self._walk(RECORDS_BYTES):
             try:
-                body = body_at(partial(self._files.read, segment.name), place, head)
+                body = body_at(read, place, head)
             except Damage as damage:
                 raise corrupt(self._full(segment), place, str(damage)) from None
             yield Record(head.number, head.kind, head.subject, body)
 
-    def _walk(self) -> Iterator[tuple[Segment, int, Head]]:
+    def _walk(self, piece_bytes: int) -> Iterator[tuple[Segment, int, Head, Read]]:
         for segment in list(self._segments):
-            for place, head in heads_of(partial(self._files.read, segment.name), segment):
+            read = Ahead(partial(self._files.read, segment.name), piece_bytes)
+            for place, head in heads_of(read, segment):
                 if head.number >= self.below and head.kind != TRIM:
-                    yield segment, place, head
+                    yield segment, place, head, read
             if segment is not self._open:
                 self._files.close_file(segment.name)
 
@@ -165,6 +173,7 @@ class RollingLog:
         synced = self._durable + 1 if self._disk else self.last + 1
         pieces, size = record_pieces(self.last + 1, synced, kind, subject, body)
         self._write(segment, pieces, size)
+        self.kinds.add(kind)
         self.last += 1
         return self.last
 

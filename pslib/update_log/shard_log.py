@@ -219,7 +219,7 @@ def recover(log_: RollingLog, shard: Shard, load: Callable[[Shard, Load], Any]) 
         When a record is damaged.
     """
     newest: dict[int, int] = {}
-    for head, read in log_.heads():
+    for head, read in log_.heads() if IMAGES in log_.kinds else ():
         if head.kind == IMAGES:
             newest.update(dict.fromkeys(units_of_images(first_note(read)), head.number))
     limit, shard.room.limit_bytes = shard.room.limit_bytes, 0  # rows that left are recorded

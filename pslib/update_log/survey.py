@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,8 +12,11 @@ import msgpack
 from pslib.errors import LogCorruptError, LogForeignError
 from pslib.update_log.files import LogFiles
 from pslib.update_log.records import (
+    HEADS_BYTES,
+    Ahead,
     Damage,
     Head,
+    Read,
     body_at,
     corrupt,
     head_at,
@@ -60,6 +63,7 @@ class Survey:
         self.last = 0
         self.below = 1
         self.report = ""
+        self.kinds: set[int] = set()
         self._names = [name for name in files.list() if name.endswith(SUFFIX)]
         damage = self._walk() or None
         damage = self._torn_body() or damage
@@ -79,7 +83,7 @@ class Survey:
 
     def _enter(self, name: str) -> None:
         self._at, full = 0, f"{self._place}/{name}"
-        read, size = partial(self._files.read, name), self._files.size(name)
+        read, size = Ahead(partial(self._files.read, name), HEADS_BYTES), self._files.size(name)
         first, synced, about, start = start_of_segment(read, full)
         _check_owner(full, self._about, msgpack.unpackb(about))
         if not self.segments:
@@ -98,6 +102,7 @@ class Survey:
             self._forget_doubts(head.synced)
             self._doubtful.append((segment, place, head))
             self.last = head.number
+            self.kinds.add(head.kind)
             if head.kind == TRIM:
                 self.below = max(self.below, head.subject)
             self._at = place + head.size
@@ -149,12 +154,12 @@ class Survey:
         self.segments, self.last = [], 0
 
     def _claim(self, name: str) -> int:
-        read = partial(self._files.read, name)
+        read = Ahead(partial(self._files.read, name), HEADS_BYTES)
         try:
             synced = start_of_segment(read, name)[1]
         except Damage:
             synced = 0
-        return max(synced, latest_claim(read(0, self._files.size(name))))
+        return max(synced, latest_claim(self._files.read(name, 0, self._files.size(name))))
 
     def _shorten(self, name: str, place: int) -> None:
         segment = self.segments[-1] if self.segments and self.segments[-1].name == name else None
@@ -165,7 +170,7 @@ class Survey:
             segment.size = place
 
 
-def heads_of(read: Callable[[int, int], bytes], segment: Segment) -> Iterator[tuple[int, Head]]:
+def heads_of(read: Read, segment: Segment) -> Iterator[tuple[int, Head]]:
     """Places and heads of the records of a segment; Damage where there is none."""
     place = segment.start
     while place < segment.size:
