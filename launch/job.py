@@ -51,6 +51,7 @@ from launch.paths import expand, path_problems
 from launch.problems import problem_lines, unknown_value
 from launch.ranking_settings import RankingSection, ranking_problems, ranks_items
 from launch.restarts import RESTARTS
+from launch.stream_settings import Stream, stream_problems
 from launch.table_settings import fit_problems, maintenance_problems, policies_of, table_problems
 from launch.training_settings import Section, TrainingSection, stopping_problems, training_problems
 from launch.yaml_text import read_yaml, write_yaml
@@ -130,6 +131,7 @@ class DataSection(Section):
     valid: Paths | None = None
     test: Paths | None = None
     items: Paths | None = None
+    stream: Stream | None = None
     columns: SchemaSection = Field(alias="schema")
 
 
@@ -366,6 +368,7 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         problems += fit_problems(table, section) + stopping_problems(
             job.training, job.data.valid, ranks_items(job.model.name)
         )
+        problems += stream_problems(job.data.stream, job.training, job.data.train)
         problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:

@@ -13,6 +13,7 @@ from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
+    from launch.stream_settings import StreamSection
     from pslib.data.dataset import ParquetData
     from pslib.schema import Schema
 
@@ -34,7 +35,10 @@ def check_data(job: Job) -> None:
     seen: set[str] = set()
     schema = job.schema_of_data
     asked = _ranked_schema(job) if ranks_items(job.model.name) else schema
-    found = ((job.data.train, schema), (job.data.valid, asked), (job.data.test, asked))
+    if job.data.stream:
+        _check_stream(job.data.train[0], job.data.stream)
+    train = None if job.data.stream else job.data.train  # its files are looked into as they come
+    found = ((train, schema), (job.data.valid, asked), (job.data.test, asked))
     for paths, columns in found:
         for line in _problems_of(columns, paths) if paths else []:
             if line not in seen:
@@ -42,6 +46,13 @@ def check_data(job: Job) -> None:
                 problems.append(line)
     if problems:
         raise DataError(*problems)
+
+
+def _check_stream(folder: str, stream: StreamSection) -> None:
+    """See whether there is a folder to watch."""
+    from pslib.data.arrivals import Arrivals
+
+    Arrivals(folder, stream.settings())
 
 
 def _ranked_schema(job: Job) -> Schema:

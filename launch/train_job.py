@@ -63,6 +63,10 @@ def train_job(path: Path) -> str:
 def _fit(job: Job, trainer: Trainer) -> None:
     from pslib.trainer.stopping import EarlyStopping
 
+    if job.data.stream:
+        for _ in trainer.fit_stream(job.data.train[0], job.data.stream.settings()):
+            pass  # its figures are the launcher's business
+        return
     section = job.training.stopping
     stopping = EarlyStopping(**section.model_dump()) if section else None
     best = str(Path(job.out) / BEST) if section and section.restore else None

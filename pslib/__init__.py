@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pslib.cluster import Cluster as Cluster
     from pslib.cluster import connect as connect
+    from pslib.data.arrivals import StreamSettings as StreamSettings
     from pslib.errors import PslibError as PslibError
     from pslib.initializers import Constant as Constant
     from pslib.initializers import Normal as Normal
@@ -74,6 +75,7 @@ _HOMES = {
     "ByScore": "pslib.policies",
     "Compact": "pslib.policies",
     "Score": "pslib.policies",
+    "StreamSettings": "pslib.data.arrivals",
     "Cosine": "pslib.schedules",
     "InverseSqrt": "pslib.schedules",
     "StepDecay": "pslib.schedules",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -125,6 +126,9 @@ def cluster_of(
         yield running
     finally:
         running.close()
+    until_s = time.monotonic() + PATIENCE_S
+    while own_threads() != before and time.monotonic() < until_s:
+        time.sleep(0.02)  # one that has been told to end, as that of a cut, may take a moment for it
     assert own_threads() == before
 
 

@@ -72,6 +72,8 @@ class ParquetData:
         through pyarrow.fs, with settings such as ``endpoint_override`` in their query; patterns are for local
         paths.
     schema : Schema
+    may_be_empty : bool
+        Whether files without any row are data too.
 
     Raises
     ------
@@ -91,7 +93,7 @@ class ParquetData:
         folder, another one when a file was added, rewritten or renamed.
     """
 
-    def __init__(self, paths: Paths, schema: Schema) -> None:
+    def __init__(self, paths: Paths, schema: Schema, *, may_be_empty: bool = False) -> None:
         self.schema = schema
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         problems: list[str] = [] if given else ["data: expected at least one path, got none"]
@@ -106,7 +108,7 @@ class ParquetData:
         kinds = _KeyKinds(schema)
         for file in dict.fromkeys(files):
             problems += self._examine(file, groups, marks, kinds)
-        if not problems and not any(group.rows for group in groups):
+        if not (problems or may_be_empty or any(group.rows for group in groups)):
             others = f" and {len(files) - 3} others" if len(files) > 3 else ""
             problems.append(
                 f"{', '.join(map(shown, files[:3]))}{others}: expected at least one row, got none; is this "
@@ -120,6 +122,15 @@ class ParquetData:
         self.row_groups = tuple(groups)
         self.rows = sum(group.rows for group in groups)
         self.fingerprint = text_hash(*marks)
+
+    @classmethod
+    def known(cls, schema: Schema, row_groups: Sequence[RowGroup], fingerprint: int) -> ParquetData:
+        """Data that another process has looked at: nothing is opened before it is read."""
+        data = cls.__new__(cls)
+        data.schema, data.row_groups = schema, tuple(row_groups)
+        data.rows = sum(group.rows for group in row_groups)
+        data.fingerprint = fingerprint
+        return data
 
     def _examine(self, file: str, groups: list[RowGroup], marks: list[str], kinds: _KeyKinds) -> list[str]:
         """Append the file's row groups and mark; its problems."""

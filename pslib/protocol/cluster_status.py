@@ -21,6 +21,7 @@ _PHASES = {
     "rank": "ranking",
     "save": "saving",
     "load": "loading",
+    "window": "waiting for files",
 }
 _SUMMED = (
     "examples",
@@ -63,7 +64,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
         "seconds": session.since_s(now_s),
-        "results": [job.outcome for job in jobs if job.outcome is not None],
+        "results": [job.outcome for job in jobs if job.outcome is not None and job.what != "window"],
         "error": session.error or None,
         "events": session.events[-EVENTS_TOLD:],
         "saved": session.desk.saved,

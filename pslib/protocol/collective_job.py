@@ -36,6 +36,8 @@ class CollectiveJob:
         Once all leases are done.
     clocks : JobClocks
         How far trainers are, where they say so (ssp).
+    words : dict
+        What its one lease has yielded, where that is words: it becomes part of the outcome.
     """
 
     what: str
@@ -46,6 +48,7 @@ class CollectiveJob:
     scores: list[ScoreCounts] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
     clocks: JobClocks = field(default_factory=JobClocks)
+    words: dict[str, Any] = field(default_factory=dict)
 
     def give(self, holder: tuple[int, int], holding: Iterable[int], since_s: float) -> Grant | None:
         """A lease for a trainer, as `LeaseBook.next` gives it."""
@@ -95,7 +98,7 @@ class CollectiveJob:
         """Write the outcome, once; whether this call did it."""
         if self.outcome is not None:
             return False
-        self.outcome = {"kind": self.what, "seconds": now_s - self.opened_s, **self.details}
+        self.outcome = {"kind": self.what, "seconds": now_s - self.opened_s, **self.details, **self.words}
         if self.what == "evaluate":
             counts = ScoreCounts.merge(self.scores) if self.scores else ScoreCounts.empty()
             self.outcome |= asdict(counts.result())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -113,7 +114,9 @@ class JobDesk:
             return Failure("configuration", f"job {message.job} has no lease {message.stream}")
         was_done = job.book.is_done(index)
         payload = message.payload  # read before the lease ends: a broken one must not lose its scores
-        scores = payload and ScoreCounts.from_arrays(
+        if "words" in payload:
+            job.words = json.loads(payload["words"].tobytes())
+        scores = "scores" in payload and ScoreCounts.from_arrays(
             payload["scores"], payload["positives"], payload["negatives"]
         )
         if not job.book.end((message.rank, message.incarnation), index, message.epoch):

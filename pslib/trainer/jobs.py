@@ -125,6 +125,7 @@ class Job:
             dict(spec.resume),
         )
         answer = client.ask_coordinator(message)
+        self._may_wait = spec.what == "window"  # for files, however long
         self.ranks: tuple[int, ...] = ()
         """Trainers that share the leases of a job ``by_rank``."""
         if isinstance(answer, Result):
@@ -151,7 +152,7 @@ class Job:
                 pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
                 continue
             now_s = clock.now_s()
-            if now_s - max(reported_s, waiting_since) > report_s:
+            if now_s - max(reported_s, waiting_since) > report_s and not self._may_wait:
                 reported_s = now_s
                 log.warning(
                     "pslib: waiting %.0f s for leases that other trainers hold", now_s - waiting_since

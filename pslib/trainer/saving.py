@@ -40,11 +40,12 @@ __all__ = ["CheckpointJobs", "Position"]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a training is: epochs and steps that are done, and their seconds."""
+    """How far a training is: epochs and steps that are done, their seconds, and files of streams."""
 
     epochs: int = 0
     steps: int = 0
     seconds: float = 0.0
+    files: Sequence[str] = ()
 
 
 class CheckpointJobs:
@@ -145,6 +146,7 @@ class CheckpointJobs:
                 "epochs": position.epochs,
                 "steps": position.steps,
                 "seconds": position.seconds + lease_s,
+                "files": list(position.files),
             },
             saved_utc=utc_now_text(),
         )
@@ -180,7 +182,10 @@ class CheckpointJobs:
             loaded = Position(**jobs["began"])
         else:
             loaded = Position(
-                int(about.get("epochs", 0)), int(about.get("steps", 0)), float(about.get("seconds", 0.0))
+                int(about.get("epochs", 0)),
+                int(about.get("steps", 0)),
+                float(about.get("seconds", 0.0)),
+                tuple(about.get("files", ())),
             )
         if first:
             self.began = loaded

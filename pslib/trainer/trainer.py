@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from pslib.client import PendingPush
 from pslib.cluster import Cluster
+from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
@@ -37,11 +38,13 @@ from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
 from pslib.trainer.stopping import WATCH, EarlyStopping, check_stopping, followed
+from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
 
 Details = dict[str, Any]
+NO_STREAM_SETTINGS = StreamSettings()
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
@@ -173,6 +176,7 @@ class Trainer(Retrieval):
         self._client.member.progress = self._progress.snapshot
         self._epochs = self._steps = 0
         self._seconds = 0.0
+        self._files: list[str] = []
         cluster.at_end(self._cuts.finish)
         record(cluster, out, progress, seed)
 
@@ -224,6 +228,35 @@ class Trainer(Retrieval):
             return self._evaluate(checked)
 
         return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best)
+
+    def fit_stream(
+        self, folder: str | Path, settings: StreamSettings = NO_STREAM_SETTINGS
+    ) -> Iterator[StreamWindow]:
+        """Predict and then train on files as they arrive in a folder, each once; gives window after window.
+
+        A window is done, and may be saved, when it is given. A checkpoint knows the files that are done by
+        their names: after `load` of one, the same call goes on with the others.
+
+        Parameters
+        ----------
+        folder : path or URI
+        settings : StreamSettings
+            When files count, how many make a window, and when the stream ends; see `pslib.data.arrivals`.
+
+        Raises
+        ------
+        DataError
+            At once when there is no such folder; later when a file does not fit: it is named.
+
+        Examples
+        --------
+        >>> for window in trainer.fit_stream("clicks/"):                                   # doctest: +SKIP
+        ...     print(window.files, window.result.auc)
+        ...     trainer.save("model", keep_last=3)
+        """
+        arrivals = Arrivals(str(folder), settings)
+        jobs = WindowJobs(self._client, self._progress, self._calls, self.model.schema, arrivals, settings)
+        return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
 
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0) -> None:
         settings = self.settings
@@ -355,11 +388,12 @@ class Trainer(Retrieval):
         position = self._checkpoints.load(path, state, tables, self._position, resume)
         if position is not None:
             self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
+            self._files = list(position.files)
         self._mode.loaded(trained=position is not None and state)
 
     @property
     def _position(self) -> Position:
-        return Position(self._epochs, self._steps, self._seconds)
+        return Position(self._epochs, self._steps, self._seconds, tuple(self._files))
 
     def _open(
         self, what: str, data: ParquetData, order: Order, counts: list[int], details: Details, agreed: Any

@@ -1,0 +1,136 @@
+"""Files that arrive in a folder while a training goes on: which of them count, and when no more will come.
+
+A file counts when its name ends as data does (`pslib.data.dataset.SUFFIXES`) and neither it nor a folder on
+its way begins with ``_`` or ``.``: a writer gives it its name when it is whole, by a rename within the file
+system (object stores show whole files anyway). With a marker, say ``_SUCCESS``, a file counts when a file of
+that name stands beside it. What has counted once must not change, nor come again under another name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pyarrow import fs as pafs
+
+from pslib.data.dataset import SUFFIXES
+from pslib.data.values import one_line
+from pslib.errors import ConfigurationError, DataError
+from pslib.places import below, is_uri, open_uri, shown
+
+__all__ = ["Arrivals", "StreamSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """How a folder is watched.
+
+    Attributes
+    ----------
+    window_files : int
+        So many files, the first ones by name, are predicted and then trained on together; fewer when there
+        are no more.
+    stop : str
+        Name of a file in the folder that says that no more will come: the stream ends when all that was there
+        has been trained on.
+    marker : str or None
+        Name of a file that says that those beside it are whole; None: they are, by their names.
+    idle_s : float
+        The stream ends after so many seconds without a new file; infinite: never.
+    poll_s : float
+        Seconds from one look to the next.
+
+    Raises
+    ------
+    ConfigurationError
+        When a value is out of range; all problems at once.
+    """
+
+    window_files: int = 1
+    stop: str = "_STOP"
+    marker: str | None = None
+    idle_s: float = math.inf
+    poll_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 1 <= self.window_files <= 100_000:
+            problems.append(f"window_files: expected 1..100000, got {self.window_files}")
+        if not self.idle_s > 0:
+            problems.append(f"idle_s: expected seconds above 0, got {self.idle_s}")
+        if not 0.01 <= self.poll_s <= 3600:
+            problems.append(f"poll_s: expected 0.01..3600 seconds, got {self.poll_s}")
+        for name, value in (("stop", self.stop), ("marker", self.marker)):
+            if value is not None and (not value or "/" in value):
+                problems.append(f"{name}: expected the name of a file, got {value!r}")
+        if problems:
+            raise ConfigurationError(*(f"stream: {problem}" for problem in problems))
+
+
+class Arrivals:
+    """Looks into a folder.
+
+    Parameters
+    ----------
+    folder : path or URI
+    settings : StreamSettings
+
+    Raises
+    ------
+    DataError
+        When it is no folder.
+    """
+
+    def __init__(self, folder: str, settings: StreamSettings) -> None:
+        self.folder, self._settings = folder, settings
+        try:
+            self._filesystem, self._inner = open_uri(folder)
+            kind = self._filesystem.get_file_info(self._inner).type
+        except (OSError, ValueError) as error:
+            raise DataError(f"{shown(folder)}: can't be opened; {one_line(error)}") from error
+        if kind != pafs.FileType.Directory:
+            raise DataError(f"{shown(folder)}: expected a folder to watch; make it, or give another")
+
+    def look(self, done: Collection[str]) -> tuple[list[str], bool]:
+        """Names of the files of the next window, below the folder, and whether no more will come.
+
+        Parameters
+        ----------
+        done : collection of str
+            Names that were in earlier windows.
+
+        Raises
+        ------
+        DataError
+            When the folder can't be read any more.
+        """
+        try:
+            stop = self._filesystem.get_file_info(f"{self._inner.rstrip('/')}/{self._settings.stop}")
+            stopped = stop.type == pafs.FileType.File  # first: what came before it is found below
+            everything = self._filesystem.get_file_info(pafs.FileSelector(self._inner, recursive=True))
+        except OSError as error:
+            raise DataError(f"{shown(self.folder)}: can't be read any more; {one_line(error)}") from error
+        root = len(self._inner.rstrip("/")) + 1
+        names = [info.path[root:] for info in everything if info.type == pafs.FileType.File]
+        new = sorted(name for name in self._whole(names) if name not in done)
+        return new[: self._settings.window_files], stopped
+
+    def place(self, name: str) -> str:
+        """Path or URI of a file that `look` has named."""
+        return below(self.folder, name) if is_uri(self.folder) else f"{self.folder.rstrip('/')}/{name}"
+
+    def _whole(self, names: list[str]) -> list[str]:
+        marker = self._settings.marker
+        marked = {_parent(name) for name in names if name.rpartition("/")[2] == marker}
+        return [
+            name
+            for name in names
+            if name.lower().endswith(SUFFIXES)
+            and not any(part.startswith(("_", ".")) for part in name.split("/"))
+            and (marker is None or _parent(name) in marked)
+        ]
+
+
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0]

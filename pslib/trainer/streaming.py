@@ -1,0 +1,146 @@
+"""Training on a stream: files that arrive in a folder are predicted first, and then trained on, once.
+
+Each window of files is three collective calls: ``window`` finds the files (one trainer looks, the outcome
+tells the others), ``evaluate`` predicts them with what has been learned before, ``fit`` trains on them. What
+a window held is on record like any other call: a training that goes on from a checkpoint, or from logs, finds
+the windows that are done among the calls that are passed over, and need not open their files again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pslib.client import Client
+from pslib.data.arrivals import Arrivals, StreamSettings
+from pslib.data.dataset import ParquetData, RowGroup
+from pslib.metrics import EvalResult
+from pslib.schema import Schema
+from pslib.tables import text_hash
+from pslib.trainer.calls import Calls
+from pslib.trainer.jobs import Job, JobSpec
+from pslib.trainer.progress import Progress
+
+__all__ = ["StreamWindow", "WindowJobs", "windows"]
+
+WINDOW_LEASE = np.zeros(1, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """Files that were predicted and then trained on.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Their names below the folder.
+    rows : int
+        Examples in them.
+    result : EvalResult or None
+        What was predicted before anything was learned from them; None where they hold no row.
+    """
+
+    files: tuple[str, ...]
+    rows: int
+    result: EvalResult | None
+
+
+class WindowJobs:
+    """Finds the windows of one stream, with all other trainers.
+
+    Parameters
+    ----------
+    client : Client
+    progress : Progress
+    calls : Calls
+    schema : Schema
+        What files must fit.
+    arrivals : Arrivals
+    settings : StreamSettings
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        progress: Progress,
+        calls: Calls,
+        schema: Schema,
+        arrivals: Arrivals,
+        settings: StreamSettings,
+    ) -> None:
+        self._client, self._progress, self._calls = client, progress, calls
+        self._schema, self._arrivals, self._settings = schema, arrivals, settings
+
+    def next(self, done: Collection[str]) -> tuple[tuple[str, ...], ParquetData | None]:
+        """Names of the next window's files, none when the stream is over, and their data if they have rows.
+
+        Raises
+        ------
+        DataError
+            When a file does not fit: it is named, and the stream ends.
+        """
+        spec = JobSpec("window", text_hash("window", str(self._settings)), {}, WINDOW_LEASE)
+        job = self._calls.open(self._client, self._progress, spec)
+        for lease in job.leases():
+            text = json.dumps(self._found(job, done)).encode()
+            job.end(lease, {"words": np.frombuffer(text, np.uint8)}).wait()
+        words = job.outcome()
+        names = tuple(words["files"])
+        return names, self._data(names, words) if any(map(sum, words["rows"])) else None
+
+    def _found(self, job: Job, done: Collection[str]) -> dict[str, Any]:
+        """Wait for files and look into them."""
+        clock = self._client.endpoint.clock
+        waits_since_s = clock.now_s()
+        names, stopped = self._arrivals.look(done)
+        while not (names or stopped or clock.now_s() - waits_since_s >= self._settings.idle_s):
+            clock.sleep_s(self._settings.poll_s)
+            job.confirm()
+            names, stopped = self._arrivals.look(done)
+        if not names:
+            return {"files": [], "rows": [], "fingerprint": 0}
+        places = [self._arrivals.place(name) for name in names]
+        data = ParquetData(places, self._schema, may_be_empty=True)
+        rows = [[group.rows for group in data.row_groups if group.file == place] for place in places]
+        return {"files": names, "rows": rows, "fingerprint": data.fingerprint}
+
+    def _data(self, names: tuple[str, ...], words: dict[str, Any]) -> ParquetData:
+        """The data as it was found: its files are opened by whoever reads from them."""
+        groups = []
+        for name, counts in zip(names, words["rows"], strict=True):
+            first = 0
+            for i, rows in enumerate(counts):
+                groups.append(RowGroup(self._arrivals.place(name), i, rows, first))
+                first += rows
+        return ParquetData.known(self._schema, groups, int(words["fingerprint"]))
+
+
+def windows(
+    jobs: WindowJobs,
+    done: list[str],
+    predict: Callable[[ParquetData], EvalResult],
+    train: Callable[[ParquetData], object],
+) -> Iterator[StreamWindow]:
+    """Predict and train window by window, until the stream is over.
+
+    Parameters
+    ----------
+    jobs : WindowJobs
+    done : list of str
+        Names of files that were trained on; those of each window are appended when it is.
+    predict, train : callable
+    """
+    while True:
+        names, data = jobs.next(frozenset(done))
+        if not names:
+            return
+        result = None
+        if data is not None:
+            result = predict(data)
+            train(data)
+        done += names
+        yield StreamWindow(names, data.rows if data else 0, result)

@@ -1,0 +1,284 @@
+"""A stream of files: predicted first, trained on once, in the order of names, also after a resume."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import pslib
+from launch.job import read_job
+from launch.preflight import check_data
+from pslib.batch import Batch
+from pslib.checkpoint import newest, read_manifest
+from pslib.cluster import Cluster
+from pslib.config import Timing
+from pslib.data.arrivals import Arrivals, StreamSettings
+from pslib.errors import ConfigurationError, DataError
+from pslib.trainer.streaming import WindowJobs
+from tests.clusters import cluster_of
+from tests.command import Command, wait_until
+from tests.counting import SCHEMA, CountingModel, write_examples
+from tests.training import counts_of, examples_counted, trainer_on
+
+SECOND_FIT = 6
+"""Number of the call that trains the second window: each is window, evaluate, fit; they count from 1."""
+SOON = StreamSettings(poll_s=0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+def arrive(folder: Path, name: str, rows: int, first: int) -> None:
+    """Write a file beside the folder, then give it its name."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    write_examples(folder / ".being-written", rows, first=first).rename(folder / name)
+
+
+def test_files_are_predicted_and_trained_once_in_the_order_of_their_names(folder: Path) -> None:
+    arrive(folder, "b.parquet", 30, 100)
+    arrive(folder, "a.parquet", 50, 0)
+    (folder / "_STOP").touch()
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster)
+        seen = []
+        for window in trainer.fit_stream(folder, SOON):
+            assert window.result is not None
+            seen.append((window.files, window.rows, window.result.examples, examples_counted(cluster)))
+        assert seen == [(("a.parquet",), 50, 50, 50), (("b.parquet",), 30, 30, 80)]
+        ids = np.concatenate([np.arange(50), np.arange(100, 130)])
+        assert (counts_of(cluster, ids) == 1).all()
+
+
+def test_predictions_come_before_anything_is_learned_of_a_window(folder: Path) -> None:
+    """The model learns its labels by heart: what it predicts of a window knows only the windows before it."""
+    steps: list[int] = []
+    predicted: list[int] = []
+
+    class Watched(CountingModel):
+        def predict(self, batch, rows, dense):  # type: ignore[no-untyped-def]
+            predicted.append(int(dense["examples"][0]))
+            return super().predict(batch, rows, dense)
+
+    for i in range(3):
+        arrive(folder, f"{i}.parquet", 20, 100 * i)
+    (folder / "_STOP").touch()
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster, Watched(lambda batch, rows: steps.append(len(batch))))
+        list(trainer.fit_stream(folder, SOON))
+    assert sorted(set(predicted)) == [0, 20, 40]
+    assert sum(steps) == 60
+
+
+def test_a_stream_waits_for_files_until_it_is_told_that_none_will_come(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, plain = Counter[str](), Arrivals.look
+
+    def look(self: Arrivals, done: Collection[str]) -> tuple[list[str], bool]:
+        looks["all"] += 1
+        if looks["all"] == 3:
+            arrive(folder, "late.parquet", 20, 0)
+        if looks["all"] == 6:
+            (folder / "_STOP").touch()
+        return plain(self, done)
+
+    monkeypatch.setattr(Arrivals, "look", look)
+    with pslib.connect() as cluster:
+        found = [window.files for window in trainer_on(cluster).fit_stream(folder, SOON)]
+        assert found == [("late.parquet",)]
+        assert examples_counted(cluster) == 20
+    assert looks["all"] == 6
+
+
+def test_a_stream_ends_after_so_long_without_a_file(folder: Path) -> None:
+    clock, confirmed = FakeClock(), Counter[str]()
+    endpoint = SimpleNamespace(clock=clock)
+    job = SimpleNamespace(confirm=lambda: confirmed.update(["times"]))
+    settings = StreamSettings(idle_s=60, poll_s=2.5)
+    arrivals = Arrivals(str(folder), settings)
+    jobs = WindowJobs(SimpleNamespace(endpoint=endpoint), None, None, SCHEMA, arrivals, settings)  # type: ignore[arg-type]
+    assert jobs._found(job, ())["files"] == []  # type: ignore[arg-type]
+    assert (clock.now, confirmed["times"]) == (60, 24)  # it made sure each time that it may still look
+
+
+class FakeClock:
+    """Time passes when somebody sleeps."""
+
+    now = 0.0
+
+    def now_s(self) -> float:
+        return self.now
+
+    def sleep_s(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_all_trainers_see_the_same_windows_and_each_example_counts_once(folder: Path) -> None:
+    for i in range(6):
+        arrive(folder, f"day={i // 3}/{i}.parquet", 40, 100 * i)
+    (folder / "_STOP").touch()
+    settings = StreamSettings(window_files=2, poll_s=0.01)
+    ids = np.concatenate([100 * i + np.arange(40) for i in range(6)])
+
+    def train(cluster: Cluster) -> list[tuple[str, ...]]:
+        found = [window.files for window in trainer_on(cluster).fit_stream(folder, settings)]
+        assert (counts_of(cluster, ids) == 1).all()
+        return found
+
+    with cluster_of(2, trainers=2) as running:
+        first, second = running.run(train, train)
+    assert first == second
+    assert isinstance(first, list)
+    assert [len(files) for files in first] == [2, 2, 2]
+
+
+def test_a_training_goes_on_with_the_files_that_its_checkpoint_does_not_know(
+    folder: Path, tmp_path: Path
+) -> None:
+    arrive(folder, "b.parquet", 30, 0)
+    (folder / "_STOP").touch()
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster)
+        for _ in trainer.fit_stream(folder, SOON):
+            trainer.save(tmp_path / "saved", keep_last=2)
+    (folder / "b.parquet").unlink()  # what is done may go
+    arrive(folder, "a.parquet", 20, 100)  # also a name that comes before it
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster)
+        trainer.load(tmp_path / "saved")
+        assert [window.files for window in trainer.fit_stream(folder, SOON)] == [("a.parquet",)]
+        assert (counts_of(cluster, np.concatenate([np.arange(30), 100 + np.arange(20)])) == 1).all()
+        trainer.save(tmp_path / "saved", keep_last=2)
+        assert read_manifest(newest(str(tmp_path / "saved"))).about["files"] == ["b.parquet", "a.parquet"]
+
+
+def test_a_training_that_was_cut_within_a_window_goes_on_in_the_middle_of_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    for i in range(3):
+        arrive(folder, f"{i}.parquet", 400, 1000 * i)
+    (folder / "_STOP").touch()
+    cuts = pslib.CheckpointSettings(str(tmp_path / "saved"), every_batches=1, keep_last=1000)
+    timing = Timing(heartbeat_s=0.05, request_s=20.0)
+    batches = Counter[str]()
+
+    def cuts_of_the_second_window() -> list[Path]:
+        found = sorted((tmp_path / "saved").glob("*/manifest.json"))
+        folders = [manifest.parent for manifest in found]
+        return [one for one in folders if read_manifest(str(one)).cut["table"]["job"] == SECOND_FIT]
+
+    def slowly_until_it_is_cut(batch: Batch, rows: object) -> None:
+        batches["all"] += 1
+        if 80 < batches["all"] <= 160 and not cuts_of_the_second_window():
+            time.sleep(0.05)  # so that there are heartbeats between batches
+
+    with cluster_of(timing=timing) as running:
+        model = CountingModel(slowly_until_it_is_cut)
+        assert len(list(trainer_on(running.join(), model, checkpoint=cuts).fit_stream(folder, SOON))) == 3
+    (folder / "0.parquet").unlink()  # a window that is passed over is not read again
+    with cluster_of(timing=timing) as running:
+        cluster = running.join()
+        trainer = trainer_on(cluster)
+        trainer.load(cuts_of_the_second_window()[0])
+        assert [window.files for window in trainer.fit_stream(folder, SOON)] == [
+            ("0.parquet",), ("1.parquet",), ("2.parquet",),
+        ]  # fmt: skip
+        ids = np.concatenate([1000 * i + np.arange(400) for i in range(3)])
+        assert (counts_of(cluster, ids) == 1).all()
+
+
+def test_files_count_by_their_names_or_by_a_marker_beside_them(folder: Path) -> None:
+    for name in ("b/1.parquet", "b/_2.parquet", ".tmp/3.parquet", "a/4.parquet", "a/5.txt", "0.pq"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "a" / "_SUCCESS").touch()
+    many = Arrivals(str(folder), StreamSettings(window_files=9))
+    assert many.look(()) == (["0.pq", "a/4.parquet", "b/1.parquet"], False)
+    assert many.look({"0.pq", "b/1.parquet"}) == (["a/4.parquet"], False)
+    marked = Arrivals(f"{folder}/", StreamSettings(window_files=9, marker="_SUCCESS", stop="end"))
+    (folder / "end").touch()
+    assert marked.look(()) == (["a/4.parquet"], True)
+    assert Path(marked.place("a/4.parquet")).exists()
+
+
+def test_a_file_without_rows_is_a_window_without_a_result(folder: Path) -> None:
+    arrive(folder, "a.parquet", 20, 0)
+    table = pq.read_table(folder / "a.parquet")
+    pq.write_table(table.slice(0, 0), folder / "0.parquet")
+    (folder / "_STOP").touch()
+    with pslib.connect() as cluster:
+        seen = list(trainer_on(cluster).fit_stream(folder, SOON))
+    assert [(window.files, window.rows, window.result is None) for window in seen] == [
+        (("0.parquet",), 0, True), (("a.parquet",), 20, False),
+    ]  # fmt: skip
+
+
+def test_a_file_that_does_not_fit_is_named_after_what_came_before_it_was_trained(folder: Path) -> None:
+    arrive(folder, "a.parquet", 20, 0)
+    (folder / "b.parquet").write_text("no Parquet")
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster)
+        with pytest.raises(DataError, match=r"in/b\.parquet: expected a Parquet file"):
+            list(trainer.fit_stream(folder, SOON))
+        assert examples_counted(cluster) == 20
+
+
+def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        StreamSettings(window_files=0, stop="a/b", marker="", idle_s=0, poll_s=0)
+    assert len(caught.value.problems) == 5
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster)
+        with pytest.raises(DataError, match="none: expected a folder to watch"):
+            trainer.fit_stream(tmp_path / "none")
+
+
+def job_file(folder: Path, **changes: object) -> Path:
+    data = {"train": str(folder), "stream": {"poll_s": 0.05}, "schema": {"label": "label", "sparse": ["id"]}}
+    job = {"data": data, "model": {"name": "lr"}, "training": {"batch_rows": 10}} | changes
+    path = folder.parent / "job.yaml"
+    path.write_text(json.dumps(job))  # JSON is YAML
+    return path
+
+
+def test_a_run_waits_for_files_is_asked_to_leave_and_resumes_where_it_was(
+    folder: Path, start: Callable[..., Command]
+) -> None:
+    arrive(folder, "a.parquet", 20, 0)
+    path = job_file(folder, cluster={"durability": "log"})
+    command = start("train", path, "--quiet", "--out", folder.parent / "out")
+    command.wait_for_file("metrics.jsonl", '"phase": "waiting for files"', 60)
+    wait_until(lambda: '"examples": 20' in (command.out / "metrics.jsonl").read_text(), 60, "a trained file")
+    command.process.terminate()
+    assert command.finish(60) == 75, command.output
+    arrive(folder, "b.parquet", 30, 100)
+    (folder / "_STOP").touch()
+    again = start("train", path, "--quiet", "--out", folder.parent / "out", "--resume")
+    assert again.finish(120) == 0, again.output
+    saved = read_manifest(str(folder.parent / "out" / "checkpoint"))
+    assert saved.about["files"] == ["a.parquet", "b.parquet"]
+    assert saved.about["steps"] == 5
+
+
+def test_a_job_file_says_what_does_not_go_with_a_stream(folder: Path) -> None:
+    data = {"train": ["a", "b"], "stream": True, "schema": {"label": "label", "sparse": ["id"]}}
+    training = {"epochs": 2, "stopping": {}}
+    with pytest.raises(ConfigurationError) as caught:
+        read_job(job_file(folder, data=data, training=training))
+    assert [line.partition(":")[0] for line in caught.value.problems] == [
+        "training.stopping", "data.stream", "training.epochs", "training.stopping",
+    ]  # fmt: skip
+    empty = job_file(folder)
+    check_data(read_job(empty))  # a folder that is empty as yet
+    assert read_job(empty).data.stream.settings() == StreamSettings(poll_s=0.05)
