@@ -12,12 +12,17 @@ plain pairwise hinge loss.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["rank_hinge"]
+
+AT_ONCE = 1 << 20
+"""Scores of queries and candidates that are held at once: what is made of them takes 30 MB."""
 
 
 def rank_hinge(
@@ -57,10 +62,19 @@ def rank_hinge(
     """
     scale = u.value.dtype.type(1 / max(1, weight))
     own = np.einsum("nd,nd->n", u.value, targets.value)
-    queries, violators, tried = _violators(u.value @ candidates.value.T, own, ids, first, margin, trials)
+    few = max(1, AT_ONCE // max(1, candidates.value.shape[0]))
+    cuts = [slice(start, start + few) for start in range(0, max(1, own.size), few)]
+    found = [
+        _violators(
+            u.value[cut] @ candidates.value.T, own[cut], (ids[0][cut], ids[1]), first[cut], margin, trials
+        )
+        for cut in cuts
+    ]
+    queries = np.concatenate([cut.start + some for cut, (some, _, _) in zip(cuts, found, strict=True)])
+    violators, tried = (np.concatenate([one[part] for one in found]) for part in (1, 2))
     factors = np.full(queries.size, scale)
     if labels:
-        harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, labels + 1))])
+        harmonic = _harmonic_numbers(labels)
         factors = (harmonic[np.maximum(1, (labels - 1) // np.maximum(1, tried))] * scale).astype(scale.dtype)
     near = candidates.value[violators]
     losses = factors * (margin - own[queries] + np.einsum("nd,nd->n", u.value[queries], near))
@@ -75,6 +89,12 @@ def rank_hinge(
             one.accumulate(found, owned=True)
 
     return tape.record(np.asarray(losses.sum(), u.value.dtype), backward)
+
+
+@lru_cache(maxsize=1)
+def _harmonic_numbers(count: int) -> NDArray[np.float64]:
+    """``1 + 1/2 + ... + 1/r`` for r from 0 to ``count``; kept, as labels may be millions."""
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, count + 1))])
 
 
 def _violators(
