@@ -1,9 +1,10 @@
 """Examples/s of training with processes over sockets, everything in: Parquet, hashing, pull, compute, push.
 
 ``python benchmarks/train.py [--model deepfm dnn lr] [--batch-rows 4096 512] [--exact] [--equal] [--no-torch]
-[--torch-auc] [--json FILE] [--quick]``: 26 sparse and 13 dense fields, 10 million possible keys, Zipf(1.05),
-dim 16, MLP 400-400-400, one server and one trainer process, asynchronous. 2,000,000 and 200,000 examples of a
-planted model (seed 7) are made once, in ``--folder``; the best AUC that any model can have on them is told.
+[--torch-auc] [--saves ROUNDS] [--json FILE] [--quick]``: 26 sparse and 13 dense
+fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, one server and one trainer process,
+asynchronous. 2,000,000 and 200,000 examples of a planted model (seed 7) are made once, in ``--folder``; the
+best AUC that any model can have on them is told.
 Compared in the same run:
 
 - with the bound that the model's matrix products alone set, on all cores: the same shapes, nothing between
@@ -12,6 +13,7 @@ Compared in the same run:
 - with `train_torch.py`, the same model in one process of PyTorch, before and after, where torch is installed;
 - with ``--exact``, with an exact run (staleness 0): its AUC;
 - with ``--torch-auc``, with the AUC of PyTorch after the same epoch, at ordinary rates;
+- with ``--saves``, with runs that save everything every 100 batches while they train, taking turns;
 - with ``--model lr``, with the AUC of first-order terms alone: the task must not be that easy.
 
 ``--quick`` trains 200,000 examples of DeepFM at batch 4096: its rate is not that of a whole epoch.
@@ -91,6 +93,8 @@ def data(folder: Path, rows: int, equal: bool) -> tuple[Path, GeneratorConfig]:
     return place, config
 
 
+SAVE_EVERY_BATCHES = 100
+"""At batch 4096 every 6 seconds or so."""
 Layer = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -187,6 +191,18 @@ def train(job: dict[str, Any], staleness: int, out: Path) -> dict[str, Any]:
     return json.loads((out / "train" / "summary.json").read_text())
 
 
+def kept_while_saving(job: dict[str, Any], staleness: int, out: Path, rounds: int) -> float:
+    """Examples/s of runs with saves over those of runs without, in turns: the median ratio of a round."""
+    saves = {"checkpoint": {"every_batches": SAVE_EVERY_BATCHES, "keep_last": 1}}
+    ratios = []
+    for number in range(rounds):
+        rates = {}
+        for saving in (number % 2 == 0, number % 2 == 1):
+            rates[saving] = train(job | (saves if saving else {}), staleness, out)["examples_per_s"]
+        ratios.append(rates[True] / rates[False])
+    return statistics.median(ratios)
+
+
 def measure(
     model: str, batch_rows: int, place: Path, config: GeneratorConfig, options: Any
 ) -> dict[str, Any]:
@@ -212,6 +228,8 @@ def measure(
         figures["times_torch"] = summary["examples_per_s"] / figures["torch_per_s"]
     if options.torch_auc and (whole := torch_run(model, batch_rows, place, out, auc=True)):
         figures["torch_auc"] = whole["auc"]
+    if options.saves:
+        figures["kept_while_saving"] = kept_while_saving(job, staleness, out, options.saves)
     if options.exact:
         exact = train(job, 0, out)
         figures |= {"exact_auc": exact["auc"], "exact_per_s": exact["examples_per_s"]}
@@ -233,6 +251,7 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true", help="train once more, with staleness 0")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--torch-auc", action="store_true", help="train the twin for a whole epoch too")
+    parser.add_argument("--saves", type=int, default=0, metavar="ROUNDS", help="train in turns, with saves")
     parser.add_argument("--equal", action="store_true", help="all fields with 384,615 keys: few repeat")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     parser.add_argument("--quick", action="store_true")

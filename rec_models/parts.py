@@ -12,13 +12,16 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from rec_models.places import Places
 from rec_models.tape import Array, Empty, Var
+
+if TYPE_CHECKING:
+    from rec_models.products import PackedWeights
 
 __all__ = ["DenseVar", "Kept", "RowsGradient", "RowsVar", "Scratch", "joined", "parts_of"]
 
@@ -163,12 +166,20 @@ class RowsVar(Var):
 
 
 class DenseVar(Var):
-    """A dense parameter in the tape of one part; notes products, adds up all else."""
+    """A dense parameter in the tape of one part; notes products, adds up all else.
 
-    __slots__ = ("products",)
+    Parameters
+    ----------
+    value : array
+    packed : PackedWeights or None
+        The same for all parts, see `rec_models.products`.
+    """
 
-    def __init__(self, value: Array) -> None:
+    __slots__ = ("packed", "products")
+
+    def __init__(self, value: Array, packed: PackedWeights | None = None) -> None:
         super().__init__(value)
+        self.packed = packed
         self.products: list[tuple[Array, Array]] = []
 
     def accumulate_product(self, left: Array, right: Array) -> None:

@@ -20,6 +20,7 @@ from pslib.ragged import Ragged
 from rec_models.layers.activation import sigmoid_of
 from rec_models.parts import DenseVar, Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
 from rec_models.places import Listed, Places
+from rec_models.products import PackedWeights, packed_of, transposed_times
 from rec_models.result import StepResult
 from rec_models.tape import Array, Tape, Var
 
@@ -47,11 +48,18 @@ def _run_here(tasks: Sequence[Task]) -> None:
 class _Part:
     """A part of a batch on its tape."""
 
-    def __init__(self, batch: Batch, tape: Tape, rows: Array, dense: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        tape: Tape,
+        rows: Array,
+        dense: Mapping[str, Array],
+        packed: Mapping[str, PackedWeights | None],
+    ) -> None:
         self.batch, self.tape = batch, tape
         self.noted: list[RowsGradient] = []
         self.rows = RowsVar(rows, self.noted)
-        self.dense = {name: DenseVar(value) for name, value in dense.items()}
+        self.dense = {name: DenseVar(value, packed[name]) for name, value in dense.items()}
         self.loss, self.logits = 0.0, np.empty(0)
 
 
@@ -76,12 +84,14 @@ class Stepper:
         examples = len(batch)
         dense = {name: dense[name] for name in self._model.dense_shapes()}
         cuts = self._cuts(examples)
+        packed = {name: packed_of(name, value, self._scratch) for name, value in dense.items()}
         parts = [
             _Part(
                 batch if len(cuts) == 1 else _cut(batch, cut),
                 Tape(training=True, step_seed=step_seed, part=i, empty=self._scratch.of(cut, examples)),
                 rows,
                 dense,
+                packed,
             )
             for i, cut in enumerate(cuts)
         ]
@@ -201,7 +211,7 @@ def _dense_tasks(name: str, parts: list[_Part], out: Array) -> list[Task]:
         target = out[first:last]
         if products:
             left, right = products[0]
-            np.matmul(left[:, first:last].T, right, out=target)
+            transposed_times(left[:, first:last], right, target)
         else:
             target[...] = 0
         for left, right in products[1:]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from rec_models.products import times, times_transposed
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["linear"]
@@ -24,11 +23,10 @@ def linear(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
         ``y = x W + b``; backward ``dx = dy W^T``, ``dW = x^T dy``, ``db = sum over the batch of dy``.
     """
     shape = (x.value.shape[0], weights.value.shape[1])
-    value = np.matmul(x.value, weights.value, out=tape.empty(shape, x.value.dtype))
-    value += bias.value
+    value = times(x.value, weights, tape.empty(shape, x.value.dtype), bias.value)
 
     def backward(gradient: Array) -> None:
-        onward = np.matmul(gradient, weights.value.T, out=tape.empty(x.value.shape, x.value.dtype))
+        onward = times_transposed(gradient, weights, tape.empty(x.value.shape, x.value.dtype))
         x.accumulate(onward, owned=True)
         weights.accumulate_product(x.value, gradient)
         bias.accumulate(gradient.sum(axis=0), owned=True)

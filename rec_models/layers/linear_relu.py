@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cython_ext.fused_layers import add_bias_relu, relu_gradient
+from cython_ext.fused_layers import relu_gradient
+from rec_models.products import times, times_transposed
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["linear_relu"]
@@ -30,15 +31,14 @@ def linear_relu(tape: Tape, x: Var, weights: Var, bias: Var) -> Var:
     The same bits as the two layers one after the other.
     """
     shape = (x.value.shape[0], weights.value.shape[1])
-    value = np.matmul(x.value, weights.value, out=tape.empty(shape, x.value.dtype))
-    add_bias_relu(value, bias.value)
+    value = times(x.value, weights, tape.empty(shape, x.value.dtype), bias.value, relu=True)
 
     def backward(gradient: Array) -> None:
         dy = np.ascontiguousarray(gradient)
         dz = dy if output.owns_gradient and dy is gradient else tape.empty(shape, dy.dtype)
         bias_gradient = np.zeros_like(bias.value)
         relu_gradient(dy, value, dz, bias_gradient)
-        onward = np.matmul(dz, weights.value.T, out=tape.empty(x.value.shape, dy.dtype))
+        onward = times_transposed(dz, weights, tape.empty(x.value.shape, dy.dtype))
         x.accumulate(onward, owned=True)
         weights.accumulate_product(x.value, dz)
         bias.accumulate(bias_gradient, owned=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cython_ext.fused_layers import add_bias_relu, head_gradient
+from cython_ext.fused_layers import head_gradient
+from rec_models.products import times, times_transposed
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["relu_head"]
@@ -28,8 +29,7 @@ def relu_head(tape: Tape, x: Var, weights: Var, bias: Var, out_weights: Var, out
         ``dc = sum of dy``, ``db = sum of dz``, ``dW = x^T dz``, ``dx = dz W^T``.
     """
     shape = (x.value.shape[0], weights.value.shape[1])
-    a = np.matmul(x.value, weights.value, out=tape.empty(shape, x.value.dtype))
-    add_bias_relu(a, bias.value)
+    a = times(x.value, weights, tape.empty(shape, x.value.dtype), bias.value, relu=True)
     value = a @ out_weights.value[:, 0]
     value += out_bias.value
 
@@ -37,7 +37,7 @@ def relu_head(tape: Tape, x: Var, weights: Var, bias: Var, out_weights: Var, out
         dz, db, dw = tape.empty(shape, a.dtype), np.zeros_like(bias.value), np.zeros_like(out_weights.value)
         dy = np.ascontiguousarray(gradient)
         head_gradient(dy, a, np.ascontiguousarray(out_weights.value[:, 0]), dz, db, dw[:, 0])
-        onward = np.matmul(dz, weights.value.T, out=tape.empty(x.value.shape, a.dtype))
+        onward = times_transposed(dz, weights, tape.empty(x.value.shape, a.dtype))
         x.accumulate(onward, owned=True)
         weights.accumulate_product(x.value, dz)
         bias.accumulate(db, owned=True)

@@ -1,0 +1,158 @@
+"""Products of float32 matrices with the weights packed once: `products.h`. Needs AVX-512, see `has_products`.
+
+A function that is called on another processor raises; whoever multiplies asks once, and takes NumPy's then.
+"""
+
+from libc.stdint cimport int64_t, uintptr_t
+
+
+cdef extern from "products.h" nogil:
+    int PSLIB_AVX512
+    int pslib_best_level()
+    int64_t pslib_packed_length(int64_t k, int64_t n)
+    void pslib_pack(
+        const float* matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n, float* out)
+    void pslib_multiply(
+        const float* left, int64_t row, const float* packed, float* out, int64_t out_row, int64_t m,
+        int64_t n, int64_t k, const float* bias, int relu)
+    int pslib_outer(
+        const float* left, int64_t left_row, const float* right, int64_t right_row, float* out,
+        int64_t out_row, int64_t m, int64_t n, int64_t k)
+
+cdef bint available = pslib_best_level() == PSLIB_AVX512
+
+
+cdef int64_t row_step(name, const float[:, :] matrix) except -1:
+    """Floats from row to row; ValueError unless the floats of a row stand side by side."""
+    cdef Py_ssize_t step = matrix.strides[0]
+    if not available:
+        raise ValueError("these products need a processor with AVX-512: ask has_products() first")
+    if matrix.shape[1] > 1 and matrix.strides[1] != sizeof(float):
+        raise ValueError(f"{name}: expected rows whose floats stand side by side in memory")
+    if step < 0 or step % sizeof(float) != 0:
+        raise ValueError(f"{name}: expected rows in rising order in memory")
+    return step // sizeof(float)
+
+
+cdef object check_packed(const float[::1] packed, Py_ssize_t k, Py_ssize_t n):
+    cdef int64_t length = pslib_packed_length(k, n)
+    if packed.shape[0] != length or (length and <uintptr_t>&packed[0] % 64 != 0):
+        raise ValueError(f"packed: expected {length} floats from a multiple of 64 bytes on")
+
+
+def has_products():
+    """Whether this processor has AVX-512.
+
+    Returns
+    -------
+    bool
+    """
+    return available
+
+
+def packed_length(Py_ssize_t rows, Py_ssize_t columns):
+    """Floats of a packed matrix: its columns are filled up to a multiple of 16.
+
+    Returns
+    -------
+    int
+    """
+    return pslib_packed_length(rows, columns)
+
+
+def pack(const float[:, :] matrix, float[::1] packed):
+    """Lay out a matrix for `multiply`.
+
+    Parameters
+    ----------
+    matrix : (k, n) float32
+        Its rows or, as in a transposed view, its columns stand side by side in memory.
+    packed : (`packed_length` of it,) float32, changed
+        From a multiple of 64 bytes on.
+
+    Raises
+    ------
+    ValueError
+        When the length, the place in memory or the processor does not fit.
+    """
+    cdef Py_ssize_t k = matrix.shape[0], n = matrix.shape[1]
+    cdef bint by_rows = n <= 1 or matrix.strides[1] == sizeof(float)
+    cdef int64_t step = row_step("matrix", matrix if by_rows else matrix.T)
+    check_packed(packed, k, n)
+    if step * n >= 1 << 31:
+        raise ValueError(f"matrix: expected columns less than 2^31 floats apart, got {step * n}")
+    if k == 0 or n == 0:
+        return
+    with nogil:
+        if by_rows:
+            pslib_pack(&matrix[0, 0], step, 1, k, n, &packed[0])
+        else:
+            pslib_pack(&matrix[0, 0], 1, step, k, n, &packed[0])
+
+
+def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, const float[::1] bias=None,
+             bint relu=False):
+    """``out = left matrix``, then ``+ bias`` and ``max(., 0)`` where asked; NaN stays NaN.
+
+    Parameters
+    ----------
+    left : (m, k) float32
+    packed : float32
+        What `pack` made of the (k, n) matrix.
+    out : (m, n) float32, changed
+    bias : (n,) float32 or None
+    relu : bool
+
+    Raises
+    ------
+    ValueError
+        When shapes, places in memory or the processor do not fit.
+    """
+    cdef Py_ssize_t m = left.shape[0], k = left.shape[1], n = out.shape[1]
+    cdef int64_t step = row_step("left", left), out_step = row_step("out", out)
+    cdef const float* added = NULL
+    check_packed(packed, k, n)
+    if out.shape[0] != m or (bias is not None and bias.shape[0] != n):
+        raise ValueError(f"out and bias: expected shapes {(m, n)} and {(n,)}")
+    if k == 0:
+        raise ValueError("left: expected at least one column")
+    if m == 0 or n == 0:
+        return
+    if bias is not None:
+        added = &bias[0]
+    with nogil:
+        pslib_multiply(&left[0, 0], step, &packed[0], &out[0, 0], out_step, m, n, k, added, relu)
+
+
+def outer(const float[:, :] left, const float[:, :] right, float[:, :] out):
+    """``out = left^T right``; the terms of an element are added in the order of the rows.
+
+    Parameters
+    ----------
+    left : (k, m) float32
+    right : (k, n) float32
+    out : (m, n) float32, changed
+
+    Raises
+    ------
+    ValueError
+        When shapes, places in memory or the processor do not fit.
+    MemoryError
+        When there is none for a packed piece.
+    """
+    cdef Py_ssize_t k = left.shape[0], m = left.shape[1], n = right.shape[1]
+    cdef int64_t left_step = row_step("left", left), right_step = row_step("right", right)
+    cdef int64_t out_step = row_step("out", out)
+    cdef int failed
+    if right.shape[0] != k or out.shape[0] != m or out.shape[1] != n:
+        raise ValueError(f"right and out: expected shapes {(k, n)} and {(m, n)}")
+    if k == 0:
+        out[:, :] = 0
+        return
+    if m == 0 or n == 0:
+        return
+    with nogil:
+        failed = pslib_outer(
+            &left[0, 0], left_step, &right[0, 0], right_step, &out[0, 0], out_step, m, n, k)
+    if failed:
+        raise MemoryError("no memory for a packed piece of a matrix")

@@ -1,0 +1,142 @@
+"""Products with a weight matrix, which is packed once a step for all parts of a batch.
+
+On processors with AVX-512 float32 is multiplied by `cython_ext.products`, all else by NumPy's BLAS.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.fused_layers import add_bias_relu
+from cython_ext.products import has_products, multiply, outer, pack, packed_length
+from rec_models.parts import DenseVar, Scratch
+from rec_models.tape import Array, Var
+
+__all__ = ["PackedWeights", "packed_of", "times", "times_transposed", "transposed_times"]
+
+WIDTH_MIN = 32
+"""Below it, a panel of the kernel is not full, and there is little to gain."""
+ALIGNMENT = 64
+
+Float32 = NDArray[np.float32]
+
+
+class PackedWeights:
+    """A weight matrix as the kernel reads it: made when it is first asked for, by whoever asks first.
+
+    Parameters
+    ----------
+    matrix : (N, M) float32
+    name : str
+        Of the parameter, for its arrays in ``scratch``.
+    scratch : Scratch
+        Keeps the arrays for the next step.
+    """
+
+    def __init__(self, matrix: Float32, name: str, scratch: Scratch) -> None:
+        self._matrix, self._name, self._scratch = matrix, name, scratch
+        self._lock = threading.Lock()
+        self._made: dict[bool, Float32] = {}
+
+    def of(self, transposed: bool) -> Float32:
+        """The packed matrix, or its transpose."""
+        with self._lock:
+            if transposed not in self._made:
+                matrix = self._matrix.T if transposed else self._matrix
+                length, spare = packed_length(*matrix.shape), ALIGNMENT // 4
+                room = self._scratch.take((self._name, transposed), (length + spare,), np.float32)
+                skipped = -room.ctypes.data % ALIGNMENT // 4
+                self._made[transposed] = room[skipped : skipped + length]
+                pack(matrix, self._made[transposed])
+            return self._made[transposed]
+
+
+def packed_of(name: str, value: Array, scratch: Scratch) -> PackedWeights | None:
+    """A parameter for the kernel; None where it is NumPy that multiplies it."""
+    wide = value.ndim == 2 and min(value.shape) >= WIDTH_MIN
+    return PackedWeights(value, name, scratch) if wide and _is_for_kernel(value) else None
+
+
+def _is_for_kernel(array: Array) -> TypeGuard[Float32]:
+    """Whether it is a matrix of float32 whose rows are contiguous and in order."""
+    return (
+        array.ndim == 2
+        and array.dtype == np.float32
+        and array.strides[1] == array.itemsize
+        and array.strides[0] >= 0
+        and has_products()
+    )
+
+
+def _packed(weights: Var, left: Array, transposed: bool) -> Float32 | None:
+    packed: PackedWeights | None = weights.packed if isinstance(weights, DenseVar) else None
+    return None if packed is None or not _is_for_kernel(left) else packed.of(transposed)
+
+
+def times(x: Array, weights: Var, out: Array, bias: Array | None = None, relu: bool = False) -> Array:
+    """``x W + b``, with ``relu`` ``max(x W + b, 0)``.
+
+    Parameters
+    ----------
+    x : (B, N)
+    weights : (N, M)
+    out : (B, M), changed
+    bias : (M,) or None
+    relu : bool
+
+    Returns
+    -------
+    (B, M)
+        ``out``.
+    """
+    packed = _packed(weights, x, transposed=False)
+    if packed is not None:
+        multiply(x, packed, out, bias, relu)
+        return out
+    np.matmul(x, weights.value, out=out)
+    if bias is not None and relu:
+        add_bias_relu(out, bias)
+    elif bias is not None:
+        out += bias
+    return out
+
+
+def times_transposed(gradient: Array, weights: Var, out: Array) -> Array:
+    """``dy W^T``, the gradient of ``x`` in ``y = x W``.
+
+    Parameters
+    ----------
+    gradient : (B, M)
+    weights : (N, M)
+    out : (B, N), changed
+
+    Returns
+    -------
+    (B, N)
+        ``out``.
+    """
+    packed = _packed(weights, gradient, transposed=True)
+    if packed is not None:
+        multiply(gradient, packed, out)
+        return out
+    return np.matmul(gradient, weights.value.T, out=out)
+
+
+def transposed_times(left: Array, right: Array, out: NDArray[Any]) -> None:
+    """``left^T right``, the gradient of a weight matrix.
+
+    Parameters
+    ----------
+    left : (B, N)
+    right : (B, M)
+    out : (N, M), changed
+    """
+    wide = min(left.shape[1], right.shape[1]) >= WIDTH_MIN
+    if wide and all(map(_is_for_kernel, (left, right, out))):
+        outer(left, right, out)
+    else:
+        np.matmul(left.T, right, out=out)

@@ -1,0 +1,159 @@
+"""Our products: those of float64 within what float32 allows, and the same bits wherever matrices are cut."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cython_ext.products import has_products, multiply, outer, pack, packed_length
+from rec_models.parts import DenseVar, Scratch
+from rec_models.products import packed_of, times, times_transposed, transposed_times
+from rec_models.tape import Var
+
+SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440])
+needs_avx512 = pytest.mark.skipif(not has_products(), reason="no AVX-512: NumPy multiplies (test_layers.py)")
+
+
+def aligned(length):
+    room = np.empty(length + 16, np.float32)
+    skipped = -room.ctypes.data % 64 // 4
+    return room[skipped : skipped + length]
+
+
+def packed(matrix):
+    out = aligned(packed_length(*matrix.shape))
+    pack(matrix, out)
+    return out
+
+
+def drawn(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def close(found, left, right):
+    """Each product and each sum is rounded once at most."""
+    exact = left.astype(np.float64) @ right.astype(np.float64)
+    bound = (left.shape[1] + 1) * 2.0**-24 * (np.abs(left).astype(np.float64) @ np.abs(right)) + 1e-30
+    return (np.abs(found - exact) <= bound).all()
+
+
+@needs_avx512
+@given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
+def test_the_product_is_that_of_float64_but_for_rounding(m, k, n, transposed, seed):
+    left, right = drawn(seed, m, k), drawn(seed + 1, k, n)
+    matrix = np.ascontiguousarray(right.T).T if transposed else right
+    out = np.full((m, n), np.nan, np.float32)
+    multiply(left, packed(matrix), out)
+    assert close(out, left, right)
+    result = np.full((k, n), np.nan, np.float32)
+    gradient = drawn(seed + 2, m, n)
+    outer(left, gradient, result)
+    assert close(result, left.T, gradient)
+
+
+@needs_avx512
+@given(SIZES, SIZES, st.integers(1, 60), st.data())
+def test_the_bits_of_an_element_depend_on_its_row_and_column_alone(k, n, m, data):
+    left, right, gradient = drawn(1, m, k), drawn(2, k, n), drawn(3, m, n)
+    whole, parts = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+    cut = data.draw(st.integers(0, m))
+    multiply(left, packed(right), whole)
+    for some in (slice(0, cut), slice(cut, m)):
+        multiply(left[some], packed(right), parts[some])
+    assert whole.tobytes() == parts.tobytes()
+    whole, parts = np.empty((k, n), np.float32), np.empty((k, n), np.float32)
+    cut = data.draw(st.integers(0, k))
+    outer(left, gradient, whole)
+    for some in (slice(0, cut), slice(cut, k)):
+        outer(left[:, some], gradient, parts[some])
+    assert whole.tobytes() == parts.tobytes()
+
+
+@needs_avx512
+def test_bias_and_relu_come_after_the_whole_sum_and_nan_stays():
+    left, right, bias = drawn(1, 20, 300), drawn(2, 300, 37), drawn(3, 37)
+    left[3, 7] = np.nan
+    plain, fused = np.empty((20, 37), np.float32), np.empty((20, 37), np.float32)
+    multiply(left, packed(right), plain)
+    multiply(left, packed(right), fused, bias)
+    assert fused.tobytes() == (plain + bias).tobytes()
+    multiply(left, packed(right), fused, bias, True)
+    np.testing.assert_array_equal(fused, np.maximum(plain + bias, 0))
+    assert np.isnan(fused[3]).all()
+
+
+@needs_avx512
+def test_rows_may_stand_apart_and_nothing_is_written_between_them():
+    room, left = np.full((9, 50), 7, np.float32), drawn(1, 9, 60)[:, 5:45]
+    right = drawn(2, 40, 50)[:, 3:36]
+    multiply(left, packed(right), room[:, 4:37])
+    assert close(room[:, 4:37], left, right)
+    assert (room[:, :4] == 7).all()
+    assert (room[:, 37:] == 7).all()
+
+
+@needs_avx512
+def test_nothing_to_multiply_is_an_ordinary_case():
+    out = np.ones((0, 40), np.float32)
+    multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32)), out)
+    result = np.ones((4, 5), np.float32)
+    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result)
+    assert not result.any()
+
+
+@needs_avx512
+def test_what_does_not_fit_is_refused():
+    left, out = np.ones((2, 3), np.float32), np.ones((2, 40), np.float32)
+    right = packed(np.ones((3, 40), np.float32))
+    with pytest.raises(ValueError, match="packed: expected 144 floats"):
+        multiply(left, right[:-16], out)
+    with pytest.raises(ValueError, match=r"out and bias: expected shapes \(2, 40\) and \(40,\)"):
+        multiply(left, right, np.ones((1, 40), np.float32))
+    with pytest.raises(ValueError, match=r"out and bias: expected shapes"):
+        multiply(left, right, out, np.ones(39, np.float32))
+    with pytest.raises(ValueError, match="left: expected rows whose floats stand side by side"):
+        multiply(np.ones((3, 2), np.float32).T, right, out)
+    with pytest.raises(ValueError, match=r"right and out: expected shapes \(2, 4\) and \(3, 4\)"):
+        outer(left, np.ones((2, 4), np.float32), out)
+
+
+def layers_of(dtype, rows=70):
+    """Weights with and without a packed twin, and what they are multiplied with."""
+    weights = drawn(1, 48, 64).astype(dtype)
+    dense = DenseVar(weights, packed_of("w", weights, Scratch()))
+    return Var(weights), dense, drawn(2, rows, 48).astype(dtype), drawn(3, rows, 64).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_packed_weights_give_what_plain_ones_give(dtype):
+    plain, dense, x, gradient = layers_of(dtype)
+    assert (dense.packed is not None) == (dtype == np.float32 and has_products())
+    bias = drawn(4, 64).astype(dtype)
+    for how in ({}, {"bias": bias}, {"bias": bias, "relu": True}):
+        found, wanted = (times(x, one, np.empty((70, 64), dtype), **how) for one in (dense, plain))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    found, wanted = (times_transposed(gradient, one, np.empty((70, 48), dtype)) for one in (dense, plain))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    found = np.empty((48, 64), dtype)
+    transposed_times(x, gradient, found)
+    np.testing.assert_allclose(found, x.T @ gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_kernel_can_not_read_is_multiplied_all_the_same():
+    plain, dense, x, _gradient = layers_of(np.float32)
+    for strange in (np.asfortranarray(x), x[::-1]):
+        found, wanted = (times(strange, one, np.empty((70, 64), np.float32)) for one in (dense, plain))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_that_ask_at_once_get_the_same_packed_weights():
+    _plain, dense, x, _gradient = layers_of(np.float32)
+    outs = [np.empty((70, 64), np.float32) for _ in range(4)]
+    threads = [threading.Thread(target=times, args=(x, dense, out)) for out in outs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    assert len({out.tobytes() for out in outs}) == 1
