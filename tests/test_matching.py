@@ -264,6 +264,9 @@ def test_what_can_not_be_ranked_is_told(trained, tmp_path):
         trainer.rank(test, items, target="goal")
     with pytest.raises(ConfigurationError, match="k: expected at least 1, got 0"):
         trainer.recommend(test, items, tmp_path, k=0)
+    for at in ((), (20, 0)):
+        with pytest.raises(ConfigurationError, match="at: expected numbers of places from 1 on, got"):
+            trainer.rank(test, items, at=at)
     with pytest.raises(ConfigurationError, match="side: expected item or query, got 'user'"):
         trainer.export_vectors(items, tmp_path, side="user")
     clicks = pslib.Trainer.__new__(pslib.Trainer)

@@ -59,6 +59,16 @@ def test_weights_that_are_all_alike_change_nothing():
     np.testing.assert_allclose(tenths.rows_gradient, plain.rows_gradient, rtol=1e-12)
 
 
+@pytest.mark.parametrize("weight", [3e38, 1e-44])
+def test_weights_at_the_ends_of_float32_are_weights(weight):
+    model = build("deepfm", WEIGHTED, OPTIONS)
+    given_ = parameters(model, BATCH)
+    plain = model.loss_and_gradients(BATCH, *given_, 0)
+    extreme = model.loss_and_gradients(weighed(BATCH, *[weight] * 5), *given_, 0)
+    assert extreme.loss == pytest.approx(plain.loss, rel=1e-5)
+    np.testing.assert_allclose(extreme.rows_gradient, plain.rows_gradient, rtol=1e-4, atol=1e-9)
+
+
 def test_weights_of_nothing_teach_nothing():
     model = build("deepfm", WEIGHTED, OPTIONS)
     result = model.loss_and_gradients(weighed(BATCH, *[0] * 5), *parameters(model, BATCH), 0)

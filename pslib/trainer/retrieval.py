@@ -144,11 +144,13 @@ class Retrieval:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items.
+            When the model does not rank items, or a k is below 1.
         DataError
             When a file does not fit.
         """
         sides = sides_of(self.model)
+        if min(at, default=0) < 1:
+            raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
         schema = sides.example_schema(history, [sides.goal(target)])
         ranker, about = self._ranker(sides, items, history, exclude_seen)
         job, reader = self._leases("rank", data, schema, about, {"at": list(at)})

@@ -46,12 +46,14 @@ def log_loss(
         total = float(z.shape[0] if weights is None else weights.sum(dtype=np.float64))
     divisor = total or 1.0
     losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
-    w = None if weights is None else weights.astype(z.dtype).reshape(-1, *[1] * (z.ndim - 1))
-    if w is not None:
-        losses *= w
+    if weights is None:
+        share = z.dtype.type(1)
+    else:  # weights may be as large or small as float32 goes: their shares of the sum are not
+        share = (weights / np.float64(divisor)).astype(z.dtype).reshape(-1, *[1] * (z.ndim - 1))
+        losses, divisor = losses * share, 1.0
 
     def backward(gradient: Array) -> None:
         onward = (sigmoid_of(z) - y) * (gradient / divisor)
-        logits.accumulate(onward if w is None else onward * w, owned=True)
+        logits.accumulate(onward if weights is None else onward * share, owned=True)
 
     return tape.record(np.asarray(losses.sum() / divisor, z.dtype), backward)

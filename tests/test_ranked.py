@@ -1,0 +1,110 @@
+"""Items and their scores where the servers don't matter: rows are what a formula says."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pslib.data.dataset import ParquetData
+from pslib.schema import Schema
+from pslib.top_k import best_of
+from pslib.trainer.ranked import RankedItems, Sides, sides_of, whole_batches
+from pslib.trainer.ranking import Ranker
+from rec_models import build
+
+ITEMS, USERS, DIM = 11, 9, 3
+SCHEMA = Schema(label=None, sparse=["user", "item"], ragged=["kinds"])
+
+
+class Formula:
+    """Parameters that need no servers."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        rng = np.random.default_rng(0)
+        self.dense = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+    def rows(self, keys: np.ndarray) -> np.ndarray:
+        return np.sin((keys >> np.uint64(40)).astype(np.float64)[:, None] * np.arange(1, DIM + 1)).astype(
+            "f4"
+        )
+
+
+@pytest.fixture
+def model() -> tuple[Sides, Formula]:
+    made = build("two_tower", SCHEMA, {"item": ["item", "kinds"], "dim": DIM, "hidden": [], "out": 4})
+    return sides_of(made), Formula(made.dense_shapes())
+
+
+def written(path: Path, items: list[int]) -> str:
+    kinds = pa.array([[f"{item}", f"{place}"] for place, item in enumerate(items)])
+    pq.write_table(pa.table({"item": items, "kinds": kinds}), path, row_group_size=4)
+    return str(path)
+
+
+def test_an_item_that_stands_there_again_in_other_words_is_taken_as_it_stood_first(
+    model: tuple[Sides, Formula], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides, parameters = model
+    again = [3, 1, 3, 4, 1, 5, 3, 0, 4, 5, 1]
+    firsts = [again.index(item) for item in range(6) if item in again]
+    monkeypatch.setattr("pslib.trainer.ranked.ITEM_ROWS", 4)
+    found = sides.items([written(tmp_path / "again.parquet", again)], parameters)
+    (rows,) = whole_batches(ParquetData([str(tmp_path / "again.parquet")], sides.item_schema), 4096)
+    wanted = dict(zip([again[i] for i in firsts], sides.item_vectors(rows, parameters)[firsts], strict=True))
+    assert sorted(found.values.to_pylist()) == sorted(wanted)
+    for name, vector in zip(found.values.to_pylist(), found.vectors, strict=True):
+        np.testing.assert_allclose(vector, wanted[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 3 * USERS, 1000])
+def test_items_of_the_history_are_left_out_of_every_chunk(
+    model: tuple[Sides, Formula], chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides, parameters = model
+    ranked = sides.items([written(tmp_path / "items.parquet", list(range(ITEMS)))], parameters)
+    before = [[user % ITEMS, (3 * user + 5) % ITEMS, 99] if user else [] for user in range(USERS)]
+    pq.write_table(pa.table({"user": range(USERS), "before": before}), tmp_path / "users.parquet")
+    (batch,) = whole_batches(
+        ParquetData([str(tmp_path / "users.parquet")], sides.example_schema("before")), 99
+    )
+    monkeypatch.setattr("pslib.trainer.ranking.best_of", partial(best_of, chunk=chunk))
+    places, scores = Ranker(sides, ranked, parameters, "before", True).best(batch, 2)
+    every = sides.states(batch, parameters, "before") @ ranked.vectors.T
+    names = np.array(ranked.values.to_pylist())
+    for user, seen in enumerate(before):
+        every[user, np.isin(names, seen)] = -np.inf
+        best = np.argsort(-every[user])[:2]
+        assert names[places[user]].tolist() == names[best].tolist()
+        np.testing.assert_allclose(scores[user], every[user, best], rtol=1e-5)
+
+
+def test_whoever_has_had_everything_is_told_nothing(model: tuple[Sides, Formula], tmp_path: Path) -> None:
+    sides, parameters = model
+    ranked = sides.items([written(tmp_path / "items.parquet", [0, 1])], parameters)
+    pq.write_table(pa.table({"user": [7], "before": [[1, 0, 1]]}), tmp_path / "users.parquet")
+    (batch,) = whole_batches(
+        ParquetData([str(tmp_path / "users.parquet")], sides.example_schema("before")), 99
+    )
+    assert Ranker(sides, ranked, parameters, "before", True).best(batch, 5)[0].tolist() == [[-1, -1]]
+
+
+def test_what_has_diverged_is_neither_a_hit_nor_recommended(
+    model: tuple[Sides, Formula], tmp_path: Path
+) -> None:
+    sides, parameters = model
+    ranked = sides.items([written(tmp_path / "items.parquet", list(range(ITEMS)))], parameters)
+    vectors = ranked.vectors.copy()
+    vectors[4] = np.nan
+    ranker = Ranker(sides, RankedItems(ranked.keys, ranked.values, vectors), parameters, None, False)
+    goal = [ranked.values[4].as_py()] * 3
+    pq.write_table(pa.table({"user": [0, 1, 2], "item": goal}), tmp_path / "users.parquet")
+    schema = sides.example_schema(None, [sides.goal(None)])
+    (batch,) = whole_batches(ParquetData([str(tmp_path / "users.parquet")], schema), 99)
+    places, _ = ranker.best(batch, ITEMS)
+    assert sorted(places[0].tolist()) == [-1, *(place for place in range(ITEMS) if place != 4)]
+    assert ranker.rank(iter([batch])).scores.tolist() == [0.0]  # 1 / rank: a miss
