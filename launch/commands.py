@@ -195,6 +195,8 @@ def describe(options: argparse.Namespace) -> int:
     width = max(len(choice.name) for choice in found.choices)
     for choice in found.choices:
         print(f"  {choice.name.ljust(width)}  {choice.role or 'left out':8}  {choice.reason}")
+    if cut_off := found.cut_off():
+        print(f"note: {cut_off}")
     text = schema_yaml(found.schema)
     if options.out is None:
         print("for the job file:")

@@ -14,6 +14,7 @@ from pyarrow import types
 
 from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
 from pslib.data.dataset import is_list, key_kind, label_problem, weight_problem
+from pslib.data.key_sample import KeySample
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
 __all__ = ["ColumnReport", "ColumnScan"]
@@ -45,6 +46,8 @@ class ColumnReport:
     lengths : (int, float, int) or None
         Smallest, mean and largest number of elements of a list.
     empty_lists, null_elements : int
+    once : float or None
+        Estimate of the share of the different values that occur once (0.016).
     """
 
     name: str
@@ -61,6 +64,7 @@ class ColumnReport:
     lengths: tuple[int, float, int] | None
     empty_lists: int
     null_elements: int
+    once: float | None = None
 
 
 class ColumnScan:
@@ -82,6 +86,7 @@ class ColumnScan:
         self._lists = self._elements = self._empty = self._null_elements = 0
         self._shortest, self._longest = math.inf, 0
         self._sketch: hll_sketch | None = None
+        self._sample = KeySample()
         self._bad: dict[str, tuple[str, int]] = {}
 
     def add(self, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
@@ -136,6 +141,7 @@ class ColumnScan:
             lengths=lengths,
             empty_lists=self._empty,
             null_elements=self._null_elements,
+            once=None if self._sketch is None else self._sample.share_below(2),
         )
 
     def _note(self, what: str, line: str, count: int) -> None:
@@ -194,7 +200,9 @@ class ColumnScan:
             return
         if self._sketch is None:
             self._sketch = hll_sketch(SKETCH_BITS)
-        for key in np.unique(keys_of(values.drop_null(), 0)).view(np.int64).tolist():
+        keys, counts = np.unique(keys_of(values.drop_null(), 0), return_counts=True)
+        self._sample.add(keys, counts)
+        for key in keys.view(np.int64).tolist():
             self._sketch.update(key)
 
 

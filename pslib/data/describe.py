@@ -17,6 +17,8 @@ __all__ = ["Choice", "Description", "describe"]
 
 DENSE_FAR = 30.0
 """A number that reaches further learns faster as log1p (`pslib.data.check`)."""
+RARE_VALUES, RARE_SHARE = 10_000, 0.25
+"""A column with so many different values, and such a share of them seen once, is worth a cut-off."""
 UNIQUE_SHARE = 0.9
 """A key that is another one in so many rows names the row: nothing can be learned of it."""
 UNIQUE_ROWS = 1000
@@ -56,6 +58,26 @@ class Description:
     report: CheckReport
     schema: Schema
     choices: tuple[Choice, ...]
+
+    def cut_off(self) -> str | None:
+        """A line about values that are too rare to learn from; None where there are few of them."""
+        keyed = {choice.name for choice in self.choices if choice.role in ("sparse", "ragged")}
+        columns = [column for column in self.report.columns if column.name in keyed]
+        rare = [column for column in columns if _is_rare(column)]
+        if not rare:
+            return None
+        values = sum(column.distinct or 0 for column in rare)
+        once = sum(round((column.once or 0) * (column.distinct or 0)) for column in rare)
+        return (
+            f"about {once:,} of {values:,} values of {', '.join(column.name for column in rare)} occur "
+            "once: table: {admission: {name: ByCount, count: 2}} gives a row to none of them until it comes "
+            "again"
+        )
+
+
+def _is_rare(column: ColumnReport) -> bool:
+    """Whether many of the values are seen once."""
+    return (column.distinct or 0) >= RARE_VALUES and (column.once or 0) >= RARE_SHARE
 
 
 def describe(path: Paths, label: str | None = None) -> Description:
