@@ -17,6 +17,7 @@ from typing import NoReturn, TypeAlias
 
 from launch.checkpoint_options import add_checkpoint
 from launch.durability import add_durability
+from launch.retrieval_options import add_retrieval
 
 __all__ = ["build_parser", "main"]
 
@@ -114,6 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_eval(commands)
+    add_retrieval(commands, _command, _add_job)
     _add_launch(commands)
     _add_demo(commands)
     _add_convert(commands)

@@ -19,9 +19,11 @@ __all__ = [
     "keys",
     "launch",
     "plan",
+    "recommend",
     "scale",
     "server",
     "train",
+    "vectors",
     "verify",
     "version",
 ]
@@ -74,6 +76,28 @@ def evaluate(options: argparse.Namespace) -> int:
     print(f"AUC         {result.auc:.6f}")
     print(f"log loss    {result.logloss:.6f}")
     print(f"calibration {result.calibration:.4f}")
+    return 0
+
+
+def recommend(options: argparse.Namespace) -> int:
+    """``pslib recommend``."""
+    from launch.job import read_job
+    from launch.train_job import recommend_items
+
+    job = read_job(options.config, options.overrides, _changes(options))
+    recommend_items(job, options.checkpoint, options.data, options.out, options.k, options.approximate)
+    print(options.out)
+    return 0
+
+
+def vectors(options: argparse.Namespace) -> int:
+    """``pslib vectors``."""
+    from launch.job import read_job
+    from launch.train_job import write_vectors
+
+    job = read_job(options.config, options.overrides, _changes(options))
+    write_vectors(job, options.checkpoint, options.data, options.out, options.side)
+    print(options.out)
     return 0
 
 

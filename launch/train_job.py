@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,18 +124,87 @@ def evaluate_checkpoint(
     CheckpointError
         When the checkpoint can't be read or belongs to another model.
     """
-    from pslib.cluster import connect
-
     paths = data or job.data.test
     if not paths:
         raise ConfigurationError("nothing to evaluate on: give --data PATH or data.test in the job file")
     if (predictions or label) and ranks_items(job.model.name):
         what = "--predictions" if predictions else "--label"
         raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
+    with _loaded(job, checkpoint) as trainer:
+        return _tested(job, trainer, paths, predictions, label)
+
+
+@contextmanager
+def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
+    """A trainer of a cluster inside this process, with the parameters of a checkpoint."""
+    from pslib.cluster import connect
+
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
         trainer.load(checkpoint)
-        return _tested(job, trainer, paths, predictions, label)
+        yield trainer
+
+
+def recommend_items(
+    job: Job, checkpoint: str, data: list[str] | None, out: str, k: int, approximate: bool
+) -> None:
+    """Write the best items of each example; see `pslib.Trainer.recommend`.
+
+    Parameters
+    ----------
+    job : Job
+        Its ``data.items`` (else ``data.train``) names the items, its ``ranking`` the history.
+    checkpoint : str
+    data : list of str or None
+        Default: the job's test data.
+    out : str
+    k : int
+    approximate : bool
+
+    Raises
+    ------
+    ConfigurationError
+        When there are no examples, or the model ranks no items.
+    """
+    paths = data or job.data.test
+    if not paths:
+        raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
+    how, items = job.ranking or RankingSection(), job.data.items or job.data.train
+    with _loaded(job, checkpoint) as trainer:
+        trainer.recommend(
+            paths,
+            items,
+            out,
+            k=k,
+            history=how.history,
+            exclude_seen=how.exclude_seen,
+            approximate=approximate,
+        )
+
+
+def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, side: str) -> None:
+    """Write vectors of items or queries; see `pslib.Trainer.export_vectors`.
+
+    Parameters
+    ----------
+    job : Job
+    checkpoint : str
+    data : list of str or None
+        Default: ``data.items`` for items, ``data.test`` for queries.
+    out, side : str
+
+    Raises
+    ------
+    ConfigurationError
+        When there is nothing to read, or the model has no vectors.
+    """
+    paths = data or (job.data.items if side == "item" else job.data.test)
+    if not paths:
+        name = "data.items" if side == "item" else "data.test"
+        raise ConfigurationError(f"no rows of the {side} side: give --data PATH or {name} in the job file")
+    history = job.ranking.history if job.ranking else None
+    with _loaded(job, checkpoint) as trainer:
+        trainer.export_vectors(paths, out, side=side, history=history)
 
 
 def saved_place(job: Job) -> str:

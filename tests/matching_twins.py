@@ -130,12 +130,18 @@ def ncf(torch, model, batch, schema, rows, dense, step_seed):
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, label.to(rows.dtype))
 
 
+def unit(torch, x):
+    """Zeros stay zeros, with a gradient that is finite: `torch.nn.functional.normalize` divides by 1e-12."""
+    lengths = x.norm(dim=1, keepdim=True)
+    return x / torch.where(lengths > 0, lengths, 1.0)
+
+
 def cosine_hinge(torch, model, batch, schema, u, v, others=None):
     """Each with the first of some other items that is too near; without ``others`` they are the batch's."""
     ids = column_of(torch, batch, schema, model.item[0]).tolist()
-    cosine = torch.nn.functional.cosine_similarity
-    own, names = cosine(u, v), ids if others is None else batch.negatives.tolist()
-    near = model.margin - own[:, None] + cosine(u[:, None], (v if others is None else others)[None], dim=2)
+    u, v, w = (unit(torch, one) for one in (u, v, v if others is None else others))
+    names = ids if others is None else batch.negatives.tolist()
+    near = model.margin - (u * v).sum(1)[:, None] + u @ w.T
     distances, weights = near.tolist(), weights_of(torch, batch, schema, u.dtype)
     chosen = []
     for place, item in enumerate(ids):

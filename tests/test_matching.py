@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import pslib
+from launch.cli import main
 from pslib.batch import Batch
 from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler
 from pslib.errors import ConfigurationError, DataError
+from pslib.nearest import NearestIndex
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
+from pslib.top_k import top_k
 from rec_models import LR, MATCHING_MODELS, build
 from rec_models.layers import rank_hinge
 from rec_models.tape import Tape, Var
@@ -273,6 +278,85 @@ def test_what_can_not_be_ranked_is_told(trained, tmp_path):
     clicks.model = LR(Schema(label="y", sparse=["u"]))
     with pytest.raises(ConfigurationError, match="LR predicts clicks and ranks no items: evaluate it"):
         clicks.export_vectors(items, tmp_path)
+
+
+class ExactIndex:
+    """Stands in for faiss: whatever it does not find is the index's fault, not that of the code around it."""
+
+    def __init__(self, vectors):
+        self.vectors = vectors
+
+    def search(self, queries, k):
+        return top_k(queries, self.vectors, k)
+
+
+def lists_of(folder):
+    table = pq.read_table(folder)
+    return table["items"].to_pylist(), table["scores"].to_pylist()
+
+
+def test_a_graph_of_vectors_is_asked_for_as_many_as_may_have_been_seen(trained, tmp_path, monkeypatch):
+    trainer, _, items, test = trained
+    monkeypatch.setattr("pslib.trainer.ranking.NearestIndex", ExactIndex)
+    for seen in (False, True):
+        how = {"k": 11, "history": "before", "exclude_seen": seen}
+        trainer.recommend(test, items, tmp_path / f"exact {seen}", **how)
+        trainer.recommend(test, items, tmp_path / f"graph {seen}", **how, approximate=True)
+        found, scores = lists_of(tmp_path / f"graph {seen}")
+        assert found == lists_of(tmp_path / f"exact {seen}")[0]
+        assert {len(one) for one in found} == {len(one) for one in scores} == {10 if seen else 11}
+
+
+def test_without_faiss_an_approximate_search_says_what_to_install(trained, tmp_path, monkeypatch):
+    trainer, _, items, test = trained
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ConfigurationError, match=r"needs faiss, .*pip install 'sparse-pslib\[nearest\]'"):
+        trainer.recommend(test, items, tmp_path, approximate=True)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("faiss") is None,
+    reason="faiss is an extra for approximate search (19 MB); what is around it is tested above",
+)
+def test_faiss_finds_nearly_all_of_the_best():
+    rng = np.random.default_rng(0)
+    vectors, queries = rng.normal(size=(3000, 16)), rng.normal(size=(50, 16))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    exact, _ = top_k(queries, vectors, 10)
+    found, scores = NearestIndex(vectors).search(queries, 10)
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(exact, found, strict=True)]) >= 0.9
+    np.testing.assert_allclose(scores[:, 0], (queries * vectors[found[:, 0]]).sum(1), rtol=1e-4)
+    few, products = NearestIndex(vectors[:2]).search(queries, 10)
+    assert few.shape == products.shape == (50, 2)
+
+
+def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys):
+    trainer, folder, items, test = trained
+    trainer.save(tmp_path / "saved")
+    job = {
+        "data": {
+            "train": str(folder / "train.parquet"),
+            "test": str(test),
+            "items": str(items),
+            "schema": {"sparse": ["user", "item"], "ragged": ["kinds"]},
+        },
+        "model": {"name": "two_tower", "item": ["item", "kinds"], "dim": 8, "hidden": [16], "out": 8},
+        "ranking": {"history": "before", "exclude_seen": True},
+        "optimizers": {"dense": {"name": "Adam", "learning_rate": 0.01}},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    said = [str(tmp_path / "job.yaml"), "--checkpoint", str(tmp_path / "saved"), "--out"]
+    assert main(["recommend", *said, str(tmp_path / "best"), "-k", "5"]) == 0
+    assert main(["vectors", *said, str(tmp_path / "vectors")]) == 0
+    assert main(["vectors", *said, str(tmp_path / "users"), "--side", "query"]) == 0
+    trainer.recommend(test, items, tmp_path / "mine", k=5, history="before", exclude_seen=True)
+    trainer.export_vectors(items, tmp_path / "my vectors")
+    assert lists_of(tmp_path / "best")[0] == lists_of(tmp_path / "mine")[0]
+    assert pq.read_table(tmp_path / "vectors").equals(pq.read_table(tmp_path / "my vectors"))
+    assert pq.read_table(tmp_path / "users").num_rows == USERS
+    capsys.readouterr()
+    assert main(["vectors", *said, str(tmp_path / "x"), "--set", "data.items=null"]) == 64
+    assert "no rows of the item side: give --data PATH or data.items" in capsys.readouterr().err
 
 
 def test_the_chance_of_an_item_to_stand_in_a_batch_is_its_share_of_the_examples(tmp_path):

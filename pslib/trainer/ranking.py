@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from pslib.batch import Batch
 from pslib.client import Client
 from pslib.data.reader import LeaseReader
 from pslib.metrics import ScoreCounts
+from pslib.nearest import NearestIndex
 from pslib.ranking import RankResult, counts_of_ranks, mean_ranks
 from pslib.top_k import best_of
 from pslib.trainer.dense import DenseLayout
@@ -102,6 +104,31 @@ class Ranker:
             return self._scores(batch, states, places, every, items)
 
         return best_of(scores, len(batch), self.items.keys.size, k)
+
+    def nearest(self) -> Callable[[Batch, int], tuple[NDArray[np.int64], NDArray[Any]]]:
+        """What does the same as `best`, nearly, by a graph of the items' vectors.
+
+        Raises
+        ------
+        ConfigurationError
+            When faiss is not installed.
+        """
+        index = NearestIndex(self.items.vectors)
+
+        def best(batch: Batch, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+            states = self._sides.states(batch, self._parameters, self._history)
+            lists = batch.ragged[self._seen] if self._seen is not None else None
+            longest = 0 if lists is None else int(lists.lengths.max(initial=0))
+            found, scores = index.search(states, k + longest)
+            if lists is not None:
+                places = self.items.places(batch.keys)[lists.values]
+                for row, (first, last) in enumerate(pairwise(lists.offsets.tolist())):
+                    scores[row, np.isin(found[row], places[first:last])] = -np.inf
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            scores = np.take_along_axis(scores, order, axis=1)
+            return np.where(np.isneginf(scores), -1, np.take_along_axis(found, order, axis=1)), scores
+
+        return best
 
     def _scores(
         self, batch: Batch, states: NDArray[Any], places: NDArray[np.int64], cut: slice, items: slice

@@ -166,6 +166,7 @@ class Retrieval:
         k: int = 20,
         history: str | None = None,
         exclude_seen: bool = False,
+        approximate: bool = False,
     ) -> None:
         """Write the best k items of each example, exactly; a chunk of scores is held at once, never all.
 
@@ -177,24 +178,29 @@ class Retrieval:
             Folder for ``part-NNNNNN.parquet``, whose rows are those of ``data`` in their order, with lists
             ``items``, the best first, and ``scores``; shorter than k where fewer items are left.
         k : int
+        approximate : bool
+            Look for them in a graph of the items' vectors instead, see `pslib.nearest`; needs faiss.
 
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, or the folder can't be written.
+            When the model does not rank items, or has no vectors or there is no faiss for an approximate
+            search, or the folder can't be written.
         DataError
             When a file does not fit.
         """
         if k < 1:
             raise ConfigurationError(f"k: expected at least 1, got {k}")
         sides, files = sides_of(self.model), PartFiles("recommend", out)
+        if approximate:
+            self._check_vectors(sides)
         schema = sides.example_schema(history)
         ranker, about = self._ranker(sides, items, history, exclude_seen)
         job, reader = self._leases("recommend", data, schema, [*about, k])
-        names = ranker.items.values
+        names, best_of = ranker.items.values, ranker.nearest() if approximate else ranker.best
         with closing(reader):
             for lease in job.leases():
-                best = [ranker.best(batch, k) for batch in reader.batches(0, lease.index)]
+                best = [best_of(batch, k) for batch in reader.batches(0, lease.index)]
                 files.write_table(lease.index, pa.concat_tables(_best_table(names, *one) for one in best))
                 job.end(lease).wait()
 
@@ -226,10 +232,7 @@ class Retrieval:
         if side not in ("item", "query"):
             raise ConfigurationError(f"side: expected item or query, got {side!r}")
         sides = sides_of(self.model)
-        if not sides.by_product:
-            raise ConfigurationError(
-                f"{type(self.model).__name__}: scores are no products of vectors; recommend writes the best"
-            )
+        self._check_vectors(sides)
         files, parameters = PartFiles("export_vectors", out), self._parameters()
         schema = sides.item_schema if side == "item" else sides.example_schema(history)
         job, reader = self._leases("export", data, schema, [side])
@@ -243,6 +246,12 @@ class Retrieval:
                     pieces = [_items_table(sides, one, parameters, *names) for one in batches]
                 files.write_table(lease.index, pa.concat_tables(pieces))
                 job.end(lease).wait()
+
+    def _check_vectors(self, sides: Sides) -> None:
+        if not sides.by_product:
+            raise ConfigurationError(
+                f"{type(self.model).__name__}: scores are no products of vectors: recommend, exactly"
+            )
 
     def _parameters(self) -> ServedParameters:
         return ServedParameters(self._client, self._table.name, self._layout, self._steps)
