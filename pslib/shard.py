@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cython_ext.distinct import group_by_owner
 from cython_ext.store import Store
 from pslib.errors import ConfigurationError, LogFullError, PslibError
+from pslib.key_shares import Shares
 from pslib.partition_map import mask_of_units, units_of_mask
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry, Journal
@@ -34,7 +35,6 @@ from pslib.shard_serving import (
     SLICE_ROWS,
     PullPart,
     PushPart,
-    Shares,
     Steps,
     erase_steps,
     finish,

@@ -28,8 +28,8 @@ from pslib.protocol.messages import Erase, Image, Push
 from pslib.protocol.packed import gradients_of
 
 if TYPE_CHECKING:
+    from pslib.key_shares import KeyShare
     from pslib.shard import Shard
-    from pslib.shard_serving import KeyShare
 
 __all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "state_of", "units_in"]
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cython_ext.hashing import partition_of
 from cython_ext.selection import first_of_others, mark_partitions, split_keys
 from pslib.errors import ConfigurationError, UnavailableError
+from pslib.key_shares import KeyShare, Shares, cuts, joined, placed, whole
 from pslib.partition_map import units_of_mask
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry
@@ -34,10 +35,8 @@ __all__ = [
     "NOT_OWNED",
     "SIBLING",
     "SLICE_ROWS",
-    "KeyShare",
     "PullPart",
     "PushPart",
-    "Shares",
     "Steps",
     "apply_steps",
     "erase_steps",
@@ -59,8 +58,6 @@ SELECT_ROWS = 16
 MINE, NOT_OWNED, SIBLING = 0, 1, 2
 """What a partition is to a shard (`Shard.kind_of_partition`)."""
 
-Keys = NDArray[np.uint64]
-Places = NDArray[np.int32]
 ResultT = TypeVar("ResultT")
 Steps = Generator[None, None, ResultT]
 """A request on its way: each `next` serves one slice, the value that it returns is the outcome."""
@@ -89,32 +86,6 @@ class PullPart:
     refused: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyShare:
-    """Keys of one table in a request, and where they stand in it (None: they are all, in order)."""
-
-    keys: Keys
-    places: Places | None = None
-
-    def cut(self, start: int, stop: int) -> KeyShare:
-        """Some of them that stand side by side."""
-        places = None if self.places is None else self.places[start:stop]
-        return KeyShare(self.keys[start:stop], places)
-
-    def take(self, chosen: NDArray[np.integer[Any]]) -> KeyShare:
-        """Some of them."""
-        places = chosen.astype(np.int32) if self.places is None else self.places[chosen]
-        return KeyShare(self.keys[chosen], places)
-
-
-Shares = Mapping[str, KeyShare]
-
-
-def whole(tables: Arrays) -> dict[str, KeyShare]:
-    """All keys of a request."""
-    return {name: KeyShare(keys) for name, keys in tables.items()}
-
-
 @dataclass(slots=True)
 class _Selection:
     """The keys of one request that this shard owns, and what it must refuse."""
@@ -122,12 +93,6 @@ class _Selection:
     shares: dict[str, KeyShare] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
     units: int = 0
-
-
-def _cuts(length: int, most: int) -> Iterator[tuple[int, int]]:
-    """Ranges of at most so many; one, if empty, for nothing."""
-    for start in range(0, max(length, 1), most):
-        yield start, min(start + most, length)
 
 
 def _own(shard: Shard, share: KeyShare, refused: dict[int, int]) -> tuple[KeyShare, KeyShare | None]:
@@ -171,7 +136,7 @@ def pull_steps(
     refused: dict[int, int] = {}
     served = 0
     for name, share in _checked(shard, message.keys, shares).items():
-        for start, stop in _cuts(share.keys.size, shard.slice_rows):
+        for start, stop in cuts(share.keys.size, shard.slice_rows):
             if served + stop - start > shard.slice_rows:
                 served = 0
                 yield
@@ -288,7 +253,7 @@ def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> S
         with said_if_refused(shard, message):
             shard.say(applied_erase(message, shares))
         for name, kept in shares.items():
-            for start, stop in _cuts(kept.keys.size, shard.slice_rows):
+            for start, stop in cuts(kept.keys.size, shard.slice_rows):
                 shard.stores[name].erase(kept.keys[start:stop])
                 yield
         _record(shard, message, fresh)
@@ -303,13 +268,13 @@ def _select(
     touched = np.zeros(shard.partitions, np.uint8)
     for name, share in _checked(shard, message.keys, shares).items():
         mine = []
-        for start, stop in _cuts(share.keys.size, SELECT_ROWS * shard.slice_rows):
+        for start, stop in cuts(share.keys.size, SELECT_ROWS * shard.slice_rows):
             if start:
                 yield
-            part, _theirs = _own(shard, _placed(share, start, stop), selection.refused)
+            part, _theirs = _own(shard, placed(share, start, stop), selection.refused)
             mark_partitions(part.keys, shard.partition_bits, touched)
             mine.append(part)
-        selection.shares[name] = _joined(mine, share)
+        selection.shares[name] = joined(mine, share)
     selection.units = int.from_bytes(np.packbits(touched, bitorder="little").tobytes(), "little")
     for block in blocks.tolist():
         unit = shard.partitions + block
@@ -318,21 +283,6 @@ def _select(
         elif shard.is_responsible(unit):
             selection.refused |= shard.refusals([unit])
     return selection
-
-
-def _placed(share: KeyShare, start: int, stop: int) -> KeyShare:
-    """A cut of a share whose places are those in the request."""
-    if share.places is not None or stop - start == share.keys.size:
-        return share.cut(start, stop)
-    return KeyShare(share.keys[start:stop], np.arange(start, stop, dtype=np.int32))
-
-
-def _joined(parts: list[KeyShare], share: KeyShare) -> KeyShare:
-    """Cuts of a share side by side; the share itself where nothing of it is missing."""
-    if sum(part.keys.size for part in parts) == share.keys.size:
-        return share
-    places = [part.places for part in parts if part.places is not None]
-    return KeyShare(np.concatenate([part.keys for part in parts]), np.concatenate(places))
 
 
 def fresh_units(shard: Shard, message: Any, units: int) -> int:
@@ -385,7 +335,7 @@ def _push_rows(shard: Shard, message: Push, shares: Mapping[str, KeyShare]) -> S
     salt = record_salt(message.stream, message.number)
     served = 0
     for name, share in shares.items():
-        for start, stop in _cuts(share.keys.size, shard.slice_rows):
+        for start, stop in cuts(share.keys.size, shard.slice_rows):
             if served + stop - start > shard.slice_rows:
                 served = 0
                 yield

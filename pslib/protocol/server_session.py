@@ -15,6 +15,7 @@ import numpy as np
 
 from cython_ext.selection import split_keys
 from pslib.errors import LocalProtocolError, RemoteProtocolError
+from pslib.key_shares import KeyShare
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
@@ -50,7 +51,6 @@ from pslib.protocol.packed import PackedRows, gradients_of, request_problem
 from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
 from pslib.shard import PullPart, PushPart, Shard
-from pslib.shard_serving import KeyShare
 from pslib.sync_steps import refused_in_step
 from pslib.wire_format import ROW_TYPES
 

@@ -15,6 +15,7 @@ from pslib.errors import (
     MemoryLimitError,
     PslibError,
 )
+from pslib.key_shares import KeyShare
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -40,7 +41,7 @@ from pslib.protocol.messages import (
 from pslib.protocol.packed import PackedRows
 from pslib.shard import Shard
 from pslib.shard_cut import HELD
-from pslib.shard_serving import ROW_FLOATS, KeyShare, PushPart, Steps, finish
+from pslib.shard_serving import ROW_FLOATS, PushPart, Steps, finish
 
 __all__ = [
     "HELD",
