@@ -15,6 +15,7 @@ from launch.job import read_job
 from launch.schema_text import schema_yaml
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError, DataError
+from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from rec_models import TASK_MODELS, build
 from rec_models.layers.activation import sigmoid_of
@@ -265,6 +266,11 @@ def test_each_task_is_evaluated_by_its_label(tmp_path):
         assert pq.read_table(out)["label"].to_pylist() == table["buy"].to_pylist()
         with pytest.raises(ConfigurationError, match="label: expected one of click, buy, got 'sell'"):
             trainer.evaluate(train, label="sell")
+
+
+def test_the_line_of_an_evaluation_says_its_label():
+    line = result_text({"kind": "evaluate", "label": "buy", "epoch": 2, "auc": 0.75, "examples": 10})
+    assert line.startswith("evaluate of buy after epoch 2: AUC 0.7500, ")
 
 
 def test_a_further_label_is_held_to_the_same_rule(tmp_path):

@@ -34,6 +34,8 @@ class Display(Protocol):
 def result_text(result: Mapping[str, Any]) -> str:
     """One evaluation as a line for people."""
     parts = [f"{result.get('kind', 'evaluation')}"]
+    if "label" in result:
+        parts[0] += f" of {result['label']}"
     if "epoch" in result:
         parts[0] += f" after epoch {result['epoch']}"
     names = (("auc", "AUC"), ("logloss", "log loss"), ("calibration", "calibration"))
