@@ -368,7 +368,7 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         problems += fit_problems(table, section) + stopping_problems(
             job.training, job.data.valid, ranks_items(job.model.name)
         )
-        problems += stream_problems(job.data.stream, job.training, job.data.train)
+        problems += stream_problems(job.data, job.training)
         problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)
     if problems or job is None:

@@ -10,6 +10,7 @@ from launch.training_settings import Section, TrainingSection
 from pslib.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from launch.job import DataSection
     from pslib.data.arrivals import StreamSettings
 
 __all__ = ["Stream", "StreamSection", "stream_problems"]
@@ -39,11 +40,20 @@ def _switched_on(value: object) -> object:
 Stream = Annotated[StreamSection, BeforeValidator(_switched_on)]
 
 
-def stream_problems(stream: StreamSection | None, training: TrainingSection, train: list[str]) -> list[str]:
+def stream_problems(data: DataSection, training: TrainingSection) -> list[str]:
     """What does not go together with a stream, one line each."""
+    stream, train = data.stream, data.train
     if stream is None:
         return []
     problems = []
+    if data.columns.label is None:
+        problems.append(
+            "data.stream: expected a label in data.schema: each window is predicted before it is learnt"
+        )
+    if data.valid:
+        problems.append(
+            "data.valid: expected none with data.stream, each of whose windows is predicted first"
+        )
     if len(train) != 1:
         problems.append(f"data.stream: expected one folder in data.train, got {len(train)} paths")
     if training.epochs != 1:

@@ -201,6 +201,25 @@ class TestJobs:
         assert isinstance(cluster.end(0, 0, payload={"scores": np.zeros(1, np.float32)}), Failure)
         assert cluster.ask(JobResult(0)).values["done"] is False
 
+    @pytest.mark.parametrize("text", [b"[1]", b'"done"', b"{", b"\xff", b"1"])
+    def test_words_that_are_no_outcome_leave_a_window_open_for_whoever_looks_again(self, text: bytes) -> None:
+        cluster = Cluster()
+        cluster.open(0, leases=1, what="window")
+        cluster.lease(0)
+        assert isinstance(cluster.end(0, 0, payload={"words": np.frombuffer(text, np.uint8)}), Failure)
+        assert cluster.ask(JobResult(0)).values["done"] is False
+        found = np.frombuffer(b'{"files": ["a"]}', np.uint8)
+        assert isinstance(cluster.end(0, 0, payload={"words": found}), Done)
+        assert cluster.ask(JobResult(0)).values["outcome"]["files"] == ["a"]
+
+    def test_words_of_another_job_than_a_window_are_refused(self) -> None:
+        cluster = Cluster()
+        cluster.open(0, leases=1)
+        cluster.lease(0)
+        words = np.frombuffer(b'{"examples": 7}', np.uint8)
+        assert isinstance(cluster.end(0, 0, payload={"words": words}), Failure)
+        assert cluster.ask(JobResult(0)).values["done"] is False
+
     @pytest.mark.parametrize("stream", [3, stream_of(1, 0), 2**64 - 1])
     def test_a_stream_that_is_no_lease_of_the_job_is_refused(self, stream: int) -> None:
         cluster = Cluster()

@@ -22,7 +22,9 @@ from pslib.cluster import Cluster
 from pslib.config import Timing
 from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.errors import ConfigurationError, DataError
+from pslib.schema import Schema
 from pslib.trainer.streaming import WindowJobs
+from rec_models import build
 from tests.clusters import cluster_of
 from tests.command import Command, wait_until
 from tests.counting import SCHEMA, CountingModel, write_examples
@@ -244,6 +246,14 @@ def test_what_makes_no_sense_is_refused_at_once(tmp_path: Path) -> None:
             trainer.fit_stream(tmp_path / "none")
 
 
+def test_a_model_that_predicts_no_label_has_no_stream(folder: Path) -> None:
+    model = build("gru4rec", Schema(label=None, ragged=["items"]), {"dim": 2})
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(model, cluster, progress=False)
+        with pytest.raises(ConfigurationError, match="fit_stream: expected a schema with a label"):
+            trainer.fit_stream(folder)
+
+
 def job_file(folder: Path, **changes: object) -> Path:
     data = {"train": str(folder), "stream": {"poll_s": 0.05}, "schema": {"label": "label", "sparse": ["id"]}}
     job = {"data": data, "model": {"name": "lr"}, "training": {"batch_rows": 10}} | changes
@@ -279,6 +289,12 @@ def test_a_job_file_says_what_does_not_go_with_a_stream(folder: Path) -> None:
     assert [line.partition(":")[0] for line in caught.value.problems] == [
         "training.stopping", "data.stream", "training.epochs", "training.stopping",
     ]  # fmt: skip
+    for name, schema, valid in (("gru4rec", {"ragged": ["items"]}, None), ("lr", data["schema"], "a")):
+        data = {"train": str(folder), "stream": True, "schema": schema, "valid": valid}
+        with pytest.raises(ConfigurationError, match="is predicted") as caught:
+            read_job(job_file(folder, data=data, model={"name": name}))
+        (line,) = caught.value.problems
+        assert line.startswith("data.valid: expected none" if valid else "data.stream: expected a label")
     empty = job_file(folder)
     check_data(read_job(empty))  # a folder that is empty as yet
     assert read_job(empty).data.stream.settings() == StreamSettings(poll_s=0.05)

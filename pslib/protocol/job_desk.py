@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.leases import LeaseBook, RankedLeases, stream_of
 from pslib.membership import Member, Membership
@@ -114,8 +115,7 @@ class JobDesk:
             return Failure("configuration", f"job {message.job} has no lease {message.stream}")
         was_done = job.book.is_done(index)
         payload = message.payload  # read before the lease ends: a broken one must not lose its scores
-        if "words" in payload:
-            job.words = json.loads(payload["words"].tobytes())
+        words = _words_of(job, payload)
         scores = "scores" in payload and ScoreCounts.from_arrays(
             payload["scores"], payload["positives"], payload["negatives"]
         )
@@ -123,6 +123,8 @@ class JobDesk:
             return Failure("fenced", f"lease {message.stream} has another holder by now")
         if scores and not was_done:
             job.add_scores(scores)
+        if not was_done:
+            job.words |= words
         if job.book.done:
             self._finish(now_s, job)
         return Done()
@@ -225,3 +227,13 @@ def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:
     except (KeyError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """What the one lease of a window has yielded, nothing of other jobs; refuses what is no outcome."""
+    words = json.loads(payload["words"].tobytes()) if "words" in payload else {}
+    if not isinstance(words, dict) or (words and job.what != "window"):
+        raise ValueError(
+            f"words: expected a mapping that a window has found, got {str(words)[:80]} of {job.what}"
+        )
+    return words

@@ -18,6 +18,7 @@ import numpy as np
 from pslib.client import Client
 from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData, RowGroup
+from pslib.errors import ConfigurationError
 from pslib.metrics import EvalResult
 from pslib.schema import Schema
 from pslib.tables import text_hash
@@ -61,6 +62,11 @@ class WindowJobs:
         What files must fit.
     arrivals : Arrivals
     settings : StreamSettings
+
+    Raises
+    ------
+    ConfigurationError
+        When the schema has no label that could be predicted.
     """
 
     def __init__(
@@ -72,6 +78,11 @@ class WindowJobs:
         arrivals: Arrivals,
         settings: StreamSettings,
     ) -> None:
+        if schema.label is None:
+            raise ConfigurationError(
+                "fit_stream: expected a schema with a label: each window is predicted before it is learnt; "
+                "call fit and rank"
+            )
         self._client, self._progress, self._calls = client, progress, calls
         self._schema, self._arrivals, self._settings = schema, arrivals, settings
 

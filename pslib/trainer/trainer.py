@@ -245,6 +245,8 @@ class Trainer(Retrieval):
 
         Raises
         ------
+        ConfigurationError
+            At once when the schema has no label.
         DataError
             At once when there is no such folder; later when a file does not fit: it is named.
 
