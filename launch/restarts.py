@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from launch.process import Task
 from pslib.config import ClusterConfig
-from pslib.errors import PslibError, UnavailableError
+from pslib.errors import PreemptedError, PslibError, UnavailableError
 
 __all__ = ["PAUSE_MAX_S", "PAUSE_S", "RESTARTS", "WELL_S", "Restarts", "is_mishap"]
 
@@ -63,7 +63,9 @@ class Restarts:
     def ended(self, now_s: float, task: Task, code: int) -> str:
         """Take note of an end; what happens then, in words: empty when it is not started again."""
         tried, place = self.generation(task), (task.role, task.number)
-        if not self.may_follow(task) or not is_mishap(code):
+        # a server that was asked to leave ends so when not all of its units could move: they are in its log
+        has_more = code == PreemptedError.exit_code and task.role == "server"
+        if not self.may_follow(task) or not (is_mishap(code) or has_more):
             return ""
         if now_s - self._began_s.get(place, now_s) > WELL_S:
             self._in_a_row[place] = 0

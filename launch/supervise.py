@@ -247,7 +247,8 @@ class _Run:
             if code not in (None, EXIT_DONE) and task not in self._reported:
                 assert code is not None
                 self._reported.add(task)
-                self._report(task, code, exits, self._restarts.ended(now_s, task, code))
+                again = "" if self._signal else self._restarts.ended(now_s, task, code)
+                self._report(task, code, exits, again)
         over = any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
         failed = self._poller is not None and bool(self._poller.latest.get("error"))
         if self._signal is not None or over or failed:

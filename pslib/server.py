@@ -36,6 +36,9 @@ IO_THREADS = 2
 """One alone would let a short request wait while it copies a long one from another connection."""
 
 
+LEAVE_S = 2.0
+"""Of the time of a server that was asked to leave: kept for its last answers and the end of its log."""
+
 SHORT_ROWS = 1024
 """Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
 to hand them to another thread and their answer back."""
@@ -102,6 +105,7 @@ class Server:
             raise
         self._has_log = config.durability != "memory"
         self._endpoint.use_timing(config.timing)
+        preemption.drain_s = config.timing.drain_s
         self.rank = joined.rank
         self._clock = clock
         credit = CreditPool(config.grant_bytes, config.asking.request_s)
@@ -182,7 +186,7 @@ class Server:
         """
         try:
             with preemption.finishing():
-                while self._member.order == "go" and not (self._stopped or preemption.asked):
+                while self._member.order == "go" and not (self._stopped or self._leaves_now()):
                     self._turn()
                     self._check()
                 self._turn(0.0)  # what has come is answered
@@ -196,9 +200,20 @@ class Server:
             for thread in self._threads:
                 thread.finish()
             self._close()
-        if preemption.asked and self._member.order == "go":
+        if preemption.asked and (
+            self._member.order == "go" or self._member.reason
+        ):  # its units are still here
             return PreemptedError.exit_code
         return 69 if self._member.order == "fail" else 0
+
+    @staticmethod
+    def _leaves_now() -> bool:
+        """Whether it has been asked to leave, and its units have no time left to move to others.
+
+        The coordinator hears of it with the next heartbeat; it says when nothing is here any more, or that
+        nobody could take it.
+        """
+        return preemption.asked and preemption.left_s < LEAVE_S
 
     def _check(self) -> None:
         """Raise what has ended a shard thread, or the endpoint without which no heartbeat goes out."""
@@ -256,6 +271,8 @@ class Server:
     def _progress(self) -> dict[str, Any]:
         """Counters for the heartbeat; also passes on which streams are over."""
         below, queues = self._member.streams_done_below, self._queues()
+        if preemption.asked:
+            queues["leaving"] = True
         for thread in self._threads:
             if below > self._streams_done_below:
                 thread.put(lambda shard: shard.finish_streams(below))

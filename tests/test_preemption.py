@@ -146,6 +146,12 @@ def test_work_that_was_left_to_a_trainer_which_is_then_lost_is_lost_in_words() -
     assert session.error == "all trainers are lost before the work was done"
 
 
+def test_a_server_whose_units_nobody_can_take_leaves_with_them_and_hears_why() -> None:
+    beat = working_cluster().handle(1.0, Heartbeat("server", 0, 1, 1, {"leaving": True}))
+    assert beat.order == "leave"
+    assert "no server would be left" in beat.reason
+
+
 def test_a_server_that_is_asked_to_leave_alone_ends_the_run_in_words() -> None:
     session = working_cluster()
     leave(session, "server", 0, 1, rows=5, updates_applied=6)
@@ -228,6 +234,32 @@ def test_a_trainer_that_is_asked_to_leave_gives_its_leases_back_and_every_exampl
     (line,) = command.lines("asked to leave (SIGTERM)")
     assert "all pushes are acknowledged, and its leases go back" in line
     assert "is lost" not in command.output
+    assert "Traceback" not in command.output
+
+
+@pytest.mark.parametrize("durability", ["memory", "log"])
+def test_a_server_that_is_asked_to_leave_gives_its_units_to_the_others_and_nothing_is_lost(
+    start: Start, examples: Path, tmp_path: Path, durability: str
+) -> None:
+    more, options = ["--pause-s", "0.03"], ["--durability", durability]
+    command = launch_counting(start, examples, tmp_path, more=more, options=options)
+    command.kill("server 1", signal.SIGTERM)
+    command.wait_for("1 servers shall own all units: servers [1] leave", 60)
+    assert command.finish(120) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert "started again" not in command.output
+    assert "Traceback" not in command.output
+
+
+def test_the_only_server_that_is_asked_to_leave_comes_back_from_its_log(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    more, options = ["--pause-s", "0.01"], ["--durability", "log"]
+    command = launch_counting(start, examples, tmp_path, servers=1, more=more, options=options)
+    command.kill("server 0", signal.SIGTERM)
+    assert command.finish(120) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert len(command.lines("started again in 0.5 s (1 of 3)")) == 1
     assert "Traceback" not in command.output
 
 

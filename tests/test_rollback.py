@@ -15,7 +15,7 @@ from tests.command import wait_until
 from tests.counting_runs import ROWS, Start, write_counting_examples
 
 
-def job_of(folder: Path, **cluster: object) -> Job:
+def job_of(folder: Path, epochs: int = 3, checkpoint: object = None, **cluster: object) -> Job:
     path = folder / "job.yaml"
     path.write_text(
         json.dumps(
@@ -25,7 +25,8 @@ def job_of(folder: Path, **cluster: object) -> Job:
                     "schema": {"label": "label", "sparse": ["id", "shared"]},
                 },
                 "model": {"name": "fm", "dim": 4},
-                "training": {"batch_rows": 64, "epochs": 3, "seed": 7},
+                "training": {"batch_rows": 64, "epochs": epochs, "seed": 7},
+                "checkpoint": checkpoint or {},
                 "cluster": {"servers": 2, "trainers": 2, "recovery": "rollback", **cluster},
                 "out": str(folder / "out"),
             }
@@ -75,4 +76,26 @@ def test_a_killed_server_takes_the_run_back_and_it_ends_in_order(start: Start, t
     assert (summary["examples"], summary["exit_code"]) == (3 * ROWS, 0)
     assert summary["pushes_sent"] == summary["pushes_applied"] > 0
     assert (tmp_path / "out" / "metrics-0.jsonl").exists()
+    assert "Traceback" not in command.output
+
+
+def test_a_killed_server_takes_the_run_back_to_its_last_checkpoint_and_nothing_counts_twice(
+    start: Start, tmp_path: Path
+) -> None:
+    """What is trained after it is what the checkpoint lacks: to the last batch, and no batch more."""
+    epochs = 6
+    job_of(tmp_path, epochs, {"every_s": 0.3, "keep_last": 2})
+    command = start("train", tmp_path / "job.yaml", "--quiet")
+    command.wait_for("saved ", 60)
+    command.kill("server 1")
+    command.wait_for("all processes begin again at", 60)
+    assert command.finish(120) == 0, command.output
+    (line,) = command.lines("all processes begin again at")
+    load = read_job(tmp_path / "out" / "job.yaml").load
+    assert load is not None
+    assert load.path in line
+    table = json.loads((Path(load.path) / "manifest.json").read_text())["cut"]["table"]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert table["leases"]["done"] or table["leases"]["begun"]
+    assert summary["pushes_sent"] == summary["pushes_applied"] < epochs * -(-ROWS // 64)
     assert "Traceback" not in command.output

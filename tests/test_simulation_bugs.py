@@ -300,7 +300,7 @@ def test_a_cut_in_the_middle_of_a_lease_that_was_taken_over_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_desk, "LeaseBook", ForgetsTakeOvers)
-    assert "a cut says" in caught(Planted(), 100)
+    assert "a cut says" in caught(Planted(make_mishaps=LostTrainers), 100)
 
 
 # --- places, generations and terms ---

@@ -232,7 +232,14 @@ class CoordinatorSession:
             return self._beat(message, "fail", self.error)
         if self.stopping or (message.role == "server" and self._server_may_leave(now_s, message.rank)):
             return self._beat(message, "leave", "")
+        if message.progress.get("leaving") and (refused := self._drain(now_s, member)):
+            return self._beat(message, "leave", refused)
         return self._beat(message, "go", "")
+
+    def _drain(self, now_s: float, server: Member) -> str:
+        """Let the units of a server that was asked to leave move to others; why not, or nothing."""
+        answer = self.moves.scale(now_s, Scale(0, [server.rank], server.incarnation))
+        return answer.text if isinstance(answer, Failure) else ""
 
     def _server_may_leave(self, now_s: float, rank: int) -> bool:
         return self.losses.trainers_over(now_s) or self.moves.may_leave(now_s, rank)
@@ -265,15 +272,16 @@ class CoordinatorSession:
             if member.role == "trainer":
                 self.desk.free_leases(member, "has left before the job was done")
             else:
-                self._server_left(member)
+                self._server_left(now_s, member)
         return Done()
 
-    def _server_left(self, member: Member) -> None:
+    def _server_left(self, now_s: float, member: Member) -> None:
         """A server that owns units takes them with it; one that owns none is asked nothing any more."""
         current = self.members.map
         if current is not None and not current.units_of(member.rank).size:
             self.members.map = current.with_address(member.rank, "")
         elif member.preempted and self.members.live("trainer"):
+            self.members.lose(now_s, member)  # its log may bring it back
             self.losses.server_gone(member, "was asked to leave (SIGTERM)")
 
     def _missing(self, now_s: float, message: Missing) -> Message:

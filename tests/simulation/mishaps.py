@@ -22,7 +22,7 @@ class Mishaps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
-        self.deposed = self.forgotten = self.late = 0
+        self.deposed = self.forgotten = self.late = self.asked = 0
         choice = world.random
         for kind, most in self._kinds():
             until_s = HEALS_S + 1.0 if kind == self._kill_coordinator else HEALS_S - 0.5
@@ -32,7 +32,7 @@ class Mishaps:
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         """What may happen, and how often at most."""
         kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 4), (self._stop, 2), (self._leap, 2)]
-        kinds += [(self._kill_trainer, 2), (self._forget_the_coordinator, 1)]
+        kinds += [(self._kill_trainer, 2), (self._forget_the_coordinator, 1), (self._ask_server_to_leave, 1)]
         if self.world.config.durability != "memory":
             kinds += [(self._kill_server, 3), (self._kill_coordinator, 2), (self._fill_disk, 1)]
             kinds += [(self._depose_coordinator, 1), (self._forget_a_server, 1), (self._come_late, 2)]
@@ -75,6 +75,13 @@ class Mishaps:
         if coordinator.alive and not coordinator.is_stopped:
             coordinator.depose()
             self.deposed += 1
+
+    def _ask_server_to_leave(self) -> None:
+        """A server gets SIGTERM, where others can take its units."""
+        alive = [server for server in self.world.servers if server.alive and server.shards]
+        if len(alive) > 1:
+            self.world.random.choice(alive).drain()
+            self.asked += 1
 
     def _come_late(self) -> None:
         """A copy of a registration comes when its sender has had a successor for long."""

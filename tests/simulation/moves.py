@@ -84,7 +84,7 @@ class Admin(Asker):
         units = sorted(choice.sample(world.restless, choice.randint(1, 3)))
         owners = world.map.owners[units].tolist()
         ranks = world.ranks
-        if not ranks:  # the run has failed
+        if not ranks or (len(ranks) == 1 and world.mishaps.asked):  # the run has failed; others were drained
             self.left = 0
             return
         targets = [choice.choice([rank for rank in ranks if rank != owner] or owners) for owner in owners]
@@ -112,6 +112,8 @@ class Admin(Asker):
     def _wait(self, servers: int) -> None:
         """Until as many own units as were asked for, and all is at rest."""
         owning = np.unique(self.world.map.owners).size
+        if self.world.mishaps.asked:  # whoever was asked to leave has wished for fewer since
+            servers = self.world.moves.wanted
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
             self.after(self.world.random.uniform(0, 0.5), self._turn)

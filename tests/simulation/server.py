@@ -35,7 +35,20 @@ class Server(Member):
         super().__init__(world, name, generation)
         self.shards: list[Shard] = []
         self.rank = -1
+        self._asked = self.early = False
         self.listen(self.address, self._receive)
+
+    def drain(self) -> None:
+        """SIGTERM: its units move to others; with a log it leaves with what is left when its time is over."""
+        self.network.tell(f"{self} is asked to go")
+        self._asked = True
+        if self.logs is not None:
+            self.after(self.world.random.uniform(0.5, 6.0), self._time_is_over)
+
+    def _time_is_over(self) -> None:
+        if not self.leaving:
+            self.early = True
+            self.leave(preempted=True)
 
     def _place(self) -> Place:
         """With a log, which is replayed first: the place that belongs to the log."""
@@ -134,7 +147,7 @@ class Server(Member):
         if below > self.done_below:
             self.done_below = below  # as from here on any of its shards may know
             self._all_shards(lambda shard: shard.finish_streams(below))
-        return {}
+        return {"leaving": True} if self._asked else {}
 
     def new_map(self, new_map: PartitionMap) -> None:
         self.moves_over(new_map.version)
@@ -154,7 +167,8 @@ class Server(Member):
             self._put(index, work)
 
     def told_to_leave(self) -> None:
-        self.leave()
+        self.early = bool(self.member.reason)  # nobody can take its units
+        self.leave(preempted=self.early)
 
     def end(self, why: str) -> None:
         super().end(why)

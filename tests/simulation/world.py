@@ -128,7 +128,8 @@ class World:
 
     def server_ended(self, server: Server) -> None:
         """What a launcher does: one that was killed, or was told that it is lost, is started again."""
-        if self.config.durability == "memory" or server.ended in ("has left", "the run has failed"):
+        has_left = server.ended == "has left" and not server.early
+        if self.config.durability == "memory" or has_left or server.ended == "the run has failed":
             return
         self.network.after(self.random.uniform(0.05, 1.5), partial(self._start_again, server))
 
