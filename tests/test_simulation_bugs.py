@@ -147,10 +147,10 @@ class EndsAnother(LeaseBook):
 @pytest.mark.parametrize(
     ("book", "text", "seeds"),
     [
-        (SameEpoch, "was given to trainer", 60),
-        (SkipsABatch, "is not acknowledged", 60),
-        (KeepsLeases, "", 60),
-        (EndsAnother, "not all of it is acknowledged", 20),
+        (SameEpoch, "was given to trainer", 300),
+        (SkipsABatch, "is not acknowledged", 300),
+        (KeepsLeases, "", 300),
+        (EndsAnother, "not all of it is acknowledged", 300),
     ],
 )
 def test_a_bug_in_the_leases_is_caught(
@@ -183,7 +183,7 @@ def desk(kind: type[JobDesk]) -> Planted:
 
 @pytest.mark.parametrize(
     ("kind", "text", "seeds"),
-    [(FinishesTooEarly, "counts as done", 20), (CountsTooFar, "is not acknowledged", 60)],
+    [(FinishesTooEarly, "counts as done", 300), (CountsTooFar, "is not acknowledged", 300)],
 )
 def test_a_bug_at_the_desk_of_jobs_is_caught(kind: type[JobDesk], text: str, seeds: int) -> None:
     assert text in caught(desk(kind), seeds)
@@ -226,7 +226,7 @@ class ForgetsErases(ShardLog):
 
 @pytest.mark.parametrize("make_journal", [WritesBehind, ForgetsNames, ForgetsReleases, ForgetsErases])
 def test_a_bug_in_the_log_of_a_server_is_caught(make_journal: type[ShardLog]) -> None:
-    assert caught(Planted(make_journal=make_journal), 150)
+    assert caught(Planted(make_journal=make_journal), 300)
 
 
 def test_images_without_marks_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,12 +240,12 @@ def test_images_without_marks_are_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         return images
 
     monkeypatch.setattr(shard_log, "images_of", without_marks)
-    assert caught(Planted(), 150)
+    assert caught(Planted(), 300)
 
 
 def test_an_answer_that_does_not_wait_for_the_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RollingLog, "durable", property(lambda log: log.last))
-    assert caught(Planted(), 200)
+    assert caught(Planted(), 300)
 
 
 def forgetful(what: str) -> Planted:
@@ -266,12 +266,12 @@ def forgetful(what: str) -> Planted:
 
 @pytest.mark.parametrize("what", ["NextLease", "OpenJob", "move"])
 def test_a_journal_of_the_coordinator_that_forgets_is_caught(what: str) -> None:
-    assert caught(forgetful(what), 60)
+    assert caught(forgetful(what), 300)
 
 
 def test_a_coordinator_that_answers_before_it_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CoordinatorLog, "flush", lambda _log: True)
-    assert caught(Planted(), 60)
+    assert caught(Planted(), 300)
 
 
 class BeginsBeforeAllIsAcknowledged(CutSession):
@@ -293,14 +293,14 @@ def test_a_cut_that_begins_before_all_is_acknowledged_is_caught() -> None:
     def change(session: CoordinatorSession) -> None:
         session.cuts.__class__ = BeginsBeforeAllIsAcknowledged
 
-    assert "a cut says" in caught(Planted(change_coordinator=change), 40)
+    assert "a cut says" in caught(Planted(change_coordinator=change), 300)
 
 
 def test_a_cut_in_the_middle_of_a_lease_that_was_taken_over_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_desk, "LeaseBook", ForgetsTakeOvers)
-    assert "a cut says" in caught(Planted(make_mishaps=LostTrainers), 100)
+    assert "a cut says" in caught(Planted(make_mishaps=LostTrainers), 300)
 
 
 # --- places, generations and terms ---
@@ -316,7 +316,7 @@ def test_a_generation_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch)
         return refusal(self, role, address, rank, generation + (1 << 20), before)
 
     monkeypatch.setattr(Membership, "_refusal", forgiving)
-    assert caught(Planted(), 100)
+    assert caught(Planted(), 300)
 
 
 def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,13 +333,13 @@ def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(CoordinatorSession, "_heartbeat", deaf)
     assert not any(error_of(seed, Planted()) for seed in range(6)), "members know by themselves"
     monkeypatch.setattr(MemberHandle, "_answered", obeys_anybody)
-    assert "obeys term" in caught(Planted(), 60)
+    assert "obeys term" in caught(Planted(), 300)
 
 
 def test_a_wish_for_servers_that_is_granted_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late copy of the first wish undoes the second one."""
     monkeypatch.setattr(Wishes, "answer", lambda _wishes, _name: None)
-    assert "not over after" in caught(Planted(), 100)
+    assert "not over after" in caught(Planted(), 300)
 
 
 class LostServers(Mishaps):
@@ -362,4 +362,4 @@ def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
         session.diary.append = kept
 
     planted = Planted(change_coordinator=change, make_mishaps=LostServers)
-    assert "has counted as lost, and is told to go" in caught(planted, 100)
+    assert "has counted as lost, and is told to go" in caught(planted, 300)
