@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.coordinator import Coordinator
 from pslib.leases import LeaseBook, RankedLeases, book_of
+from pslib.metrics import ScoreCounts
 from pslib.protocol.cluster_status import status_of
+from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.messages import Heartbeat, Register
@@ -74,6 +77,18 @@ def test_a_book_of_leases_comes_back_as_it_was(by_rank: bool) -> None:
     plain = again.plain()
     assert plain == book.plain()
     assert again.next((0, 9), [], 2.0) == book.next((0, 9), [], 2.0)
+
+
+def test_a_job_comes_back_with_every_field() -> None:
+    job = CollectiveJob("window", 5, {"path": "p"}, LeaseBook(np.zeros(2, np.uint32)), 1.5)
+    job.clocks.report((0, 7), 3)
+    job.add_scores(ScoreCounts.of(np.float32([0.25, 0.5]), np.float32([0, 1])))
+    job.words, job.outcome = {"files": ["a", "b"]}, {"kind": "window"}
+    again = CollectiveJob.of_plain(through_bytes(job.plain()))
+    assert again.plain() == job.plain()
+    for one in fields(job):
+        if one.name not in ("book", "clocks", "scores"):
+            assert getattr(again, one.name) == getattr(job, one.name)
 
 
 # --- on a disk ---

@@ -82,6 +82,7 @@ class CollectiveJob:
             "scores": [[array.tobytes() for array in arrays] for arrays in counts],
             "outcome": self.outcome,
             "clocks": self.clocks.plain(),
+            "words": self.words,
         }
 
     @staticmethod
@@ -92,7 +93,8 @@ class CollectiveJob:
         book, clocks = book_of(plain["book"]), JobClocks.of(plain["clocks"])
         about = (plain["what"], plain["fingerprint"], plain["details"])
         scores = [ScoreCounts(*arrays) for arrays in counts]
-        return CollectiveJob(*about, book, plain["opened_s"], scores, plain["outcome"], clocks)
+        opened_s, outcome, words = plain["opened_s"], plain["outcome"], plain["words"]
+        return CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words)
 
     def finish(self, now_s: float) -> bool:
         """Write the outcome, once; whether this call did it."""
