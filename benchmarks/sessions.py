@@ -70,7 +70,9 @@ SETTINGS = {
     ("yoochoose1_64", "narm"): Settings(3, 0.1, 0.001),
     ("yoochoose1_64", "stamp"): Settings(3, 0.1, 0.001),
     ("yoochoose1_64", "srgnn"): Settings(3, 0.1, 0.003, options={"dropout": 0.2, "dropout_hidden": 0.3}),
-    ("diginetica", "gru4rec"): Settings(5, 0.1, 0.1, options={"dropout": 0.3, "dropout_hidden": 0.2}),
+    ("diginetica", "gru4rec"): Settings(
+        7, 0.1, 0.1, batch_rows=32, options={"dropout": 0.3, "dropout_hidden": 0.2}
+    ),
     ("diginetica", "narm"): Settings(5, 0.1, 0.001),
     ("diginetica", "stamp"): Settings(5, 0.1, 0.001),
     ("diginetica", "srgnn"): Settings(5, 0.1, 0.003, options={"dropout": 0.2, "dropout_hidden": 0.3}),
