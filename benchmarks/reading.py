@@ -2,8 +2,8 @@
 
 ``python benchmarks/reading.py [--set clicks integers sessions] [--rows 2000000] [--batch-rows 4096]
 [--folder DIR] [--cpu] [--json FILE] [--quick]``: the clicks of `train.py` (26 sparse and 13 dense fields;
-strings as in click logs, or int64), and sessions (a list column of 2 to 40 items). One thread each, in turns in
-one run, the medians of ``--turns`` turns; files are in the page cache.
+strings as in click logs, or int64), and sessions (a list column of 2 to 40 items). One thread each, in turns
+in one run, the medians of ``--turns`` turns; files are in the page cache.
 
 - *keyed*: one epoch of `LeaseReader.batches`: decoded, hashed, shuffled in windows of 262,144 rows, keys of
   each batch made distinct;
