@@ -12,7 +12,7 @@ __all__ = ["expand", "path_problems"]
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _URI = re.compile(r"^[a-z][a-z0-9+.-]+://")
-_DATA_KEYS = ("train", "valid", "test")
+_DATA_KEYS = ("train", "valid", "test", "items")
 _PATH_SECTIONS = ("checkpoint", "load")
 
 

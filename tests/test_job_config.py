@@ -80,8 +80,12 @@ def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path, monkeypa
     monkeypatch.chdir("/")
     monkeypatch.setenv("PSLIB_TEST_FOLDER", "/somewhere")
     job = read(
-        tmp_path, GOOD, "data.valid=[/absolute/v.parquet, '${PSLIB_TEST_FOLDER}/w.parquet', 's3://bucket/x']"
+        tmp_path,
+        GOOD,
+        "data.valid=[/absolute/v.parquet, '${PSLIB_TEST_FOLDER}/w.parquet', 's3://bucket/x']",
+        "data.items=items.parquet",
     )
+    assert job.data.items == [f"{tmp_path}/items.parquet"]
     assert job.data.train == [f"{tmp_path}/train.parquet"]
     assert job.data.valid == ["/absolute/v.parquet", "/somewhere/w.parquet", "s3://bucket/x"]
     assert job.out == f"{tmp_path}/run"

@@ -268,14 +268,14 @@ def test_a_run_waits_for_files_is_asked_to_leave_and_resumes_where_it_was(
     arrive(folder, "a.parquet", 20, 0)
     path = job_file(folder, cluster={"durability": "log"})
     command = start("train", path, "--quiet", "--out", folder.parent / "out")
-    command.wait_for_file("metrics.jsonl", '"phase": "waiting for files"', 60)
-    wait_until(lambda: '"examples": 20' in (command.out / "metrics.jsonl").read_text(), 60, "a trained file")
+    command.wait_for_file("metrics.jsonl", '"phase": "waiting for files"', 200)
+    wait_until(lambda: '"examples": 20' in (command.out / "metrics.jsonl").read_text(), 200, "a trained file")
     command.process.terminate()
-    assert command.finish(60) == 75, command.output
+    assert command.finish(120) == 75, command.output
     arrive(folder, "b.parquet", 30, 100)
     (folder / "_STOP").touch()
     again = start("train", path, "--quiet", "--out", folder.parent / "out", "--resume")
-    assert again.finish(120) == 0, again.output
+    assert again.finish(200) == 0, again.output
     saved = read_manifest(str(folder.parent / "out" / "checkpoint"))
     assert saved.about["files"] == ["a.parquet", "b.parquet"]
     assert saved.about["steps"] == 5
