@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from launch.demo import demo_job
 from launch.job import Job, read_job
+from launch.paths import expand
 from launch.yaml_text import flow_text, read_yaml, write_yaml
 from pslib.errors import ConfigurationError
 from pslib.optimizers import SGD, Adagrad, Adam, AdamW
@@ -83,12 +84,16 @@ def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path, monkeypa
         tmp_path,
         GOOD,
         "data.valid=[/absolute/v.parquet, '${PSLIB_TEST_FOLDER}/w.parquet', 's3://bucket/x']",
-        "data.items=items.parquet",
     )
-    assert job.data.items == [f"{tmp_path}/items.parquet"]
     assert job.data.train == [f"{tmp_path}/train.parquet"]
     assert job.data.valid == ["/absolute/v.parquet", "/somewhere/w.parquet", "s3://bucket/x"]
     assert job.out == f"{tmp_path}/run"
+
+
+def test_items_lie_where_the_file_says_too(tmp_path):
+    assert (
+        expand({"data": {"items": "items.parquet"}}, tmp_path)["data"]["items"] == f"{tmp_path}/items.parquet"
+    )
 
 
 def test_overrides_are_read_as_if_they_stood_in_the_file(tmp_path):
