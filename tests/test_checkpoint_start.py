@@ -351,5 +351,8 @@ def test_a_missing_checkpoint_is_told_before_anything_starts(saved: Path, tmp_pa
     check_load(job_of(tmp_path, f"load.path={saved}"))
     with pytest.raises(CheckpointError, match=r"nowhere: no manifest.json there"):
         check_load(job_of(tmp_path, "load.path=nowhere"))
+    (tmp_path / "checkpoint").symlink_to(saved)
+    with pytest.raises(CheckpointError, match=r"no manifest.json there; did you mean .*/checkpoint\?"):
+        check_load(job_of(tmp_path, f"load.path={tmp_path}"))
     with pytest.raises(ConfigurationError, match=r"lies in .*run, where this run puts its own files"):
         check_load(job_of(tmp_path, "load.path=run/checkpoint", "out=run"))

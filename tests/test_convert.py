@@ -153,7 +153,7 @@ def test_blank_lines_are_passed_over_and_counted(tmp_path, out):
 
 def test_too_many_bad_lines_stop_the_run_and_leave_nothing(tmp_path, out):
     lines = [criteo_line()] * 999 + ["bad"] * 2
-    with pytest.raises(DataError, match=r"2 bad records in the first 1,001 lines.*line 1000: expected 40"):
+    with pytest.raises(DataError, match=r"2 bad .*1,001 lines.*line 1000: expected 40.*--rejects-max-share"):
         convert_criteo(written(tmp_path, "\n".join(lines) + "\n"), out)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 

@@ -161,12 +161,16 @@ def newest(path: str) -> str:
             inner = open_place(one)[1]
             if filesystem.get_file_info(f"{inner}/{MANIFEST_NAME}").type != fs.FileType.NotFound:
                 return one
+        of_a_run = filesystem.get_file_info(f"{root}/checkpoint/{MANIFEST_NAME}").type != fs.FileType.NotFound
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: can't be read: {error}") from error
-    raise CheckpointError(
-        f"{shown(path)}: no {MANIFEST_NAME} there; a checkpoint is a folder with one, or give a folder of "
-        "checkpoint-000001, checkpoint-000002, ..."
-    )
+    if of_a_run:
+        mended = f"did you mean {shown(below(path, 'checkpoint'))}?"
+    else:
+        mended = (
+            "a checkpoint is a folder with one, or give a folder of checkpoint-000001, checkpoint-000002, ..."
+        )
+    raise CheckpointError(f"{shown(path)}: no {MANIFEST_NAME} there; {mended}")
 
 
 def base_in(folder: str, increments: int) -> Base | None:

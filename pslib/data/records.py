@@ -150,7 +150,7 @@ class Rejects:
         raise DataError(
             f"{self._source}: {self.count:,} bad records in the first {self.lines:,} lines, more than the "
             f"share of {self._share_max:g} that is allowed, so nothing was written: {shown}"
-            f"{'; ...' if self.count > len(self.first) else ''}"
+            f"{'; ...' if self.count > len(self.first) else ''}; allow more by --rejects-max-share"
         )
 
     def close(self) -> None:
