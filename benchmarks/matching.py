@@ -87,7 +87,7 @@ SETTINGS = {
         {"dim": 32, "hidden": [64], "out": 32, "dropout": 0.2},
     ),
     "ncf": Settings(
-        20,
+        16,
         256,
         {"name": "AdamL2", "learning_rate": 0.001, "l2": 1e-4},
         {"dim": 16, "dim_mlp": 16, "hidden": [32, 16, 8]},

@@ -175,7 +175,7 @@ def main() -> int:
     report: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     for name in options.model:
         with tempfile.TemporaryDirectory() as scratch:
-            epochs = 1 if options.quick else options.epochs or {"tagspace": 10, "word2vec": 4}[name]
+            epochs = 1 if options.quick else options.epochs or {"tagspace": 5, "word2vec": 3}[name]
             if name == "tagspace":
                 report[name] = tagspace(source, Path(scratch), epochs, options.seed)
             else:

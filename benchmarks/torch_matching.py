@@ -57,8 +57,8 @@ class TorchTwin:
         fields = (*model.schema.sparse, *model.schema.ragged)
         self._keys = np.unique(np.concatenate([catalogue_of(data, field)[0] for field in fields]))
         table = model.table()
-        first = client.pull({table.name: self._keys}).wait().rows[table.name]
-        self._rows = torch.tensor(first, requires_grad=True)
+        self._first = lambda keys: client.pull({table.name: keys}).wait().rows[table.name]
+        self._rows = torch.tensor(self._first(self._keys), requires_grad=True)
         shapes = model.initial_dense(seed)
         self._dense = {key: torch.tensor(value, requires_grad=True) for key, value in shapes.items()}
         of_rows = table.parts[0].optimizer
@@ -119,7 +119,7 @@ class TorchTwin:
         return {key: value.detach().numpy() for key, value in self._dense.items()}
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Rows of keys; zeros for those that no example of the training has."""
+        """Rows of keys; first values for those that no example of the training has."""
         places = np.minimum(np.searchsorted(self._keys, keys), self._keys.size - 1)
         known = self._keys[places] == keys
-        return np.where(known[:, None], self._rows.detach().numpy()[places], np.float32(0))
+        return np.where(known[:, None], self._rows.detach().numpy()[places], self._first(keys))
