@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from launch.job import Job
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError, DataError
+from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from launch.stream_settings import StreamSection
@@ -34,11 +35,11 @@ def check_data(job: Job) -> None:
     problems: list[str] = []
     seen: set[str] = set()
     schema = job.schema_of_data
-    asked = _ranked_schema(job) if ranks_items(job.model.name) else schema
+    asked, ranked = _ranked_schemas(job) if ranks_items(job.model.name) else (schema, schema)
     if job.data.stream:
         _check_stream(job.data.train[0], job.data.stream)
     train = None if job.data.stream else job.data.train  # its files are looked into as they come
-    found = ((train, schema), (job.data.valid, asked), (job.data.test, asked))
+    found = ((train, schema), (job.data.valid, asked), (job.data.test, asked), (job.data.items, ranked))
     for paths, columns in found:
         for line in _problems_of(columns, paths) if paths else []:
             if line not in seen:
@@ -55,12 +56,13 @@ def _check_stream(folder: str, stream: StreamSection) -> None:
     Arrivals(folder, stream.settings())
 
 
-def _ranked_schema(job: Job) -> Schema:
-    """Of examples to rank items for."""
+def _ranked_schemas(job: Job) -> tuple[Schema, Schema]:
+    """Of examples to rank items for, and of the items; those of sessions stand in sessions."""
     from pslib.trainer.ranked import sides_of
 
     sides, how = sides_of(job.build_model()), job.ranking or RankingSection()
-    return sides.example_schema(how.history, [sides.goal(how.target)])
+    of_items = job.schema_of_data if job.model.name in SESSION_MODELS else sides.item_schema
+    return sides.example_schema(how.history, [sides.goal(how.target)]), of_items
 
 
 def _problems_of(schema: Schema, paths: list[str]) -> list[str]:

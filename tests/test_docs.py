@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pslib.optimizers import MODIFIERS, OPTIMIZERS
+from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -47,6 +48,14 @@ def test_every_link_of_a_page_leads_somewhere(page):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert broken == []
+
+
+def test_the_page_of_job_files_names_every_model():
+    (row,) = re.findall(
+        r"^\| `model` \|.*", (ROOT / "launch/README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    named = set(re.findall(r"\w+", row))
+    assert {*MODELS, *TASK_MODELS, *SESSION_MODELS, *MATCHING_MODELS} - named == set()
 
 
 def test_every_name_in_the_anatomy_of_a_push_exists_in_a_file_that_it_links():

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.data.dataset import ParquetData
+from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.top_k import best_of
 from pslib.trainer.ranked import RankedItems, Sides, sides_of, whole_batches
@@ -40,7 +41,7 @@ def model() -> tuple[Sides, Formula]:
     return sides_of(made), Formula(made.dense_shapes())
 
 
-def written(path: Path, items: list[int]) -> str:
+def written(path: Path, items: list[int | None]) -> str:
     kinds = pa.array([[f"{item}", f"{place}"] for place, item in enumerate(items)])
     pq.write_table(pa.table({"item": items, "kinds": kinds}), path, row_group_size=4)
     return str(path)
@@ -108,3 +109,29 @@ def test_what_has_diverged_is_neither_a_hit_nor_recommended(
     places, _ = ranker.best(batch, ITEMS)
     assert sorted(places[0].tolist()) == [-1, *(place for place in range(ITEMS) if place != 4)]
     assert ranker.rank(iter([batch])).scores.tolist() == [0.0]  # 1 / rank: a miss
+
+
+@pytest.mark.parametrize("parts", [[3, None, 1, None], [None, 0, 5], [2, 1, None]])
+def test_null_is_no_item_that_anybody_is_shown(
+    model: tuple[Sides, Formula], parts: list[int | None], tmp_path: Path
+) -> None:
+    sides, parameters = model
+    found = sides.items([written(tmp_path / "items.parquet", parts)], parameters)
+    (rows,) = whole_batches(ParquetData([str(tmp_path / "items.parquet")], sides.item_schema), 4096)
+    wanted = dict(zip(parts, sides.item_vectors(rows, parameters), strict=True))
+    assert sorted(found.values.to_pylist()) == sorted(item for item in wanted if item is not None)
+    assert found.keys.size == len(found.vectors) == len(wanted) - 1
+    for name, vector in zip(found.values.to_pylist(), found.vectors, strict=True):
+        np.testing.assert_allclose(vector, wanted[name], rtol=1e-6)
+
+
+def test_null_in_sessions_is_no_item_either_and_null_alone_is_refused(tmp_path: Path) -> None:
+    sides = sides_of(build("gru4rec", Schema(label=None, ragged=["items"]), {"dim": DIM - 1}))
+    for name, lists in (("some", [[1, None], None, [2]]), ("none", [[None], []])):
+        column = pa.array(lists, pa.list_(pa.int64()))
+        pq.write_table(pa.table({"items": column}), tmp_path / f"{name}.parquet")
+    found = sides.items([str(tmp_path / "some.parquet")], Formula({}))
+    assert sorted(found.values.to_pylist()) == [1, 2]
+    assert found.vectors.shape == (2, DIM)
+    with pytest.raises(ConfigurationError, match="items: expected items that have a name, got null alone"):
+        sides.items([str(tmp_path / "none.parquet")], Formula({}))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from launch import train_job
 from launch.cli import main
 from launch.job import read_job
 from launch.recorded import Rankings
@@ -93,6 +94,7 @@ def test_every_session_model_may_be_named_in_a_job_file(name, folder):
         ("ranking.at=[]", "ranking.at: expected a list that is not empty, got []"),
         ("ranking.k=20", "ranking.k: unknown key"),
         ("ranking.target=goal", "test.parquet: no column 'goal'; the file has before, next"),
+        ("data.items=test.parquet", "test.parquet: no column 'items'"),
         ("data.schema={ragged: [item]}", "train.parquet: no column 'item'; did you mean 'items'?"),
         ("optimizers.rows={w: {name: SGD}}", "optimizers.rows.w: unknown key, known here: v"),
         ("model.rank_loss=bpr-max", "model.logq: bpr-max is not corrected for what is drawn; set logq to"),
@@ -154,3 +156,23 @@ def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folde
             trainer.fit_and_rank(train, folder, stopping=EarlyStopping(restore=False))
         with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, recall@K, mrr@K"):
             EarlyStopping(metric="recall")
+
+
+def test_items_of_a_job_file_are_those_that_are_ranked_else_those_of_the_training(folder):
+    asked = []
+
+    class Asked:
+        def rank(self, data, items, **how):
+            asked.append((data, items, how["at"]))
+
+        def fit_and_rank(self, data, valid, epochs, *, items, **how):
+            asked.append((data, items, how["at"]))
+
+    (folder / "items").mkdir()
+    for settings in (["data.items=items"], []):
+        job = read_job(folder / "job.yaml", settings)
+        train_job._tested(job, Asked(), job.data.test)
+        train_job._fit(job, Asked())
+        train, at = job.data.train, [1, 12]
+        ranked = [str(folder / "items")] if settings else None
+        assert asked[-2:] == [(job.data.test, ranked or train, at), (train, ranked, at)]

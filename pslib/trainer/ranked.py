@@ -228,7 +228,8 @@ class _SessionSides(Sides):
         return parameters.rows(batch.keys)[batch.sparse[:, 0]]
 
     def items(self, paths: list[str], parameters: Parameters) -> RankedItems:
-        keys, values = catalogue_of(ParquetData(paths, self._model.schema), self._model.schema.ragged[0])
+        every = catalogue_of(ParquetData(paths, self._model.schema), self._model.schema.ragged[0])
+        keys, values = _without_null(*every)
         starts = range(0, keys.size, PULL_KEYS)
         rows = np.concatenate([parameters.rows(keys[i : i + PULL_KEYS]) for i in starts])
         return RankedItems(keys, values, rows)
@@ -282,10 +283,29 @@ class _MatchingSides(Sides):
                 vectors = np.empty((keys.size, some.shape[1]), some.dtype)
             vectors[places[first]] = some[first]
             missing[places] = False
-        return RankedItems(keys, values, vectors)
+        named, values = _without_null(keys, values)
+        return RankedItems(
+            named, values, vectors if named.size == keys.size else vectors[np.isin(keys, named)]
+        )
 
     def scores(self, states: Array, vectors: Array, parameters: Parameters) -> Array:
         return self._model.scores(states, vectors, parameters.dense)
+
+
+def _without_null(keys: NDArray[np.uint64], values: pa.Array) -> tuple[NDArray[np.uint64], pa.Array]:
+    """Items without null, which is a key but nothing to show to anybody.
+
+    Raises
+    ------
+    ConfigurationError
+        When null is all there is.
+    """
+    if values.null_count == 0:
+        return keys, values
+    named = values.is_valid()
+    if values.null_count == len(values):
+        raise ConfigurationError("items: expected items that have a name, got null alone")
+    return keys[named.to_numpy(zero_copy_only=False)], values.filter(named)
 
 
 def places_in(keys: NDArray[np.uint64], some: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -131,7 +131,7 @@ class Retrieval:
             came next. For a model of queries and items: the fields of a query, and its item.
         items : path, or several
             Whose items are ranked: the training sessions; or rows with the fields of items, each item at
-            least once.
+            least once. A null among them is no item, and a target that is null is a miss.
         at : sequence of int
             The k of Recall@k, MRR@k and NDCG@k; see `pslib.ranking`.
         history : str or None
