@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 from cython_ext.examples import fill_keys, fill_numbers, gather_lists, list_starts
 from cython_ext.hashing import hash_ints, null_key
+from pslib.data.dataset import ParquetData
+from pslib.data.order import GroupSlice
+from pslib.data.window import WindowDecoder
+from pslib.schema import DenseField, Schema
 
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 SALT = 12_345
@@ -146,3 +153,13 @@ def test_arrow_s_own_bitmaps_are_understood_also_of_slices() -> None:
     wanted = [null_key(SALT) if value is None else int(hash_ints(np.array([value]), SALT)[0])
               for value in array.to_pylist()]  # fmt: skip
     assert out[:, 0].tolist() == wanted
+
+
+def test_half_floats_are_the_same_numbers_as_float32(tmp_path: Path) -> None:
+    values = np.array([0.5, -2.25, 65504.0, 6e-8, 0.0], np.float16)
+    column = pa.array(values, mask=np.array([False, False, False, False, True]))
+    pq.write_table(pa.table({"label": [1, 0, 1, 0, 1], "price": column}), tmp_path / "a.parquet")
+    data = ParquetData(tmp_path, Schema(label="label", dense=[DenseField("price", fill=7.0)]))
+    (group,) = data.row_groups
+    window = WindowDecoder(data).decode([GroupSlice(0, 0, group.rows)])
+    np.testing.assert_array_equal(window.dense[:, 0], [*values[:4].astype(np.float32), np.float32(7)])
