@@ -64,6 +64,16 @@ class TestOrder:
         session.answered(0.0, setup, Done())
         assert of(session.actions(0.0), Release) == [3, 4, 5, 6]
 
+    def test_a_source_that_was_told_of_a_part_of_a_wave_does_the_rest_when_it_is_told_of_all(self) -> None:
+        """Its predecessor had done the rest, and a coordinator that comes back does not know which."""
+        source = Source(units=(5,))
+        source.session.answered(0.0, source.release()[0], Done())
+        assert source.session.over
+        source.session.take(hand())
+        assert not source.session.over
+        assert source.told() == ([5], [])
+        assert of(source.turn(), Release) == [3, 4, 6, 7]
+
     def test_a_few_units_are_on_their_way_at_a_time(self) -> None:
         source = Source()
         adopts = source.release(IN_FLIGHT_MAX)

@@ -68,12 +68,15 @@ class HandSession:
         self._unsaid_bytes = 0
 
     def take(self, hand: Hand) -> None:
-        """Work at this part of a wave; told again, it may name other addresses."""
+        """Work at this part of a wave; told again, it may name other addresses, and more units.
+
+        A coordinator that has come back asks for all of a wave, also for what a predecessor of ours has done.
+        """
         addresses = tuple(map(str, hand.addresses))
         if hand.version != self._version:
-            pairs = zip(hand.units.tolist(), hand.owners.tolist(), strict=True)
-            self._units = {unit: _Unit(unit, owner) for unit, owner in pairs}
-            self._ready, self._reason = {}, ""
+            self._units, self._ready, self._reason = {}, {}, ""
+        for unit, owner in zip(hand.units.tolist(), hand.owners.tolist(), strict=True):
+            self._units.setdefault(unit, _Unit(unit, owner))
         for unit in self._units.values():
             if unit.action and unit.action.address and unit.action.address != addresses[unit.owner]:
                 unit.state, unit.action = "released", None
