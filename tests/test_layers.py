@@ -1,3 +1,4 @@
+import importlib
 import math
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rec_models.layers import (
     linear_relu,
     log_loss,
     mlp_shapes,
+    rank_hinge,
     relu,
     sigmoid,
     split,
@@ -289,3 +291,30 @@ def test_mlp_shapes_name_every_matrix_in_order():
         "mlp.out.w": (3, 1),
         "mlp.out.b": (1,),
     }
+
+
+def test_a_hinge_loss_over_a_batch_holds_a_part_of_its_scores_at_once(monkeypatch):
+    rng = np.random.default_rng(4)
+    u, targets, candidates = (rng.normal(size=(40, 3)) for _ in range(3))
+    ids = rng.integers(0, 6, 40), rng.integers(0, 6, 40)
+
+    def step() -> list[np.ndarray]:
+        tape, given = Tape(training=True), [Var(one) for one in (u, targets, candidates)]
+        first = np.arange(40)
+        loss = rank_hinge(tape, *given, ids, first, margin=0.5, trials=3, labels=6, weight=40)
+        tape.backward(loss)
+        return [loss.value, *(one.gradient for one in given)]
+
+    whole, largest, real = step(), 0, np.cumsum
+
+    def counted(array, *args, **kwargs):
+        nonlocal largest
+        largest = max(largest, np.size(array))
+        return real(array, *args, **kwargs)
+
+    module = importlib.import_module("rec_models.layers.rank_hinge")  # the package has the function
+    monkeypatch.setattr(module, "AT_ONCE", 90)
+    monkeypatch.setattr(np, "cumsum", counted)
+    for one, other in zip(step(), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    assert largest == 2 * 40

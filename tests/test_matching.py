@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from dataclasses import replace
@@ -25,8 +24,7 @@ from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
 from pslib.top_k import top_k
 from rec_models import LR, MATCHING_MODELS, build
-from rec_models.layers import rank_hinge
-from rec_models.tape import Tape, Var
+from rec_models.tape import Tape
 from tests.gradient_check import make_batch, random, relative_error
 from tests.matching_twins import TWINS
 
@@ -395,30 +393,3 @@ def test_word2vec_leaves_frequent_words_out_as_often_as_the_paper_says():
     centers, *_ = model.sampled(Tape(training=True, step_seed=1), batch)
     frequent = (centers == 0).sum() / (centers == 1).sum()
     assert frequent == pytest.approx(0.2, abs=0.02)  # sqrt(0.01 / 0.25) of the one, all of the other
-
-
-def test_a_hinge_loss_over_a_batch_holds_a_part_of_its_scores_at_once(monkeypatch):
-    rng = np.random.default_rng(4)
-    u, targets, candidates = (rng.normal(size=(40, 3)) for _ in range(3))
-    ids = rng.integers(0, 6, 40), rng.integers(0, 6, 40)
-
-    def step() -> list[np.ndarray]:
-        tape, given = Tape(training=True), [Var(one) for one in (u, targets, candidates)]
-        first = np.arange(40)
-        loss = rank_hinge(tape, *given, ids, first, margin=0.5, trials=3, labels=6, weight=40)
-        tape.backward(loss)
-        return [loss.value, *(one.gradient for one in given)]
-
-    whole, largest, real = step(), 0, np.cumsum
-
-    def counted(array, *args, **kwargs):
-        nonlocal largest
-        largest = max(largest, np.size(array))
-        return real(array, *args, **kwargs)
-
-    module = importlib.import_module("rec_models.layers.rank_hinge")  # the package has the function
-    monkeypatch.setattr(module, "AT_ONCE", 90)
-    monkeypatch.setattr(np, "cumsum", counted)
-    for one, other in zip(step(), whole, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
-    assert largest == 2 * 40
