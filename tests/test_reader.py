@@ -20,14 +20,9 @@ from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError, DataError
-from pslib.schema import DenseField, RaggedField, Schema, SparseField
+from pslib.schema import DenseField, Schema
+from tests.lease_readers import SCHEMA, bits, reader_of
 
-SCHEMA = Schema(
-    label="click",
-    dense=[DenseField("price", fill=-1.0), DenseField("count", fill=3.0, log1p=True)],
-    sparse=[SparseField("user"), SparseField("item", vocabulary="things")],
-    ragged=[RaggedField("seen", vocabulary="things"), RaggedField("words")],
-)
 Row = dict[str, object]
 
 
@@ -66,13 +61,6 @@ def check(batch: Batch, rows: list[Row]) -> None:
     assert (batch.labels.dtype, batch.dense.dtype) == (np.float32, np.float32)
     assert (batch.keys.dtype, batch.sparse.dtype) == (np.uint64, np.int32)
     assert batch.sparse.shape == (len(rows), 2)
-
-
-def reader_of(folder: Path, batch_rows: int, schema: Schema = SCHEMA, **order: object) -> LeaseReader:
-    data = ParquetData(folder, schema)
-    options = {"seed": 3, "lease_rows": 4 * batch_rows, "shuffle": False, **order}
-    counts = [group.rows for group in data.row_groups]
-    return LeaseReader(data, schema, Order(row_counts=counts, **options), batch_rows)  # type: ignore[arg-type]
 
 
 def all_batches(reader: LeaseReader, order: Order, epoch: int) -> Iterator[Batch]:
@@ -167,12 +155,6 @@ def folder(tmp_path: Path) -> Path:
         ]
         write(rows, tmp_path / f"{name}.parquet", row_group_size=120)
     return tmp_path
-
-
-def bits(batch: Batch) -> list[bytes]:
-    arrays = [batch.labels, batch.dense, batch.keys, batch.sparse]
-    arrays += [array for ragged in batch.ragged.values() for array in (ragged.values, ragged.offsets)]
-    return [array.tobytes() for array in arrays]
 
 
 def test_a_lease_gives_the_same_bits_whatever_was_read_before(folder: Path) -> None:
@@ -279,95 +261,6 @@ def test_types_that_hold_the_same_values_give_the_same_keys(tmp_path: Path) -> N
     for batch in batches[1:]:
         assert bits(batch)[2:] == bits(batches[0])[2:]
     assert batches[0].keys.size == 3 + 3 + 3
-
-
-@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.bool_()], ids=str)
-def test_a_label_may_have_any_type_of_zero_and_one(tmp_path: Path, kind: pa.DataType) -> None:
-    labels = pa.array([0, 1, 1], pa.int8()).cast(kind)
-    pq.write_table(pa.table({"y": labels, "k": [1, 2, 3]}), tmp_path / "a.parquet")
-    reader = reader_of(tmp_path, 3, Schema(label="y", sparse=["k"]))
-    assert next(reader.batches(0, 0)).labels.tolist() == [0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("labels", "shown"),
-    [
-        ([0, 1, 2], "2"),
-        ([0, 1, -1], "-1"),
-        ([1.0, 0.0, 0.5], "0.5"),
-        ([0, 1, None], "null"),
-        ([0.0, 1.0, math.nan], "nan"),
-        ([1.0, None, None], "null"),
-    ],
-)
-def test_a_label_that_is_not_zero_or_one_is_named(tmp_path: Path, labels: list[object], shown: str) -> None:
-    ok = [0.0] * 5 if isinstance(labels[0], float) else [0] * 5
-    keys = pa.array(range(8))
-    file = tmp_path / "a.parquet"
-    table = pa.table({"y": pa.array([*ok, *labels]), "k": keys})
-    pq.write_table(table, file, row_group_size=3, write_statistics=False)  # else it is told before
-    row = 5 + (1 if labels[1] is None else 2)
-    reader = reader_of(tmp_path, 8, Schema(label="y", sparse=["k"]), shuffle=True)
-    place = f"{file}: row {row} (from 0) in row group {row // 3}, column 'y'"
-    message = f"{place}: a label is 0 or 1, got {shown}; map labels to 0 and 1, or leave such rows out"
-    for _ in range(2):  # asking again gives the same answer, not half a window
-        with pytest.raises(DataError) as caught:
-            list(reader.batches(0, 0))
-        assert list(caught.value.problems) == [message]
-
-
-def test_a_window_that_fails_half_way_does_not_pass_for_the_one_before(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [1, 1, 0, 0], "k": [1, 2, 3, 4]}), tmp_path / "a.parquet", row_group_size=2)
-    bad = pa.table({"y": [0, 0, 0, 7], "k": [5, 6, 7, 8]})
-    pq.write_table(bad, tmp_path / "b.parquet", row_group_size=2, write_statistics=False)
-    reader = reader_of(tmp_path, 2, Schema(label="y", sparse=["k"]), window_rows=4, lease_rows=4)
-    before = [bits(batch) for batch in reader.batches(0, 0)]
-    with pytest.raises(DataError, match=r"b\.parquet: row 3 "):
-        next(reader.batches(0, 1))
-    assert [bits(batch) for batch in reader.batches(0, 0)] == before
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300])
-def test_a_dense_value_that_is_not_finite_is_named(tmp_path: Path, value: float) -> None:
-    file = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"y": [0, 1], "x": [1.0, value]}), file, write_statistics=False)
-    reader = reader_of(tmp_path, 2, Schema(label="y", dense=["x"]))
-    with pytest.raises(
-        DataError, match=r"row 1 \(from 0\) in row group 0, column 'x': a dense value is finite in float32"
-    ):
-        next(reader.batches(0, 0))
-
-
-def test_a_dense_null_and_nan_are_filled(tmp_path: Path) -> None:
-    table = pa.table(
-        {"y": [0] * 4, "x": pa.array([1.5, None, math.nan, -2.0]), "b": [True, None, False, True]}
-    )
-    pq.write_table(table, tmp_path / "a.parquet")
-    schema = Schema(label="y", dense=[DenseField("x", fill=9.0), DenseField("b", fill=0.5)])
-    dense = next(reader_of(tmp_path, 4, schema).batches(0, 0)).dense
-    assert dense.tolist() == [[1.5, 1], [9, 0.5], [9, 0], [-2, 1]]
-
-
-def test_log1p_keeps_the_sign(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [0] * 3, "x": [-7, 0, 7]}), tmp_path / "a.parquet")
-    schema = Schema(label="y", dense=[DenseField("x", log1p=True)])
-    dense = next(reader_of(tmp_path, 3, schema).batches(0, 0)).dense
-    np.testing.assert_allclose(dense[:, 0], [-math.log(8), 0, math.log(8)], rtol=1e-6)
-
-
-def test_a_schema_may_have_only_dense_or_only_ragged_columns(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [0, 1], "x": [1, 2], "t": [[], [5, 5]]}), tmp_path / "a.parquet")
-    dense = next(reader_of(tmp_path, 2, Schema(label="y", dense=["x"])).batches(0, 0))
-    assert (dense.keys.size, dense.sparse.shape, dense.dense.tolist()) == (0, (2, 0), [[1], [2]])
-    ragged = next(reader_of(tmp_path, 2, Schema(label="y", ragged=["t"])).batches(0, 0))
-    assert (ragged.keys.size, ragged.dense.shape) == (1, (2, 0))
-    assert ragged.ragged["t"].values.tolist() == [0, 0]
-
-
-def test_a_column_name_may_hold_a_dot(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [0, 1], "a.b": ["u", "v"], "a": [1, 2]}), tmp_path / "a.parquet")
-    batch = next(reader_of(tmp_path, 2, Schema(label="y", sparse=["a.b", "a"])).batches(0, 0))
-    assert batch.keys.size == 4
 
 
 def test_a_file_that_vanishes_or_shrinks_is_a_data_error(folder: Path) -> None:
