@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cython_ext.products import has_products
 from pslib.batch import Batch
 from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client import PendingPush
@@ -53,7 +54,8 @@ class ModelThreads:
             helpers = ComputeThreads(self.count)
             self._stack.callback(helpers.close)
             self._model = model.stepper(helpers.run)
-        log.info("pslib: %d compute thread(s); matrix products by %s", self.count, describe_blas())
+        own = "pslib's AVX-512 kernels and " if in_parts and has_products() else ""
+        log.info("pslib: %d compute thread(s); matrix products by %s%s", self.count, own, describe_blas())
 
     def __enter__(self) -> ModelThreads:
         return self
