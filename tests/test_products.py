@@ -1,19 +1,15 @@
 """Our products: those of float64 within what float32 allows, and the same bits wherever matrices are cut."""
 
-import threading
-
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.products import has_products, multiply, outer, pack, packed_length
-from rec_models.parts import DenseVar, Scratch
-from rec_models.products import packed_of, times, times_transposed, transposed_times
-from rec_models.tape import Var
 
 SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440])
-needs_avx512 = pytest.mark.skipif(not has_products(), reason="no AVX-512: NumPy multiplies (test_layers.py)")
+calm = settings(deadline=None, max_examples=60)  # under the address sanitizer, too
+needs_avx512 = pytest.mark.skipif(not has_products(), reason="no AVX-512: see test_packed_weights.py")
 
 
 def aligned(length):
@@ -40,6 +36,7 @@ def close(found, left, right):
 
 
 @needs_avx512
+@calm
 @given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
 def test_the_product_is_that_of_float64_but_for_rounding(m, k, n, transposed, seed):
     left, right = drawn(seed, m, k), drawn(seed + 1, k, n)
@@ -54,6 +51,7 @@ def test_the_product_is_that_of_float64_but_for_rounding(m, k, n, transposed, se
 
 
 @needs_avx512
+@calm
 @given(SIZES, SIZES, st.integers(1, 60), st.data())
 def test_the_bits_of_an_element_depend_on_its_row_and_column_alone(k, n, m, data):
     left, right, gradient = drawn(1, m, k), drawn(2, k, n), drawn(3, m, n)
@@ -117,43 +115,3 @@ def test_what_does_not_fit_is_refused():
         multiply(np.ones((3, 2), np.float32).T, right, out)
     with pytest.raises(ValueError, match=r"right and out: expected shapes \(2, 4\) and \(3, 4\)"):
         outer(left, np.ones((2, 4), np.float32), out)
-
-
-def layers_of(dtype, rows=70):
-    """Weights with and without a packed twin, and what they are multiplied with."""
-    weights = drawn(1, 48, 64).astype(dtype)
-    dense = DenseVar(weights, packed_of("w", weights, Scratch()))
-    return Var(weights), dense, drawn(2, rows, 48).astype(dtype), drawn(3, rows, 64).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_packed_weights_give_what_plain_ones_give(dtype):
-    plain, dense, x, gradient = layers_of(dtype)
-    assert (dense.packed is not None) == (dtype == np.float32 and has_products())
-    bias = drawn(4, 64).astype(dtype)
-    for how in ({}, {"bias": bias}, {"bias": bias, "relu": True}):
-        found, wanted = (times(x, one, np.empty((70, 64), dtype), **how) for one in (dense, plain))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    found, wanted = (times_transposed(gradient, one, np.empty((70, 48), dtype)) for one in (dense, plain))
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    found = np.empty((48, 64), dtype)
-    transposed_times(x, gradient, found)
-    np.testing.assert_allclose(found, x.T @ gradient, rtol=1e-4, atol=1e-5)
-
-
-def test_what_the_kernel_can_not_read_is_multiplied_all_the_same():
-    plain, dense, x, _gradient = layers_of(np.float32)
-    for strange in (np.asfortranarray(x), x[::-1]):
-        found, wanted = (times(strange, one, np.empty((70, 64), np.float32)) for one in (dense, plain))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_threads_that_ask_at_once_get_the_same_packed_weights():
-    _plain, dense, x, _gradient = layers_of(np.float32)
-    outs = [np.empty((70, 64), np.float32) for _ in range(4)]
-    threads = [threading.Thread(target=times, args=(x, dense, out)) for out in outs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30.0)
-    assert len({out.tobytes() for out in outs}) == 1
