@@ -75,7 +75,7 @@ SETTINGS = {
     ),
     ("diginetica", "narm"): Settings(5, 0.1, 0.001),
     ("diginetica", "stamp"): Settings(5, 0.1, 0.001),
-    ("diginetica", "srgnn"): Settings(5, 0.1, 0.003, options={"dropout": 0.2, "dropout_hidden": 0.3}),
+    ("diginetica", "srgnn"): Settings(6, 0.1, 0.003, options={"dropout": 0.2, "dropout_hidden": 0.3}),
 }
 
 
