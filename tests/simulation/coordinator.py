@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pslib.config import ClusterConfig
 from pslib.coordinator import Coordinator
 from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.messages import Message
+from pslib.protocol.messages import Heartbeat, Message
 from pslib.update_log import CoordinatorLog
 from tests.simulated_processes import CODEC
 from tests.simulation.members import COORDINATOR
@@ -25,7 +25,9 @@ TICK_S = 0.1
 JOURNAL_BYTES = 1_500
 """Small, so that images are written and older records go in every world."""
 ASTRAY = 0.3
-"""Of the messages to a coordinator whose deposed predecessor lives: to that one, as some routes are old."""
+"""Of the heartbeats to a coordinator whose deposed predecessor lives: to that one, as some routes are old.
+They carry the term, and end it. Other questions it would refuse, as it knows of nothing new: nothing but the
+lock on its journal and its one address keeps those from it, so none of them goes there."""
 
 
 class _Link:
@@ -99,7 +101,8 @@ class CoordinatorProcess(Process):
 
     def _receive(self, source: str, frames: list[bytes]) -> None:
         before = self.predecessor
-        if before is not None and self.predecessor_lives and self.world.random.random() < ASTRAY:
+        astray = self.predecessor_lives and isinstance(CODEC.decode(frames).message, Heartbeat)
+        if before is not None and astray and self.world.random.random() < ASTRAY:
             before.take(source, frames)
         else:
             self.take(source, frames)
