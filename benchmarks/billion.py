@@ -35,7 +35,7 @@ from pslib.cluster import Cluster, connect
 from pslib.config import ClusterConfig
 from pslib.data.columns import keys_of
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
-from pslib.optimizers import RowwiseAdagrad
+from pslib.table.optimizers import RowwiseAdagrad
 from pslib.trainer import Trainer
 from rec_models import DeepFM
 

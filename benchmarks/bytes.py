@@ -33,9 +33,9 @@ from pslib.data.dataset import ParquetData
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
+from pslib.table.wire_format import WireFormat
 from pslib.trainer import Trainer
 from pslib.trainer.settings import CacheSettings
-from pslib.wire_format import WireFormat
 from rec_models import DeepFM
 
 FIELDS, KEYS, DIM, HIDDEN = 26, 10_000_000, 16, (400, 400, 400)

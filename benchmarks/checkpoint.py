@@ -39,12 +39,12 @@ from checkpoint_serving import measure_serving
 
 from pslib import checkpoint
 from pslib.checkpoint.verification import verify_checkpoint
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded
 from pslib.config import ClusterConfig
-from pslib.optimizers import RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 
 PIECE_BYTES = 8 << 20
 PUSH_ROWS = 250_000

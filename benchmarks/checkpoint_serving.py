@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import psutil
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded
 from pslib.config import ClusterConfig
-from pslib.optimizers import RowwiseAdagrad
 from pslib.protocol.messages import BeginSave, SaveFiles
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 
 TRAIN_ROWS, READ_ROWS, READ_PAUSE_S = 4096, 64, 0.002

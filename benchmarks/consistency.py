@@ -25,7 +25,7 @@ import numpy as np
 
 import pslib
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
-from pslib.optimizers import Adagrad, Adam
+from pslib.table.optimizers import Adagrad, Adam
 from rec_models.deepfm import DeepFM
 
 FOLDER = Path("runs/bench_consistency")

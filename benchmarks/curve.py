@@ -27,12 +27,12 @@ import numpy as np
 
 from launch.demo import demo_job
 from launch.yaml_text import write_yaml
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
 from pslib.data.generator import GeneratorConfig, generate
-from pslib.optimizers import RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport, read_keys
 from pslib.transport.keys import make_keys, write_keys
 

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from pslib.optimizers import Adagrad
 from pslib.protocol.messages import Push, Setup
-from pslib.shard import Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.optimizers import Adagrad
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.update_log import DiskFiles, RollingLog, ShardLog
 from pslib.update_log.shard_log import recover
 

@@ -282,9 +282,9 @@ def kernels_us(keys: int, servers: int) -> float:
     A quarter of one pull and one push on a server's table, with their sorting by owner on the trainer.
     """
     from cython_ext.distinct import group_by_owner, partitions_touched
-    from pslib.optimizers import RowwiseAdagrad
-    from pslib.stores import make_store
-    from pslib.tables import PartSpec, TableSpec
+    from pslib.shard.stores import make_store
+    from pslib.table.optimizers import RowwiseAdagrad
+    from pslib.table.tables import PartSpec, TableSpec
 
     bits, repeats = 12, 2000
     store = make_store(TableSpec(TABLE, (PartSpec("v", DIM, RowwiseAdagrad()),)), bits)

@@ -35,7 +35,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 import pslib
-from pslib.ranking import RankResult, counts_of_ranks, mean_ranks, result_of_ranks
+from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks, result_of_ranks
 from pslib.schema import RaggedField
 from rec_models import build
 

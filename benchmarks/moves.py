@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from wire_processes import SCATTER, WORKER, cluster, joined, make_rows, pusher
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.cluster import Watcher
 
 PULL_KEYS = 512

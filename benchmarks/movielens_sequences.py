@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pslib
-from pslib.ranking import RankResult, counts_of_ranks, mean_ranks, result_of_ranks
+from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks, result_of_ranks
 from rec_models import SASRec
 
 RATING_MIN = 4.0

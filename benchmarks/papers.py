@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pslib
-from pslib.optimizers import Adam, AdamL2
+from pslib.table.optimizers import Adam, AdamL2
 from rec_models import MODELS, build
 
 FIELDS = ["user", "item", "daytime", "weekday", "isweekend", "homework", "cost", "weather", "country", "city"]

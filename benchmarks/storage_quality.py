@@ -22,8 +22,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pslib
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.optimizers import Adam
-from pslib.policies import STORAGES
+from pslib.table.optimizers import Adam
+from pslib.table.policies import STORAGES
 from rec_models import DeepFM
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.store import Store
-from pslib.optimizers import RowwiseAdagrad
+from pslib.table.optimizers import RowwiseAdagrad
 
 DIM = 16
 BATCH = 65_536

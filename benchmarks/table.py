@@ -41,10 +41,10 @@ from table_peers import (
 from cython_ext.distinct import distinct
 from cython_ext.ragged_pool import pool_rows, pool_rows_gradient
 from cython_ext.store import Store, vector_levels
-from pslib.initializers import Uniform
-from pslib.optimizers import RowwiseAdagrad
-from pslib.stores import make_store
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.stores import make_store
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 
 BATCH = 106_496  # 4,096 examples of 26 fields
 SMALL_BATCH = 4_096

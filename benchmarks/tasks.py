@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pslib
-from pslib.metrics import ScoreCounts
+from pslib.metrics.metrics import ScoreCounts
 from pslib.schema import Schema
 from rec_models import DNN, ESMM, MMoE, Model
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import pslib
-from pslib.top_k import top_k
+from pslib.metrics.top_k import top_k
 from rec_models import build
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -28,7 +28,7 @@ from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.metrics import EvalResult, ScoreCounts
+from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.schema import RaggedField, Schema
 from rec_models import DIN
 

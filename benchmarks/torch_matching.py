@@ -21,7 +21,7 @@ from pslib.data.catalogue import catalogue_of
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.ranking import RankResult, result_of_ranks
+from pslib.metrics.ranking import RankResult, result_of_ranks
 from pslib.trainer.ranked import sampler_of, sides_of, whole_batches
 from pslib.trainer.ranking import Ranker
 from pslib.trainer.steps import step_seed

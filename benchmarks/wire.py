@@ -35,11 +35,11 @@ import numpy as np
 from wire_processes import DIM, SCATTER, TABLES, Bare, bare_server, cluster, joined, make_rows, pusher
 
 from cython_ext.selection import split_keys
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Push, Setup
-from pslib.shard import Shard
-from pslib.shard_serving import SLICE_ROWS
+from pslib.shard.serving import SLICE_ROWS
+from pslib.shard.shard import Shard
 
 KEYS = 106_496  # 4,096 examples of 26 fields
 SMALL = (1, 10, 100)

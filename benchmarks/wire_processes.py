@@ -14,12 +14,12 @@ from contextlib import contextmanager
 import numpy as np
 import zmq
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig
-from pslib.optimizers import RowwiseAdagrad
 from pslib.protocol.client_session import PushName
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 
 DIM = 16

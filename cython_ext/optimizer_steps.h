@@ -36,7 +36,7 @@ enum { PSLIB_HYPERPARAMETERS = 8, PSLIB_MODIFIERS = 4, PSLIB_LANES = 16, PSLIB_D
 
 typedef struct {
     int32_t kind;
-    float numbers[PSLIB_HYPERPARAMETERS]; /* the fields of the dataclass in pslib/optimizers.py, in order */
+    float numbers[PSLIB_HYPERPARAMETERS]; /* the fields of the dataclass in pslib/table/optimizers.py, in order */
     const float *corrections;             /* Adam: (last_step + 1, 2) pairs c1, c2; borrowed */
     int64_t last_step;                    /* Adam: counts stop here, where both corrections are 1 */
     float weight_decay, clip_norm, cowclip_ratio, cowclip_floor; /* 0: off */

@@ -61,7 +61,7 @@ def evaluate(options: argparse.Namespace) -> int:
     """``pslib eval``."""
     from launch.job import read_job
     from launch.train_job import evaluate_checkpoint
-    from pslib.ranking import RankResult
+    from pslib.metrics.ranking import RankResult
 
     job = read_job(options.config, options.overrides, _changes(options))
     result = evaluate_checkpoint(job, options.checkpoint, options.data, options.predictions, options.label)

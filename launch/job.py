@@ -57,9 +57,9 @@ from launch.training_settings import Section, TrainingSection, stopping_problems
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Adam, Optimizer, optimizer_from_dict
 from pslib.schema import Schema
-from pslib.tables import TableSpec
+from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
+from pslib.table.tables import TableSpec
 from rec_models import Model
 
 __all__ = ["Job", "read_job"]
@@ -151,7 +151,7 @@ class OptimizersSection(Section):
 
 
 class TableSection(Section):
-    """What the table does at the limit of memory; see `pslib.tables.TableSpec` and `pslib.policies`."""
+    """What the table does at the limit of memory; see `TableSpec` and `pslib.table.policies`."""
 
     storage: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     admission: Any = None  # what is wrong with these, `table_problems` says

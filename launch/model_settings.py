@@ -9,8 +9,8 @@ from typing import Any
 from launch.optimizer_settings import ALL_PARTS
 from launch.problems import unknown_key, unknown_value
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Optimizer
 from pslib.schema import Schema
+from pslib.table.optimizers import Optimizer
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model, build
 
 __all__ = ["build_model", "model_problems", "parts_of"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.problems import dotted, unknown_key, unknown_value
 from pslib.errors import ConfigurationError
-from pslib.optimizers import OPTIMIZERS, Optimizer, dense_problem, optimizer_from_dict
+from pslib.table.optimizers import OPTIMIZERS, Optimizer, dense_problem, optimizer_from_dict
 
 __all__ = ["optimizer_problems", "row_optimizers"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pslib.optimizers import Optimizer
     from pslib.planner.workload import MachineSpec, Workload
+    from pslib.table.optimizers import Optimizer
 
 __all__ = ["add_plan", "run_plan"]
 
@@ -79,7 +79,7 @@ NEEDED = ("cores", "memory", "network")
 def _optimizer(name: str) -> Optimizer:
     from launch.problems import unknown_value
     from pslib.errors import ConfigurationError
-    from pslib.optimizers import OPTIMIZERS
+    from pslib.table.optimizers import OPTIMIZERS
 
     plain = {known.lower(): kind for known, kind in OPTIMIZERS.items()}
     kind = plain.get(name.replace("_", "").lower())
@@ -153,7 +153,7 @@ def _wire_bytes(name: str) -> float:
 
 def _workload(options: argparse.Namespace) -> Workload:
     from pslib.planner.workload import Workload, distinct_share
-    from pslib.tables import PartSpec, TableSpec
+    from pslib.table.tables import PartSpec, TableSpec
 
     optimizer = _optimizer(options.optimizer)
     parts = tuple(PartSpec(f"part{i}", dim, optimizer) for i, dim in enumerate(options.dim))

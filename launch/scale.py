@@ -72,9 +72,9 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def run_server_by_hand(options: argparse.Namespace) -> int:
     """Join a running cluster as a server until it leaves; the exit code."""
-    from pslib.member import ANYWHERE, Place
+    from pslib.client.member import ANYWHERE, Place
     from pslib.preemption import preemption
-    from pslib.server import run_server
+    from pslib.server.server import run_server
     from pslib.transport.keys import read_keys
 
     preemption.install()

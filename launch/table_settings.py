@@ -8,8 +8,8 @@ from typing import Any
 
 from launch.problems import unknown_key, unknown_value
 from pslib.errors import ConfigurationError
-from pslib.policies import ADMISSIONS, EVICTIONS, Compact, Policy, Score, policy_from_dict
-from pslib.tables import TableSpec, policies_from_dict
+from pslib.table.policies import ADMISSIONS, EVICTIONS, Compact, Policy, Score, policy_from_dict
+from pslib.table.tables import TableSpec, policies_from_dict
 
 __all__ = ["fit_problems", "maintenance_problems", "policies_of", "table_problems"]
 

@@ -16,7 +16,7 @@ from pslib.places import below, parent_and_name
 
 if TYPE_CHECKING:
     from pslib.cluster import Cluster
-    from pslib.ranking import RankResult
+    from pslib.metrics.ranking import RankResult
     from pslib.trainer import EvalResult, Trainer
     from pslib.trainer.checkpointing import CheckpointSettings
 
@@ -235,9 +235,9 @@ def _when_saved(job: Job) -> CheckpointSettings:
 
 def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
     """The trainer that a job file describes; with ``saves`` it saves while it trains, if the file says so."""
+    from pslib.table.wire_format import WireFormat
     from pslib.trainer import Trainer
     from pslib.trainer.settings import CacheSettings
-    from pslib.wire_format import WireFormat
 
     training, model = job.training, job.build_model()
     return Trainer(

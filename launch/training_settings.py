@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Optimizer
-from pslib.schedules import Constant, Schedule, schedule_from_dict
-from pslib.wire_format import DENSE_EVERY_MAX
+from pslib.table.optimizers import Optimizer
+from pslib.table.schedules import Constant, Schedule, schedule_from_dict
+from pslib.table.wire_format import DENSE_EVERY_MAX
 
 __all__ = ["Section", "StoppingSection", "TrainingSection", "stopping_problems", "training_problems"]
 
@@ -25,7 +25,7 @@ class Section(BaseModel):
 
 
 def _checked_schedule(value: Any) -> Any:
-    """A schedule of `pslib.schedules`, still as it was written; the path of the setting names it already."""
+    """A schedule of `pslib.table.schedules`, still as it was written; the setting's path names it already."""
     if isinstance(value, str):
         raise ValueError(f"expected settings as in {{name: Cosine, batches: 20000}}, got {value!r:.60}")
     if not isinstance(value, dict):  # pydantic says so
@@ -38,7 +38,7 @@ def _checked_schedule(value: Any) -> Any:
 
 
 class WireSection(Section):
-    """In which types rows, gradients and dense parameters travel; see `pslib.wire_format.WireFormat`."""
+    """In which types rows, gradients and dense parameters travel; see `pslib.table.wire_format`."""
 
     rows: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     gradients: Literal["float32", "bfloat16", "float16", "int8"] = "float32"

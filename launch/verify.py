@@ -27,7 +27,7 @@ from launch.train_job import evaluate_checkpoint, make_trainer
 from pslib.errors import EXIT_DONE, ConfigurationError
 
 if TYPE_CHECKING:
-    from pslib.paired import Difference
+    from pslib.metrics.paired import Difference
 
 __all__ = ["Verified", "kill_problem", "run_verify", "verdict_of"]
 
@@ -131,7 +131,7 @@ def _modes(job: Job, kill: str | None) -> list[str]:
 def _verify(
     job: Job, job_of: Callable[..., Job], out: Path, options: argparse.Namespace
 ) -> Iterator[Verified]:
-    from pslib.paired import paired_difference
+    from pslib.metrics.paired import paired_difference
 
     seeds = range(job.training.seed, job.training.seed + options.seeds)
     references, due, labels = [], 0, None

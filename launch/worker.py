@@ -23,7 +23,7 @@ from pslib.preemption import preemption
 __all__ = ["main"]
 
 ANY_RANK = 0xFFFFFFFF
-"""`pslib.membership.ANY_RANK`, which would import NumPy before its threads are set."""
+"""`pslib.protocol.membership.ANY_RANK`, which would import NumPy before its threads are set."""
 
 _THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -173,7 +173,7 @@ def _coordinator(options: argparse.Namespace) -> int:
     import json
 
     from pslib.config import ClusterConfig
-    from pslib.coordinator import run_coordinator
+    from pslib.coordinator.coordinator import run_coordinator
 
     config = ClusterConfig.from_dict(json.loads(options.config))
     return run_coordinator(
@@ -189,8 +189,8 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 
 def _server(options: argparse.Namespace) -> int:
-    from pslib.member import Place
-    from pslib.server import run_server
+    from pslib.client.member import Place
+    from pslib.server.server import run_server
 
     return run_server(
         options.coordinator,
@@ -206,8 +206,8 @@ def _server(options: argparse.Namespace) -> int:
 def _trainer(options: argparse.Namespace) -> int:
     os.environ["PSLIB_COORDINATOR"] = options.coordinator
     os.environ["PSLIB_CLUSTER_ID"] = options.cluster_id
+    from pslib.client.member import Place
     from pslib.cluster import use_keys, use_place
-    from pslib.member import Place
 
     if options.keys is not None:
         use_keys(options.keys)

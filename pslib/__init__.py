@@ -14,40 +14,40 @@ if TYPE_CHECKING:
     from pslib.cluster import connect as connect
     from pslib.data.arrivals import StreamSettings as StreamSettings
     from pslib.errors import PslibError as PslibError
-    from pslib.initializers import Constant as Constant
-    from pslib.initializers import Normal as Normal
-    from pslib.initializers import Uniform as Uniform
-    from pslib.optimizers import FTRL as FTRL
-    from pslib.optimizers import SGD as SGD
-    from pslib.optimizers import Adagrad as Adagrad
-    from pslib.optimizers import Adam as Adam
-    from pslib.optimizers import AdamL2 as AdamL2
-    from pslib.optimizers import AdamW as AdamW
-    from pslib.optimizers import Momentum as Momentum
-    from pslib.optimizers import RowwiseAdagrad as RowwiseAdagrad
-    from pslib.policies import ByAge as ByAge
-    from pslib.policies import ByBloom as ByBloom
-    from pslib.policies import ByChance as ByChance
-    from pslib.policies import ByCount as ByCount
-    from pslib.policies import ByNorm as ByNorm
-    from pslib.policies import ByScore as ByScore
-    from pslib.policies import Compact as Compact
-    from pslib.policies import Score as Score
-    from pslib.schedules import Cosine as Cosine
-    from pslib.schedules import InverseSqrt as InverseSqrt
-    from pslib.schedules import StepDecay as StepDecay
     from pslib.schema import DenseField as DenseField
     from pslib.schema import RaggedField as RaggedField
     from pslib.schema import Schema as Schema
     from pslib.schema import SparseField as SparseField
-    from pslib.tables import PartSpec as PartSpec
-    from pslib.tables import TableSpec as TableSpec
+    from pslib.table.initializers import Constant as Constant
+    from pslib.table.initializers import Normal as Normal
+    from pslib.table.initializers import Uniform as Uniform
+    from pslib.table.optimizers import FTRL as FTRL
+    from pslib.table.optimizers import SGD as SGD
+    from pslib.table.optimizers import Adagrad as Adagrad
+    from pslib.table.optimizers import Adam as Adam
+    from pslib.table.optimizers import AdamL2 as AdamL2
+    from pslib.table.optimizers import AdamW as AdamW
+    from pslib.table.optimizers import Momentum as Momentum
+    from pslib.table.optimizers import RowwiseAdagrad as RowwiseAdagrad
+    from pslib.table.policies import ByAge as ByAge
+    from pslib.table.policies import ByBloom as ByBloom
+    from pslib.table.policies import ByChance as ByChance
+    from pslib.table.policies import ByCount as ByCount
+    from pslib.table.policies import ByNorm as ByNorm
+    from pslib.table.policies import ByScore as ByScore
+    from pslib.table.policies import Compact as Compact
+    from pslib.table.policies import Score as Score
+    from pslib.table.schedules import Cosine as Cosine
+    from pslib.table.schedules import InverseSqrt as InverseSqrt
+    from pslib.table.schedules import StepDecay as StepDecay
+    from pslib.table.tables import PartSpec as PartSpec
+    from pslib.table.tables import TableSpec as TableSpec
+    from pslib.table.wire_format import WireFormat as WireFormat
     from pslib.trainer import EvalResult as EvalResult
     from pslib.trainer import Trainer as Trainer
     from pslib.trainer.checkpointing import CheckpointSettings as CheckpointSettings
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.stopping import EarlyStopping as EarlyStopping
-    from pslib.wire_format import WireFormat as WireFormat
 
 __version__ = "0.1.0"
 
@@ -56,41 +56,41 @@ _HOMES = {
     "Cluster": "pslib.cluster",
     "connect": "pslib.cluster",
     "PslibError": "pslib.errors",
-    "Constant": "pslib.initializers",
-    "Normal": "pslib.initializers",
-    "Uniform": "pslib.initializers",
-    "FTRL": "pslib.optimizers",
-    "SGD": "pslib.optimizers",
-    "Adagrad": "pslib.optimizers",
-    "Adam": "pslib.optimizers",
-    "AdamL2": "pslib.optimizers",
-    "AdamW": "pslib.optimizers",
-    "Momentum": "pslib.optimizers",
-    "RowwiseAdagrad": "pslib.optimizers",
-    "ByAge": "pslib.policies",
-    "ByBloom": "pslib.policies",
-    "ByChance": "pslib.policies",
-    "ByCount": "pslib.policies",
-    "ByNorm": "pslib.policies",
-    "ByScore": "pslib.policies",
-    "Compact": "pslib.policies",
-    "Score": "pslib.policies",
+    "Constant": "pslib.table.initializers",
+    "Normal": "pslib.table.initializers",
+    "Uniform": "pslib.table.initializers",
+    "FTRL": "pslib.table.optimizers",
+    "SGD": "pslib.table.optimizers",
+    "Adagrad": "pslib.table.optimizers",
+    "Adam": "pslib.table.optimizers",
+    "AdamL2": "pslib.table.optimizers",
+    "AdamW": "pslib.table.optimizers",
+    "Momentum": "pslib.table.optimizers",
+    "RowwiseAdagrad": "pslib.table.optimizers",
+    "ByAge": "pslib.table.policies",
+    "ByBloom": "pslib.table.policies",
+    "ByChance": "pslib.table.policies",
+    "ByCount": "pslib.table.policies",
+    "ByNorm": "pslib.table.policies",
+    "ByScore": "pslib.table.policies",
+    "Compact": "pslib.table.policies",
+    "Score": "pslib.table.policies",
     "StreamSettings": "pslib.data.arrivals",
-    "Cosine": "pslib.schedules",
-    "InverseSqrt": "pslib.schedules",
-    "StepDecay": "pslib.schedules",
+    "Cosine": "pslib.table.schedules",
+    "InverseSqrt": "pslib.table.schedules",
+    "StepDecay": "pslib.table.schedules",
     "DenseField": "pslib.schema",
     "RaggedField": "pslib.schema",
     "Schema": "pslib.schema",
     "SparseField": "pslib.schema",
-    "PartSpec": "pslib.tables",
-    "TableSpec": "pslib.tables",
+    "PartSpec": "pslib.table.tables",
+    "TableSpec": "pslib.table.tables",
     "EvalResult": "pslib.trainer",
     "Trainer": "pslib.trainer",
     "CheckpointSettings": "pslib.trainer.checkpointing",
     "CacheSettings": "pslib.trainer.settings",
     "EarlyStopping": "pslib.trainer.stopping",
-    "WireFormat": "pslib.wire_format",
+    "WireFormat": "pslib.table.wire_format",
 }
 
 __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)

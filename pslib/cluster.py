@@ -11,16 +11,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pslib.client import Client
+from pslib.client.client import Client
+from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.member import ANYWHERE, Place
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
-from pslib.embedded import Embedded
-from pslib.endpoint import Endpoint, Pending
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.member import ANYWHERE, Place
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
+from pslib.server.embedded import Embedded
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 
 __all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]

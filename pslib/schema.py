@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from pslib.errors import ConfigurationError
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 
 __all__ = ["LOG_BUCKETS", "TAKES", "DenseField", "RaggedField", "Schema", "SparseField"]
 

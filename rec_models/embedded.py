@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from pslib.table.initializers import Initializer
+from pslib.table.optimizers import Optimizer
+from pslib.table.tables import PartSpec
 from rec_models.model import Model
 from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, W_INITIALIZER
 

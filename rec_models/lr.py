@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.initializers import Initializer
-from pslib.optimizers import Optimizer
-from pslib.tables import PartSpec
+from pslib.table.initializers import Initializer
+from pslib.table.optimizers import Optimizer
+from pslib.table.tables import PartSpec
 from rec_models.layers import add
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER

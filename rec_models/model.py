@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
-from pslib.tables import PartSpec, TableSpec, text_hash
+from pslib.table.tables import PartSpec, TableSpec, text_hash
 from rec_models.layers import dot, embedding, log_loss
 from rec_models.layers import first_order as first_order_layer
 from rec_models.options import option_problem

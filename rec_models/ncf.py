@@ -10,7 +10,7 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.schema import Schema
-from pslib.tables import PartSpec
+from pslib.table.tables import PartSpec
 from rec_models.layers import concat, gather, linear, log_loss, multiply, reshape, split, tower, tower_shapes
 from rec_models.matching import MatchingModel
 from rec_models.model import DenseVars

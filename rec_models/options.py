@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
 from pslib.errors import ConfigurationError
-from pslib.initializers import Constant, Initializer, Normal, initializer_from_dict
-from pslib.optimizers import Adagrad, Optimizer, optimizer_from_dict
-from pslib.tables import DIM_MAX
+from pslib.table.initializers import Constant, Initializer, Normal, initializer_from_dict
+from pslib.table.optimizers import Adagrad, Optimizer, optimizer_from_dict
+from pslib.table.tables import DIM_MAX
 
 __all__ = [
     "DEFAULT_OPTIMIZER",

@@ -10,9 +10,9 @@ import numpy as np
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.errors import ConfigurationError
-from pslib.initializers import Constant, Initializer, Uniform
-from pslib.optimizers import Adagrad, Optimizer
-from pslib.tables import PartSpec
+from pslib.table.initializers import Constant, Initializer, Uniform
+from pslib.table.optimizers import Adagrad, Optimizer
+from pslib.table.tables import PartSpec
 from rec_models.layers import gather, sampled_softmax, split
 from rec_models.model import DenseVars, Model
 from rec_models.packed import Packed, packed

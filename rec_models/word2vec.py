@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.data.negatives import Sampling
 from pslib.errors import ConfigurationError
-from pslib.initializers import Initializer, Uniform
-from pslib.optimizers import Optimizer
 from pslib.schema import Schema, SparseField
-from pslib.tables import PartSpec
+from pslib.table.initializers import Initializer, Uniform
+from pslib.table.optimizers import Optimizer
+from pslib.table.tables import PartSpec
 from rec_models.layers import gather, log_loss, row_dot, split
 from rec_models.model import DenseVars, Model
 from rec_models.options import DEFAULT_OPTIMIZER, W_INITIALIZER

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pslib.initializers import Constant, Normal, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.initializers import Constant, Normal, Uniform
+from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoint_v1"
 GOLDEN_TABLE = TableSpec(

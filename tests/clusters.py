@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.cluster import Cluster, Embedded
 from pslib.config import ClusterConfig, Timing

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.initializers import Constant
-from pslib.optimizers import SGD
 from pslib.schema import Schema
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD
+from pslib.table.tables import PartSpec, TableSpec
 
 SCHEMA = Schema(label="label", dense=["score"], sparse=["id", "same"])
 """``id`` is another one in every example; ``same`` is the same in all."""

@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.initializers import Constant, Initializer, Normal, Uniform
-from pslib.tables import TableSpec
+from pslib.table.initializers import Constant, Initializer, Normal, Uniform
+from pslib.table.tables import TableSpec
 from tests.definitions_optimizers import decay_factor, full_step
 from tests.definitions_storage import INT8, random_bits, rounded
 

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamL2, AdamW, Momentum, Optimizer, RowwiseAdagrad
+from pslib.table.optimizers import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamL2,
+    AdamW,
+    Momentum,
+    Optimizer,
+    RowwiseAdagrad,
+)
 
 Floats = NDArray[np.float32]
 f32 = np.float32

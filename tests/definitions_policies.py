@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 from tests.definitions import GOLDEN, DictTable, Floats, Keys, mix64, partition_of
 from tests.definitions_optimizers import sum_of_squares
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pslib.config import ClusterConfig, Timing
-from pslib.membership import Membership
+from pslib.protocol.membership import Membership
 from pslib.protocol.messages import Hand, NextHand, Scale
 from pslib.protocol.move_session import MoveSession
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from pslib.optimizers import RowwiseAdagrad
 from pslib.planner.coefficients import Coefficients, TableCost
 from pslib.planner.plan import PlanRequest
 from pslib.planner.workload import MachineSpec, Workload
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 
 MACHINE = MachineSpec(cores=32, memory_bytes=256e9, network_bit_s=25e9)
 TABLE = TableSpec("rows", (PartSpec("w", 1, RowwiseAdagrad()), PartSpec("v", 16, RowwiseAdagrad())))

@@ -9,9 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.config import Timing
-from pslib.initializers import Constant
-from pslib.optimizers import SGD
-from pslib.partition_map import PartitionMap
 from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import (
@@ -30,8 +27,11 @@ from pslib.protocol.messages import (
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import run_on_shard
-from pslib.shard import Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD
+from pslib.table.partition_map import PartitionMap
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import unmix64
 
 BITS = 4

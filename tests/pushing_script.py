@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib import SGD, Constant, PartSpec, TableSpec, connect
-from pslib.client import CLIENT_STREAMS, Client
+from pslib.client.client import CLIENT_STREAMS, Client
 from pslib.protocol.client_session import PushName
 
 TABLE = "own"

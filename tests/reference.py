@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.metrics import EvalResult, ScoreCounts
-from pslib.optimizers import Optimizer
-from pslib.policies import STORAGES
-from pslib.tables import TableSpec, text_hash
+from pslib.metrics.metrics import EvalResult, ScoreCounts
+from pslib.table.optimizers import Optimizer
+from pslib.table.policies import STORAGES
+from pslib.table.tables import TableSpec, text_hash
 from rec_models.model import Model
 from tests.definitions import mix64
 from tests.definitions_optimizers import full_step

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.leases import stream_of
+from pslib.protocol.leases import stream_of
 from tests.definitions import unmix64
 
 DENSE_LENGTH = 7

@@ -10,8 +10,6 @@ import numpy as np
 
 from pslib.config import Timing
 from pslib.errors import MemoryLimitError
-from pslib.initializers import Constant
-from pslib.optimizers import SGD
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import ClientShares, CreditPool
@@ -22,8 +20,10 @@ from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import ShardTurns
-from pslib.shard import Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD
+from pslib.table.tables import PartSpec, TableSpec
 from tests.invariants import SimulationError, check_owners
 from tests.scripts import DENSE_LENGTH, Op, Script
 

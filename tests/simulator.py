@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pslib.leases import stream_of
-from pslib.partition_map import PartitionMap
+from pslib.protocol.leases import stream_of
 from pslib.protocol.marks import Marks
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import PartitionMap
 from tests.invariants import History, SimulationError, check_end
 from tests.scripts import Script, make_scripts
 from tests.simulated_processes import (

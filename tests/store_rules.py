@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cython_ext.store import Store
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 from tests.definitions import unmix64
 
 # Mixed values that differ in few bits share partition, home line and counters of a small filter: the worst

@@ -20,11 +20,11 @@ from launch.process import Command as Process
 from launch.process import Task
 from launch.run_plan import Plan
 from launch.supervise import run_cluster
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import WaitTimeoutError
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.clusters import cluster_of
 from tests.counting_runs import (

@@ -12,8 +12,8 @@ from cython_ext.hashing import hash_ints
 from launch.summary import summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
+from pslib.table.wire_format import WireFormat
 from pslib.trainer.settings import CacheSettings, TrainerSettings
-from pslib.wire_format import WireFormat
 from tests.clusters import cluster_of
 from tests.counting import SCHEMA, CountingModel, write_examples
 from tests.training import counts_of, examples_counted, trainer_on

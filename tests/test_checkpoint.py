@@ -19,8 +19,8 @@ from pslib.checkpoint import read_manifest
 from pslib.config import Timing
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError
-from pslib.optimizers import Adagrad, Adam, Momentum
 from pslib.protocol.messages import Load, Save
+from pslib.table.optimizers import Adagrad, Adam, Momentum
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_KEYS, GOLDEN_TABLE, Content, content_of
 from tests.clusters import Trainers, cluster_of

@@ -16,7 +16,7 @@ from pslib.checkpoint import load_shard, newest, read_manifest
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
 from pslib.protocol.messages import Setup
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
 from tests.checkpoints import (
     GOLDEN,
     GOLDEN_DENSE,

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from pslib import checkpoint
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import CheckpointError, MemoryLimitError
-from pslib.initializers import Uniform
-from pslib.optimizers import SGD, Adagrad
-from pslib.policies import STORAGES, ByAge, ByBloom, ByCount, Compact, Score
 from pslib.protocol.client_session import PushName
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import SGD, Adagrad
+from pslib.table.policies import STORAGES, ByAge, ByBloom, ByCount, Compact, Score
+from pslib.table.tables import PartSpec, TableSpec
 from tests.clusters import Trainers, cluster_of
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoint_v2"

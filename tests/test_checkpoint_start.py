@@ -17,12 +17,12 @@ from launch.job import Job, read_job
 from launch.preflight import check_load
 from pslib import checkpoint
 from pslib.checkpoint import list_checkpoints, newest, next_place, prune
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.optimizers import SGD, Adagrad, Adam, Momentum
-from pslib.policies import ByAge, Compact, Score
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
+from pslib.table.policies import ByAge, Compact, Score
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import GOLDEN, content_of
 from tests.clusters import Trainers, cluster_of

@@ -20,15 +20,15 @@ from pslib import checkpoint
 from pslib.checkpoint import arrow_files, manifest, verification
 from pslib.checkpoint.comparison import diff_checkpoints
 from pslib.checkpoint.verification import verify_checkpoint
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import CheckpointError, CheckpointIncompatibleError
-from pslib.initializers import Uniform
-from pslib.optimizers import SGD, Adagrad, Adam
 from pslib.places import open_uri
-from pslib.policies import ByBloom, ByCount, Compact
 from pslib.protocol.messages import Setup
-from pslib.shard import Shard
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import SGD, Adagrad, Adam
+from pslib.table.policies import ByBloom, ByCount, Compact
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.clusters import cluster_of
 
 SPEC = TableSpec(

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.config import Timing
 from pslib.errors import ConfigurationError, RemoteProtocolError, UnavailableError, WaitTimeoutError
-from pslib.initializers import Constant, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.initializers import Constant, Uniform
+from pslib.table.optimizers import SGD, Adagrad, Adam
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.clusters import QUICK, Trainers, cluster_of
 from tests.command import wait_until
 from tests.definitions import DictTable

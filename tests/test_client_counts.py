@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pslib.policies import ByBloom, ByCount, Compact, Score
 from pslib.protocol.messages import Push
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.policies import ByBloom, ByCount, Compact, Score
+from pslib.table.tables import PartSpec, TableSpec
 from tests.clusters import cluster_of
 
 PLAIN = TableSpec("plain", (PartSpec("w", 1), PartSpec("v", 2)))

@@ -7,11 +7,11 @@ import pytest
 
 from pslib.config import Limits
 from pslib.errors import ConfigurationError, LocalProtocolError, UnavailableError, WaitTimeoutError
-from pslib.partition_map import PartitionMap
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import NOBODY, Done, Erase, Failure, Pull, Pulled, Push, Pushed
 from pslib.protocol.requests import RequestTable
+from pslib.table.partition_map import PartitionMap
 from tests.protocol_worlds import TIMING, answer, asked, completed, key_in, keys_in, make_client
 
 NO_UNITS, NO_OWNERS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.float32)

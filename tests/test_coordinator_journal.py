@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
-from pslib.coordinator import Coordinator
+from pslib.coordinator.coordinator import Coordinator
 from pslib.errors import LogCorruptError, UnavailableError
-from pslib.leases import LeaseBook, stream_of
-from pslib.metrics import ScoreCounts
+from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.diary import Diary
+from pslib.protocol.leases import LeaseBook, stream_of
 from pslib.protocol.messages import (
     EndLease,
     Failure,

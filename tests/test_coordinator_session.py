@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pslib.config import ClusterConfig, Timing
-from pslib.leases import stream_of
-from pslib.metrics import ScoreCounts
+from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
 from pslib.protocol.collective_job import SCORES_KEPT
 from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.leases import stream_of
 from pslib.protocol.messages import (
     Beat,
     Done,

@@ -21,7 +21,7 @@ from pslib.protocol.messages import Done, Failure, Message, Pull, Pulled, Reserv
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import Job, run_on_shard
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
 from tests.protocol_worlds import NO_BLOCKS, setup_of
 
 CODEC = Codec("demo")

@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.protocol.client_session import PushName
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 
 ROWS, DIM = 50_000, 16

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import zmq
 
+from pslib.client.endpoint import Endpoint
 from pslib.clock import SystemClock
 from pslib.config import Timing
-from pslib.endpoint import Endpoint
 from pslib.errors import AccessError, ConfigurationError, RemoteProtocolError
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Stats

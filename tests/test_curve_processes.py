@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import zmq
 
+from pslib.client.endpoint import Endpoint
 from pslib.clock import SystemClock
 from pslib.cluster import watch
 from pslib.config import Timing
-from pslib.endpoint import Endpoint
 from pslib.errors import AccessError, PslibError, RemoteProtocolError
 from pslib.protocol.codec import PROTOCOL_VERSION, Codec
 from pslib.protocol.messages import ALL_MESSAGES, Message, Pull, Pulled, Result, Stats, Status

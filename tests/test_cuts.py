@@ -23,7 +23,7 @@ from pslib.config import Timing
 from pslib.data.columns import keys_of
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD, Adagrad, Adam
+from pslib.table.optimizers import SGD, Adagrad, Adam
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import Trainers, cluster_of

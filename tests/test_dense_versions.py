@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD
-from pslib.partition_map import PartitionMap
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Failure, Pull, Pulled, Push
 from pslib.protocol.packed import PackedRows
-from pslib.tables import DenseSpec
+from pslib.table.optimizers import SGD
+from pslib.table.partition_map import PartitionMap
+from pslib.table.tables import DenseSpec
+from pslib.table.wire_format import DENSE_TYPES, WireFormat
 from pslib.trainer.dense import DensePulls, ErrorFeedback
-from pslib.wire_format import DENSE_TYPES, WireFormat
 from tests.protocol_worlds import (
     NO_FLOATS,
     OneServer,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pslib.optimizers import MODIFIERS, OPTIMIZERS
+from pslib.table.optimizers import MODIFIERS, OPTIMIZERS
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
 
 ROOT = Path(__file__).resolve().parent.parent

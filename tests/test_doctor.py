@@ -18,10 +18,10 @@ from launch.findings import Finding, diagnose
 from launch.running_cluster import find_cluster, note_cluster
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Heartbeat, NextLease, OpenJob, Register, Status
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import SGD
+from pslib.table.tables import PartSpec, TableSpec
 from tests.clusters import QUICK, cluster_of
 from tests.command import Command
 from tests.counting_runs import Start, launch_counting, write_counting_examples

@@ -13,8 +13,8 @@ import pytest
 
 import pslib
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.metrics import EvalResult
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowwiseAdagrad
+from pslib.metrics.metrics import EvalResult
+from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowwiseAdagrad
 from pslib.transport import Transport, ZmqTransport
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import Content, content_of, state_of

@@ -13,9 +13,9 @@ import pytest
 
 import pslib
 from pslib.data.generator import Generated, generate, generated_schema
-from pslib.optimizers import Adagrad, Adam
-from pslib.policies import ByAge, ByChance, ByCount, ByNorm, ByScore, Compact, Score
-from pslib.tables import TableSpec
+from pslib.table.optimizers import Adagrad, Adam
+from pslib.table.policies import ByAge, ByChance, ByCount, ByNorm, ByScore, Compact, Score
+from pslib.table.tables import TableSpec
 from rec_models.deepfm import DeepFM
 from tests.clusters import cluster_of
 from tests.reference import SequentialTrainer

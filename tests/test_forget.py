@@ -21,16 +21,16 @@ from pslib.checkpoint import (
     read_manifest,
 )
 from pslib.checkpoint.verification import verify_checkpoint
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError, UnavailableError
 from pslib.forgetting import erase_everywhere
-from pslib.initializers import Constant
-from pslib.optimizers import SGD
-from pslib.policies import ByCount
 from pslib.protocol.messages import Erase, Message, Pushed
 from pslib.schema import Schema, SparseField
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD
+from pslib.table.policies import ByCount
+from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.clusters import Trainers, cluster_of
 

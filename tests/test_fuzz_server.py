@@ -33,7 +33,7 @@ SCRIPT = """\
 import json, os, time
 import numpy as np
 import pslib
-from pslib.initializers import Constant
+from pslib.table.initializers import Constant
 
 KEYS = np.arange(100, dtype=np.uint64)
 

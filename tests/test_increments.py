@@ -18,11 +18,11 @@ from pslib.checkpoint.comparison import diff_checkpoints
 from pslib.checkpoint.export import export_parquet
 from pslib.checkpoint.folders import base_in, list_checkpoints, newest, prune
 from pslib.checkpoint.verification import verify_checkpoint
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import CheckpointError
-from pslib.optimizers import Adagrad
-from pslib.policies import ByCount
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.optimizers import Adagrad
+from pslib.table.policies import ByCount
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.checkpoints import GOLDEN
 from tests.clusters import cluster_of
 from tests.test_saving_while_serving import begin, files_of, settle

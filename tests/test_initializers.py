@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cython_ext.hashing import mix64
 from cython_ext.store import initial_rows
-from pslib.initializers import Constant, Initializer, Normal, Uniform
+from pslib.table.initializers import Constant, Initializer, Normal, Uniform
 from tests import definitions
 
 ALL = [Constant(0.25), Uniform(0.01), Uniform(3.0), Normal(0.01), Normal(2.0)]

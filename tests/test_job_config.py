@@ -13,9 +13,9 @@ from launch.job import Job, read_job
 from launch.paths import expand
 from launch.yaml_text import flow_text, read_yaml, write_yaml
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD, Adagrad, Adam, AdamW
-from pslib.schedules import Cosine
 from pslib.schema import DenseField, RaggedField, SparseField
+from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW
+from pslib.table.schedules import Cosine
 from pslib.trainer.stopping import EarlyStopping
 from tests.test_optimizers import ALL, name_of
 

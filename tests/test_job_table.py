@@ -2,7 +2,7 @@
 
 import pytest
 
-from pslib.policies import ByAge, ByCount, ByScore, Compact, Score
+from pslib.table.policies import ByAge, ByCount, ByScore, Compact, Score
 from tests.test_job_config import GOOD, problems, read
 
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslib.clock import SystemClock
-from pslib.coordinator import Coordinator
-from pslib.leases import LeaseBook, RankedLeases, book_of
-from pslib.metrics import ScoreCounts
+from pslib.coordinator.coordinator import Coordinator
+from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.diary import Diary
+from pslib.protocol.leases import LeaseBook, RankedLeases, book_of
 from pslib.protocol.messages import Heartbeat, Register
 from pslib.transport import MemoryTransport
 from pslib.update_log import CoordinatorLog, RollingLog, entries_of, pieces_of

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pslib.leases import Grant, LeaseBook, stream_of
+from pslib.protocol.leases import Grant, LeaseBook, stream_of
 
 ADA, BOB = (0, 11), (1, 22)
 

@@ -9,14 +9,14 @@ import pytest
 
 from cython_ext.hashing import partition_of
 from pslib.errors import ConfigurationError, MemoryLimitError
-from pslib.initializers import Constant
-from pslib.optimizers import SGD
-from pslib.policies import ByAge, ByBloom, ByChance, ByCount, ByScore, Compact, Score
 from pslib.protocol.client_session import PushName
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Adopt, Maintain, Push, Release, Setup
-from pslib.shard import Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD
+from pslib.table.policies import ByAge, ByBloom, ByChance, ByCount, ByScore, Compact, Score
+from pslib.table.tables import PartSpec, TableSpec
 from tests.clusters import cluster_of
 from tests.definitions import mix64, unmix64
 

@@ -19,10 +19,10 @@ from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler
 from pslib.errors import ConfigurationError, DataError
-from pslib.nearest import NearestIndex
+from pslib.metrics.nearest import NearestIndex
+from pslib.metrics.top_k import top_k
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
-from pslib.top_k import top_k
 from rec_models import LR, MATCHING_MODELS, build
 from rec_models.tape import Tape
 from tests.gradient_check import make_batch, random, relative_error

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pslib.config import ClusterConfig, Timing
-from pslib.membership import Member, Membership
+from pslib.protocol.membership import Member, Membership
 
 CONFIG = ClusterConfig(
     servers=2, trainers=2, partition_bits=5, dense_blocks=4, timing=Timing(silence_s=6.0, start_s=60.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from pslib.errors import ConfigurationError
-from pslib.metrics import LOGIT_BINS, PROBABILITY_CLIP, LogitBins, ScoreCounts
+from pslib.metrics.metrics import LOGIT_BINS, PROBABILITY_CLIP, LogitBins, ScoreCounts
 
 # Few distinct values, so that ties are the rule.
 examples = st.lists(

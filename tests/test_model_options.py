@@ -3,8 +3,8 @@
 import pytest
 
 from pslib.errors import ConfigurationError
-from pslib.initializers import Uniform
-from pslib.optimizers import Adagrad, Adam
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import Adagrad, Adam
 from rec_models import LR, DeepFM, build
 from tests.gradient_check import SCHEMA
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pslib.batch import Batch
-from pslib.initializers import Constant, Normal
-from pslib.optimizers import SGD, Adam
 from pslib.ragged import Ragged
 from pslib.schema import Schema
+from pslib.table.initializers import Constant, Normal
+from pslib.table.optimizers import SGD, Adam
 from rec_models import DNN, MODELS, build
 from rec_models.layers.activation import sigmoid_of
 from rec_models.model import initial_values

@@ -11,7 +11,7 @@ import pytest
 import pslib
 from pslib.cluster import Cluster
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.optimizers import Adam
+from pslib.table.optimizers import Adam
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import cluster_of

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from pslib.errors import ConfigurationError
-from pslib.move_plan import even_owners
-from pslib.partition_map import PartitionMap
+from pslib.protocol.move_plan import even_owners
+from pslib.table.partition_map import PartitionMap
 
 PARTITIONS = 16
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pslib.membership import Membership
+from pslib.protocol.membership import Membership
 from pslib.protocol.messages import Failure, NextHand, Result, Scale
 from pslib.protocol.move_session import MoveSession
 from tests.move_world import CONFIG, World, first_map, grown

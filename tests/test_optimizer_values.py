@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslib.errors import ConfigurationError
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, optimizer_from_dict
+from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, optimizer_from_dict
 from tests.test_optimizers import ALL, name_of, row_step, some_gradients
 
 # --- momentum and FTRL

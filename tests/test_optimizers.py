@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cython_ext.steps import apply_dense, apply_row
 from cython_ext.store import Store, vector_levels
 from pslib.errors import ConfigurationError
-from pslib.initializers import Uniform
-from pslib.optimizers import (
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import (
     FTRL,
     MODIFIERS,
     OPTIMIZERS,
@@ -28,7 +28,7 @@ from pslib.optimizers import (
     Optimizer,
     RowwiseAdagrad,
 )
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, TableSpec
 from tests import definitions
 from tests.definitions_optimizers import STEPS, full_step
 

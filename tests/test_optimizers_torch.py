@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Optimizer
+from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW, Momentum, Optimizer
 from tests.test_optimizers import name_of, row_step
 
 torch = pytest.importorskip(

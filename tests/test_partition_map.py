@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslib.errors import ConfigurationError
-from pslib.partition_map import PartitionMap, mask_of_units, units_of_mask
+from pslib.table.partition_map import PartitionMap, mask_of_units, units_of_mask
 
 
 @given(st.integers(0, 8), st.integers(1, 70), st.integers(1, 40))

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Adam, Optimizer, RowwiseAdagrad
 from pslib.planner.coefficients import Coefficients, read_coefficients, shipped_coefficients
 from pslib.planner.demand import Demand
 from pslib.planner.limits import partition_bits
@@ -19,7 +18,8 @@ from pslib.planner.scenes import one_machine_rate
 from pslib.planner.text import plan_lines
 from pslib.planner.workload import MachineSpec, Workload, distinct_share
 from pslib.schema import Schema
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.optimizers import Adam, Optimizer, RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from rec_models import DeepFM
 from tests.planning import COSTS, MACHINE, TABLE, costs, request, workload
 

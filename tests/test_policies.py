@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Adagrad
-from pslib.policies import (
+from pslib.shard.stores import make_store
+from pslib.table.optimizers import Adagrad
+from pslib.table.policies import (
     ADMISSIONS,
     EVICTIONS,
     ByAge,
@@ -20,9 +21,8 @@ from pslib.policies import (
     Score,
     policy_from_dict,
 )
-from pslib.row_layout import RowLayout
-from pslib.stores import make_store
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.row_layout import RowLayout
+from pslib.table.tables import PartSpec, TableSpec
 
 PLAIN = TableSpec("t", (PartSpec("w", 1), PartSpec("v", 4)), seed=3)
 FULL = replace(

@@ -17,8 +17,8 @@ from launch.draining import Draining
 from launch.process import Task
 from launch.verdict import Verdict
 from pslib.config import ClusterConfig
-from pslib.leases import stream_of
 from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.leases import stream_of
 from pslib.protocol.messages import Heartbeat, Lease, Leave, NextLease, OpenJob, Register
 from tests.counting_runs import (
     SCRIPT,

@@ -12,7 +12,9 @@ HEAVY = ("pyarrow", "pandas", "scipy", "pydantic", "matplotlib", "torch", "yaml"
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("module", ["pslib.server", "pslib.coordinator", "pslib.cluster", "launch.worker"])
+@pytest.mark.parametrize(
+    "module", ["pslib.server.server", "pslib.coordinator.coordinator", "pslib.cluster", "launch.worker"]
+)
 def test_it_loads_nothing_heavy_before_it_needs_it(module: str) -> None:
     """pyarrow alone is 40 MB and 0.2 s of each of hundreds of processes."""
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"

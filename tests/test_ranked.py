@@ -12,8 +12,8 @@ import pytest
 
 from pslib.data.dataset import ParquetData
 from pslib.errors import ConfigurationError
+from pslib.metrics.top_k import best_of
 from pslib.schema import Schema
-from pslib.top_k import best_of
 from pslib.trainer.ranked import RankedItems, Sides, sides_of, whole_batches
 from pslib.trainer.ranking import Ranker
 from rec_models import build

@@ -15,7 +15,7 @@ from launch.job import read_job
 from launch.recorded import Rankings
 from pslib import EarlyStopping, Schema, Trainer, connect
 from pslib.errors import ConfigurationError
-from pslib.ranking import RankResult
+from pslib.metrics.ranking import RankResult
 from rec_models import SESSION_MODELS, GRU4Rec
 
 JOB = """\

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store, apply_dense, vector_levels
-from pslib.initializers import Uniform
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowwiseAdagrad
 from pslib.protocol.manner_checks import RATE_MAX, manner_problem
 from pslib.protocol.messages import Push
-from pslib.stores import DenseBlocks, make_store
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.shard.stores import DenseBlocks, make_store
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RowwiseAdagrad
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.definitions_optimizers import full_step
 
 f32 = np.float32

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from pslib.metrics import LogitBins
+from pslib.metrics.metrics import LogitBins
 from pslib.recorder import RunRecorder, recorder
 
 

@@ -12,8 +12,8 @@ from launch.resuming import Identity, identity_of
 from launch.running_cluster import note_cluster
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
-from pslib.leases import stream_of
 from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.leases import stream_of
 from pslib.protocol.messages import Heartbeat, Lease, Leave, Message, NextLease, OpenJob, Register
 
 LOGGED = ClusterConfig(servers=1, trainers=2, durability="log", timing=Timing(restart_s=60.0))

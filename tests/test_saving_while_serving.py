@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from pslib import checkpoint
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import CheckpointError
-from pslib.optimizers import Adagrad
 from pslib.protocol.messages import BeginSave, EndSave, Result, SaveFiles
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.optimizers import Adagrad
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.clusters import cluster_of
 
 SPEC = TableSpec("item", (PartSpec("v", 4, Adagrad()),))

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pslib import CheckpointSettings, SparseField, Trainer
 from pslib.cluster import Cluster, Watcher
 from pslib.data.columns import keys_of
-from pslib.initializers import Constant
-from pslib.optimizers import SGD, Adagrad, Adam
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD, Adagrad, Adam
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.clusters import QUICK, Trainers, cluster_of
 from tests.counting import CountingModel, write_examples

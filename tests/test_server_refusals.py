@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.policies import ByAge, ByCount, Compact, Score
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Maintain, Message, Push, Pushed, Reserve
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import run_on_shard
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
+from pslib.table.policies import ByAge, ByCount, Compact, Score
 from tests.test_maintain import ALL, NO_BLOCKS, NO_FLOATS, PLAIN, content, many, shard_of
 
 CODEC = Codec("refusals")

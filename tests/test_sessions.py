@@ -17,8 +17,8 @@ from pslib.data.columns import keys_of
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler, Sampling, item_counts
 from pslib.errors import ConfigurationError, DataError
-from pslib.metrics import ScoreCounts
-from pslib.ranking import counts_of_ranks, mean_ranks, result_of_ranks
+from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.ranking import counts_of_ranks, mean_ranks, result_of_ranks
 from pslib.schema import Schema
 from rec_models import LR, build
 from rec_models.layers import bpr_max

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from pslib import shard_replay
-from pslib.leases import Grant, LeaseBook
-from pslib.member import MemberHandle
-from pslib.membership import Member, Membership
+from pslib.client.member import MemberHandle
 from pslib.protocol import job_desk
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.journal import Entry
+from pslib.protocol.leases import Grant, LeaseBook
 from pslib.protocol.marks import Marks
+from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import Adopt, Erase, Heartbeat, Image, Message, Push, Release
 from pslib.protocol.waves import Wishes
-from pslib.shard import Shard
+from pslib.shard import replay as shard_replay
+from pslib.shard.shard import Shard
 from pslib.update_log import CoordinatorLog, RollingLog, shard_log
 from pslib.update_log.shard_log import ShardLog
 from tests.invariants import SimulationError

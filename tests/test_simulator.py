@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pslib.errors import MemoryLimitError
-from pslib.key_shares import Shares
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Image, Push, Release
-from pslib.shard import PushPart, Shard
-from pslib.shard_serving import Steps
+from pslib.shard.key_shares import Shares
+from pslib.shard.serving import Steps
+from pslib.shard.shard import PushPart, Shard
 from tests.invariants import SimulationError
 from tests.simulator import World
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.policies import Score
 from pslib.protocol.calls import BEGINNING
 from pslib.protocol.client_session import PushName
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Maintain, Push, Setup
-from pslib.shard import PushPart, Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import PushPart, Shard
+from pslib.table.policies import Score
+from pslib.table.tables import PartSpec, TableSpec
 from tests import simulated_processes, simulator
 from tests.definitions import unmix64
 from tests.invariants import SimulationError

@@ -15,16 +15,16 @@ import pytest
 from numpy.typing import NDArray
 
 from pslib.errors import PslibError
-from pslib.initializers import Constant
-from pslib.optimizers import Adagrad
-from pslib.partition_map import PartitionMap
 from pslib.protocol.calls import Manner, Moment
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Message, Setup
-from pslib.shard import Shard
-from pslib.sync_steps import SyncSteps
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.shard.sync_steps import SyncSteps
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import Adagrad
+from pslib.table.partition_map import PartitionMap
+from pslib.table.tables import PartSpec, TableSpec
 from tests import simulated_processes, simulator
 from tests.definitions import unmix64
 from tests.definitions_optimizers import adagrad_step

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pslib.protocol.messages import Erase, Failure, Message, Pull, Push, Pushed
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import Job, ShardTurns
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
 from tests.invariants import SimulationError
 from tests.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of
 from tests.simulator import World

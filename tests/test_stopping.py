@@ -12,8 +12,8 @@ from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
-from pslib.metrics import EvalResult
-from pslib.optimizers import FTRL, Adam
+from pslib.metrics.metrics import EvalResult
+from pslib.table.optimizers import FTRL, Adam
 from pslib.trainer import Trainer
 from pslib.trainer.statistics import MEASURED_ROWS
 from pslib.trainer.stopping import EarlyStopping, Plateau

@@ -7,9 +7,9 @@ import pytest
 
 from cython_ext.hashing import partition_of
 from cython_ext.store import Store, vector_levels
-from pslib.initializers import Normal, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Normal, Uniform
+from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import DictTable, first_values, store_parts
 
 SPEC = TableSpec(

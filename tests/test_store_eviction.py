@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
-from pslib.initializers import Uniform
-from pslib.optimizers import SGD, RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import SGD, RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import partition_of, store_parts
 from tests.definitions_policies import AGE, BY_SCORE, BY_SHOWS, LAST_SEEN, NORM, SCORE, SHOWS
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cython_ext.hashing import partition_of
 from cython_ext.store import Store
-from pslib.optimizers import SGD, Adagrad, Adam
-from pslib.policies import ByAge, ByBloom, ByCount, ByScore, Compact, Score
-from pslib.stores import make_store
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.stores import make_store
+from pslib.table.optimizers import SGD, Adagrad, Adam
+from pslib.table.policies import ByAge, ByBloom, ByCount, ByScore, Compact, Score
+from pslib.table.tables import PartSpec, TableSpec
 
 BITS = 4
 KEYS = 300

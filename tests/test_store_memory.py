@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
-from pslib.initializers import Constant
-from pslib.optimizers import SGD, RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import SGD, RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import mix64, store_parts, unmix64
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from cython_ext.store import Store, vector_levels
-from pslib.initializers import Constant, Normal, Uniform
-from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Constant, Normal, Uniform
+from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import DictTable, store_parts
 from tests.definitions_storage import STORAGE_NAMES
 from tests.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
-from pslib.initializers import Uniform
-from pslib.optimizers import RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import mix64, partition_of, store_parts
 from tests.definitions_policies import (
     AGE,

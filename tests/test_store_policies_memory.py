@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
-from pslib.initializers import Uniform
-from pslib.optimizers import RowwiseAdagrad
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.initializers import Uniform
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import store_parts
 from tests.definitions_policies import BLOOM, COUNT, NORM, false_rate
 

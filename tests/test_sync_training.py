@@ -11,11 +11,11 @@ import pytest
 
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.initializers import Constant
-from pslib.optimizers import FTRL, SGD, Adagrad, Optimizer
-from pslib.schedules import Constant as ConstantRate
-from pslib.schedules import Cosine, InverseSqrt, StepDecay, schedule_from_dict
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import FTRL, SGD, Adagrad, Optimizer
+from pslib.table.schedules import Constant as ConstantRate
+from pslib.table.schedules import Cosine, InverseSqrt, StepDecay, schedule_from_dict
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.trainer.geo import GeoCopy, geo_problems
 from pslib.trainer.settings import TrainerSettings
 from pslib.trainer.sync import SyncPlan

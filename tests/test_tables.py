@@ -5,10 +5,10 @@ import pytest
 
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
-from pslib.initializers import Constant, Normal, Uniform, initializer_from_dict
-from pslib.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad, optimizer_from_dict
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
-from pslib.tables import DIM_MAX, DenseSpec, PartSpec, TableSpec, text_hash
+from pslib.table.initializers import Constant, Normal, Uniform, initializer_from_dict
+from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad, optimizer_from_dict
+from pslib.table.tables import DIM_MAX, DenseSpec, PartSpec, TableSpec, text_hash
 
 OPTIMIZERS = [SGD(0.5), Adagrad(0.1, 1e-6, 0.2), RowwiseAdagrad(0.1, 1e-6, 0.2), Adam(0.1, 0.8, 0.9, 1e-6)]
 INITIALIZERS = [Constant(1.5), Uniform(0.2), Normal(0.3)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.top_k import best_of, top_k
+from pslib.metrics.top_k import best_of, top_k
 
 
 @given(st.integers(0, 5), st.integers(1, 20), st.integers(1, 25), st.integers(1, 60), st.integers(0, 3))
@@ -23,7 +23,7 @@ def test_the_best_k_are_those_of_a_sorted_row_however_small_the_chunks(rows, ite
 
 
 def test_products_are_never_all_there_at_once(monkeypatch):
-    monkeypatch.setattr("pslib.top_k.ROWS", 4)
+    monkeypatch.setattr("pslib.metrics.top_k.ROWS", 4)
     rng = np.random.default_rng(0)
     queries, vectors = rng.normal(size=(10, 3)), rng.normal(size=(50, 3))
     largest = 0

@@ -18,8 +18,8 @@ import pytest
 import pslib
 from cython_ext.hashing import hash_ints
 from pslib.errors import ConfigurationError, DataError, UnavailableError
-from pslib.optimizers import SGD, Adagrad, RowwiseAdagrad
 from pslib.schema import RaggedField
+from pslib.table.optimizers import SGD, Adagrad, RowwiseAdagrad
 from rec_models.fm import FM
 from rec_models.lr import LR
 from tests.clusters import Trainers, cluster_of, own_threads

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pslib.client import PendingPush
-from pslib.optimizers import SGD
-from pslib.policies import ByAge, ByNorm, Eviction
-from pslib.tables import TableSpec
+from pslib.client.client import PendingPush
+from pslib.table.optimizers import SGD
+from pslib.table.policies import ByAge, ByNorm, Eviction
+from pslib.table.tables import TableSpec
 from tests.clusters import cluster_of
 from tests.counting import CountingModel, write_examples
 from tests.training import trainer_on

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pslib.client import PendingPush
+from pslib.client.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, UnavailableError
-from pslib.metrics import EvalResult, ScoreCounts
-from pslib.policies import Score
+from pslib.metrics.metrics import EvalResult, ScoreCounts
+from pslib.table.policies import Score
 from pslib.trainer.jobs import HeldLease
 from pslib.trainer.steps import LeasePlan
 from tests.clusters import cluster_of, vanish

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslib.client import Client
+from pslib.client.client import Client
+from pslib.client.member import Place
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded, connect
 from pslib.config import ClusterConfig
 from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError
-from pslib.member import Place
-from pslib.optimizers import SGD
 from pslib.protocol.gate import Gate
 from pslib.protocol.messages import Load
-from pslib.server import Server
-from pslib.shard import Shard
-from pslib.shard_thread import load_into
+from pslib.server.server import Server
+from pslib.server.shard_thread import load_into
+from pslib.shard.shard import Shard
+from pslib.table.optimizers import SGD
 from pslib.update_log import RollingLog, ServerLog
 from pslib.update_log.shard_log import ShardLog, recover
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_TABLE

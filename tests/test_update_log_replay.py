@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslib.errors import LogFullError, UnavailableError
-from pslib.initializers import Normal
-from pslib.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, Optimizer, RowwiseAdagrad
-from pslib.partition_map import units_of_mask
-from pslib.policies import ByAge, ByBloom, ByChance, ByCount, ByNorm, ByScore, Compact, Score
 from pslib.protocol.fields import Message
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import Adopt, Erase, Image, Maintain, Push, Release, Setup
-from pslib.shard import Shard
-from pslib.shard_serving import finish
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.shard.serving import finish
+from pslib.shard.shard import Shard
+from pslib.table.initializers import Normal
+from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, Momentum, Optimizer, RowwiseAdagrad
+from pslib.table.partition_map import units_of_mask
+from pslib.table.policies import ByAge, ByBloom, ByChance, ByCount, ByNorm, ByScore, Compact, Score
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from tests.protocol_worlds import BITS, NO_BLOCKS, NO_FLOATS, key_in

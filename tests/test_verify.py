@@ -19,8 +19,8 @@ from launch.job import read_job
 from launch.verify import Verified, kill_problem, verdict_of
 from launch.yaml_text import write_yaml
 from pslib.data.generator import GeneratorConfig, generate
-from pslib.metrics import ScoreCounts
-from pslib.paired import Difference, paired_difference
+from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.paired import Difference, paired_difference
 
 NONE = Difference(0.0, -0.001, 0.001)
 

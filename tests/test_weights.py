@@ -18,8 +18,8 @@ from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError, DataError
-from pslib.optimizers import SGD
 from pslib.schema import Schema
+from pslib.table.optimizers import SGD
 from rec_models import DNN, LR, build
 from tests.gradient_check import BATCH, SCHEMA, random, relative_error
 from tests.test_models import parameters, rows_of

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import ConfigurationError
-from pslib.optimizers import SGD
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Failure, Pull, Pulled, Push, Pushed, Setup, Stats
 from pslib.protocol.packed import PackedRows, pack_gradients
-from pslib.tables import DenseSpec, PartSpec, TableSpec
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES, WireFormat
+from pslib.table.optimizers import SGD
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, WireFormat
 from tests.definitions_storage import BFLOAT16, FLOAT16, INT8, rounded
 from tests.protocol_worlds import (
     NO_BLOCKS,

@@ -14,7 +14,7 @@ from pslib.protocol.calls import Part, PullCall, PushCall, PushName
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Failure, Heartbeat, Missing, Register, Result, Setup, Witness
-from pslib.tables import PartSpec, TableSpec
+from pslib.table.tables import PartSpec, TableSpec
 from tests.protocol_worlds import BITS, OneServer, push_ones
 
 NO_BLOCKS = np.empty(0, np.uint32)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launch.calibration.fit import fit_costs
-from pslib.optimizers import RowwiseAdagrad
 from pslib.planner.coefficients import TableCost
 from pslib.planner.workload import Workload
-from pslib.stores import make_store
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.stores import make_store
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import PartSpec, TableSpec
 
 __all__ = ["measure_rows"]
 

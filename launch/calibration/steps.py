@@ -14,10 +14,10 @@ from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.optimizers import RowwiseAdagrad
 from pslib.planner.workload import Workload
 from pslib.schema import Schema
-from pslib.tables import TableSpec
+from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.tables import TableSpec
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.dense import DenseLayout
 from rec_models import DeepFM

@@ -13,12 +13,12 @@ import psutil
 
 from launch.calibration.fit import fit_costs
 from launch.calibration.timing import Spent, repeat
-from pslib.client import Client, PendingPull, PendingPush
-from pslib.optimizers import Adam, RowwiseAdagrad
+from pslib.client.client import Client, PendingPull, PendingPush
 from pslib.planner.coefficients import TableCost, row_cost
 from pslib.planner.demand import HEADER_BYTES
 from pslib.planner.workload import KEY_BYTES
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.optimizers import Adam, RowwiseAdagrad
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
 __all__ = ["few_keys", "loopback_mb_s", "measure_checkpoint", "measure_wire", "server_cpu", "set_up"]
 

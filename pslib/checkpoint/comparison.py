@@ -19,7 +19,7 @@ from pslib.checkpoint.manifest import Manifest, open_place, read_manifest
 from pslib.checkpoint.partitioned import GROUP_BITS_MAX, TableOfCheckpoint, TableRows, floats_of
 from pslib.errors import CheckpointCorruptError
 from pslib.places import shown
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 
 __all__ = ["CheckpointDiff", "TableDiff", "ValueDiff", "diff_checkpoints"]
 

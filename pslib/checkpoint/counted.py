@@ -9,9 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from pslib.policies import ByBloom, ByCount
-from pslib.shard import Shard
-from pslib.tables import TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.policies import ByBloom, ByCount
+from pslib.table.tables import TableSpec
 
 __all__ = [
     "COUNTS",

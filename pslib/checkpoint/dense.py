@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pslib.checkpoint.manifest import Manifest
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
-from pslib.optimizers import Adam, optimizer_from_dict
 from pslib.places import shown
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
+from pslib.table.optimizers import Adam, optimizer_from_dict
 
 __all__ = ["DENSE_SCHEMA", "DenseContent", "dense_batch", "put_dense", "read_dense"]
 

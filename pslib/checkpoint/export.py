@@ -21,8 +21,8 @@ from pslib.checkpoint.partitioned import GROUP_BITS_MAX, TableOfCheckpoint
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import below, shown
-from pslib.row_layout import scale_name
-from pslib.tables import TableSpec
+from pslib.table.row_layout import scale_name
+from pslib.table.tables import TableSpec
 
 __all__ = ["ExportOptions", "export_parquet"]
 

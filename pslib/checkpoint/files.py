@@ -14,10 +14,10 @@ from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_d
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, open_place
 from pslib.checkpoint.rows import RowReader, table_schema
 from pslib.errors import CheckpointIncompatibleError
-from pslib.partition_map import units_of_mask
 from pslib.places import shown
-from pslib.shard import Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import units_of_mask
+from pslib.table.tables import PartSpec, TableSpec
 
 __all__ = ["LoadOptions", "load_shard"]
 

@@ -14,9 +14,9 @@ from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, ope
 from pslib.checkpoint.rows import BatchBuilder, table_schema
 from pslib.errors import CheckpointError
 from pslib.places import shown
-from pslib.row_layout import RowLayout
-from pslib.shard_cut import Piece
-from pslib.tables import TableSpec
+from pslib.shard.cut import Piece
+from pslib.table.row_layout import RowLayout
+from pslib.table.tables import TableSpec
 
 __all__ = ["ImageWriter"]
 

@@ -17,7 +17,7 @@ from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, ope
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointCorruptError
 from pslib.places import shown
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 
 __all__ = ["GROUP_BITS_MAX", "TableOfCheckpoint", "TableRows", "floats_of"]
 

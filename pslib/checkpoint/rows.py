@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from pslib.row_layout import RowLayout, counter_names, scale_name
-from pslib.shard import Shard
-from pslib.tables import PartSpec, TableSpec
+from pslib.shard.shard import Shard
+from pslib.table.row_layout import RowLayout, counter_names, scale_name
+from pslib.table.tables import PartSpec, TableSpec
 
 __all__ = ["BatchBuilder", "RowReader", "table_schema"]
 

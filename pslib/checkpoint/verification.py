@@ -17,7 +17,7 @@ from pslib.checkpoint.manifest import BLOCK_BYTES, GONE, GONE_SCHEMA, ROWS, Mani
 from pslib.checkpoint.rows import table_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import shown
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 
 __all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
 

@@ -20,7 +20,7 @@ from pslib.data.values import one_line, statistics_problems
 from pslib.errors import DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
 from pslib.schema import Schema, SparseField
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 
 __all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind", "label_problem", "weight_problem"]
 

@@ -23,7 +23,7 @@ from pslib.data.criteo import CRITEO_LABEL
 from pslib.data.files import atomic_output, refuse_existing
 from pslib.data.planted import BLOCK_ROWS, Block, PlantedModel
 from pslib.errors import ConfigurationError
-from pslib.metrics import ScoreCounts
+from pslib.metrics.metrics import ScoreCounts
 from pslib.schema import DenseField, Schema
 
 __all__ = ["Generated", "GeneratorConfig", "PartSummary", "generate", "generated_schema"]

@@ -19,7 +19,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.features import field_keys
 from pslib.errors import ConfigurationError
 from pslib.schema import RaggedField, SparseField
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 
 __all__ = ["NegativeSampler", "Sampling", "item_counts"]
 

@@ -27,7 +27,7 @@ class TableCost:
     Attributes
     ----------
     storage : str
-        One of `pslib.policies.STORAGES`.
+        One of `pslib.table.policies.STORAGES`.
     floats : int
         Weights of a row.
     pull_us, push_us, insert_us : float

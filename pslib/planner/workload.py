@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from pslib.errors import ConfigurationError
-from pslib.row_layout import RowLayout
-from pslib.tables import TableSpec
+from pslib.table.row_layout import RowLayout
+from pslib.table.tables import TableSpec
 
 __all__ = ["MachineSpec", "Workload", "distinct_share"]
 

@@ -20,7 +20,7 @@ from pslib.errors import (
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
     "BEGINNING",

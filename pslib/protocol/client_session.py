@@ -21,7 +21,6 @@ from pslib.errors import (
     UnavailableError,
     WaitTimeoutError,
 )
-from pslib.partition_map import PartitionMap
 from pslib.protocol.acknowledged import Acknowledged
 from pslib.protocol.calls import (
     BEGINNING,
@@ -51,7 +50,8 @@ from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_pulled
 from pslib.protocol.requests import RequestTable
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES, check_type
+from pslib.table.partition_map import PartitionMap
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 
 __all__ = ["ClientSession", "Completed", "Counts", "Manner", "Moment", "PullCall", "PushName"]
 

@@ -132,7 +132,7 @@ class CutStep(Message):
 class OpenJob(Message):
     """Start, or join, collective call number ``job``; all trainers must say the same. Answered by `Done`.
 
-    With ``by_rank`` each trainer gets leases of its own (`pslib.leases.RankedLeases`); answered by `Result`
+    With ``by_rank`` each trainer gets leases of its own (`RankedLeases`); answered by `Result`
     with ``ranks``, those that share the job, fixed when the first trainer opens it.
 
     ``resume`` is empty, or the table of jobs of a cut (`CutSession`): jobs before this one are passed over,

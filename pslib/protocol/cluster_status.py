@@ -10,8 +10,8 @@ from pslib.protocol.collective_job import epochs_done, examples_of
 from pslib.protocol.counters import SERVER_COUNTERS
 
 if TYPE_CHECKING:
-    from pslib.membership import Member
     from pslib.protocol.coordinator_session import CoordinatorSession
+    from pslib.protocol.membership import Member
 
 __all__ = ["EVENTS_TOLD", "details_of", "status_of"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.leases import Grant, JobClocks, LeaseBook, RankedLeases, book_of
-from pslib.metrics import ScoreCounts
-from pslib.ranking import plain_ranks
+from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.ranking import plain_ranks
+from pslib.protocol.leases import Grant, JobClocks, LeaseBook, RankedLeases, book_of
 
 __all__ = ["CollectiveJob", "epochs_done", "examples_of"]
 

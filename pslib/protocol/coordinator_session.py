@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.config import ClusterConfig
-from pslib.membership import Member, Membership
 from pslib.protocol.cluster_status import EVENTS_TOLD, details_of, status_of
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.losses import Losses
+from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import (
     Beat,
     Clock,

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.leases import RankedLeases
-from pslib.membership import Member, Membership
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.leases import RankedLeases
+from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import CutReady, CutStep, Done, Failure, Message, Result, SaveSoon
 
 __all__ = ["CutSession"]

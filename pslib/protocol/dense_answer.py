@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pslib.protocol.messages import Pull
 from pslib.protocol.packed import put_floats
-from pslib.wire_format import DENSE_TYPES
+from pslib.table.wire_format import DENSE_TYPES
 
 __all__ = ["VERSIONS", "DenseAnswer", "KnownDense"]
 

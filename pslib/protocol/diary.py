@@ -31,8 +31,8 @@ from pslib.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from pslib.membership import Member
     from pslib.protocol.coordinator_session import CoordinatorSession
+    from pslib.protocol.membership import Member
 
 __all__ = ["POSITIONS_S", "Diary"]
 

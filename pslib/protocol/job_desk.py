@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.leases import LeaseBook, RankedLeases, stream_of
-from pslib.membership import Member, Membership
-from pslib.metrics import ScoreCounts
+from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.leases import LeaseBook, RankedLeases, stream_of
+from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import (
     Clock,
     Clocks,

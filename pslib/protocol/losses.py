@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from pslib.membership import Member, Membership
 from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.membership import Member, Membership
 
 __all__ = ["Losses"]
 

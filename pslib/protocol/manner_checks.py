@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from pslib.optimizers import FTRL, Optimizer
 from pslib.protocol.messages import Push
-from pslib.tables import DenseSpec, TableSpec
+from pslib.table.optimizers import FTRL, Optimizer
+from pslib.table.tables import DenseSpec, TableSpec
 
 __all__ = ["RATE_MAX", "manner_problem"]
 

@@ -39,7 +39,7 @@ from pslib.protocol.cluster_messages import (
     Stop,
 )
 from pslib.protocol.fields import ArrayRule, Arrays, Message, Plain, PlainList, array, arrays, no_arrays
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
     "ALL_MESSAGES",

@@ -1,7 +1,7 @@
 """Units on their way between live servers, as the coordinator sees it: a pure machine.
 
 What shall be is one number: how many servers own units (`MoveSession.scale`). What is, the map says. What is
-left to do follows from both (`pslib.move_plan`), so nothing of a plan has to be remembered: units move in
+left to do follows from both (`move_plan.py`), so nothing of a plan has to be remembered: units move in
 waves, and before each wave the plan is made anew. A wave is a map version with a few units of each source;
 the sources ask for their parts (`NextHand`), hand the units over themselves and report what has arrived.
 When all units of a wave are over, its map is published.
@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from pslib.membership import Membership
-from pslib.move_plan import even_owners
-from pslib.partition_map import PartitionMap
+from pslib.protocol.membership import Membership
 from pslib.protocol.messages import Failure, Hand, Message, NextHand, Result, Scale
+from pslib.protocol.move_plan import even_owners
 from pslib.protocol.waves import Progress, Wave, Wishes
+from pslib.table.partition_map import PartitionMap
 
 __all__ = ["MoveSession"]
 

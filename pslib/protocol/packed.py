@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cython_ext.packing import pack, rounding_bases, unpack
 from cython_ext.selection import gather_rows, scatter_rows
 from pslib.protocol.messages import Pull, Pulled, Push
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
     "NO_SCALES",

@@ -11,7 +11,7 @@ from pslib.protocol.calls import Part, PullCall
 from pslib.protocol.dense_answer import VERSIONS
 from pslib.protocol.messages import Pulled
 from pslib.protocol.packed import floats_of, rows_of
-from pslib.wire_format import DENSE_TYPES, ROW_TYPES
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["pulled_fits", "store_pulled"]
 

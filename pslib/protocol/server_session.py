@@ -15,7 +15,6 @@ import numpy as np
 
 from cython_ext.selection import split_keys
 from pslib.errors import LocalProtocolError, RemoteProtocolError
-from pslib.key_shares import KeyShare
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
@@ -50,9 +49,10 @@ from pslib.protocol.messages import (
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
 from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
-from pslib.shard import PullPart, PushPart, Shard
-from pslib.sync_steps import refused_in_step
-from pslib.wire_format import ROW_TYPES
+from pslib.shard.key_shares import KeyShare
+from pslib.shard.shard import PullPart, PushPart, Shard
+from pslib.shard.sync_steps import refused_in_step
+from pslib.table.wire_format import ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
 

@@ -15,7 +15,6 @@ from pslib.errors import (
     MemoryLimitError,
     PslibError,
 )
-from pslib.key_shares import KeyShare
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -39,9 +38,10 @@ from pslib.protocol.messages import (
     Witness,
 )
 from pslib.protocol.packed import PackedRows
-from pslib.shard import Shard
-from pslib.shard_cut import HELD
-from pslib.shard_serving import ROW_FLOATS, PushPart, Steps, finish
+from pslib.shard.cut import HELD
+from pslib.shard.key_shares import KeyShare
+from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
+from pslib.shard.shard import Shard
 
 __all__ = [
     "HELD",

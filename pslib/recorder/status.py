@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.metrics import LOGIT_BINS, LogitBins
+from pslib.metrics.metrics import LOGIT_BINS, LogitBins
 from pslib.protocol.counters import TABLE_COUNTERS
 
 __all__ = ["Status", "Window", "auc_of"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.trainer.jobs import Job, JobSpec, PassedJob

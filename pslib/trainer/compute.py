@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cython_ext.products import has_products
 from pslib.batch import Batch
 from pslib.blas import blas_threads, cores_given, describe_blas
-from pslib.client import PendingPush
+from pslib.client.client import PendingPush
 from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.model import ModelInParts, Step, Stepper, TrainableModel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.errors import PslibError
 from pslib.protocol.messages import CutReady
 from pslib.trainer.progress import Progress

@@ -16,8 +16,8 @@ from typing import Any
 
 from pslib.checkpoint import Manifest, ManifestFile, commit, next_place, prune
 from pslib.checkpoint.folders import Base, base_in
-from pslib.client import FILE_PATIENCE_S, Client
-from pslib.endpoint import Pending
+from pslib.client.client import FILE_PATIENCE_S, Client
+from pslib.client.endpoint import Pending
 from pslib.errors import CheckpointError, PslibError
 from pslib.protocol.messages import BeginSave, CutStep, EndSave, Message, Result, SaveFiles
 from pslib.trainer.checkpointing import CheckpointSettings

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.packing import pack_with_feedback
-from pslib.client import Client, Pulled
-from pslib.wire_format import DENSE_TYPES, WireFormat
+from pslib.client.client import Client, Pulled
+from pslib.table.wire_format import DENSE_TYPES, WireFormat
 
 __all__ = ["DenseLayout", "DensePulls", "ErrorFeedback"]
 

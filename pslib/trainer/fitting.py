@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from pslib.batch import Batch
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader

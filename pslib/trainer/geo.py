@@ -34,20 +34,20 @@ from cython_ext.distinct import distinct
 from cython_ext.ragged_pool import scatter_add_rows
 from cython_ext.store import Store
 from pslib.batch import Batch
-from pslib.client import Client, PendingPull, PendingPush
+from pslib.client.client import Client, PendingPull, PendingPush
 from pslib.errors import ConfigurationError
-from pslib.initializers import Constant
-from pslib.optimizers import FTRL, SGD
 from pslib.protocol.client_session import Manner, Moment, PushName
-from pslib.push_counts import batch_counts
-from pslib.stores import DenseBlocks, make_store
-from pslib.tables import DenseSpec, PartSpec, TableSpec
+from pslib.shard.push_counts import batch_counts
+from pslib.shard.stores import DenseBlocks, make_store
+from pslib.table.initializers import Constant
+from pslib.table.optimizers import FTRL, SGD
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.jobs import HeldLease
 from pslib.trainer.pace import AsyncPace
 from pslib.trainer.rows import Gradients, PulledRows
 from pslib.trainer.staleness import StalenessBound
 from pslib.trainer.steps import LeasePlan
-from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["GeoCopy", "GeoPace", "GeoRows", "geo_problems"]
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.client import Client
+from pslib.client.client import Client
+from pslib.client.endpoint import Pending
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
-from pslib.endpoint import Pending
 from pslib.protocol.messages import (
     Arrays,
     Clock,
@@ -31,7 +31,7 @@ from pslib.protocol.messages import (
     OpenJob,
     Result,
 )
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 from pslib.trainer.progress import Progress
 
 __all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.schema import Schema
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 
 __all__ = ["ModelInParts", "Step", "Stepper", "TrainableModel"]
 

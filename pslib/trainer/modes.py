@@ -2,7 +2,7 @@
 
 - ``async``: every trainer goes its own way; it runs ahead of its own pushes by ``staleness`` batches at most.
   With one trainer and staleness 0 training is exact.
-- ``sync``: the k-th batches of all trainers are one step (`pslib.trainer.sync`, `pslib.sync_steps`).
+- ``sync``: the k-th batches of all trainers are one step (`pslib.trainer.sync`, `pslib.shard.sync_steps`).
   Repeatable bit for bit; as slow as the slowest trainer; ends when a trainer dies.
 - ``ssp``: like async, but no trainer is more than ``ssp_bound`` batches ahead of the slowest
   (`pslib.trainer.ssp`).
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.data.order import Order
-from pslib.tables import DenseSpec, TableSpec
+from pslib.table.tables import DenseSpec, TableSpec
 from pslib.trainer.geo import GeoCopy, GeoPace, GeoRows
 from pslib.trainer.jobs import Job
 from pslib.trainer.pace import AsyncPace, Pace

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pslib.batch import Batch
-from pslib.client import Client, PendingPush
+from pslib.client.client import Client, PendingPush
 from pslib.errors import PreemptedError, PslibError
 from pslib.preemption import preemption
 from pslib.protocol.client_session import Moment

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.client import Client
-from pslib.metrics import LogitBins
+from pslib.client.client import Client
+from pslib.metrics.metrics import LogitBins
 
 __all__ = ["STALENESS_BINS", "Progress"]
 

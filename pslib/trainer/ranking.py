@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.data.reader import LeaseReader
-from pslib.metrics import ScoreCounts
-from pslib.nearest import NearestIndex
-from pslib.ranking import RankResult, counts_of_ranks, mean_ranks
-from pslib.top_k import best_of
+from pslib.metrics.metrics import ScoreCounts
+from pslib.metrics.nearest import NearestIndex
+from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks
+from pslib.metrics.top_k import best_of
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.ranked import Parameters, RankedItems, Sides
@@ -96,7 +96,7 @@ class Ranker:
         return ScoreCounts.merge(parts)
 
     def best(self, batch: Batch, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Places and scores of the best k items of each example, see `pslib.top_k.best_of`."""
+        """Places and scores of the best k items of each example, see `pslib.metrics.top_k.best_of`."""
         places, every = self.items.places(batch.keys), slice(0, len(batch))
         states = self._sides.states(batch, self._parameters, self._history)
 

@@ -12,15 +12,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.data.catalogue import catalogue_of
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
-from pslib.ranking import RankResult
+from pslib.metrics.ranking import RankResult
 from pslib.schema import Schema
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.model import TrainableModel
@@ -133,7 +133,7 @@ class Retrieval:
             Whose items are ranked: the training sessions; or rows with the fields of items, each item at
             least once. A null among them is no item, and a target that is null is a miss.
         at : sequence of int
-            The k of Recall@k, MRR@k and NDCG@k; see `pslib.ranking`.
+            The k of Recall@k, MRR@k and NDCG@k; see `pslib.metrics.ranking`.
         history : str or None
             Column of the items before; None: ``prefix`` for sessions, else none.
         target : str or None
@@ -179,7 +179,7 @@ class Retrieval:
             ``items``, the best first, and ``scores``; shorter than k where fewer items are left.
         k : int
         approximate : bool
-            Look for them in a graph of the items' vectors instead, see `pslib.nearest`; needs faiss.
+            Look for them in a graph of the items' vectors instead, see `pslib.metrics.nearest`; needs faiss.
 
         Raises
         ------

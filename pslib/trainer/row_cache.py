@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from cython_ext.row_cache import RowCache
 from cython_ext.store import initial_rows
 from pslib.batch import Batch
-from pslib.client import PendingPush
-from pslib.optimizers import SGD, Momentum, RowwiseAdagrad
+from pslib.client.client import PendingPush
 from pslib.protocol.client_session import Moment, PushName
 from pslib.protocol.packed import PackedRows
-from pslib.tables import TableSpec
+from pslib.table.optimizers import SGD, Momentum, RowwiseAdagrad
+from pslib.table.tables import TableSpec
+from pslib.table.wire_format import ROW_TYPES, WireFormat
 from pslib.trainer.jobs import HeldLease
 from pslib.trainer.progress import CacheCounters
 from pslib.trainer.rows import Gradients, PendingRows, PulledRows, ServerRows
 from pslib.trainer.settings import CacheSettings
 from pslib.trainer.steps import LeasePlan
-from pslib.wire_format import ROW_TYPES, WireFormat
 
 __all__ = ["CachedRows"]
 

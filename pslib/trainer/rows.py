@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client import Client, PendingPull, PendingPush
+from pslib.client.client import Client, PendingPull, PendingPush
 from pslib.protocol.client_session import Manner, Moment, PushName
-from pslib.push_counts import batch_counts
-from pslib.tables import TableSpec
+from pslib.shard.push_counts import batch_counts
+from pslib.table.tables import TableSpec
+from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.dense import DensePulls, ErrorFeedback
 from pslib.trainer.jobs import HeldLease
 from pslib.trainer.steps import LeasePlan
-from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Gradients", "PendingRows", "PulledRows", "RowSource", "ServerRows"]
 

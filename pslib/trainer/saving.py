@@ -20,12 +20,12 @@ from pslib.checkpoint import (
     read_manifest,
 )
 from pslib.checkpoint.folders import Base
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
-from pslib.tables import TableSpec, text_hash
+from pslib.table.tables import TableSpec, text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.cuts import TrainerCuts

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client import Client, PendingPull
+from pslib.client.client import Client, PendingPull
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
-from pslib.metrics import EvalResult, ScoreCounts
+from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.schema import Schema
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.dense import DenseLayout

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from pslib.errors import ConfigurationError
-from pslib.optimizers import Adam, Optimizer
 from pslib.protocol.manner_checks import rate_problem
-from pslib.schedules import Constant, Schedule
-from pslib.tables import DenseSpec, TableSpec
+from pslib.table.optimizers import Adam, Optimizer
+from pslib.table.schedules import Constant, Schedule
+from pslib.table.tables import DenseSpec, TableSpec
+from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.model import TrainableModel
-from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["CONSISTENCIES", "NO_CACHE", "CacheSettings", "TrainerSettings", "row_rate_problems", "table_of"]
 

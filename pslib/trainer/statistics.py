@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client import Pulled
+from pslib.client.client import Pulled
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.protocol.client_session import Manner
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import JobSpec

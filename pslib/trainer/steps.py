@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pslib.data.order import Order
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 
 __all__ = ["LeasePlan", "StepPlan", "epoch_and_index", "step_seed"]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from pslib.errors import ConfigurationError
-from pslib.metrics import EvalResult
-from pslib.optimizers import Optimizer
+from pslib.metrics.metrics import EvalResult
+from pslib.metrics.ranking import RankResult
 from pslib.protocol.manner_checks import rate_problem
-from pslib.ranking import RankResult
-from pslib.tables import TableSpec
+from pslib.table.optimizers import Optimizer
+from pslib.table.tables import TableSpec
 
 __all__ = [
     "METRICS",

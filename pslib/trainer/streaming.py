@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from pslib.client import Client
+from pslib.client.client import Client
 from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData, RowGroup
 from pslib.errors import ConfigurationError
-from pslib.metrics import EvalResult
+from pslib.metrics.metrics import EvalResult
 from pslib.schema import Schema
-from pslib.tables import text_hash
+from pslib.table.tables import text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.jobs import Job, JobSpec
 from pslib.trainer.progress import Progress

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client import Client, PendingPush
+from pslib.client.client import Client, PendingPush
 from pslib.protocol.calls import Manner
 from pslib.protocol.client_session import Moment, PushName
-from pslib.tables import TableSpec
+from pslib.table.tables import TableSpec
+from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.rows import Gradients, PulledRows, ServerRows
 from pslib.trainer.steps import LeasePlan
-from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["SyncPlan", "SyncRows"]
 

@@ -7,18 +7,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pslib.client import PendingPush
+from pslib.client.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
-from pslib.metrics import EvalResult
-from pslib.optimizers import Adam, Optimizer
+from pslib.metrics.metrics import EvalResult
 from pslib.protocol.client_session import PushName
-from pslib.schedules import Constant, Schedule
-from pslib.tables import DenseSpec, TableSpec
+from pslib.table.optimizers import Adam, Optimizer
+from pslib.table.schedules import Constant, Schedule
+from pslib.table.tables import DenseSpec, TableSpec
+from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.calls import Calls
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.compute import ModelThreads
@@ -39,7 +40,6 @@ from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
 from pslib.trainer.stopping import WATCH, EarlyStopping, check_stopping, followed
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
-from pslib.wire_format import FLOAT32, WireFormat
 
 __all__ = ["Trainer"]
 
@@ -92,7 +92,7 @@ class Trainer(Retrieval):
         With geo: after how many batches a trainer sends what has moved, and of how many rows it keeps the
         optimizer's state.
     schedule : Schedule or None
-        Of the learning rates of rows and dense parameters; see `pslib.schedules`. None: constant.
+        Of the learning rates of rows and dense parameters; see `pslib.table.schedules`. None: constant.
     damping : float
         Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully.
     checkpoint : CheckpointSettings or None

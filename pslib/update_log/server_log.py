@@ -15,7 +15,7 @@ from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogCorruptError, LogForeignError
 from pslib.protocol.messages import Load
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
 from pslib.update_log.claim import claim
 from pslib.update_log.files import DiskFiles, LogFiles
 from pslib.update_log.rolling import RollingLog

@@ -8,13 +8,13 @@ from itertools import count
 from typing import Any
 
 from pslib.errors import LogFullError
-from pslib.partition_map import units_of_mask
 from pslib.protocol.journal import Entry
 from pslib.protocol.messages import Load, Message, Release
-from pslib.row_layout import RowLayout
-from pslib.shard import Shard
-from pslib.shard_recording import state_of
-from pslib.shard_replay import Replay, images_of, units_of_images
+from pslib.shard.recording import state_of
+from pslib.shard.replay import Replay, images_of, units_of_images
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import units_of_mask
+from pslib.table.row_layout import RowLayout
 from pslib.update_log.contents import entries_of, first_note, pieces_of
 from pslib.update_log.records import Buffer
 from pslib.update_log.rolling import RollingLog

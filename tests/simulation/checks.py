@@ -27,7 +27,7 @@ from pslib.protocol.messages import (
     Release,
     Result,
 )
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
 from tests.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
 from tests.scripts import DENSE_WEIGHTS, ITEM_WEIGHTS, SHARED_KEYS, Op, Script
 

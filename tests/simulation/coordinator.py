@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pslib.config import ClusterConfig
-from pslib.coordinator import Coordinator
+from pslib.coordinator.coordinator import Coordinator
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Heartbeat, Message
 from pslib.update_log import CoordinatorLog

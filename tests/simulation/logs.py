@@ -10,7 +10,7 @@ from unittest.mock import patch
 from pslib.config import ClusterConfig
 from pslib.protocol.gate import Gate
 from pslib.protocol.messages import Load
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
 from pslib.update_log import server_log
 from pslib.update_log.server_log import ServerLog
 from pslib.update_log.shard_log import ShardLog

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place
 from pslib.config import ClusterConfig, Timing
-from pslib.endpoint import Endpoint, Pending
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
-from pslib.member import ANYWHERE, Joined, MemberHandle, Place
-from pslib.partition_map import PartitionMap
 from pslib.protocol.messages import Leave, Message, Register, Registered
+from pslib.table.partition_map import PartitionMap
 from tests.invariants import SimulationError
 from tests.simulated_files import KilledError
 from tests.simulated_processes import CODEC

@@ -122,7 +122,7 @@ class Admin(Asker):
 
 
 class Hands:
-    """What `pslib.hand_over.HandOver` does in a thread, in events."""
+    """What `pslib.server.hand_over.HandOver` does in a thread, in events."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

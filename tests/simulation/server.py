@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pslib.client.member import ANYWHERE, Joined, Place
 from pslib.config import ClusterConfig
-from pslib.member import ANYWHERE, Joined, Place
-from pslib.partition_map import PartitionMap
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.messages import Failure, Keep, Message, Release
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import Job, ShardTurns, Work
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import PartitionMap
 from tests.invariants import SimulationError
 from tests.simulated_processes import CODEC, HOLD_S, SETUP
 from tests.simulation.logs import ServerLogs

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pslib.client.member import Joined
+from pslib.client.successors import meet_successors
 from pslib.errors import PslibError
-from pslib.member import Joined
-from pslib.partition_map import PartitionMap
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import Done, EndLease, Lease, NextLease, OpenJob
 from pslib.protocol.packed import PackedRows, pack_gradients
-from pslib.successors import meet_successors
+from pslib.table.partition_map import PartitionMap
 from tests.scripts import DENSE_LENGTH, Op, Script
 from tests.simulated_processes import DENSE_BLOCKS, DIMS
 from tests.simulation.cuts import Cuts

@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 
 from pslib.config import ClusterConfig
-from pslib.partition_map import PartitionMap, mask_of_units
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.marks import Marks
-from pslib.shard import Shard
+from pslib.shard.shard import Shard
+from pslib.table.partition_map import PartitionMap, mask_of_units
 from pslib.update_log.shard_log import ShardLog
 from tests.invariants import History, SimulationError
 from tests.scripts import Script, lease_scripts, own_script

@@ -1,0 +1,420 @@
+"""A client: pull, push and erase on all servers of a cluster, and the control calls around them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.client.endpoint import Endpoint
+from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
+from pslib.client.successors import meet_successors
+from pslib.clock import Clock
+from pslib.config import Timing
+from pslib.errors import ConfigurationError
+from pslib.protocol.calls import PLAINLY, Manner
+from pslib.protocol.client_session import ClientSession, Moment, PushName
+from pslib.protocol.codec import Codec
+from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.marks import record_salt
+from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
+from pslib.protocol.packed import pack_gradients
+from pslib.protocol.server_session import merge_results
+from pslib.shard.push_counts import checked_keys, checked_pair, counts_of, kind_of, summed
+from pslib.table.partition_map import PartitionMap
+from pslib.table.tables import DenseSpec, TableSpec
+from pslib.table.wire_format import ROW_TYPES, check_type
+from pslib.transport import Transport
+
+__all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+CLIENT_STREAMS = 1 << 63
+"""Streams from here on belong to clients; below are leases."""
+FILE_PATIENCE_S = 3600.0
+"""A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
+
+
+class Client:
+    """A trainer's handle on all servers.
+
+    Parameters
+    ----------
+    transport : Transport
+        How to reach the cluster.
+    coordinator, cluster_id : str
+        The cluster to join.
+    clock : Clock
+        Time.
+    timing : Timing or None
+        Retries and patience; None takes the cluster's.
+    place : Place
+        Of one that takes another's place.
+
+    Examples
+    --------
+    >>> client.setup([TableSpec("item", (PartSpec("v", 8),))])        # doctest: +SKIP
+    >>> rows = client.pull({"item": keys}).wait().rows["item"]         # doctest: +SKIP
+    >>> client.push({"item": (keys, gradients)}).wait()                # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        coordinator: str,
+        cluster_id: str,
+        clock: Clock,
+        timing: Timing | None = None,
+        place: Place = ANYWHERE,
+    ) -> None:
+        link, first_request_id = transport.connect(), secrets.randbits(63)
+        self.endpoint = Endpoint(link, Codec(cluster_id), timing or Timing(), clock, first_request_id)
+        self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", place)
+        self._specs: tuple[TableSpec, ...] = ()
+        self._stream, self._next_number = 0, 0
+        try:
+            self.joined: Joined = join(self.member, clock, self.endpoint.timing.start_s)
+        except BaseException:
+            self.endpoint.close()
+            raise
+        self._map = self.joined.map
+        self.endpoint.use_timing(timing or self.joined.config.asking)
+        self.endpoint.requests.shares.share_bytes = self.joined.config.client_share_bytes
+        self.member.on_map = self._set_map
+        self.member.start_heartbeats(self.joined)
+
+    @property
+    def rank(self) -> int:
+        """This trainer's number, from 0."""
+        return self.joined.rank
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Addresses of all servers, as of the newest map."""
+        return tuple(filter(None, self._map.addresses))
+
+    # --- tables -------------------------------------------------------------------------------------------
+
+    def setup(
+        self, tables: Sequence[TableSpec], dense: DenseSpec | None = None, initial_dense: Rows | None = None
+    ) -> None:
+        """Make tables and dense parameters on all servers; what exists must be the same.
+
+        Called again, it adds tables; dense parameters stay when none are given.
+
+        Parameters
+        ----------
+        tables : sequence of TableSpec
+            All tables that this client will use.
+        dense : DenseSpec or None
+            Shape and optimizer of the dense parameters.
+        initial_dense : (length,) float32
+            Their first values; of several clients the first counts, so all must give the same.
+
+        Raises
+        ------
+        ConfigurationError
+            When a server has a table of that name with another description, or a call is on its way that
+            the new tables would cut off.
+        """
+        values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
+        message = Setup(
+            tables={"tables": [spec.to_dict() for spec in tables]},
+            dense_length=dense.length if dense else 0,
+            dense_optimizer=dense.optimizer.to_dict() if dense else {},
+            dense=values,
+        )
+        asked: set[str] = set()
+        while new := [address for address in self.servers if address not in asked]:  # more may have joined
+            self._ask_all(message, servers=new)
+            asked.update(new)
+        specs = {spec.name: spec for spec in (*self._specs, *tables)}
+        with self.endpoint.lock:
+            self._begin_session(
+                {name: spec.dim for name, spec in specs.items()}, dense.length if dense else None
+            )
+        self._specs = tuple(specs.values())
+
+    def _begin_session(self, dims: dict[str, int], dense_length: int | None) -> None:
+        """A session for these tables; one that fits already goes on, with its streams and counters."""
+        old = self.endpoint.session
+        length = dense_length if dense_length is not None else old.dense_length if old else 0
+        if old and (old.dims, old.dense_length) == (dims, length):
+            return
+        if self.endpoint.calls_open:
+            raise ConfigurationError("setup(...) with new tables: wait for pulls and pushes first")
+        session = ClientSession(self.endpoint.requests, self._map, dims, length)
+        if old:
+            session.pushes_sent, session.updates_sent = old.pushes_sent, old.updates_sent
+        self.endpoint.session = session
+        self._stream, self._next_number = CLIENT_STREAMS | secrets.randbits(62), 0
+
+    @property
+    def session(self) -> ClientSession:
+        """The pure machine behind pull and push; ConfigurationError before `setup`."""
+        if self.endpoint.session is None:
+            raise ConfigurationError("the client has no tables yet: call setup(...) first")
+        return self.endpoint.session
+
+    def _set_map(self, new_map: PartitionMap) -> None:
+        with self.endpoint.lock:
+            meet_successors(self.endpoint, self.member, self._map, new_map)
+            self._map = new_map
+            if self.endpoint.session:
+                self.endpoint.session.set_map(self.endpoint.clock.now_s(), new_map)
+
+    def nothing_known(self) -> KnownDense:
+        """For a first pull whose dense parameters the next one will know."""
+        return KnownDense(np.empty(0, np.float32), np.zeros(self.joined.map.dense_blocks, np.uint64))
+
+    # --- pull and push ------------------------------------------------------------------------------------
+
+    def pull(
+        self,
+        keys: Mapping[str, Keys],
+        dense: bool = False,
+        *,
+        step: int = 0,
+        time_s: float = 0.0,
+        rows_as: str = "float32",
+        dense_as: str = "float32",
+        known: KnownDense | None = None,
+    ) -> PendingPull:
+        """Read rows; creates nothing: an unseen key gives its first value.
+
+        Parameters
+        ----------
+        keys : mapping of table name to (n,) uint64
+            Keys may repeat.
+        dense : bool
+            Whether to read all dense parameters too.
+        step, time_s
+            The reader's time: weight decay that a row has missed up to ``step`` shows in its answer.
+        rows_as, dense_as : str
+            How rows and dense parameters travel (`pslib.table.wire_format`); they arrive as float32.
+        known : KnownDense or None
+            Dense parameters that this client has: blocks that are still the same do not travel again.
+            `nothing_known` at first, then `Pulled.known_dense` of an earlier pull.
+        """
+        moment = Moment(step, float(time_s))
+        used = self.session
+        wanted = {table: checked_keys(table, array) for table, array in keys.items()}
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            nonlocal used
+            used = session
+            return session.pull(now_s, wanted, dense, moment, rows_as, dense_as, known)
+
+        taken: list[Pulled] = []
+
+        def take() -> Pulled:
+            with self.endpoint.lock:
+                if not taken:
+                    call = used.pulled(number)
+                    taken.append(Pulled(call.rows, call.dense, call.versions))
+            return taken[0]
+
+        def settle() -> None:
+            with suppress(KeyError):  # it has failed, and there are no rows
+                take()
+
+        number, pending = self.endpoint.call("a pull", begin)
+        pending.on_done(settle)  # the session keeps no rows for somebody who never asks for them
+        return PendingPull(take, pending)
+
+    def push(
+        self,
+        gradients: Mapping[str, tuple[Keys, Rows]],
+        dense: NDArray[Any] | None = None,
+        name: PushName | None = None,
+        *,
+        step: int = 0,
+        time_s: float = 0.0,
+        shows: Mapping[str, Rows] | None = None,
+        clicks: Mapping[str, Rows] | None = None,
+        gradients_as: str = "float32",
+        manner: Manner = PLAINLY,
+    ) -> PendingPush:
+        """Send gradients; each server takes one optimizer step on each key.
+
+        Parameters
+        ----------
+        gradients : mapping of table name to ((n,) uint64, (n, dim) float32)
+            Repeated keys are summed first, in order. With a ``name`` keys must be distinct already.
+        dense : (length,) float32, uint16 (bfloat16) or float16, or None
+            Gradient of all dense parameters; it travels as it is, see `pslib.trainer.dense.ErrorFeedback`.
+        name : PushName or None
+            The name under which it counts once; None takes the next of this client's own stream.
+        step, time_s
+            When it happens, for tables whose rows age; a table looks at one of them (`TableSpec.clock`).
+        shows, clicks : mapping of table name to (n,) float32, or None
+            How often each key was shown (above 0) and clicked; 1 and 0 where not given, so that a key that
+            repeats was shown as often as it occurs. Tables whose policies do not count are sent none.
+        gradients_as : str
+            How gradients travel (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
+        manner : Manner
+            How it is applied: another learning rate, added to weights, or as a part of a sync step.
+
+        Raises
+        ------
+        ConfigurationError
+            When a table is unknown, or an array has another shape or type.
+        MemoryLimitError
+            From the pending, when a server has no room for new rows. It may be sent again under the same
+            ``name`` when there is.
+        """
+        dims = self.session.dims
+        check_type("gradients_as", gradients_as, ROW_TYPES)
+        checked = {table: checked_pair(table, *pair, dims.get(table)) for table, pair in gradients.items()}
+        if dense is not None and not isinstance(dense, np.ndarray):
+            expected = f"({self.session.dense_length},) float32"
+            raise ConfigurationError(f"dense gradient: expected {expected}, got {kind_of(dense)}")
+        counted = {spec.name for spec in self._specs if spec.takes_counts}
+        counts = {
+            table: counts_of(table, keys, shows, clicks)
+            for table, (keys, _rows) in checked.items()
+            if table in counted
+        }
+        if name is None:
+            for table, (keys, rows) in checked.items():
+                checked[table], counts[table] = summed(keys, rows, counts.get(table), table in counted)
+        moment, given = Moment(step, float(time_s)), {t: pair for t, pair in counts.items() if pair}
+        next_name = name or PushName(self._stream, self._next_number)
+        salt = record_salt(next_name.stream, next_name.number)
+        packed = {
+            table: (keys, pack_gradients(keys, rows, gradients_as, salt) if table in dims else rows)
+            for table, (keys, rows) in checked.items()
+        }
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            own = name or PushName(self._stream, self._next_number)
+            call = session.push(now_s, own, packed, dense, moment, given, manner)
+            self._next_number += name is None  # only now: a number that is never sent would be waited for
+            return call
+
+        return PendingPush(self.endpoint.call("a push", begin)[1])
+
+    def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
+        """Erase rows; absent keys are an ordinary case."""
+        _ = self.session
+        gone = {table: checked_keys(table, array) for table, array in keys.items()}
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            call = session.erase(now_s, PushName(self._stream, self._next_number), gone)
+            self._next_number += 1
+            return call
+
+        return PendingPush(self.endpoint.call("an erase", begin)[1])
+
+    def maintain(
+        self,
+        table: str,
+        *,
+        step: int = 0,
+        time_s: float = 0.0,
+        decay: bool = True,
+        name: PushName | None = None,
+    ) -> PendingPush:
+        """Let counts of a table fade (with ``decay``), then rows leave by its eviction rules, everywhere.
+
+        Parameters
+        ----------
+        table : str
+        step, time_s
+            Now, in the units of `push`: rows age up to it.
+        decay : bool
+            Whether counts fade too: PaddlePaddle does it once a day.
+        name : PushName or None
+            As for `push`: it happens once however often it is sent.
+        """
+        _ = self.session
+        moment = Moment(step, float(time_s))
+
+        def begin(session: ClientSession, now_s: float) -> int:
+            own = name or PushName(self._stream, self._next_number)
+            call = session.maintain(now_s, own, table, decay, moment)
+            self._next_number += name is None
+            return call
+
+        return PendingPush(self.endpoint.call("a maintenance", begin)[1])
+
+    # --- control ------------------------------------------------------------------------------------------
+
+    def ask_coordinator(self, message: Message) -> Message:
+        """Ask the coordinator and wait for its answer."""
+        return self.endpoint.ask(self.member.coordinator, message).wait()
+
+    def _ask_all(
+        self, message: Message, patience_s: float | None = None, servers: Sequence[str] = ()
+    ) -> list[Message]:
+        asked = servers or self.servers
+        pending = [self.endpoint.ask(address, message, patience_s) for address in asked]
+        return [one.wait() for one in pending]
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others.
+
+        ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that it
+        holds, index, filters and free places included, for each of its rows (0 without rows).
+        """
+        merged = merge_results([dict(a.values) for a in self._ask_all(Stats()) if isinstance(a, Result)])
+        for table in merged.get("tables", {}).values():
+            table["bytes_a_row"] = table["resident_bytes"] / table["rows"] if table["rows"] else 0.0
+        return merged
+
+    def save_files(self, path: str, stem: str) -> list[dict[str, Any]]:
+        """Let every server write its files below ``path``; return the manifest entries, uncommitted."""
+        pending = [
+            self.endpoint.ask(address, Save(path, f"{stem}-{rank:03d}"), FILE_PATIENCE_S)
+            for rank, address in enumerate(self.servers)
+        ]
+        answers = [one.wait() for one in pending]
+        return [entry for answer in answers if isinstance(answer, Result) for entry in answer.values["files"]]
+
+    def load(
+        self,
+        path: str,
+        *,
+        state: bool = True,
+        tables: Sequence[str] | None = None,
+        step: int = 0,
+        time_s: float = 0.0,
+    ) -> int:
+        """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
+
+        Parameters
+        ----------
+        path : str
+        state : bool
+            Whether optimizer state comes too; without it rows and dense parameters begin with a fresh one.
+        tables : sequence of str or None
+            Rows of these tables only, and nothing else changes; None: all tables and dense parameters.
+        step, time_s : int, float
+            When the rows of a load without state, or of some tables, count as seen last.
+
+        Raises
+        ------
+        CheckpointError
+            When the checkpoint is damaged or belongs to other tables.
+        """
+        names = "" if tables is None else ",".join(tables)
+        message = Load(path, secrets.token_hex(8), state, names, step, float(time_s))
+        answers = self._ask_all(message, FILE_PATIENCE_S)
+        return sum(int(answer.values["rows"]) for answer in answers if isinstance(answer, Result))
+
+    @property
+    def table_specs(self) -> tuple[TableSpec, ...]:
+        """Tables given to `setup`."""
+        return self._specs
+
+    def close(self) -> None:
+        """Leave the cluster in order; what was pushed must have been waited for."""
+        if self.endpoint.error is None:
+            self.member.leave()
+        self.endpoint.close()

@@ -1,0 +1,61 @@
+"""Pulls and pushes that are on their way, as their caller holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.client.endpoint import Pending
+from pslib.protocol.calls import NO_VERSIONS
+from pslib.protocol.dense_answer import KnownDense
+
+__all__ = ["PendingPull", "PendingPush", "Pulled"]
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Rows in the order of the keys, and all dense parameters (empty when not asked for).
+
+    ``versions`` are those of the dense blocks, where some were `known`.
+    """
+
+    rows: Mapping[str, Rows]
+    dense: Rows
+    versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
+
+    @property
+    def known_dense(self) -> KnownDense:
+        """The dense parameters, for the next pull."""
+        return KnownDense(self.dense, self.versions)
+
+
+class PendingPull:
+    """A pull on its way."""
+
+    def __init__(self, take: Callable[[], Pulled], pending: Pending[int]) -> None:
+        self._take, self._pending = take, pending
+
+    def wait(self, timeout_s: float | None = None) -> Pulled:
+        """The rows. Errors as for `Pending.wait`."""
+        self._pending.wait(timeout_s)
+        return self._take()
+
+
+class PendingPush:
+    """A push on its way; done when every server has applied its share."""
+
+    def __init__(self, pending: Pending[int]) -> None:
+        self._pending = pending
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when the push is applied everywhere. Errors as for `Pending.wait`."""
+        self._pending.wait(timeout_s)
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when it is over, well or not."""
+        self._pending.on_done(callback)

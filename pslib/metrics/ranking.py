@@ -1,0 +1,94 @@
+"""Where the target stands when all items are ranked: Recall@k, MRR@k and NDCG@k, merged exactly.
+
+With one target an example, rank r (1 is best), and k::
+
+    Recall@k = HR@k = mean of [r <= k]
+    MRR@k           = mean of [r <= k] / r
+    NDCG@k          = mean of [r <= k] / log2(1 + r)          (the ideal list has the target first: DCG 1)
+
+Items with the target's own score share their places, and r is the mean: ``1 + better + equal others / 2``.
+A target that can't be ranked, because no row of it was ever trained, is a miss. Ranks travel and merge as
+counts of 1 / r (`ScoreCounts`), so the figures do not depend on who ranked what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.metrics.metrics import ScoreCounts
+
+__all__ = ["RankResult", "counts_of_ranks", "mean_ranks", "plain_ranks", "result_of_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """Figures of a ranking.
+
+    Attributes
+    ----------
+    examples : int
+        Misses among them.
+    recall, mrr, ndcg : dict of int to float
+        By k.
+    """
+
+    examples: int
+    recall: dict[int, float]
+    mrr: dict[int, float]
+    ndcg: dict[int, float]
+
+
+def mean_ranks(scores: NDArray[np.floating], targets: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Rank of each example's target.
+
+    Parameters
+    ----------
+    scores : (B, V)
+        Of all items; -inf for those that are left out.
+    targets : (B,) integers
+        Column of the target; negative where it is none of them.
+
+    Returns
+    -------
+    (B,) float64
+        From 1 on, halves for ties; infinite for a target that is none of the items, or is left out.
+    """
+    own = np.take_along_axis(scores, np.maximum(targets, 0)[:, None], axis=1)
+    better, equal = (scores > own).sum(axis=1), (scores == own).sum(axis=1)
+    ranks = 1 + better + (equal - 1) / 2
+    return np.where((targets >= 0) & np.isfinite(own[:, 0]), ranks, np.inf)
+
+
+def counts_of_ranks(ranks: NDArray[np.float64]) -> ScoreCounts:
+    """Ranks as counts of their reciprocals, to be merged."""
+    return ScoreCounts.of((1 / ranks).astype(np.float32), np.ones(ranks.size))
+
+
+def result_of_ranks(counts: ScoreCounts, at: Sequence[int]) -> RankResult:
+    """Figures of merged counts, for each k of ``at``."""
+    times = counts.positives.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        ranks = np.round(2 / counts.scores.astype(np.float64)) / 2
+    examples = int(times.sum())
+
+    def mean(gain: NDArray[np.float64], k: int) -> float:
+        hit = ranks <= k
+        return float((times[hit] * gain[hit]).sum() / examples) if examples else 0.0
+
+    return RankResult(
+        examples,
+        {k: mean(np.ones(ranks.size), k) for k in at},
+        {k: mean(1 / ranks, k) for k in at},
+        {k: mean(1 / np.log2(1 + ranks), k) for k in at},
+    )
+
+
+def plain_ranks(counts: ScoreCounts, at: Sequence[int]) -> dict[str, object]:
+    """The figures for a message: lists in the order of ``at``."""
+    found = result_of_ranks(counts, at)
+    figures = {name: [getattr(found, name)[k] for k in at] for name in ("recall", "mrr", "ndcg")}
+    return {"examples": found.examples, "at": list(at), **figures}

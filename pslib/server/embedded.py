@@ -1,0 +1,128 @@
+"""A cluster inside one process: coordinator and servers as threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pslib.client.client import Client
+from pslib.client.member import ANYWHERE, Place
+from pslib.clock import SystemClock
+from pslib.config import ClusterConfig
+from pslib.coordinator.coordinator import Coordinator, open_journal
+from pslib.server.server import Server
+from pslib.transport import MemoryTransport, Transport
+from pslib.update_log import ServerLog
+
+__all__ = ["Embedded"]
+
+log = logging.getLogger("pslib")
+
+
+class Embedded:
+    """Coordinator and servers as threads of this process.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+        As for a cluster of processes.
+    transport : Transport or None
+        Default: a network in memory.
+    listen : str
+        Where each of them listens; port 0 means any free one.
+    log : str or None
+        Folder of logs and journal, where the configuration wants them; what is in it comes back.
+
+    Attributes
+    ----------
+    transport, address, cluster_id
+        What a `Client` needs to join.
+    servers : list of Server
+        Those that have joined.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        transport: Transport | None = None,
+        listen: str = "memory:embedded:0",
+        log: str | None = None,
+    ) -> None:
+        self.transport = transport or MemoryTransport()
+        self.cluster_id = "embedded"
+        self.servers: list[Server] = []
+        self._closing = False
+        self._log = log
+        self._journal = open_journal(None if log is None else f"{log}/coordinator", config, self.cluster_id)
+        self.coordinator = Coordinator(
+            self.transport, config, self.cluster_id, listen, SystemClock(), self._journal
+        )
+        if self._journal is not None and self._journal.term:
+            self.coordinator.resume()
+        self.address = self.coordinator.address
+        self._threads = [self._start(self.coordinator.run, "coordinator")]
+        self._threads += [
+            self._start(partial(self._serve, listen, rank), f"server-{rank}")
+            for rank in range(config.servers)
+        ]
+
+    def _start(self, work: Callable[[], object], name: str) -> threading.Thread:
+        thread = threading.Thread(target=self._guard, args=(work, name), name=f"pslib-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _guard(self, work: Callable[[], object], name: str) -> None:
+        """Do a thread's work; its death ends the run, as that of a process would, and in words."""
+        try:
+            work()
+        except BaseException as error:
+            if not self._closing:
+                self._died(name, error)
+
+    def _died(self, name: str, error: BaseException) -> None:
+        log.error("pslib: %s has died", name, exc_info=error)
+        self.coordinator.fail(f"{name} has died: {type(error).__name__}: {error}")
+
+    def _serve(self, listen: str, rank: int) -> None:
+        own, place, clock = None, ANYWHERE, SystemClock()
+        if self._log is not None:
+            own = ServerLog(self._log, rank, self.cluster_id, clock)
+            place = Place(rank, own.generation)
+        server = Server(self.transport, self.address, self.cluster_id, listen, clock, place, own)
+        self.servers.append(server)
+        if self._closing:
+            server.stop()
+        self._guard(server.run, f"server {server.rank} at {server.address}")
+
+    def add_server(self, listen: str) -> None:
+        """Start one more server thread; it owns nothing until the cluster is scaled."""
+        number = len(self._threads) - 1
+        self._threads.append(self._start(partial(self._serve, listen, number), f"server-{number}"))
+
+    def join(self) -> Client:
+        """A client of this cluster; for threads that play trainers."""
+        term = 0 if self._journal is None else self._journal.term
+        place = Place(0, term) if term else ANYWHERE  # that of the process before this one
+        return Client(self.transport, self.address, self.cluster_id, SystemClock(), place=place)
+
+    def close(self) -> None:
+        """Stop servers, then the coordinator; servers that still wait for others to join give up."""
+        self._closing = True
+        if len(self.servers) < len(self._threads) - 1:
+            self.coordinator.fail("the cluster was closed before all of it had joined")
+        for server in list(self.servers):
+            server.stop()
+        for thread in self._threads[1:]:
+            thread.join(10.0)
+        self.coordinator.stop()
+        self._threads[0].join(10.0)
+        self.transport.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    def last_status(self) -> dict[str, Any]:
+        """The status after everybody has left."""
+        return self.coordinator.status()

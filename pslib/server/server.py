@@ -1,0 +1,349 @@
+"""A server: one receiving thread and K shard threads, each of which owns its partitions alone."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pslib.client.endpoint import Endpoint
+from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
+from pslib.clock import Clock, SystemClock
+from pslib.config import ClusterConfig, Timing
+from pslib.errors import ConfigurationError, PreemptedError, PslibError
+from pslib.preemption import preemption
+from pslib.protocol.codec import Codec
+from pslib.protocol.credit import CreditPool
+from pslib.protocol.gate import Gate
+from pslib.protocol.membership import ANY_RANK
+from pslib.protocol.messages import Keep, Message, Release
+from pslib.protocol.server_session import ServerSession, merge_results
+from pslib.protocol.shard_jobs import Job
+from pslib.server.hand_over import HandOver
+from pslib.server.shard_thread import ShardThread, load_into
+from pslib.shard.shard import Shard
+from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
+from pslib.update_log import ServerLog, ShardLog, SyncThread
+
+__all__ = ["Server", "run_server"]
+
+log = logging.getLogger("pslib")
+TURN_S = 0.1
+IO_THREADS = 2
+"""One alone would let a short request wait while it copies a long one from another connection."""
+
+
+LEAVE_S = 2.0
+"""Of the time of a server that was asked to leave: kept for its last answers and the end of its log."""
+
+SHORT_ROWS = 1024
+"""Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
+to hand them to another thread and their answer back."""
+
+
+class Server:
+    """One server of a cluster.
+
+    Parameters
+    ----------
+    transport : Transport
+        Where to listen and how to reach the coordinator.
+    coordinator, cluster_id : str
+        The cluster to join.
+    listen : str
+        Address; port 0 means any free one.
+    clock : Clock
+        Time.
+    place : Place
+        Rank to take, and generation.
+    log : ServerLog or None
+        What a predecessor has written there comes back first; None: of a cluster without logs.
+
+    Raises
+    ------
+    ConfigurationError
+        When the address is taken, or the cluster has no place for another server.
+    WaitTimeoutError
+        When the coordinator or the other servers do not come.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        coordinator: str,
+        cluster_id: str,
+        listen: str,
+        clock: Clock,
+        place: Place = ANYWHERE,
+        log: ServerLog | None = None,
+    ) -> None:
+        timing = Timing()  # until the coordinator says which
+        self._log = log
+        self._sync: SyncThread | None = None
+        if log is not None:
+            log.recover(load_into)
+            place = Place(place.rank, log.generation)
+        self._link: ServerLink = transport.listen(listen)
+        codec = Codec(cluster_id)
+        self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
+        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)
+        self._lock = threading.Lock()
+        """For the link and the session: the receiving thread asks, shard threads answer."""
+        self._streams_done_below = 0
+        self._stopped = False
+        self._failure: BaseException | None = None
+        self._hands: HandOver | None = None
+        try:
+            joined = join(self._member, clock, timing.start_s)
+            config = joined.config
+            shards, journals = self._shards(joined)
+        except BaseException:
+            self._close()
+            raise
+        self._has_log = config.durability != "memory"
+        self._endpoint.use_timing(config.timing)
+        preemption.drain_s = config.timing.drain_s
+        self.rank = joined.rank
+        self._clock = clock
+        credit = CreditPool(config.grant_bytes, config.asking.request_s)
+        self._session = ServerSession(codec, shards, credit, self._gate(config))
+        self._threads = [
+            ShardThread(shard, self._done, self._fail, journal)
+            for shard, journal in zip(shards, journals, strict=True)
+        ]
+        self._member.progress = self._progress
+        self._member.on_order = self._link.wake
+        self._member.on_map = lambda new_map: self._moves_over(new_map.version)
+        self._hands = HandOver(
+            self._endpoint,
+            self._member,
+            clock,
+            self._ask_shards,
+            shards[0].setup_message,
+            self._moves_over,
+        )
+        self._member.on_hand = self._hands.begin
+        self._member.start_heartbeats(joined)
+
+    def _shards(self, joined: Joined) -> tuple[list[Shard], list[ShardLog | None]]:
+        """Shards as their logs say, or new ones that own what the map says; and their journals."""
+        config = joined.config
+        journals: list[ShardLog | None] = [None] * config.shard_threads
+        if config.durability == "memory":
+            shards = [
+                Shard(
+                    config.partition_bits,
+                    config.dense_blocks,
+                    index,
+                    config.shard_threads,
+                    memory_bytes=config.shard_memory_bytes,
+                )
+                for index in range(config.shard_threads)
+            ]
+        elif self._log is None:
+            raise ConfigurationError(
+                f"durability {config.durability}: a server of this cluster needs a folder for its log and a "
+                "rank; start it with --log FOLDER --rank R"
+            )
+        else:
+            shards = self._log.begin(config)
+            journals = list(self._log.journals(config.log_bytes))
+        for index, shard in enumerate(shards):
+            if self._log is None or self._log.logs[index].last == 0:
+                shard.own(joined.map.units_of(joined.rank))
+        return shards, journals
+
+    def _gate(self, config: ClusterConfig) -> Gate | None:
+        """Where answers wait until they are true after a loss of power, if that is the promise."""
+        if config.durability != "disk" or self._log is None:
+            return None
+        self._sync = SyncThread(self._log, self._synced, self._fail)
+        return Gate(self._log.logs, self._sync.ask)
+
+    def _synced(self) -> None:
+        with self._lock:
+            if self._session.gate is not None:
+                self._session.gate.look()
+            self._send_all()
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return self._link.address
+
+    def stop(self) -> None:
+        """Leave soon, without waiting for the coordinator to say so; any thread may call it."""
+        self._stopped = True
+        self._link.wake()
+
+    def run(self) -> int:
+        """Serve until the coordinator says to leave; return the exit code (0 in order, 69: it has failed).
+
+        However it ends, its heartbeats end with it: a server that does not serve must count as lost.
+        """
+        try:
+            with preemption.finishing():
+                while self._member.order == "go" and not (self._stopped or self._leaves_now()):
+                    self._turn()
+                    self._check()
+                self._turn(0.0)  # what has come is answered
+                for thread in self._threads:
+                    thread.finish()
+                if self._sync is not None:
+                    self._sync.close()
+                self._turn(0.0)
+                self._member.leave()
+        finally:
+            for thread in self._threads:
+                thread.finish()
+            self._close()
+        if preemption.asked and (
+            self._member.order == "go" or self._member.reason
+        ):  # its units are still here
+            return PreemptedError.exit_code
+        return 69 if self._member.order == "fail" else 0
+
+    @staticmethod
+    def _leaves_now() -> bool:
+        """Whether it has been asked to leave, and its units have no time left to move to others.
+
+        The coordinator hears of it with the next heartbeat; it says when nothing is here any more, or that
+        nobody could take it.
+        """
+        return preemption.asked and preemption.left_s < LEAVE_S
+
+    def _check(self) -> None:
+        """Raise what has ended a shard thread, or the endpoint without which no heartbeat goes out."""
+        if failure := self._failure or self._endpoint.error:
+            raise failure
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._link.wake()
+
+    def _turn(self, patience_s: float = TURN_S) -> None:
+        """Serve what is short, and hand the rest to the shard threads, which answer it themselves."""
+        with self._lock:
+            came = self._link.receive()
+        if not came:
+            self._link.wait(patience_s)
+            with self._lock:
+                came = self._link.receive()
+        for peer, frames in came:
+            with self._lock:
+                job = self._session.receive(peer, frames)
+            if job:
+                self._serve(job)
+        with self._lock:
+            self._session.tick(self._clock.now_s())
+            self._send_all()
+
+    def _serve(self, job: Job) -> None:
+        """Do a job at once if it is short and its shards are idle; else their threads do it."""
+        short = job.is_short(SHORT_ROWS)
+        for index in job.shards:
+            outcome = self._threads[index].serve_now(job) if short else None
+            if outcome is None:
+                self._threads[index].put(job)
+            else:
+                with self._lock:
+                    self._session.complete(job, index, outcome[0])
+
+    def _done(self, job: Job, shard_index: int, result: Any) -> None:
+        """A shard thread is done with a job; the last one sends the answer: nobody has to be woken for it."""
+        with self._lock:
+            self._session.complete(job, shard_index, result)
+            self._send_all()
+            if self._link.ready():  # sending may have taken notice of a message for which `wait` then sleeps
+                self._link.wake()
+
+    def _send_all(self) -> None:
+        """Send all answers; none while another may have our place, who does not know what we call done."""
+        if self._has_log and self._member.may_be_replaced:
+            return
+        replies, self._session.outbox = self._session.outbox, []
+        for reply in replies:
+            self._link.send(reply.peer, reply.frames)
+
+    def _progress(self) -> dict[str, Any]:
+        """Counters for the heartbeat; also passes on which streams are over."""
+        below, queues = self._member.streams_done_below, self._queues()
+        if preemption.asked:
+            queues["leaving"] = True
+        for thread in self._threads:
+            if below > self._streams_done_below:
+                thread.put(lambda shard: shard.finish_streams(below))
+            thread.put(thread.refresh_stats)
+        self._streams_done_below = max(below, self._streams_done_below)
+        return merge_results([thread.stats for thread in self._threads]) | queues
+
+    def _queues(self) -> dict[str, Any]:
+        """What waits here and for whom, for `pslib doctor`."""
+        with self._lock:
+            credit = self._session.credit.summary()
+        steps = [one for thread in self._threads for one in thread.step_waits]
+        free = self._log.free_bytes if self._log else None
+        disk = {} if free is None else {"log_free_bytes": free}
+        return (
+            credit
+            | disk
+            | {
+                "jobs_waiting": [thread.waiting for thread in self._threads],
+                "held_pushes": sum(thread.held for thread in self._threads),
+                "step_waits": steps[:1],
+            }
+        )
+
+    def _moves_over(self, map_version: int) -> None:
+        """A published map says that the moves up to it are complete."""
+        for thread in self._threads:
+            thread.put(lambda shard: shard.forget_images(map_version))
+
+    def _ask_shards(self, message: Message, taker: Callable[[Message], None]) -> None:
+        """A request of our own about one unit, in its turn among those of others."""
+        assert isinstance(message, Release | Keep)
+        index = message.unit % len(self._threads)
+        self._threads[index].put(Job(b"", 0, message, (index,), taker=taker))
+
+    def _close(self) -> None:
+        if self._hands is not None:
+            self._hands.stop()
+        self._member.stop_heartbeats()
+        self._endpoint.close()
+        if self._hands is not None:
+            self._hands.join()
+        self._link.close()
+        if self._sync is not None:
+            self._sync.close()
+        if self._log is not None:
+            with suppress(PslibError, OSError):  # whatever ended this server has been told
+                self._log.close()
+
+
+def run_server(
+    coordinator: str,
+    cluster_id: str,
+    listen: str,
+    insecure_network: bool = False,
+    keys: Keys | None = None,
+    place: Place = ANYWHERE,
+    log: str | None = None,
+) -> int:
+    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
+
+    ``log`` is the folder of the cluster's logs: what a predecessor of the same rank has written comes back.
+    """
+    clock = SystemClock()
+    if log is not None and place.rank == ANY_RANK:
+        raise ConfigurationError(
+            "--log: expected a rank beside it, got none; a log belongs to one place: --rank R"
+        )
+    own = None if log is None else ServerLog(log, place.rank, cluster_id, clock, place.generation)
+    transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
+    try:
+        return Server(transport, coordinator, cluster_id, listen, clock, place, own).run()
+    finally:
+        transport.close()

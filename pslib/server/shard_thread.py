@@ -1,0 +1,198 @@
+"""One shard thread of a server: requests in their order, images of checkpoints and of the log in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from pslib.errors import CheckpointError, LogError, LogFullError, PslibError
+from pslib.protocol.messages import Load, Message
+from pslib.protocol.shard_jobs import Job, ShardTurns, Work, run_on_shard, saves_over, shard_stats
+from pslib.server.image_turns import ImageThread, ImageTurns
+from pslib.shard.shard import Shard
+from pslib.update_log.shard_log import ShardLog
+
+__all__ = ["ShardThread", "load_into"]
+
+IMAGE_REST_S = 0.002
+"""Until a shard thread with nothing else to do looks again whether files have taken what it gave them."""
+
+FILE_WORKS_KEPT = 8
+"""Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
+
+
+class _FileWork:
+    """Loads one shard, each load once.
+
+    It takes longer than the pause after which a request is sent again. A second copy that was done too would
+    throw away what has been trained since; so it gets the first one's answer.
+    """
+
+    def __init__(self, log: ShardLog | None = None) -> None:
+        self._log = log
+        self._done: dict[Load, dict[str, Any] | CheckpointError] = {}
+
+    def __call__(self, shard: Shard, message: Message) -> dict[str, Any]:
+        assert isinstance(message, Load)
+        if message not in self._done:
+            if len(self._done) == FILE_WORKS_KEPT:
+                del self._done[next(iter(self._done))]
+            self._done[message] = self._do(shard, message)
+        outcome = self._done[message]
+        if isinstance(outcome, CheckpointError):
+            raise outcome
+        return outcome
+
+    def _do(self, shard: Shard, message: Load) -> dict[str, Any] | CheckpointError:
+        try:
+            outcome = load_into(shard, message)
+        except CheckpointError as error:
+            return error
+        if self._log is not None:
+            try:
+                self._log.loaded(message)
+            except LogFullError as error:  # its rows have changed, and the log will not say so
+                raise LogError(f"loaded a checkpoint that the log does not name: {error}") from error
+        return outcome
+
+
+def load_into(shard: Shard, message: Load) -> dict[str, Any]:
+    """Load a checkpoint into a shard, as the message says."""
+    from pslib.checkpoint import LoadOptions, load_shard  # pyarrow: 40 MB for files alone
+
+    names = tuple(message.tables.split(",")) if message.tables else None
+    return load_shard(shard, message.path, LoadOptions(message.state, names, message.step, message.time_s))
+
+
+class ShardThread:
+    """Does jobs on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
+
+    While it has no job, the receiving thread does short ones itself (`serve_now`): two hand-overs between
+    threads cost more than a few rows. Whoever touches the shard holds ``_turn``.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        done: Callable[[Job, int, Any], None],
+        failed: Callable[[BaseException], None],
+        log: ShardLog | None = None,
+    ) -> None:
+        self.shard, self._log = shard, log
+        self.stats = shard_stats(shard)
+        self.held, self.step_waits = 0, list[list[Any]]()
+        """Pushes of a sync step that wait, and for whom, ``[step, ranks]``; as of the last heartbeat."""
+        self._done, self._failed = done, failed
+        self._files = _FileWork(log)
+        self._turns = ShardTurns(shard, self._files)
+        shard.cuts.opener = ImageThread
+        self._image = ImageTurns(shard)
+        self._turn = threading.Lock()
+        self._counting = threading.Lock()
+        self._given = self._taken = 0  # pieces of work, in and out of the queue
+        self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
+        self._thread.start()
+
+    def put(self, work: Job | Work) -> None:
+        """Queue some work."""
+        with self._counting:
+            self._given += 1
+        self._work.put(work)
+
+    def serve_now(self, job: Job) -> tuple[Any] | None:
+        """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
+        if self._given != self._taken or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            if self._turns:
+                return None
+            outcome = (run_on_shard(self.shard, job, self._files),)
+            if self._log is not None and self._log.owes:
+                self.put(lambda _shard: None)  # the thread does not sleep while it owes images
+            return outcome
+        finally:
+            self._turn.release()
+
+    def finish(self) -> None:
+        """Do what waits, then end the thread."""
+        self._work.put(None)
+        self._thread.join()
+        if self._log is not None:
+            with suppress(PslibError):
+                self._log.flush()
+        self.stats = shard_stats(self.shard)
+
+    def _run(self) -> None:
+        try:
+            while self._take():
+                with self._turn:
+                    over = self._turns.turn()
+                for job, result in over:
+                    self._done(job, self.shard.index, result)
+                if self.shard.cuts.active:
+                    self._image.served()
+                    if self._image.due:
+                        self._write_image()
+                if self._log is not None and self._log.owes:
+                    self._write_log_images(self._log)
+            self.shard.cuts.give_up("the server leaves")
+        except BaseException as error:  # nobody would answer requests for these partitions any more
+            self._failed(error)
+
+    def _take(self) -> bool:
+        """Take in what has come, and wait for it only when nothing is left to do; False at the end."""
+        while not (self._turns and (self._ending or self._work.empty())):
+            if self._ending:
+                return False
+            work = self._next_work()
+            if work is None:
+                self._ending = True
+            else:
+                self._turns.put(work)
+                self._taken += 1
+        return True
+
+    def _next_work(self) -> Job | Work | None:
+        """The next piece of work; while there is none, an image is written."""
+        while self.shard.cuts.active:
+            try:
+                return self._work.get_nowait()
+            except Empty:
+                if not self._write_image():
+                    with suppress(Empty):
+                        return self._work.get(timeout=IMAGE_REST_S)
+        return self._work.get()
+
+    def _write_image(self) -> bool:
+        """A piece of it; whether there was any to write."""
+        with self._turn:
+            moved = self._image.step()
+            over = saves_over(self.shard)
+        for job, result in over:
+            self._done(job, self.shard.index, result)
+        return moved
+
+    def _write_log_images(self, log: ShardLog) -> None:
+        """Images that the log is owed: one batch if work waits, unless they are late; else all of them."""
+        while log.owes and not self._turns.in_request:
+            with self._turn:
+                log.pace()
+            if not log.is_late and (self._turns or not self._work.empty()):
+                break
+
+    def refresh_stats(self, _shard: Shard) -> None:
+        """Counters for the next heartbeat, read in the thread that owns them."""
+        self.stats = shard_stats(self.shard)
+        if self._log is not None:
+            self.stats |= {"log_bytes": self._log.log.size_bytes, "log_rounds": [self._log.rounds]}
+        self.held, self.step_waits = self.shard.sync.held, self.shard.sync.missing()
+
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that are not done; nearly exact, read without a lock."""
+        return self._given - self._taken + len(self._turns)

@@ -1,0 +1,154 @@
+"""What a shard says to its journal: the part of a request that it is about to apply, and nothing else.
+
+Beside messages there are notes (`pslib.protocol.journal.Note`), by their name under ``note``:
+
+``own``      units that are owned, empty, from now on
+``seen``     what a push that changed no row said about its stream: number of its lease's holder, floor
+``done``     all streams below ``below`` are over
+``forget``   images up to map ``version`` are not needed any more
+``declined`` a unit of another server was not taken, under this map ``version``
+``left``     rows of a table that the server's memory limit let go: their keys
+``step``     a push with the sums of a sync step stands beside it; whose pushes these are, of which units
+``counters`` of a shard, with all else that is not of one unit: see `state_of`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cython_ext.distinct import partitions_touched
+from cython_ext.hashing import partition_of
+from pslib.protocol.journal import Note
+from pslib.protocol.messages import Erase, Image, Push
+from pslib.protocol.packed import gradients_of
+from pslib.table.partition_map import mask_of_units, units_of_mask
+
+if TYPE_CHECKING:
+    from pslib.shard.key_shares import KeyShare
+    from pslib.shard.shard import Shard
+
+__all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "state_of", "units_in"]
+
+
+FEW_KEYS = 32
+"""Up to so many, the units of a request are quicker found one by one than as an array."""
+
+
+def applied_push(shard: Shard, message: Push, shares: Mapping[str, KeyShare], fresh: int) -> Push:
+    """The push with nothing but the keys of ``shares`` and the dense blocks of ``fresh``."""
+    named = {name: share for name, share in shares.items() if share.keys.size}
+    rows = {name: gradients_of(message, name).take(share.places) for name, share in named.items()}
+    blocks, dense = _blocks(shard, message, fresh)
+    return replace(
+        message,
+        keys={name: share.keys for name, share in named.items()},
+        gradients={name: packed.values for name, packed in rows.items()},
+        gradient_scales={name: packed.scales for name, packed in rows.items() if packed.scales.size},
+        shows=_taken(message.shows, named),
+        clicks=_taken(message.clicks, named),
+        blocks=blocks,
+        dense=dense,
+        sync={},
+    )
+
+
+def _taken(counts: Mapping[str, Any], shares: Mapping[str, KeyShare]) -> dict[str, Any]:
+    return {
+        name: counts[name] if share.places is None else counts[name][share.places]
+        for name, share in shares.items()
+        if name in counts
+    }
+
+
+def _blocks(shard: Shard, message: Push, fresh: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Blocks among the fresh units, and their gradients as they came."""
+    chosen, pieces, start = [], [message.dense[:0]], 0
+    for block in message.blocks.tolist() if shard.dense else ():
+        assert shard.dense is not None
+        first, last = shard.dense.bounds(block)
+        if fresh >> (shard.partitions + block) & 1:
+            chosen.append(block)
+            pieces.append(message.dense[start : start + last - first])
+        start += last - first
+    if len(chosen) == message.blocks.size:
+        return message.blocks, message.dense
+    return np.asarray(chosen, np.uint32), np.concatenate(pieces)
+
+
+def applied_erase(message: Erase, shares: Mapping[str, KeyShare]) -> Erase:
+    """The erase with nothing but the keys of ``shares``."""
+    return replace(message, keys={name: share.keys for name, share in shares.items()})
+
+
+def seen(message: Any) -> Note:
+    """What a request says about its stream, whether it is applied or not."""
+    return {
+        "note": "seen",
+        "stream": message.stream,
+        "epoch": message.epoch,
+        "below": message.all_acked_below,
+    }
+
+
+def note_of_own(mask: int) -> Note:
+    """The units of a mask."""
+    return {"note": "own", "units": units_of_mask(mask).tolist()}
+
+
+def note_of_step(parts: Sequence[tuple[Push, int, int]], ready: int, maintain: bool) -> Note:
+    """A sync step of the units ``ready``: of each push its name, its units, and those with gradients."""
+    return {
+        "note": "step",
+        "maintain": maintain,
+        "ready": units_of_mask(ready).tolist(),
+        "pushes": [
+            {
+                **seen(message),
+                "number": message.number,
+                "home": message.home,
+                "units": units_of_mask(units).tolist(),
+                "touched": touched.bit_count(),
+                "counts": bool(touched >> message.home & 1),
+            }
+            for message, units, touched in parts
+        ],
+    }
+
+
+def units_in(shard: Shard, message: Push | Erase) -> int:
+    """How a recorded request was counted: the units that it touches, all of them fresh then."""
+    units = 0
+    for block in message.blocks.tolist() if isinstance(message, Push) else ():
+        units |= 1 << shard.partitions + block
+    for keys in message.keys.values():
+        if keys.size > FEW_KEYS:
+            units |= mask_of_units(partitions_touched(keys, shard.partition_bits))
+        else:
+            for unit in partition_of(keys, shard.partition_bits).tolist():
+                units |= 1 << unit
+    return units
+
+
+def state_of(shard: Shard) -> list[Note | Image]:
+    """All that a shard knows and that is of no unit it owns: a note, and images kept for moves.
+
+    With the images of its units it is the whole shard.
+    """
+    dense, moves = shard.dense, shard.moves
+    note = {
+        "note": "counters",
+        "counters": asdict(shard.counters),
+        "tables": [spec.to_dict() for spec in shard.tables.values()],
+        "dense": [dense.spec.length, dense.spec.optimizer.to_dict()] if dense else None,
+        "moved": dict(moves.moved),
+        "hints": dict(moves.hints),
+        "declined": {unit: [version, str(why)] for unit, (version, why) in moves.declined.items()},
+        "published": moves.published,
+        "streams": shard.marks.streams(),
+        "done_below": shard.marks.done_below,
+    }
+    return [note, *moves.released.values()]

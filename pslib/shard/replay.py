@@ -1,0 +1,236 @@
+"""From records back to the shard that wrote them: the same messages, to the same methods.
+
+A unit begins with its newest image: until that record the shard does not own it, so whatever earlier records
+say about it passes it by. All that is of no single unit begins with the state that stands in front of a
+trimmed log, or with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pslib.errors import ConfigurationError
+from pslib.protocol.journal import Entry, Note
+from pslib.protocol.messages import Adopt, Erase, Image, Load, Maintain, Message, Push, Release, Setup
+from pslib.shard.images import adopt_block, adopt_rows, image_of
+from pslib.shard.recording import units_in
+from pslib.shard.serving import apply_steps, finish, replay_push
+from pslib.shard.shard import Shard, ShardCounters
+from pslib.shard.stores import DenseBlocks
+from pslib.table.optimizers import optimizer_from_dict
+from pslib.table.partition_map import mask_of_units
+from pslib.table.tables import DenseSpec, TableSpec
+
+__all__ = ["Replay", "images_of", "units_of_images"]
+
+Newest = Mapping[int, int]
+"""Of each unit the number of the record with its newest image."""
+
+
+def images_of(shard: Shard, units: Sequence[int]) -> list[Entry]:
+    """A record with all that a shard knows of some units that it owns."""
+    moved = shard.moves.moved
+    images: list[Entry] = []
+    for unit in units:
+        image = image_of(shard, unit, moved.get(unit, 0))
+        streams = [stream for stream in image.marks["streams"] if stream[3]]  # the others are in the state
+        image.marks["streams"][:] = streams
+        arrays = (*image.keys.values(), *image.content.values())
+        if streams or image.map_version or any(array.size for array in arrays):
+            images.append(image)
+    return [{"note": "images", "units": list(units)}, *images]
+
+
+def units_of_images(note: Note) -> list[int]:
+    """Which units a record of images is about, said by its first note; none: it is another record."""
+    return list(note["units"]) if note.get("note") == "images" else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """How a request was counted when it was applied; a replay may apply less of it."""
+
+    pushes: int = 0
+    updates: int = 0
+    rows: int = 0
+    maintained: int = 0
+
+
+class Replay:
+    """Applies records to a shard that owns nothing yet.
+
+    Parameters
+    ----------
+    shard : Shard
+        Without a journal and without a limit of memory.
+    newest : mapping of unit to record number
+        Where the newest image of each unit is; units without one begin with the first record.
+    load : callable
+        Loads a checkpoint into the shard, as the message says.
+    """
+
+    def __init__(self, shard: Shard, newest: Newest, load: Callable[[Shard, Load], Any]) -> None:
+        self._shard, self._newest, self._load = shard, newest, load
+        self._number = 0
+        self._notes: dict[str, Callable[[Note], None]] = {
+            "own": self._own,
+            "seen": lambda note: shard.marks.saw(note["stream"], note["epoch"], note["below"]),
+            "done": lambda note: shard.finish_streams(note["below"]),
+            "forget": lambda note: shard.forget_images(note["version"]),
+            "declined": lambda note: shard.decline(
+                note["unit"], note["version"], ConfigurationError(note["why"])
+            ),
+            "left": self._left,
+        }
+
+    def take(self, number: int, entries: Sequence[Entry]) -> None:
+        """Apply one record."""
+        self._number = number
+        first = entries[0]
+        if isinstance(first, Message) or first["note"] not in ("images", "counters"):
+            self._changes(entries)
+        elif first["note"] == "images":
+            self._images(first, entries[1:])
+        elif not self._shard.tables and not self._shard.owned and not self._shard.marks:
+            self._state(first, entries[1:])
+
+    def _is_older(self, unit: int) -> bool:
+        """Whether a newer image of the unit follows."""
+        return self._newest.get(unit, 0) > self._number
+
+    # --- what is of no single unit ------------------------------------------------------------------------
+
+    def _state(self, note: Note, images: Sequence[Entry]) -> None:
+        shard = self._shard
+        shard.counters = ShardCounters(**note["counters"])
+        shard.make_tables([TableSpec.from_dict(plain) for plain in note["tables"]])
+        if note["dense"]:
+            length, optimizer = note["dense"]
+            shard.dense = DenseBlocks(DenseSpec(length, optimizer_from_dict(optimizer)), shard.dense_blocks)
+        moves = shard.moves
+        moves.moved.update(note["moved"])
+        moves.hints.update(note["hints"])
+        for image in images:
+            assert isinstance(image, Image)
+            moves.released[image.unit] = image
+        for unit, (version, why) in note["declined"].items():
+            shard.decline(unit, version, ConfigurationError(why))
+        shard.forget_images(note["published"])
+        shard.marks.finish_below(note["done_below"])
+        for stream, epoch, floor in note["streams"]:
+            shard.marks.saw(stream, epoch, floor)
+
+    # --- units --------------------------------------------------------------------------------------------
+
+    def _own(self, note: Note) -> None:
+        self._shard.own(np.array([unit for unit in note["units"] if not self._is_older(unit)], np.int64))
+
+    def _images(self, note: Note, images: Sequence[Entry]) -> None:
+        """Units whose newest image this is begin here; those without an image here are empty."""
+        shard = self._shard
+        begun = [unit for unit in note["units"] if self._newest[unit] == self._number]
+        moved, hints, released, _declined, _published = shard.moves
+        shard.own(np.array(begun, np.int64))
+        for unit in begun:
+            hints.pop(unit, None)
+            released.pop(unit, None)
+        for image in images:
+            assert isinstance(image, Image)
+            if image.unit in begun:
+                (adopt_rows if image.unit < shard.partitions else adopt_block)(shard, _adopted(image))
+                shard.marks.adopt(image.unit, image.marks)
+                if image.map_version:
+                    moved[image.unit] = image.map_version
+
+    # --- changes ------------------------------------------------------------------------------------------
+
+    def _changes(self, entries: Sequence[Entry]) -> None:
+        step: Note | None = None
+        for entry in entries:
+            if isinstance(entry, Push) and step is None and self._push(entry):
+                continue
+            if isinstance(entry, Message):
+                counters, counted = self._shard.counters, self._counted(entry, step)
+                self._shard.counters = ShardCounters()
+                self._message(entry, step)
+                self._shard.counters = counters
+                counters.pushes_applied += counted.pushes
+                counters.updates_applied += counted.updates
+                counters.rows_pushed += counted.rows
+                counters.maintained += counted.maintained
+            elif entry["note"] == "step":
+                step = entry
+            else:
+                self._notes[entry["note"]](entry)
+
+    def _push(self, message: Push) -> bool:
+        """Apply a push the short way, where that can be: then it counts as it counted."""
+        return replay_push(self._shard, message, units_in(self._shard, message))
+
+    def _message(self, message: Message, step: Note | None) -> None:
+        shard = self._shard
+        if isinstance(message, Push):
+            if step is None:
+                shard.push(message)
+            else:
+                self._step(message, step)
+        elif isinstance(message, Erase):
+            finish(shard.erase_steps(message))
+        elif isinstance(message, Maintain):
+            shard.maintain(message)
+        elif isinstance(message, Setup):
+            shard.setup(message)
+        elif isinstance(message, Load):
+            self._load(shard, message)
+        else:
+            assert isinstance(message, Release | Adopt)
+            self._move(message)
+
+    def _move(self, message: Release | Adopt) -> None:
+        if self._is_older(message.unit):
+            return
+        if isinstance(message, Release):
+            self._shard.release(message)
+        else:
+            self._shard.take(message)
+
+    def _step(self, message: Push, step: Note) -> None:
+        shard = self._shard
+        finish(apply_steps(shard, message))
+        ready = _mask(step["ready"]) & shard.owned
+        for table in shard.tables if step["maintain"] else ():
+            shard.maintain_units(table, ready, message.step + 1, message.time_s)
+        for one in step["pushes"]:
+            shard.marks.saw(one["stream"], one["epoch"], one["below"])
+            shard.marks.record(one["stream"], one["number"], _mask(one["units"]) & shard.owned)
+
+    def _left(self, note: Note) -> None:
+        if note["table"] in self._shard.stores:
+            self._shard.stores[note["table"]].erase(np.frombuffer(note["keys"], np.uint64))
+
+    def _counted(self, message: Message, step: Note | None) -> _Counted:
+        if isinstance(message, Maintain):
+            return _Counted(maintained=int(message.home in message.units))
+        if not isinstance(message, Push | Erase):
+            return _Counted()
+        rows = sum(keys.size for keys in message.keys.values()) if isinstance(message, Push) else 0
+        if step is None:
+            units = units_in(self._shard, message)
+            return _Counted(units >> message.home & 1, units.bit_count(), rows)
+        pushes = step["pushes"]
+        maintained = bool(step["maintain"]) and message.home in step["ready"]
+        return _Counted(
+            sum(one["counts"] for one in pushes), sum(one["touched"] for one in pushes), rows, int(maintained)
+        )
+
+
+def _adopted(image: Image) -> Adopt:
+    return Adopt(image.unit, image.map_version, image.marks, image.content, image.keys)
+
+
+def _mask(units: Sequence[int]) -> int:
+    return mask_of_units(np.asarray(units, np.int64))

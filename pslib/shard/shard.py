@@ -1,0 +1,410 @@
+"""What one shard thread owns: partitions of every table, dense blocks, and the marks of applied pushes.
+
+A pure machine: messages in, messages out, no socket, no clock. A server with K shard threads has K shards;
+shard ``k`` is responsible for the units ``u`` with ``u % K == k`` and owns those of them that the map gives
+to this server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.distinct import group_by_owner
+from cython_ext.store import Store
+from pslib.errors import ConfigurationError, LogFullError, PslibError
+from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.journal import Entry, Journal
+from pslib.protocol.marks import Marks
+from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
+from pslib.protocol.packed import PackedRows
+from pslib.shard.cut import Cuts
+from pslib.shard.images import adopt_block, adopt_rows, image_of
+from pslib.shard.key_shares import Shares
+from pslib.shard.memory import MemoryRoom
+from pslib.shard.recording import note_of_own
+from pslib.shard.serving import (
+    MINE,
+    NOT_OWNED,
+    SIBLING,
+    SLICE_ROWS,
+    PullPart,
+    PushPart,
+    Steps,
+    erase_steps,
+    finish,
+    fresh_units,
+    pull_steps,
+    push_steps,
+)
+from pslib.shard.stores import DenseBlocks, dense_of, make_store
+from pslib.shard.sync_steps import SyncSteps
+from pslib.table.partition_map import mask_of_units, units_of_mask
+from pslib.table.tables import TableSpec
+
+__all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
+
+
+@dataclass(slots=True)
+class ShardCounters:
+    """What a shard has done since it started."""
+
+    pushes_applied: int = 0
+    updates_applied: int = 0
+    rows_pushed: int = 0
+    rows_pulled: int = 0
+    maintained: int = 0
+
+
+class Moves(NamedTuple):
+    """What a shard remembers of moves, by unit: versions, owners, images, refusals; and the newest map."""
+
+    moved: dict[int, int]
+    hints: dict[int, int]
+    released: dict[int, Image]
+    declined: dict[int, tuple[int, PslibError]]
+    published: int
+
+
+class Shard:
+    """Partitions and dense blocks of one shard thread.
+
+    Parameters
+    ----------
+    partition_bits, dense_blocks : int
+        Numbers of the cluster.
+    index, shards : int
+        This shard's place among the shards of its server.
+    marks : Marks
+        Memory of applied pushes (tests plant broken ones here).
+    memory_bytes : int
+        What its tables may take; 0 is no limit.
+    slice_rows : int
+        Rows of a long request that are served before a short one has its turn.
+    """
+
+    def __init__(
+        self,
+        partition_bits: int,
+        dense_blocks: int,
+        index: int = 0,
+        shards: int = 1,
+        marks: Marks | None = None,
+        memory_bytes: int = 0,
+        slice_rows: int = SLICE_ROWS,
+    ) -> None:
+        self.slice_rows = slice_rows
+        self.partition_bits = partition_bits
+        self.partitions = 1 << partition_bits
+        self.dense_blocks = dense_blocks
+        self.index, self.shards = index, shards
+        self.marks = Marks() if marks is None else marks  # an empty Marks is false
+        self.counters = ShardCounters()
+        self.broken = ""
+        self.journal: Journal | None = None
+        """Hears of every change before it is made; None: nobody does (without a log, and in a replay)."""
+        self.tables: dict[str, TableSpec] = {}
+        self.stores: dict[str, Store] = {}
+        self.dense: DenseBlocks | None = None
+        self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
+        self.sync = SyncSteps(self)
+        self.cuts = Cuts(self)
+        self.owned = 0
+        self._owner_hint: dict[int, int] = {}
+        self._released: dict[int, Image] = {}
+        self._moved_at: dict[int, int] = {}
+        self._declined: dict[int, tuple[int, PslibError]] = {}
+        """Units that were refused here, under which version, and why."""
+        self._published = 0
+        units = np.arange(self.partitions + dense_blocks)
+        self.responsible = mask_of_units(units[units % shards == index])
+        self.kind_of_partition = np.full(self.partitions, SIBLING, np.uint16)
+        self.kind_of_partition[index::shards] = NOT_OWNED
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    def own(self, units: NDArray[np.integer[Any]]) -> None:
+        """Own these units from the first map on, empty; units of sibling shards are passed over."""
+        mask = mask_of_units(units) & self.responsible
+        self.say(note_of_own(mask))
+        self.owned |= mask
+        mine = units_of_mask(mask)
+        self.kind_of_partition[mine[mine < self.partitions]] = MINE
+
+    def trim_log(self) -> None:
+        """Let the log, if there is one, forget all that was before now: images of all units follow."""
+        if self.journal is not None:
+            self.journal.write_images()
+
+    def write_to(self, journal: Journal | None) -> None:
+        """Say from now on to this journal what is about to change."""
+        self.journal = journal
+        self.room.tell = None if journal is None else journal.later
+
+    def say(self, *entries: Entry) -> None:
+        """Tell the journal, if there is one, what is about to change.
+
+        Raises
+        ------
+        LogFullError
+            When it has no space; nothing may change then.
+        """
+        if self.journal is not None:
+            self.journal.append(*entries)
+
+    def say_later(self, *entries: Entry) -> None:
+        """Tell the journal what may be lost when nothing follows it."""
+        if self.journal is not None:
+            self.journal.later(*entries)
+
+    def is_responsible(self, unit: int) -> bool:
+        """Whether requests about ``unit`` are for this shard rather than a sibling."""
+        return bool(self.responsible >> unit & 1)
+
+    def release(self, message: Release) -> Image:
+        """Stop owning a unit and give its image; asked again for the same move, give the same image again.
+
+        Raises
+        ------
+        ConfigurationError
+            When this server does not own the unit, or the unit has moved on under a later map.
+        """
+        unit, version = message.unit, message.map_version
+        known = self._moved_at.get(unit, 0)
+        if version == known and unit in self._released:
+            return self._released[unit]
+        if version <= known or not self.owned >> unit & 1:
+            raise ConfigurationError(
+                f"unit {unit} can't be released under map {version}: this server does not own it, "
+                f"or took part in a later move (map {known})"
+            )
+        image = image_of(self, unit, version)
+        self.say(message)
+        self.owned &= ~(1 << unit)
+        self._moved_at[unit] = version
+        self._owner_hint[unit] = message.owner
+        self._released[unit] = image
+        self.marks.forget_unit(unit)
+        self.sync.unit_left(unit, message.owner)
+        if unit < self.partitions:
+            self.kind_of_partition[unit] = NOT_OWNED
+            for store in self.stores.values():
+                store.drop_partition(unit)
+        elif self.dense:
+            self.dense.drop(unit - self.partitions)
+        return image
+
+    def adopt(self, message: Adopt) -> None:
+        """Own a unit with the content of another server's image; a second copy changes nothing, however late.
+
+        Raises
+        ------
+        ConfigurationError
+            When the image does not fit the tables here, or the unit is owned already by another move. Then
+            nothing has changed, and no copy of this message will be taken: the unit may be elsewhere by then.
+        MemoryLimitError
+            When there is no room for its rows; the same holds.
+        """
+        unit, version = message.unit, message.map_version
+        known = self._moved_at.get(unit, 0)
+        if version < known or (version == known and self.owned >> unit & 1):
+            return
+        if self.owned >> unit & 1:
+            raise ConfigurationError(f"unit {unit} can't be adopted under map {version}: it is owned already")
+        declined, error = self._declined.get(unit, (0, None))
+        if error and version <= declined:
+            raise error
+        if version <= self._published:
+            raise ConfigurationError(
+                f"unit {unit} can't be adopted under map {version}: map {self._published} is published, so "
+                "that move is over"
+            )
+        try:
+            self.take(message, bounded=True)
+        except LogFullError:
+            raise
+        except PslibError as refusal:
+            self.say({"note": "declined", "unit": unit, "version": version, "why": str(refusal)})
+            self.decline(unit, version, refusal)
+            raise
+
+    def decline(self, unit: int, version: int, why: PslibError) -> None:
+        """Refuse every copy of a move from now on."""
+        self._declined[unit] = version, why
+
+    def keep(self, message: Keep) -> None:
+        """Own a unit again that was released and refused by its new owner, as it was; no limit forbids that.
+
+        Raises
+        ------
+        ConfigurationError
+            When the unit was not released here under this version, or its move is complete.
+        """
+        unit, version = message.unit, message.map_version
+        if self.owned >> unit & 1 and self._moved_at.get(unit, 0) >= version:
+            return
+        image = self._released.get(unit)
+        if image is None or image.map_version != version:
+            raise ConfigurationError(
+                f"unit {unit} can't be kept under map {version}: it was not released under it"
+            )
+        self.take(Adopt(unit, version, image.marks, image.content, image.keys))
+
+    def take(self, message: Adopt, bounded: bool = False) -> None:
+        """Own a unit with this content, whatever is known of moves; limits count if ``bounded``."""
+        unit, version = message.unit, message.map_version
+        if unit < self.partitions:
+            adopt_rows(self, message, bounded)
+            self.kind_of_partition[unit] = MINE
+        elif bounded or message.content:  # one that was kept may have no values yet
+            adopt_block(self, message)
+        else:
+            self.say(message)
+        self.owned |= 1 << unit
+        self._moved_at[unit] = version
+        self._released.pop(unit, None)
+        self._owner_hint.pop(unit, None)
+        self.marks.adopt(unit, message.marks)
+
+    def forget_images(self, map_version: int) -> None:
+        """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
+        if map_version > self._published:
+            self.say_later({"note": "forget", "version": map_version})
+        self._published = max(self._published, map_version)
+        done = [unit for unit, image in self._released.items() if image.map_version <= map_version]
+        for unit in done:
+            del self._released[unit]
+        for unit in [unit for unit, (version, _error) in self._declined.items() if version <= map_version]:
+            del self._declined[unit]
+
+    def finish_streams(self, below: int) -> None:
+        """All streams below ``below`` are over."""
+        if below > self.marks.done_below:
+            self.say_later({"note": "done", "below": below})
+            self.marks.finish_below(below)
+
+    @property
+    def moves(self) -> Moves:
+        """What it remembers of moves."""
+        return Moves(self._moved_at, self._owner_hint, self._released, self._declined, self._published)
+
+    def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Places of the keys whose partition this shard owns, ascending."""
+        order, starts = group_by_owner(keys, self.partition_bits, self.kind_of_partition, 3)
+        return order[: starts[1]]
+
+    # --- tables -------------------------------------------------------------------------------------------
+
+    def setup(self, message: Setup) -> None:
+        """Make tables and dense blocks; those that exist must be the same.
+
+        Raises
+        ------
+        ConfigurationError
+            When a table or the dense parameters exist with another description.
+        """
+        specs = [TableSpec.from_dict(plain) for plain in message.tables["tables"]]
+        for spec in specs:
+            known = self.tables.get(spec.name, spec)
+            if known != spec:
+                raise ConfigurationError(
+                    f"table {spec.name} exists with another description; expected {known}, got {spec}; "
+                    "another model needs a cluster of its own"
+                )
+        dense = dense_of(message, self.dense, self.dense_blocks)
+        given = self.owned_blocks() if dense and message.dense.size else ()
+        bare = [block for block in given if dense and block not in dense.weights]
+        if dense is not self.dense or bare or any(spec.name not in self.tables for spec in specs):
+            self.say(message)
+        self.dense = dense
+        for block in bare:
+            assert dense is not None
+            start, stop = dense.bounds(block)
+            dense.put(block, message.dense[start:stop])
+        self.make_tables(specs)
+
+    def make_tables(self, specs: Iterable[TableSpec]) -> None:
+        """Empty tables; those that exist stay as they are."""
+        for spec in specs:
+            if spec.name not in self.tables:
+                self.stores[spec.name] = make_store(spec, self.partition_bits)
+                self.tables[spec.name] = spec
+
+    def setup_message(self) -> Setup:
+        """What makes the same tables elsewhere, without any values."""
+        dense = self.dense.spec if self.dense else None
+        return Setup(
+            {"tables": [spec.to_dict() for spec in list(self.tables.values())]},
+            dense.length if dense else 0,
+            dense.optimizer.to_dict() if dense else {},
+            np.empty(0, np.float32),
+            without_values=True,
+        )
+
+    def owned_blocks(self) -> Iterator[int]:
+        """Dense blocks that this shard owns, ascending."""
+        return (int(b) for b in units_of_mask(self.owned >> self.partitions))
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    def pull_steps(
+        self,
+        message: Pull,
+        rows: Mapping[str, PackedRows],
+        dense: DenseAnswer,
+        shares: Shares | None = None,
+    ) -> Steps[PullPart]:
+        """Steps of a pull; see `pslib.shard.serving.pull_steps`."""
+        return pull_steps(self, message, rows, dense, shares)
+
+    def push_steps(self, message: Push, shares: Shares | None = None) -> Steps[PushPart]:
+        """Steps of a push; see `pslib.shard.serving.push_steps`."""
+        return push_steps(self, message, shares)
+
+    def erase_steps(self, message: Erase, shares: Shares | None = None) -> Steps[PushPart]:
+        """Steps of an erase; see `pslib.shard.serving.erase_steps`."""
+        return erase_steps(self, message, shares)
+
+    def pull(self, message: Pull, rows: Mapping[str, PackedRows], dense: DenseAnswer) -> PullPart:
+        """A whole pull at once."""
+        return finish(self.pull_steps(message, rows, dense))
+
+    def push(self, message: Push) -> PushPart:
+        """A whole push at once."""
+        return finish(self.push_steps(message))
+
+    def maintain(self, message: Maintain) -> PushPart:
+        """Let counts of a table fade, then rows leave by its rules, once in each partition of this shard.
+
+        Raises
+        ------
+        FencedError
+            When the lease has another holder by now.
+        """
+        named = mask_of_units(message.units)
+        theirs = named & self.responsible & ~self.owned
+        fresh = fresh_units(self, message, named & self.owned)
+        if fresh:
+            self.say(replace(message, units=units_of_mask(fresh).astype(np.uint32)))
+            self.maintain_units(message.table, fresh, message.step, message.time_s, message.decay)
+            self.marks.record(message.stream, message.number, fresh)
+            self.counters.maintained += fresh >> message.home & 1
+        return PushPart(self.refusals(units_of_mask(theirs)))
+
+    def maintain_units(self, table: str, units: int, step: int, time_s: float, decay: bool = True) -> None:
+        """Maintain these units of a table; dense blocks among them have nothing to maintain."""
+        spec, store = self.tables[table], self.stores[table]
+        partitions = units_of_mask(units & (1 << self.partitions) - 1).astype(np.uint32)
+        if decay and spec.decay_factor < 1:
+            store.decay(spec.decay_factor, partitions)
+        for rule in spec.eviction:
+            store.evict(rule.kind, rule.number, spec.now(step, time_s), partitions)
+        self.room.forget()
+
+    def refusals(self, units: Iterable[Any]) -> dict[int, int]:
+        """Units that this shard must refuse, and who owns them as far as it knows."""
+        return {int(unit): self._owner_hint.get(int(unit), NOBODY) for unit in units}

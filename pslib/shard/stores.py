@@ -1,0 +1,121 @@
+"""What a shard holds: a store of rows a table, and blocks of the dense parameters with their own state."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.store import Store, apply_dense
+from pslib.errors import ConfigurationError
+from pslib.protocol.messages import Setup
+from pslib.table.optimizers import optimizer_from_dict
+from pslib.table.policies import STORAGES
+from pslib.table.tables import DenseSpec, TableSpec
+
+__all__ = ["DenseBlocks", "dense_of", "make_store"]
+
+FloatRows = NDArray[np.float32]
+
+
+def make_store(spec: TableSpec, partition_bits: int) -> Store:
+    """An empty store for one table."""
+    score = spec.score
+    return Store(
+        partition_bits,
+        [
+            (
+                part.dim,
+                part.optimizer.kind,
+                part.optimizer.hyperparameters(),
+                part.optimizer.modifiers(),
+                part.optimizer.corrections(),
+                part.initializer.kind,
+                part.initializer.numbers(),
+                spec.part_seed(part),
+                part.optimizer.initial_state(part.dim),
+            )
+            for part in spec.parts
+        ],
+        spec.narrow_parts,
+        storage=STORAGES.index(spec.storage),
+        counters=spec.needs_seen | spec.needs_counts << 1,
+        admission=(0, 0.0, 0) if spec.admission is None else spec.admission.numbers(),
+        promotion=(0, 0.0) if spec.compact is None else spec.compact.promotion(),
+        score=(0.0, 0.0) if score is None else (score.nonclick, score.click),
+    )
+
+
+class DenseBlocks:
+    """Blocks of the dense parameters, each a flat float32 array with its state.
+
+    Block ``b`` covers ``[b * size, min((b + 1) * size, length))`` with ``size = ceil(length / blocks)``.
+    """
+
+    def __init__(self, spec: DenseSpec, blocks: int) -> None:
+        self.spec = spec
+        self.size = -(-spec.length // blocks)
+        self.weights: dict[int, FloatRows] = {}
+        self.state: dict[int, FloatRows] = {}
+        self.versions: dict[int, int] = {}
+        """Of each block: rises by one with each step. It begins at a number that follows from the first
+        weights, so that blocks of two lives of a server are not taken for the same."""
+        self._hyperparameters = spec.optimizer.hyperparameters()
+        self._modifiers = spec.optimizer.modifiers()
+        self._corrections = spec.optimizer.corrections()
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        """First and last-but-one element of a block."""
+        return min(block * self.size, self.spec.length), min((block + 1) * self.size, self.spec.length)
+
+    def put(
+        self, block: int, weights: FloatRows, state: FloatRows | None = None, version: int | None = None
+    ) -> None:
+        """Own a block with these weights; a fresh state when none is given, and a version of its own."""
+        self.weights[block] = np.array(weights, np.float32)
+        first = (zlib.crc32(self.weights[block].tobytes()) | 1) << 32
+        self.versions[block] = self.versions.get(block, first - 1) + 1 if version is None else version
+        fresh = self.spec.optimizer.initial_state(weights.size)
+        self.state[block] = fresh if state is None else np.array(state, np.float32)
+
+    def drop(self, block: int) -> None:
+        """Stop owning a block."""
+        for of in (self.weights, self.state, self.versions):
+            of.pop(block, None)  # one without values may move too
+
+    def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
+        """One optimizer step of one block, its learning rate times ``rate``; with ``delta``, add instead."""
+        self.versions[block] += 1
+        if delta:
+            self.weights[block] += gradient
+            return
+        apply_dense(
+            self.spec.optimizer.kind,
+            self._hyperparameters,
+            self._modifiers,
+            self._corrections,
+            self.weights[block],
+            self.state[block],
+            gradient,
+            rate,
+        )
+
+
+def dense_of(message: Setup, known: DenseBlocks | None, blocks: int) -> DenseBlocks | None:
+    """Dense parameters as a message describes them: the known ones, or new ones without values.
+
+    Raises
+    ------
+    ConfigurationError
+        When they are known with another description, or the values are not as many as they should be.
+    """
+    if not message.dense_length:
+        return known
+    spec = DenseSpec(message.dense_length, optimizer_from_dict(dict(message.dense_optimizer)))
+    values = 0 if message.without_values else spec.length
+    if message.dense.size != values:
+        raise ConfigurationError(f"dense parameters: expected {values} values, got {message.dense.size}")
+    if known is not None and known.spec != spec:
+        raise ConfigurationError(f"dense parameters exist as {known.spec}, got {spec}")
+    return known or DenseBlocks(spec, blocks)

@@ -1,0 +1,1 @@
+"""What a table is made of: parts, optimizers, first values, policies, types on the wire, owners of keys."""

@@ -1,0 +1,95 @@
+"""First values of rows: pure functions of (seed, table, part, key, column in the part).
+
+The same key has the same first value on any server, in any order, whether or not it has a row yet.
+The bits come from ``cython_ext/initializers.h``; the definition stands in ``tests/definitions.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslib.errors import ConfigurationError
+from pslib.table.optimizers import numbers_of
+
+__all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """Base of all initializers; ``kind`` is the number by which the kernel knows it."""
+
+    kind: ClassVar[int]
+
+    def numbers(self) -> NDArray[np.float32]:
+        """The kernel's two numbers, (2,) float32."""
+        values = [float(getattr(self, f.name)) for f in fields(self)]
+        return np.asarray([*values, 0.0, 0.0][:2], np.float32)
+
+    def to_dict(self) -> dict[str, float | str]:
+        """Plain form for the wire and for manifests."""
+        return {"name": type(self).__name__} | {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Initializer):
+    """Every column starts at ``value``."""
+
+    kind: ClassVar[int] = 0
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.value):
+            raise ConfigurationError(f"Constant: value must be finite, got {self.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(Initializer):
+    """Uniform in ``[-bound, bound)``."""
+
+    kind: ClassVar[int] = 1
+    bound: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (self.bound >= 0 and np.isfinite(self.bound)):
+            raise ConfigurationError(f"Uniform: bound must be >= 0 and finite, got {self.bound}")
+
+
+@dataclass(frozen=True, slots=True)
+class Normal(Initializer):
+    """Bell-shaped with standard deviation ``std``: the sum of twelve 16-bit uniforms, so that no libm is
+    involved and every machine gives the same bits; values stay within 6 ``std``.
+    """  # noqa: D205
+
+    kind: ClassVar[int] = 2
+    std: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (self.std >= 0 and np.isfinite(self.std)):
+            raise ConfigurationError(f"Normal: std must be >= 0 and finite, got {self.std}")
+
+
+_BY_NAME: dict[str, type[Initializer]] = {kind.__name__: kind for kind in (Constant, Uniform, Normal)}
+
+
+def initializer_from_dict(plain: dict[str, object]) -> Initializer:
+    """Read back what `Initializer.to_dict` wrote.
+
+    Raises
+    ------
+    ConfigurationError
+        When the name or a field is unknown, or a number is out of its range.
+    """
+    numbers = dict(plain)
+    name = str(numbers.pop("name", None))
+    if name not in _BY_NAME:
+        raise ConfigurationError(f"initializer: expected one of {', '.join(_BY_NAME)}, got {name!r}")
+    known = {field.name for field in fields(_BY_NAME[name])}
+    if unknown := sorted(set(numbers) - known):
+        raise ConfigurationError(
+            f"initializer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+        )
+    return _BY_NAME[name](**numbers_of(name, numbers))

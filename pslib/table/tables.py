@@ -1,0 +1,398 @@
+"""What a table is made of: named parts in one row, each with its own optimizer and initializer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pslib.errors import ConfigurationError
+from pslib.table.initializers import Initializer, Uniform, initializer_from_dict
+from pslib.table.optimizers import Adagrad, Optimizer, dense_problem, optimizer_from_dict
+from pslib.table.policies import (
+    ADMISSIONS,
+    CLOCKS,
+    EVICTIONS,
+    STORAGES,
+    WHEN_FULL,
+    Admission,
+    ByAge,
+    ByBloom,
+    ByCount,
+    ByScore,
+    Compact,
+    Eviction,
+    Policy,
+    Score,
+    policy_from_dict,
+)
+
+__all__ = ["DIM_MAX", "PARTS_MAX", "DenseSpec", "PartSpec", "TableSpec", "policies_from_dict", "text_hash"]
+
+DIM_MAX = 4096
+"""Floats of one part: one row stays far below a message and far above any published embedding (2,048)."""
+
+PARTS_MAX = 8
+"""Parts of one row: a byte numbers them, and no published model needs more than three."""
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+_MASK = (1 << 64) - 1
+
+
+def text_hash(*texts: str) -> int:
+    """64-bit hash of names (FNV-1a over UTF-8, a zero byte after each), the same for ever: it seeds rows.
+
+    Meant for a handful of names; values of a column are hashed in ``cython_ext.hashing``.
+    """
+    state = _FNV_OFFSET
+    for text in texts:
+        for byte in text.encode() + b"\0":
+            state = ((state ^ byte) * _FNV_PRIME) & _MASK
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """One named part of a row.
+
+    Raises
+    ------
+    ConfigurationError
+        When ``dim`` is not in 1..DIM_MAX, the name is not an identifier, or optimizer or initializer is none.
+    """
+
+    name: str
+    dim: int
+    optimizer: Optimizer = Adagrad()
+    initializer: Initializer = Uniform()
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ConfigurationError(f"part name: expected an identifier, got {self.name!r}")
+        if not 1 <= self.dim <= DIM_MAX:
+            raise ConfigurationError(f"part {self.name}: dim must be in 1..{DIM_MAX}, got {self.dim}")
+        for what, kind in (("optimizer", Optimizer), ("initializer", Initializer)):
+            if not isinstance(value := getattr(self, what), kind):
+                raise ConfigurationError(f"part {self.name}: {what}: expected one of pslib's, got {value!r}")
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of optimizer state that one row holds for this part."""
+        return self.optimizer.state_floats(self.dim)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain form for the wire and for manifests."""
+        return {
+            "name": self.name,
+            "dim": self.dim,
+            "optimizer": self.optimizer.to_dict(),
+            "initializer": self.initializer.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A named set of rows of one shape, spread over servers.
+
+    Attributes
+    ----------
+    name : str
+        An identifier; also the stem of the table's checkpoint files.
+    parts : sequence of PartSpec
+        In the order in which their floats stand in a row.
+    seed : int
+        Seed of first values, 0..2^63-1.
+    storage : {"float32", "bfloat16", "float16", "int8"}
+        How weights lie in memory; what is stored is rounded stochastically, and users see float32.
+    admission : ByCount, ByBloom, ByChance or None
+        Which keys earn rows; None: every key that is pushed.
+    eviction : sequence of ByAge, ByNorm, ByScore
+        Which rows leave at a maintenance.
+    score : Score or None
+        What a row is worth.
+    compact : Compact or None
+        When a row gets its later parts; None: at once.
+    clock : {"steps", "seconds"}
+        Unit in which rows age; weight decay counts steps.
+    when_full : {"refuse", "oldest", "smallest_norm", "lowest_score"}
+        What happens to new rows at the memory limit of a server.
+
+    Raises
+    ------
+    ConfigurationError
+        When names repeat, there are no parts or more than PARTS_MAX, or policies do not fit together; all
+        problems at once.
+    """
+
+    name: str
+    parts: tuple[PartSpec, ...]
+    seed: int = 0
+    storage: str = "float32"
+    admission: Admission | None = None
+    eviction: tuple[Eviction, ...] = ()
+    score: Score | None = None
+    compact: Compact | None = None
+    clock: str = "steps"
+    when_full: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
+        object.__setattr__(self, "eviction", _rules(self.eviction))
+        problems = [*self._part_problems(), *self._choice_problems(), *self._policy_problems()]
+        if problems:
+            raise ConfigurationError(*(f"table {self.name}: {problem}" for problem in problems))
+
+    def _part_problems(self) -> Iterator[str]:
+        if not 1 <= len(self.parts) <= PARTS_MAX:
+            yield f"expected 1..{PARTS_MAX} parts, got {len(self.parts)}"
+        if len({part.name for part in self.parts}) != len(self.parts):
+            yield "part names must differ"
+        decayed = [part.name for part in self.parts if part.optimizer.catches_up]
+        if decayed and self.clock != "steps":
+            yield (
+                f"clock: expected 'steps', in which the decay of part {decayed[0]} counts, got "
+                f"{self.clock!r}; or set its weight_decay (l2) to 0"
+            )
+
+    def _choice_problems(self) -> Iterator[str]:
+        for name, value, known in (
+            ("storage", self.storage, STORAGES),
+            ("clock", self.clock, CLOCKS),
+            ("when_full", self.when_full, WHEN_FULL),
+        ):
+            if value not in known:
+                yield f"{name}: expected one of {', '.join(known)}, got {value!r}"
+
+    def _policy_problems(self) -> Iterator[str]:
+        for name, value, kinds in (
+            ("admission", self.admission, (*ADMISSIONS, type(None))),
+            ("score", self.score, (Score, type(None))),
+            ("compact", self.compact, (Compact, type(None))),
+            *(("eviction", rule, EVICTIONS) for rule in self.eviction),
+        ):
+            if not isinstance(value, kinds):
+                names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+                yield f"{name}: expected one of {names}, got {value!r}"
+        if len({type(rule) for rule in self.eviction}) != len(self.eviction):
+            yield "eviction: each rule can stand once; remove the second of its kind"
+        yield from self._score_problems()
+        later = [part.name for part in self.parts[1:]]
+        if isinstance(self.compact, Compact) and self.compact.wide_from not in later:
+            known = f"one of the parts after the first, {later}" if later else "a table of two parts or more"
+            yield f"compact.wide_from: expected {known}, got {self.compact.wide_from!r}"
+
+    def _score_problems(self) -> Iterator[str]:
+        """What needs a score must have one, and counts fade together."""
+        users = [
+            ("eviction by score", any(isinstance(rule, ByScore) for rule in self.eviction)),
+            ("compact by score", isinstance(self.compact, Compact) and self.compact.score is not None),
+            ("when_full 'lowest_score'", self.when_full == "lowest_score"),
+        ]
+        for what, needed in users:
+            if needed and self.score is None:
+                yield f"score: is missing; {what} needs a score: Score(), in a job file {{}}"
+        keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
+        if keep is not None and isinstance(self.score, Score) and keep != self.score.decay:
+            yield (
+                f"admission.keep is {keep:g}, score.decay {self.score.decay:g}: all counts of a table "
+                "fade together; leave keep away"
+            )
+
+    @property
+    def dim(self) -> int:
+        """Floats of all parts: the width of pulled rows and pushed gradients."""
+        return sum(part.dim for part in self.parts)
+
+    @property
+    def state_floats(self) -> int:
+        """Numbers of state of a wide row: counters, scales, and the optimizers' own."""
+        scales = len(self.parts) if self.storage == "int8" else 0
+        own = sum(part.state_floats for part in self.parts)
+        return self.needs_seen + 2 * self.needs_counts + scales + own
+
+    @property
+    def needs_seen(self) -> bool:
+        """Whether a row must know when it was pushed last."""
+        by_age = any(isinstance(rule, ByAge) for rule in self.eviction)
+        catches_up = any(part.optimizer.catches_up for part in self.parts)
+        return by_age or catches_up or self.when_full == "oldest"
+
+    @property
+    def needs_counts(self) -> bool:
+        """Whether a row must count its shows and clicks."""
+        return self.score is not None or self.compact is not None
+
+    @property
+    def takes_counts(self) -> bool:
+        """Whether pushes must say how often each key was shown and clicked."""
+        by_count = isinstance(self.admission, ByCount | ByBloom)
+        clips = any(part.optimizer.modifiers()[2:].any() for part in self.parts)
+        return self.needs_counts or by_count or clips
+
+    @property
+    def narrow_parts(self) -> int:
+        """Parts that a narrow row has; 0: there are no narrow rows."""
+        names = [part.name for part in self.parts]
+        return names.index(self.compact.wide_from) if self.compact else 0
+
+    @property
+    def wide_only_dim(self) -> int:
+        """Floats that a narrow row lacks."""
+        return sum(part.dim for part in self.parts[self.narrow_parts :]) if self.compact else 0
+
+    @property
+    def decay_factor(self) -> float:
+        """By what a maintenance multiplies all counts of the table; 1: nothing fades."""
+        if self.score is not None:
+            return self.score.decay
+        keep = self.admission.keep if isinstance(self.admission, ByCount | ByBloom) else None
+        return 1.0 if keep is None else keep
+
+    @property
+    def maintained(self) -> bool:
+        """Whether a maintenance does anything."""
+        return bool(self.eviction) or self.decay_factor < 1
+
+    def now(self, step: int, time_s: float) -> float:
+        """The time of a record in the unit of this table's clock.
+
+        Rows keep it as float32: beyond 2^24 (16.8 million) steps only every second one can be told from the
+        next, so weight decay of rows that are pushed at every step grows coarse there.
+        """
+        return float(step) if self.clock == "steps" else time_s
+
+    def part_seed(self, part: PartSpec) -> int:
+        """Seed of one part's first values: a hash of (seed, table, part)."""
+        return text_hash(str(self.seed), self.name, part.name)
+
+    def part_slice(self, name: str) -> slice:
+        """Columns of one part in a pulled row.
+
+        Raises
+        ------
+        ConfigurationError
+            When the table has no such part.
+        """
+        start = 0
+        for part in self.parts:
+            if part.name == name:
+                return slice(start, start + part.dim)
+            start += part.dim
+        raise ConfigurationError(
+            f"table {self.name}: no part {name!r}; it has {[p.name for p in self.parts]}"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain form for the wire and for manifests; what is as it always was is left out."""
+        plain: dict[str, object] = {
+            "name": self.name,
+            "seed": self.seed,
+            "parts": [part.to_dict() for part in self.parts],
+        }
+        for field in fields(self)[3:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                plain[field.name] = _plain(value)
+        return plain
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> TableSpec:
+        """Read back what `to_dict` wrote; ConfigurationError when something does not fit."""
+        known = {field.name for field in fields(TableSpec)}
+        if unknown := sorted(set(plain) - known):
+            raise ConfigurationError(
+                f"table {plain.get('name')}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+            )
+        try:
+            return TableSpec(
+                name=str(plain["name"]),
+                parts=tuple(_part_from_dict(part) for part in plain["parts"]),
+                seed=int(plain["seed"]),
+                **policies_from_dict(plain, f"table {plain['name']}: "),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"table description: {type(error).__name__}: {error}") from error
+
+
+def _rules(given: object) -> tuple[Any, ...]:
+    """A sequence as a tuple; a rule alone is a sequence of one."""
+    return tuple(given) if isinstance(given, Iterable) else (given,)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Policy):
+        return value.to_dict()
+    return [rule.to_dict() for rule in value] if isinstance(value, tuple) else value
+
+
+def _part_from_dict(part: Mapping[str, Any]) -> PartSpec:
+    return PartSpec(
+        name=str(part["name"]),
+        dim=int(part["dim"]),
+        optimizer=optimizer_from_dict(part["optimizer"]),
+        initializer=initializer_from_dict(part["initializer"]),
+    )
+
+
+_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
+    "admission": ADMISSIONS,
+    "eviction": EVICTIONS,
+    "score": (Score,),
+    "compact": (Compact,),
+}
+
+
+def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Arguments of `TableSpec` from the plain form of its policies; ``prefix`` begins every problem.
+
+    Raises
+    ------
+    ConfigurationError
+        When a policy is none, or a number of it is out of range; all problems at once.
+    """
+    values = {key: str(plain[key]) for key in ("storage", "clock", "when_full") if key in plain}
+    found: dict[str, Any] = dict(values)
+    problems: list[str] = []
+    for key, kinds in _KINDS.items():
+        given = plain.get(key)
+        rules = [] if given is None else given if key == "eviction" else [given]
+        policies = []
+        for rule in rules:
+            try:
+                policies.append(policy_from_dict(rule, kinds))
+            except ConfigurationError as error:
+                problems += [f"{prefix}{key}: {line}" for line in error.problems]
+        if policies:
+            found[key] = tuple(policies) if key == "eviction" else policies[0]
+    if problems:
+        raise ConfigurationError(*problems)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DenseSpec:
+    """All dense parameters of a model as one float32 vector, cut into blocks of equal size over the servers.
+
+    Attributes
+    ----------
+    length : int
+        Floats of all dense parameters together, >= 0.
+    optimizer : Optimizer
+        An elementwise one, so that where the blocks are cut changes nothing.
+
+    Raises
+    ------
+    ConfigurationError
+        When the optimizer mixes elements (RowwiseAdagrad, or clipping) or the length is negative.
+    """
+
+    length: int
+    optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        if self.length < 0:
+            raise ConfigurationError(f"dense parameters: length must be >= 0, got {self.length}")
+        if problem := dense_problem(self.optimizer):
+            raise ConfigurationError(f"dense parameters: {problem}")
