@@ -5,7 +5,7 @@
 user is the test, all others are trained on (users with a single click have no test). All items that were
 clicked in training are ranked, those that the user has clicked before left out. "Popularity" ranks by clicks
 in the same data, by the same code. One server and one trainer, threads of this process. The data is not ours
-to hand on; the default folder is that of ``PSLIB_TEST_DATA``. ``--twin`` (needs torch, which pslib does not)
+to hand on; its folder is ``PSLIB_TEST_DATA``, else ``data``. ``--twin`` (needs torch, which pslib does not)
 also trains each model in PyTorch, on the same batches from the same first values (`torch_matching.py`), and
 ranks what that has learnt; for models whose rows step by Adagrad. ``--quick`` is one epoch of one model.
 """
@@ -233,7 +233,7 @@ def epochs_of(options: argparse.Namespace, name: str) -> int:
 def main() -> int:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", default=os.environ.get("PSLIB_TEST_DATA", "../shared/data"), type=Path)
+    parser.add_argument("--data", type=Path, default=os.environ.get("PSLIB_TEST_DATA", "data"))
     parser.add_argument("--model", nargs="+", default=["two_tower", "ncf"], choices=list(SETTINGS))
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])

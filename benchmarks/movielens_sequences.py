@@ -6,7 +6,7 @@ clicks are ordered by time; the last one is to be found, the model trains on tho
 than three clicks are left out), and all films of the training data are ranked but those that the user has
 clicked on already. Popularity ranks by the number of clicks in the same training data. ``--valid`` looks for
 the last but one instead and never reads the last: settings were picked that way. One server and one trainer,
-threads of this process. The data is not ours to hand on; the default folder is that of ``PSLIB_TEST_DATA``.
+threads of this process. The data is not ours to hand on; its folder is ``PSLIB_TEST_DATA``, else ``data``.
 ``--quick`` is two epochs.
 """
 
@@ -99,7 +99,7 @@ def trained(train: Path, test: Path, epochs: int, seed: int) -> list[dict[str, f
 def main() -> int:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", default=os.environ.get("PSLIB_TEST_DATA", "../shared/data"), type=Path)
+    parser.add_argument("--data", type=Path, default=os.environ.get("PSLIB_TEST_DATA", "data"))
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--valid", action="store_true")

@@ -5,7 +5,7 @@
 sessions of ``FOLDER/session_SET/train_sessions.parquet`` (items: list<int32>) and ranks all items for each
 example of ``test.parquet`` (prefix, target) after each epoch: a run cut short still says something, and what
 counts is the last one. One server and one trainer, threads of this process. The data is not ours to hand on;
-the default folder is that of ``PSLIB_TEST_DATA``.
+the default folder is that of ``PSLIB_TEST_DATA``, else ``data``.
 
 ``--speed`` trains ``--events`` events of the first set with GRU4Rec and with `torch_sessions.py`, its like
 in PyTorch on the same batches with the same negatives, in turns in one run, and prints the ratio of events/s.
@@ -158,7 +158,7 @@ def _running(lengths: list[int]) -> list[int]:
 def main() -> int:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", default=os.environ.get("PSLIB_TEST_DATA", "../shared/data"), type=Path)
+    parser.add_argument("--data", type=Path, default=os.environ.get("PSLIB_TEST_DATA", "data"))
     parser.add_argument(
         "--set", nargs="+", default=["yoochoose1_64"], choices=["yoochoose1_64", "diginetica"]
     )

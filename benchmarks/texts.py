@@ -5,7 +5,7 @@
 
 tagspace: news of ``FOLDER/paddlerec_samples``, 1,000 lines to train on and 1,000 to test on, one of 4 tags
 each; the figure is the share of test lines whose tag is ranked first. The data is not ours to hand on; the
-default folder is that of ``PSLIB_TEST_DATA``.
+default folder is that of ``PSLIB_TEST_DATA``, else ``data``.
 
 word2vec: texts that are made here, each of words of one of 20 topics (25 words each, a few far more frequent
 than others) and of words that all topics share; the figure is the share of the 10 nearest words of a topic's
@@ -158,7 +158,7 @@ def word2vec(folder: Path, epochs: int, seed: int) -> dict[str, Any]:
 def main() -> int:
     """Run what the arguments ask for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", default=os.environ.get("PSLIB_TEST_DATA", "../shared/data"), type=Path)
+    parser.add_argument("--data", type=Path, default=os.environ.get("PSLIB_TEST_DATA", "data"))
     parser.add_argument(
         "--model", nargs="+", default=["tagspace", "word2vec"], choices=["tagspace", "word2vec"]
     )
