@@ -287,11 +287,11 @@ def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over
 ) -> None:
     command = start(
         "launch", "--servers", "1", "--trainers", "1", "--drain-s", "1", "--out", tmp_path / "out",
-        SCRIPT, examples, tmp_path / "checkpoint", "--pause-s", "0.01",
+        SCRIPT, examples, tmp_path / "checkpoint", "--pause-s", "0.5",
     )  # fmt: skip
     command.wait_for("first batch")
-    command.kill("server 0", signal.SIGSTOP)
-    time.sleep(0.5)
+    command.kill("server 0", signal.SIGSTOP)  # while a batch is computed: nearly all of the time it is
+    time.sleep(1.0)  # its push is on its way by then, and nobody answers
     command.process.terminate()
     command.wait_for("pushes are not acknowledged, and its leases go back", 10)
     command.process.terminate()

@@ -39,7 +39,7 @@ def test_a_seed_gives_the_same_world_again() -> None:
 
 def test_the_worlds_hold_what_they_promise() -> None:
     """A simulator in which nothing goes wrong proves nothing: count the mishaps."""
-    worlds = [World(seed).run() for seed in range(30)]
+    worlds = [World(seed).run() for seed in range(40)]
     mishaps = [world.mishaps for world in worlds]
     ended = [trainer.ended for world in worlds for trainer in world.trainers]
     epochs = [epoch for world in worlds for epoch in world.checks.epoch.values()]
