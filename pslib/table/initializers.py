@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import ConfigurationError
-from pslib.table.optimizers import numbers_of
+from pslib.table.by_name import kind_and_fields, numbers_of
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
 
@@ -83,13 +83,5 @@ def initializer_from_dict(plain: dict[str, object]) -> Initializer:
     ConfigurationError
         When the name or a field is unknown, or a number is out of its range.
     """
-    numbers = dict(plain)
-    name = str(numbers.pop("name", None))
-    if name not in _BY_NAME:
-        raise ConfigurationError(f"initializer: expected one of {', '.join(_BY_NAME)}, got {name!r}")
-    known = {field.name for field in fields(_BY_NAME[name])}
-    if unknown := sorted(set(numbers) - known):
-        raise ConfigurationError(
-            f"initializer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
-        )
-    return _BY_NAME[name](**numbers_of(name, numbers))
+    kind, numbers = kind_and_fields("initializer", plain, _BY_NAME)
+    return kind(**numbers_of(kind.__name__, numbers))

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.errors import ConfigurationError
+from pslib.table.by_name import kind_and_fields, numbers_of
 from pslib.table.optimizer_base import MODIFIERS, Optimizer, is_number, not_numbers
 
 __all__ = [
@@ -282,26 +282,7 @@ def optimizer_from_dict(plain: dict[str, object]) -> Optimizer:
     ConfigurationError
         When the name or a field is unknown, or a number is out of its range.
     """
-    numbers = dict(plain)
-    name = str(numbers.pop("name", None))
-    if name not in OPTIMIZERS:
-        raise ConfigurationError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
-    known = {one.name: one for one in fields(OPTIMIZERS[name])}
-    if unknown := sorted(set(numbers) - set(known)):
-        raise ConfigurationError(
-            f"optimizer {name}: unknown {unknown[0]!r}; it takes {', '.join(sorted(known))}"
-        )
-    switches = {key: value for key, value in numbers.items() if isinstance(known[key].default, bool)}
-    amounts = {key: value for key, value in numbers.items() if key not in switches}
-    return OPTIMIZERS[name](**numbers_of(name, amounts), **switches)  # type: ignore[arg-type]
-
-
-def numbers_of(name: str, plain: dict[str, object]) -> dict[str, float]:
-    """Values as floats; ConfigurationError names the first that is not a number."""
-    numbers = {}
-    for key, value in plain.items():
-        try:
-            numbers[key] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise ConfigurationError(f"{name}.{key}: expected a number, got {value!r}") from None
-    return numbers
+    kind, given = kind_and_fields("optimizer", plain, OPTIMIZERS)
+    switches = {one.name for one in fields(kind) if isinstance(one.default, bool)} & given.keys()
+    amounts = {key: value for key, value in given.items() if key not in switches}
+    return kind(**numbers_of(kind.__name__, amounts), **{key: given[key] for key in switches})

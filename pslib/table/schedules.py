@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass
 from numbers import Integral, Real
 from typing import Any
 
 from pslib.errors import ConfigurationError
+from pslib.table.by_name import kind_and_fields
 
 __all__ = ["SCHEDULES", "Constant", "Cosine", "InverseSqrt", "Schedule", "StepDecay", "schedule_from_dict"]
 
@@ -144,14 +145,8 @@ def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
     ConfigurationError
         When the name or a field is unknown, or a number is out of its range.
     """
-    numbers = dict(plain)
-    name = str(numbers.pop("name", None))
-    if name not in SCHEDULES:
-        raise ConfigurationError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {name!r}")
-    known = sorted(one.name for one in fields(SCHEDULES[name]))
-    if unknown := sorted(set(numbers) - set(known)):
-        raise ConfigurationError(f"schedule {name}: unknown {unknown[0]!r}; it takes {', '.join(known)}")
-    return SCHEDULES[name](**numbers)
+    kind, values = kind_and_fields("schedule", plain, SCHEDULES)
+    return kind(**values)
 
 
 def _is_real(value: object) -> bool:
