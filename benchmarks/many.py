@@ -281,7 +281,8 @@ def kernels_us(keys: int, servers: int) -> float:
 
     A quarter of one pull and one push on a server's table, with their sorting by owner on the trainer.
     """
-    from cython_ext.distinct import group_by_owner, partitions_touched
+    from cython_ext.distinct import partitions_touched
+    from cython_ext.selection import group_by_owner
     from pslib.shard.stores import make_store
     from pslib.table.optimizers import RowwiseAdagrad
     from pslib.table.tables import PartSpec, TableSpec

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from wire_processes import DIM, SCATTER, TABLES, Bare, bare_server, cluster, joined, make_rows, pusher
 
-from cython_ext.selection import split_keys
+from cython_ext.selection import group_by_owner
 from pslib.client.client import Client
 from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Push, Setup
@@ -209,7 +209,8 @@ class AloneShards:
 
     def each(self, what: str, keys: np.ndarray, floats: np.ndarray) -> float:
         """Seconds in which all threads together push, or pull, these keys."""
-        grouped, _order, starts = split_keys(keys, 12, self._owner, self.threads)
+        grouped = np.empty_like(keys)
+        _order, starts = group_by_owner(keys, 12, self._owner, self.threads, grouped)
 
         def work(index: int) -> None:
             mine, store = slice(starts[index], starts[index + 1]), self._stores[index]

@@ -1,8 +1,5 @@
-from numpy import int32, int64, uint16, uint32, uint64
+from numpy import int32, uint32, uint64
 from numpy.typing import NDArray
 
 def distinct(keys: NDArray[uint64]) -> tuple[NDArray[uint64], NDArray[int32]]: ...
-def group_by_owner(
-    keys: NDArray[uint64], partition_bits: int, owners: NDArray[uint16], owner_count: int
-) -> tuple[NDArray[int32], NDArray[int64]]: ...
 def partitions_touched(keys: NDArray[uint64], partition_bits: int) -> NDArray[uint32]: ...

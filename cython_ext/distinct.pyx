@@ -1,4 +1,4 @@
-"""Distinct keys of a batch, and who owns them.
+"""Distinct keys of a batch, and the partitions that they touch.
 
 `distinct` fills an open-addressing table of at least 2n cells of four bytes, each a 1-based place among the
 keys found so far (0 = empty); at that size it stays in the L2 cache for the batches of training. Cells of a
@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from cython_ext.hashing cimport partition_number, pslib_mix64
@@ -131,69 +131,6 @@ def distinct(const uint64_t[::1] keys):
     cdef uint64_t[::1] out = found
     memcpy(&out[0], found_first, count * sizeof(uint64_t))
     return found, inverse
-
-
-def group_by_owner(
-    const uint64_t[::1] keys, int partition_bits, const uint16_t[::1] owners, int owner_count
-):
-    """Stable counting sort of keys by the owner of their partition.
-
-    Parameters
-    ----------
-    keys : (n,) uint64
-    partition_bits : int
-        0..20.
-    owners : (2**partition_bits,) uint16
-        Owner of each partition, each below ``owner_count``.
-    owner_count : int
-        1..65536.
-
-    Returns
-    -------
-    order : (n,) int32
-        ``keys[order[starts[o]:starts[o + 1]]]`` are the keys of owner ``o`` in their original order.
-    starts : (owner_count + 1,) int64
-
-    Raises
-    ------
-    ValueError
-        When a number or length is out of range.
-    """
-    check_partition_bits(partition_bits)
-    cdef Py_ssize_t i, n = keys.shape[0], partitions = 1 << partition_bits
-    if n > KEYS_MAX:
-        raise ValueError(f"expected at most {KEYS_MAX} keys, got {n}")
-    if owners.shape[0] != partitions:
-        raise ValueError(f"owners: expected one a partition, {partitions}, got {owners.shape[0]}")
-    if not 1 <= owner_count <= 65536:
-        raise ValueError(f"owner_count must be in 1..65536, got {owner_count}")
-    order = np.empty(n, np.int32)
-    owner_of_key = np.empty(n, np.uint16)
-    starts = np.zeros(owner_count + 1, np.int64)
-    next_place = np.empty(owner_count, np.int64)
-    cdef int32_t[::1] order_view = order
-    cdef uint16_t[::1] key_owner = owner_of_key
-    cdef int64_t[::1] start = starts, place = next_place
-    cdef uint16_t owner
-    cdef bint sound = True
-    with nogil:
-        for i in range(partitions):
-            sound &= owners[i] < owner_count
-        if sound:
-            for i in range(n):
-                owner = owners[partition_number(keys[i], partition_bits)]
-                key_owner[i] = owner
-                start[owner + 1] += 1
-            for i in range(owner_count):
-                place[i] = start[i]
-                start[i + 1] += start[i]
-            for i in range(n):
-                owner = key_owner[i]
-                order_view[place[owner]] = <int32_t> i
-                place[owner] += 1
-    if not sound:
-        raise ValueError(f"owners must be below owner_count {owner_count}, got {np.max(owners)}")
-    return order, starts
 
 
 def partitions_touched(const uint64_t[::1] keys, int partition_bits):

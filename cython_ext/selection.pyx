@@ -13,7 +13,7 @@ from cython_ext.hashing import check_partition_bits
 
 import numpy as np
 
-__all__ = ["first_of_others", "gather_rows", "mark_partitions", "scatter_rows", "split_keys"]
+__all__ = ["first_of_others", "gather_rows", "group_by_owner", "mark_partitions", "scatter_rows"]
 
 cnp.import_array()
 
@@ -90,7 +90,8 @@ cdef void place_keys(
     int64_t *counters,  # scratch, 4 an owner, zeros
     Py_ssize_t owner_count,
     int64_t *starts,  # OUT, owner_count + 1
-    uint64_t *grouped, int32_t *order,  # OUT, n
+    int32_t *order,  # OUT, n
+    uint64_t *grouped,  # OUT, n, or NULL
 ) noexcept nogil:
     """Counting sort: how many keys each owner has, then each key to its place."""
     cdef Py_ssize_t i, way, ways = 4 if owner_count <= OWNERS_SHORT else 1
@@ -109,12 +110,16 @@ cdef void place_keys(
     for i in range(n):
         place = counters[owner_of_key[i]]
         counters[owner_of_key[i]] = place + 1
-        grouped[place] = keys[i]
         order[place] = <int32_t> i
+        if grouped != NULL:
+            grouped[place] = keys[i]
 
 
-def split_keys(const uint64_t[::1] keys, int partition_bits, const uint16_t[::1] owners, int owner_count):
-    """Keys by the owner of their partition, each owner's in their original order.
+def group_by_owner(
+    const uint64_t[::1] keys, int partition_bits, const uint16_t[::1] owners, int owner_count,
+    uint64_t[::1] grouped=None
+):
+    """Stable counting sort of keys by the owner of their partition.
 
     Parameters
     ----------
@@ -125,13 +130,13 @@ def split_keys(const uint64_t[::1] keys, int partition_bits, const uint16_t[::1]
         Owner of each partition, each below ``owner_count``.
     owner_count : int
         1..65536.
+    grouped : (n,) uint64 or None
+        The keys in their new order are written to it: ``keys[order]``.
 
     Returns
     -------
-    grouped : (n,) uint64
-        ``grouped[starts[o]:starts[o + 1]]`` are the keys of owner ``o``.
     order : (n,) int32
-        Where they stood: ``grouped == keys[order]``.
+        ``keys[order[starts[o]:starts[o + 1]]]`` are the keys of owner ``o`` in their original order.
     starts : (owner_count + 1,) int64
 
     Raises
@@ -144,25 +149,26 @@ def split_keys(const uint64_t[::1] keys, int partition_bits, const uint16_t[::1]
         raise ValueError(f"owner_count must be in 1..65536, got {owner_count}")
     cdef Py_ssize_t i, n = keys.shape[0], partitions = owners.shape[0]
     cdef bint sound = True
+    if grouped is not None and grouped.shape[0] != n:
+        raise ValueError(f"grouped: expected room for {n} keys, got {grouped.shape[0]}")
     with nogil:
         for i in range(partitions):
             sound &= owners[i] < owner_count
     if not sound:
         raise ValueError(f"owners must be below owner_count {owner_count}, got {np.max(owners)}")
-    grouped, order = np.empty(n, np.uint64), np.empty(n, np.int32)
+    order, owner_of_key = np.empty(n, np.int32), np.empty(n, np.uint16)
     starts, counters = np.zeros(owner_count + 1, np.int64), np.zeros(4 * owner_count, np.int64)
-    owner_of_key = np.empty(n, np.uint16)
-    cdef uint64_t[::1] grouped_view = grouped
     cdef int32_t[::1] order_view = order
     cdef int64_t[::1] starts_view = starts, counters_view = counters
     cdef uint16_t[::1] owner_view = owner_of_key
+    cdef uint64_t *grouped_keys = NULL if grouped is None or n == 0 else &grouped[0]
     if n:
         with nogil:
             place_keys(
                 &keys[0], n, partition_bits, &owners[0], &owner_view[0], &counters_view[0], owner_count,
-                &starts_view[0], &grouped_view[0], &order_view[0],
+                &starts_view[0], &order_view[0], grouped_keys,
             )
-    return grouped, order, starts
+    return order, starts
 
 
 cdef object checked_places(str where, object places, Py_ssize_t rows):

@@ -1,4 +1,4 @@
-"""Distinct keys in order of first appearance, and their owners, each beside its NumPy definition."""
+"""Distinct keys in order of first appearance, and their partitions, each beside its NumPy definition."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cython_ext.distinct import distinct, group_by_owner, partitions_touched
+from cython_ext.distinct import distinct, partitions_touched
 from cython_ext.hashing import mix64, partition_of
 
 Keys = NDArray[np.uint64]
@@ -62,43 +62,12 @@ def test_keys_that_all_start_in_the_same_cell_stay_apart() -> None:
     np.testing.assert_array_equal(inverse, expected_inverse)
 
 
-@given(key_lists, st.integers(0, 6), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_keys_are_grouped_by_owner_in_their_order(
-    keys: Keys, bits: int, owner_count: int, random: np.random.Generator
-) -> None:
-    owners = np.array([random.randrange(owner_count) for _ in range(1 << bits)], np.uint16)  # type: ignore[attr-defined]
-    order, starts = group_by_owner(keys, bits, owners, owner_count)
-    owner_of_key = owners[partition_of(keys, bits)]
-    np.testing.assert_array_equal(order, np.argsort(owner_of_key, kind="stable"))
-    np.testing.assert_array_equal(np.diff(starts), np.bincount(owner_of_key, minlength=owner_count))
-    assert starts[0] == 0
-
-
 @given(key_lists, st.integers(0, 20))
 def test_partitions_touched_are_the_distinct_partitions(keys: Keys, bits: int) -> None:
     np.testing.assert_array_equal(partitions_touched(keys, bits), np.unique(partition_of(keys, bits)))
 
 
-def test_an_owner_beyond_the_count_is_refused() -> None:
-    with pytest.raises(ValueError, match="below owner_count 2, got 2"):
-        group_by_owner(np.zeros(1, np.uint64), 1, np.array([0, 2], np.uint16), 2)
-
-
-def test_owners_of_another_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="one a partition, 4, got 2"):
-        group_by_owner(np.zeros(1, np.uint64), 2, np.zeros(2, np.uint16), 1)
-
-
-@pytest.mark.parametrize("count", [0, 65537])
-def test_an_owner_count_out_of_range_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match="owner_count"):
-        group_by_owner(np.zeros(1, np.uint64), 0, np.zeros(1, np.uint16), count)
-
-
 @pytest.mark.parametrize("bits", [-1, 21])
 def test_partition_bits_out_of_range_are_refused(bits: int) -> None:
-    keys = np.zeros(1, np.uint64)
     with pytest.raises(ValueError, match=r"0\.\.20"):
-        partitions_touched(keys, bits)
-    with pytest.raises(ValueError, match=r"0\.\.20"):
-        group_by_owner(keys, bits, np.zeros(1, np.uint16), 1)
+        partitions_touched(np.zeros(1, np.uint64), bits)

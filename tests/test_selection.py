@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from cython_ext.selection import first_of_others, gather_rows, mark_partitions, scatter_rows, split_keys
+from cython_ext.selection import first_of_others, gather_rows, group_by_owner, mark_partitions, scatter_rows
 
 Keys = NDArray[np.uint64]
 key_lists = st.lists(
@@ -17,11 +17,13 @@ randoms = st.integers(0, 2**32).map(np.random.default_rng)
 
 
 @given(key_lists, st.integers(0, 6), st.sampled_from([1, 2, 5, 100]), randoms)
-def test_keys_are_split_by_owner_in_their_order(
+def test_keys_are_grouped_by_owner_in_their_order(
     keys: Keys, bits: int, owner_count: int, random: np.random.Generator
 ) -> None:
     owners = random.integers(0, owner_count, 1 << bits).astype(np.uint16)
-    grouped, order, starts = split_keys(keys, bits, owners, owner_count)
+    grouped = np.empty_like(keys)
+    order, starts = group_by_owner(keys, bits, owners, owner_count, grouped)
+    np.testing.assert_array_equal(group_by_owner(keys, bits, owners, owner_count)[0], order)
     owner_of_key = owners[partition_of(keys, bits)]
     np.testing.assert_array_equal(order, np.argsort(owner_of_key, kind="stable"))
     np.testing.assert_array_equal(grouped, keys[order])
@@ -80,14 +82,19 @@ def test_places_out_of_range_and_arrays_of_another_shape_are_refused() -> None:
 def test_owners_that_do_not_fit_are_refused() -> None:
     keys = np.zeros(1, np.uint64)
     with pytest.raises(ValueError, match="one a partition, 4, got 2"):
-        split_keys(keys, 2, np.zeros(2, np.uint16), 1)
+        group_by_owner(keys, 2, np.zeros(2, np.uint16), 1)
     with pytest.raises(ValueError, match="one a partition, 4, got 2"):
         first_of_others(keys, 2, np.zeros(2, np.uint16), 0)
     with pytest.raises(ValueError, match="one a partition, 4, got 2"):
         mark_partitions(keys, 2, np.zeros(2, np.uint8))
     with pytest.raises(ValueError, match="below owner_count 2, got 2"):
-        split_keys(keys, 1, np.array([0, 2], np.uint16), 2)
-    with pytest.raises(ValueError, match="owner_count"):
-        split_keys(keys, 0, np.zeros(1, np.uint16), 0)
-    with pytest.raises(ValueError, match=r"0\.\.20"):
-        split_keys(keys, 21, np.zeros(1, np.uint16), 1)
+        group_by_owner(keys, 1, np.array([0, 2], np.uint16), 2)
+    for count in (0, 65537):
+        with pytest.raises(ValueError, match="owner_count"):
+            group_by_owner(keys, 0, np.zeros(1, np.uint16), count)
+    for bits in (-1, 21):
+        with pytest.raises(ValueError, match=r"0\.\.20"):
+            group_by_owner(keys, bits, np.zeros(1, np.uint16), 1)
+    for room in (0, 2):
+        with pytest.raises(ValueError, match=f"grouped: expected room for 1 keys, got {room}"):
+            group_by_owner(keys, 0, np.zeros(1, np.uint16), 1, np.empty(room, np.uint64))

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.distinct import group_by_owner, partitions_touched
+from cython_ext.distinct import partitions_touched
 from cython_ext.hashing import partition_of
+from cython_ext.selection import group_by_owner
 from pslib.errors import (
     ConfigurationError,
     LocalProtocolError,

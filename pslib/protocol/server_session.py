@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cython_ext.selection import split_keys
+from cython_ext.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import CreditPool
@@ -274,7 +274,10 @@ class ServerSession:
         first = self.shards[0]
         shares: dict[int, dict[str, KeyShare]] = {}
         for name, keys in message.keys.items():
-            grouped, order, starts = split_keys(keys, first.partition_bits, self._shard_of, len(self.shards))
+            grouped = np.empty(keys.size, np.uint64)
+            order, starts = group_by_owner(
+                keys, first.partition_bits, self._shard_of, len(self.shards), grouped
+            )
             for index in np.flatnonzero(np.diff(starts)).tolist():
                 cut = slice(starts[index], starts[index + 1])
                 share = KeyShare(grouped[cut], None if keys.size == cut.stop - cut.start else order[cut])

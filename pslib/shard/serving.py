@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from cython_ext.selection import first_of_others, mark_partitions, split_keys
+from cython_ext.selection import first_of_others, group_by_owner, mark_partitions
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry
@@ -100,7 +100,7 @@ def _own(shard: Shard, share: KeyShare, refused: dict[int, int]) -> tuple[KeySha
     bits, kinds = shard.partition_bits, shard.kind_of_partition
     if first_of_others(share.keys, bits, kinds, MINE) == share.keys.size:
         return share, None
-    _keys, order, starts = split_keys(share.keys, bits, kinds, 3)
+    order, starts = group_by_owner(share.keys, bits, kinds, 3)
     mine, theirs = share.take(order[: starts[1]]), share.take(order[starts[1] : starts[2]])
     refused.update(shard.refusals(np.unique(partition_of(theirs.keys, bits))))
     return mine, theirs

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.distinct import group_by_owner
+from cython_ext.selection import group_by_owner
 from cython_ext.store import Store
 from pslib.errors import ConfigurationError, LogFullError, PslibError
 from pslib.protocol.dense_answer import DenseAnswer
