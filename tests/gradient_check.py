@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
-from rec_models import build
+from rec_models import Model, build
 from rec_models.layers import (
     add,
     attention,
@@ -364,10 +364,15 @@ def model_errors(name: str, options: Mapping[str, object]) -> dict[str, float]:
     model = build(name, SCHEMA, options)
     rows = random(BATCH.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
-    result = model.loss_and_gradients(BATCH, rows, dense, step_seed=3)
+    return step_errors(model, BATCH, rows, dense)
+
+
+def step_errors(model: Model, batch: Batch, rows: Array, dense: Mapping[str, Array]) -> dict[str, float]:
+    """The same of a model's step on a batch, with these parameters."""
+    result = model.loss_and_gradients(batch, rows, dense, step_seed=3)
 
     def loss() -> float:
-        return model.loss_and_gradients(BATCH, rows, dense, step_seed=3).loss
+        return model.loss_and_gradients(batch, rows, dense, step_seed=3).loss
 
     errors = {"rows": relative_error(loss, rows, result.rows_gradient)}
     for key, value in dense.items():

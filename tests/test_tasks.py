@@ -19,7 +19,7 @@ from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from rec_models import TASK_MODELS, build
 from rec_models.layers.activation import sigmoid_of
-from tests.gradient_check import BATCH, SCHEMA, random, relative_error
+from tests.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
 
 BOTH = replace(SCHEMA, more_labels=("buy",))
 THREE = replace(SCHEMA, more_labels=("buy", "like"))
@@ -64,15 +64,8 @@ def test_every_model_of_several_labels_has_its_line_here():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_gradients_agree_with_finite_differences(name):
-    model, batch, rows, dense = made(name)
-    result = model.loss_and_gradients(batch, rows, dense, step_seed=3)
-
-    def loss() -> float:
-        return model.loss_and_gradients(batch, rows, dense, step_seed=3).loss
-
-    assert relative_error(loss, rows, result.rows_gradient) <= 1e-6
-    for key, value in dense.items():
-        assert relative_error(loss, value, result.dense_gradients[key]) <= 1e-6, key
+    errors = step_errors(*made(name))
+    assert max(errors.values()) <= RELATIVE_ERROR_MAX, errors
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -209,6 +202,12 @@ def test_loss_and_gradients_are_pytorchs(name):
 
 
 def test_a_model_refuses_labels_that_it_would_not_learn():
+    with pytest.raises(ConfigurationError, match="LR: schema: expected 1 label, got none; name the column"):
+        build("lr", Schema(label=None, sparse=["user"]), {})
+    with pytest.raises(ConfigurationError, match="ESMM: schema: expected 2 labels, got none"):
+        build("esmm", Schema(label=None, sparse=["user"]), {})
+    with pytest.raises(ConfigurationError, match="GRU4Rec: schema: expected 1 label, got click, buy; see"):
+        build("gru4rec", Schema(label="click", more_labels=["buy"], ragged=["items"]), {})
     with pytest.raises(ConfigurationError, match="DeepFM: schema: expected 1 label, got click, buy"):
         build("deepfm", BOTH, {})
     with pytest.raises(ConfigurationError, match="ESMM: schema: expected 2 labels, got click; see more_labe"):

@@ -21,7 +21,7 @@ from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 from pslib.table.optimizers import SGD
 from rec_models import DNN, LR, build
-from tests.gradient_check import BATCH, SCHEMA, random, relative_error
+from tests.gradient_check import BATCH, RELATIVE_ERROR_MAX, SCHEMA, random, step_errors
 from tests.test_models import parameters, rows_of
 
 WEIGHTED = replace(SCHEMA, weight="counts")
@@ -79,13 +79,8 @@ def test_weights_of_nothing_teach_nothing():
 def test_weighted_gradients_agree_with_finite_differences():
     model = build("dnn", WEIGHTED, {"dim": 3, "hidden": [6], "batch_norm": True})
     batch = weighed(BATCH, 0.5, 2, 0, 3, 1)
-    rows, dense = parameters(model, batch, np.float64)
-    result = model.loss_and_gradients(batch, rows, dense, 0)
-
-    def loss() -> float:
-        return model.loss_and_gradients(batch, rows, dense, 0).loss
-
-    assert relative_error(loss, rows, result.rows_gradient) <= 1e-6
+    errors = step_errors(model, batch, *parameters(model, batch, np.float64))
+    assert max(errors.values()) <= RELATIVE_ERROR_MAX, errors
 
 
 def test_a_weighted_batch_in_parts_is_the_batch_as_a_whole(monkeypatch):
