@@ -9,7 +9,11 @@ from cython_ext.products import has_products, multiply, outer, pack, packed_leng
 
 SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440])
 calm = settings(deadline=None, max_examples=60)  # under the address sanitizer, too
-needs_avx512 = pytest.mark.skipif(not has_products(), reason="no AVX-512: see test_packed_weights.py")
+needs_avx512 = pytest.mark.skipif(
+    not has_products(),
+    reason="the kernel is written in AVX-512, which this processor lacks: NumPy multiplies instead, as "
+    "tests/test_packed_weights.py shows on every processor",
+)
 
 
 def aligned(length):
@@ -33,6 +37,24 @@ def close(found, left, right):
     exact = left.astype(np.float64) @ right.astype(np.float64)
     bound = (left.shape[1] + 1) * 2.0**-24 * (np.abs(left).astype(np.float64) @ np.abs(right)) + 1e-30
     return (np.abs(found - exact) <= bound).all()
+
+
+def test_the_kernel_multiplies_where_it_says_that_it_can_and_refuses_in_one_line_elsewhere():
+    left, right, out = drawn(1, 20, 33), drawn(2, 33, 40), np.empty((20, 40), np.float32)
+    room = aligned(packed_length(*right.shape))
+    calls = (
+        lambda: pack(right, room),
+        lambda: multiply(left, room, out),
+        lambda: outer(np.ascontiguousarray(left.T), right, out),
+    )
+    for call in calls:
+        if has_products():
+            out[:] = np.nan
+            call()
+        else:
+            with pytest.raises(ValueError, match="a processor with AVX-512: ask has_products\\(\\) first"):
+                call()
+    assert not has_products() or close(out, left, right)
 
 
 @needs_avx512
