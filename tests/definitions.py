@@ -91,27 +91,6 @@ def first_values(initializer: Initializer, keys: Keys, dim: int, part_seed: int)
 # --- a table
 
 
-PartNumbers = tuple[int, int, Floats, Floats, Floats, int, Floats, int, Floats]
-
-
-def store_parts(spec: TableSpec) -> list[PartNumbers]:
-    """The parts of a table as ``cython_ext.store.Store`` takes them."""
-    return [
-        (
-            part.dim,
-            part.optimizer.kind,
-            part.optimizer.hyperparameters(),
-            part.optimizer.modifiers(),
-            part.optimizer.corrections(),
-            part.initializer.kind,
-            part.initializer.numbers(),
-            spec.part_seed(part),
-            part.optimizer.initial_state(part.dim),
-        )
-        for part in spec.parts
-    ]
-
-
 @dataclass
 class Row:
     """Weights and state of the first so many parts, one array a part; counters; scales of int8."""

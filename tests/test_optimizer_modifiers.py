@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cython_ext.store import Store, vector_levels
 from pslib.errors import ConfigurationError
+from pslib.shard.stores import store_parts
 from pslib.table.optimizers import FTRL, SGD, Adagrad, Adam, AdamL2, AdamW, Optimizer, RowwiseAdagrad
 from pslib.table.tables import DenseSpec
-from tests.definitions import DictTable, store_parts
+from tests.definitions import DictTable
 from tests.definitions_optimizers import full_step
 from tests.test_optimizers import (
     ALL,

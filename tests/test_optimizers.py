@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cython_ext.steps import apply_dense, apply_row
 from cython_ext.store import Store, vector_levels
 from pslib.errors import ConfigurationError
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import (
     FTRL,
@@ -73,7 +74,7 @@ def rows_at(
     level: str, optimizer: Optimizer, dim: int, gradients: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     with mock.patch.dict(os.environ, PSLIB_VECTORS=level):
-        store = Store(0, definitions.store_parts(table_of(optimizer, dim)), counters=counters_of(optimizer))
+        store = Store(0, store_parts(table_of(optimizer, dim)), counters=counters_of(optimizer))
     for place, gradient in enumerate(gradients):
         store.push(KEYS, gradient, now=3 * place)
     keys, weights, state = store.export_partition(0)
@@ -240,7 +241,7 @@ def test_the_first_adam_step_has_the_length_of_the_rate_and_counts_one() -> None
 
 
 def test_adam_counts_the_steps_of_each_row_apart() -> None:
-    store = Store(0, definitions.store_parts(table_of(Adam(), 2)))
+    store = Store(0, store_parts(table_of(Adam(), 2)))
     for key, steps in ((11, 3), (12, 1)):
         for _ in range(steps):
             store.push(np.asarray([key], np.uint64), np.ones((1, 2), np.float32))

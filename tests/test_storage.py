@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cython_ext.store import Store, vector_levels
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import store_parts
 from tests.definitions_storage import (
     BFLOAT16,
     FLOAT16,

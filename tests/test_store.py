@@ -7,10 +7,11 @@ import pytest
 
 from cython_ext.hashing import partition_of
 from cython_ext.store import Store, vector_levels
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import DictTable, first_values, store_parts
+from tests.definitions import DictTable, first_values
 
 SPEC = TableSpec(
     "embedding", (PartSpec("w", 1, SGD(0.5), Normal(0.1)), PartSpec("v", 3, Adagrad(0.5), Uniform(0.1)))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import partition_of, store_parts
+from tests.definitions import partition_of
 from tests.definitions_policies import AGE, BY_SCORE, BY_SHOWS, LAST_SEEN, NORM, SCORE, SHOWS
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import mix64, store_parts, unmix64
+from tests.definitions import mix64, unmix64
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))
 SMALL = TableSpec("t", (PartSpec("v", 1, SGD(1.0), Constant(0.0)),))

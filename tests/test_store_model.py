@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from cython_ext.store import Store, vector_levels
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant, Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import DictTable, store_parts
+from tests.definitions import DictTable
 from tests.definitions_storage import STORAGE_NAMES
 from tests.store_rules import KEYS, SEEDS, UNIVERSE, StoreRules
 

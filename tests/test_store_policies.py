@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import mix64, partition_of, store_parts
+from tests.definitions import mix64, partition_of
 from tests.definitions_policies import (
     AGE,
     BLOOM,

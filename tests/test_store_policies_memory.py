@@ -11,15 +11,20 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import store_parts
 from tests.definitions_policies import BLOOM, COUNT, NORM, false_rate
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))
 HAS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
-LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and limits are Linux's")
+LINUX_ONLY = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="the test reads /proc/self, and limits memory by RLIMIT_AS, which other systems lack or ignore; "
+    "what filters and rows take and give back by the table's own count is tested here and in "
+    "test_store_memory.py",
+)
 NO_ASAN = pytest.mark.skipif(
     HAS_ASAN,
     reason="the test measures or limits memory: the address sanitizer keeps what is freed in quarantine and "

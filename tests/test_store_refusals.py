@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cython_ext.store import Store, vector_levels
-from tests.definitions import store_parts
+from pslib.shard.stores import store_parts
 from tests.test_store import KEYS, ONES, SPEC, new_store
 
 

@@ -11,10 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from cython_ext.store import Store
+from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from tests.definitions import mix64_of, store_parts, unmix64
+from tests.definitions import mix64_of, unmix64
 from tests.definitions_storage import INT8, STORAGE_NAMES
 
 DIM = 16

@@ -14,9 +14,28 @@ from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
 
-__all__ = ["DenseBlocks", "dense_of", "make_store"]
+__all__ = ["DenseBlocks", "dense_of", "make_store", "store_parts"]
 
 FloatRows = NDArray[np.float32]
+PartNumbers = tuple[int, int, FloatRows, FloatRows, FloatRows, int, FloatRows, int, FloatRows]
+
+
+def store_parts(spec: TableSpec) -> list[PartNumbers]:
+    """The parts of a table as `cython_ext.store.Store` takes them."""
+    return [
+        (
+            part.dim,
+            part.optimizer.kind,
+            part.optimizer.hyperparameters(),
+            part.optimizer.modifiers(),
+            part.optimizer.corrections(),
+            part.initializer.kind,
+            part.initializer.numbers(),
+            spec.part_seed(part),
+            part.optimizer.initial_state(part.dim),
+        )
+        for part in spec.parts
+    ]
 
 
 def make_store(spec: TableSpec, partition_bits: int) -> Store:
@@ -24,20 +43,7 @@ def make_store(spec: TableSpec, partition_bits: int) -> Store:
     score = spec.score
     return Store(
         partition_bits,
-        [
-            (
-                part.dim,
-                part.optimizer.kind,
-                part.optimizer.hyperparameters(),
-                part.optimizer.modifiers(),
-                part.optimizer.corrections(),
-                part.initializer.kind,
-                part.initializer.numbers(),
-                spec.part_seed(part),
-                part.optimizer.initial_state(part.dim),
-            )
-            for part in spec.parts
-        ],
+        store_parts(spec),
         spec.narrow_parts,
         storage=STORAGES.index(spec.storage),
         counters=spec.needs_seen | spec.needs_counts << 1,
