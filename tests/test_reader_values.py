@@ -14,13 +14,26 @@ from pslib.errors import DataError
 from pslib.schema import DenseField, Schema
 from tests.lease_readers import bits, reader_of
 
+NUMBERS = [pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.bool_()]
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.bool_()], ids=str)
-def test_a_label_may_have_any_type_of_zero_and_one(tmp_path: Path, kind: pa.DataType) -> None:
-    labels = pa.array([0, 1, 1], pa.int8()).cast(kind)
-    pq.write_table(pa.table({"y": labels, "k": [1, 2, 3]}), tmp_path / "a.parquet")
-    reader = reader_of(tmp_path, 3, Schema(label="y", sparse=["k"]))
-    assert next(reader.batches(0, 0)).labels.tolist() == [0, 1, 1]
+
+@pytest.mark.parametrize("kind", NUMBERS, ids=str)
+def test_labels_and_weights_may_have_any_type_of_number(tmp_path: Path, kind: pa.DataType) -> None:
+    numbers = pa.array(np.array([0, 1, 1]).astype(kind.to_pandas_dtype()), kind)
+    pq.write_table(pa.table({"y": numbers, "w": numbers, "k": [1, 2, 3]}), tmp_path / "a.parquet")
+    batch = next(reader_of(tmp_path, 3, Schema(label="y", weight="w", sparse=["k"])).batches(0, 0))
+    assert batch.weights is not None
+    assert batch.labels.tolist() == batch.weights.tolist() == [0, 1, 1]
+
+
+def test_half_floats_that_are_no_labels_or_weights_are_named_when_they_are_read(tmp_path: Path) -> None:
+    for column, bad in (("y", 2.0), ("w", -1.0), ("w", math.inf)):
+        table = {name: np.array([0, 1, 1], np.float16) for name in "yw"} | {"k": np.arange(3)}
+        table[column][1] = bad
+        pq.write_table(pa.table(table), tmp_path / "a.parquet")
+        reader = reader_of(tmp_path, 3, Schema(label="y", weight="w", sparse=["k"]))
+        with pytest.raises(DataError, match=f"row 1 .*column '{column}'.*got {bad}"):
+            next(reader.batches(0, 0))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -41,23 +40,31 @@ def _bad_weights(array: pa.Array) -> NDArray[np.bool_]:
     return bad if valid is None else bad | (valid == 0)
 
 
+def _ends(statistics: pq.Statistics) -> tuple[float, float] | None:
+    """Smallest and largest value; None where they are not told, or as bytes: those of half floats."""
+    if not statistics.has_min_max or isinstance(statistics.min, bytes):
+        return None
+    return float(statistics.min), float(statistics.max)
+
+
+def _has_nulls(statistics: pq.Statistics) -> bool:
+    return bool(statistics.has_null_count and statistics.null_count)
+
+
 def _label_shown(statistics: pq.Statistics) -> bool:
-    if statistics.has_null_count and statistics.null_count:
-        return True
-    return bool(statistics.has_min_max and (statistics.min < 0 or statistics.max > 1))
+    ends = _ends(statistics)
+    return _has_nulls(statistics) or (ends is not None and (ends[0] < 0 or ends[1] > 1))
 
 
 def _weight_shown(statistics: pq.Statistics) -> bool:
-    if statistics.has_null_count and statistics.null_count:
-        return True
-    return _number_shown(statistics) or bool(statistics.has_min_max and float(statistics.min) < 0)
+    ends = _ends(statistics)
+    negative = ends is not None and ends[0] < 0
+    return _has_nulls(statistics) or negative or _number_shown(statistics)
 
 
 def _number_shown(statistics: pq.Statistics) -> bool:
-    if not statistics.has_min_max or isinstance(statistics.min, bytes):  # half floats come as bytes
-        return False
-    ends = (float(statistics.min), float(statistics.max))
-    return any(math.isinf(end) or abs(end) > FLOAT32_MAX for end in ends)
+    ends = _ends(statistics)
+    return ends is not None and max(map(abs, ends)) > FLOAT32_MAX
 
 
 @dataclass(frozen=True, slots=True)
