@@ -10,6 +10,7 @@ from typing import Any
 from launch.summary import summary_of
 from launch.supervise import Launcher, Outcome, Plan, run_cluster
 from pslib.clock import SystemClock
+from pslib.protocol.results import fresh_results, of_kind
 
 __all__ = ["Rankings", "run_recorded", "say"]
 
@@ -42,7 +43,7 @@ def run_recorded(
         rankings = Rankings()
 
         def observe(status: dict[str, Any]) -> None:
-            recorder.observe(_for_recorder(status))
+            recorder.observe(of_kind(status, "evaluate"))
             for line in rankings.news(status):
                 say(line)
 
@@ -63,9 +64,8 @@ class Rankings:
 
     def news(self, status: Mapping[str, Any]) -> list[str]:
         """A line for each ranking of a coordinator's status that has not been told, and each of its k."""
-        every = [one for one in status.get("results", ()) if one.get("kind") == "rank"]
-        fresh = every[min(self._told, len(every)) :]
-        self._told = len(every)
+        ranked = of_kind(status, "rank")
+        fresh, self._told = fresh_results(ranked["results"], ranked["results_before"], self._told)
         return [
             f"after epoch {one['epoch']}: Recall@{k} {recall:.4f}, MRR@{k} {mrr:.4f}, NDCG@{k} {ndcg:.4f} "
             f"on {one['examples']:,} examples"
@@ -79,8 +79,3 @@ def say(line: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(f"pslib: {line}", file=sys.stderr)
-
-
-def _for_recorder(status: dict[str, Any]) -> dict[str, Any]:
-    """The coordinator's status with evaluations alone as results."""
-    return status | {"results": [one for one in status.get("results", ()) if one.get("kind") == "evaluate"]}

@@ -68,7 +68,7 @@ def summary_of(
     scores: Mapping[str, Any] = tested or next(
         (one for one in reversed(outcomes) if one.get("kind") == "evaluate"), {}
     )
-    fit_s = sum(float(one["seconds"]) for one in outcomes if one.get("kind") == "fit")
+    fit_s = float(status.get("fit_seconds", 0.0))
     examples = int(status.get("examples", 0))
     count = int(status.get("staleness_count", 0))
     figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}

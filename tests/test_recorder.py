@@ -133,6 +133,14 @@ def test_counters_that_fall_begin_anew(tmp_path):
     assert lines[1]["auc_recent"] == 0
 
 
+def test_each_result_is_written_once_where_only_the_last_are_told(tmp_path):
+    results = [{"kind": "evaluate", "auc": 0.5 + i / 10} for i in range(4)]
+    looks = [training(1, results=results[:2]), training(2, results=results[1:3], results_before=1)]
+    looks += [training(3, results=results[3:], results_before=3)] * 2
+    lines, _ = watch(tmp_path, looks, every_s=1)
+    assert [line["result"] for line in lines if line["event"] == "evaluation"] == results
+
+
 def test_a_failure_is_written_down(tmp_path):
     lines, whole = watch(tmp_path, [{"phase": "failed", "error": "server 1 was lost"}], every_s=1)
     assert lines[0]["error"] == whole["error"] == "server 1 was lost"

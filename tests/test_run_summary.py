@@ -16,6 +16,7 @@ STATUS = {
     "staleness_max": 2,
     "servers": 0,
     "trainers": 0,
+    "fit_seconds": 2.0,
     "results": [
         {"kind": "fit", "seconds": 1.5},
         {"kind": "evaluate", "seconds": 1, "auc": 0.6, "logloss": 0.5, "calibration": 1.0},

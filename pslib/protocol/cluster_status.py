@@ -8,6 +8,7 @@ import numpy as np
 
 from pslib.protocol.collective_job import epochs_done, examples_of
 from pslib.protocol.counters import SERVER_COUNTERS
+from pslib.protocol.results import results_of
 
 if TYPE_CHECKING:
     from pslib.protocol.coordinator_session import CoordinatorSession
@@ -48,7 +49,9 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
     counters["examples"] = examples_of(fits, counters["examples"])
-    return counters | {
+    return {
+        **counters,
+        **results_of(jobs),
         "phase": _phase(session),
         "job": max(len(jobs) - 1, 0),
         "epochs": sum(int(job.details.get("epochs", 0)) for job in fits),
@@ -64,7 +67,6 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
         "seconds": session.since_s(now_s),
-        "results": [job.outcome for job in jobs if job.outcome is not None and job.what != "window"],
         "error": session.error or None,
         "events": session.events[-EVENTS_TOLD:],
         "saved": session.desk.saved,

@@ -17,6 +17,7 @@ import numpy as np
 
 from pslib.clock import Clock
 from pslib.data.files import atomic_output
+from pslib.protocol.results import fresh_results
 from pslib.recorder.display import Display, display_for, result_text
 from pslib.recorder.picture import picture
 from pslib.recorder.status import Status, Window, auc_of
@@ -98,8 +99,8 @@ class RunRecorder:
             loss_sum, bins_positive and bins_negative (512 counts of `LogitBins`), staleness_sum,
             staleness_count, staleness_max, pushes_sent, pushes_applied, updates_sent, updates_applied, rows,
             memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters, `TABLE_COUNTERS`,
-            results (a list that grows), error. What is missing counts as zero. Counters that fall begin a new
-            count.
+            results (a list that grows, or its end: results_before is how many are left out), error. What is
+            missing counts as zero. Counters that fall begin a new count.
         """
         now_s = self._clock.now_s() - self._start_s
         before, self._status = self._status, Status.of(status)
@@ -216,17 +217,15 @@ class RunRecorder:
         )
 
     def _take_results(self, now_s: float) -> None:
-        results = self._status.results
-        if len(results) < self._results_seen:
-            self._results_seen = 0
-        for result in results[self._results_seen :]:
+        status = self._status
+        fresh, self._results_seen = fresh_results(status.results, status.results_before, self._results_seen)
+        for result in fresh:
             self._write({"event": "evaluation", "seconds": round(now_s, 3), "result": result})
             auc = result.get("auc")
             if auc is not None and math.isfinite(auc):
                 self._evaluations.append((now_s, float(auc), str(result.get("kind", "evaluation"))))
             if self._display:
                 self._display.say(result_text(result))
-        self._results_seen = len(results)
 
     def _summary(self, now_s: float) -> dict[str, Any]:
         status = self._status

@@ -49,6 +49,8 @@ class Status:
     bins_positive: NDArray[np.int64] = field(default_factory=_no_bins)
     bins_negative: NDArray[np.int64] = field(default_factory=_no_bins)
     results: Sequence[Mapping[str, Any]] = ()
+    results_before: int = 0
+    """How many there were before them."""
     table: Mapping[str, int] = field(default_factory=dict)
     """`TABLE_COUNTERS`: of what memory consists, and what admission, promotion and eviction have done."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from pslib.clock import SystemClock
 from pslib.cluster import Cluster
 from pslib.errors import PslibError
+from pslib.protocol.results import of_kind
 from pslib.recorder import RunRecorder
 
 __all__ = ["record"]
@@ -43,7 +44,7 @@ def record(cluster: Cluster, out: str | Path | None, progress: bool, seed: int) 
     def look() -> None:
         while not over.wait(LOOK_S):
             try:
-                recorder.observe(_evaluations_only(cluster.status()))
+                recorder.observe(of_kind(cluster.status(), "evaluate"))
             except PslibError:  # the cluster is closing; its last status comes to `end`
                 return
 
@@ -55,12 +56,8 @@ def record(cluster: Cluster, out: str | Path | None, progress: bool, seed: int) 
         thread.join(5.0)
 
     def end(status: Mapping[str, Any]) -> None:
-        recorder.observe(_evaluations_only(status))
+        recorder.observe(of_kind(status, "evaluate"))
         servers, trainers = status["servers_configured"], status["trainers_configured"]
         recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
 
     cluster.at_close(stop_looking, end)
-
-
-def _evaluations_only(status: Mapping[str, Any]) -> dict[str, Any]:
-    return {**status, "results": [one for one in status["results"] if one["kind"] == "evaluate"]}

@@ -1,0 +1,44 @@
+"""What a run's calls have come to, as a status tells it: the last results, and how many there were before.
+
+A stream of files makes a result every few seconds for as long as it goes on, and a status must fit a message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from pslib.protocol.collective_job import CollectiveJob
+
+__all__ = ["RESULTS_TOLD", "fresh_results", "of_kind", "results_of"]
+
+RESULTS_TOLD = 500
+"""100 bytes each, 600 that of a ranking at twenty places: a third of what a header may have."""
+
+Result: TypeAlias = Mapping[str, Any]
+
+
+def results_of(jobs: Iterable[CollectiveJob]) -> dict[str, Any]:
+    """Entries of a status: ``results``, ``results_before`` by kind, and ``fit_seconds`` of all fits."""
+    done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what != "window"]
+    return {
+        "results": [outcome for _, outcome in done[-RESULTS_TOLD:]],
+        "results_before": dict(Counter(what for what, _ in done[:-RESULTS_TOLD])),
+        "fit_seconds": sum(float(outcome.get("seconds", 0.0)) for what, outcome in done if what == "fit"),
+    }
+
+
+def of_kind(status: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """A status with the results of one kind alone; ``results_before`` is a number then."""
+    results = [one for one in status.get("results", ()) if one.get("kind") == kind]
+    return {**status, "results": results, "results_before": status.get("results_before", {}).get(kind, 0)}
+
+
+def fresh_results(results: Sequence[Result], before: int, seen: int) -> tuple[Sequence[Result], int]:
+    """The results that have come since ``seen`` of them were there, and how many are there now.
+
+    A run that goes back to a checkpoint has fewer than before: what it still has has been seen.
+    """
+    return results[max(0, seen - before) :], before + len(results)

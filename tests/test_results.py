@@ -1,0 +1,44 @@
+"""What calls have come to, in a stream of months: a status stays small, and nothing is told twice."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.leases import LeaseBook
+from pslib.protocol.results import RESULTS_TOLD, fresh_results, of_kind
+from tests.test_coordinator_session import Cluster
+
+
+def windows_done(cluster: Cluster, count: int) -> None:
+    """As many windows of a stream have been predicted and trained."""
+    figures = {"examples": 1000, "epoch": 1, "auc": 0.7, "logloss": 0.5, "calibration": 1.0}
+    outcomes = {"window": {"files": ["a"]}, "evaluate": figures, "fit": {"examples": 1000}}
+    for _ in range(count):
+        for what, values in outcomes.items():
+            job = CollectiveJob(what, 0, values, LeaseBook(np.zeros(0, np.uint32)), cluster.now_s)
+            job.outcome = {"kind": what, "seconds": 0.5, **values}
+            cluster.session.desk.jobs.append(job)
+
+
+def test_a_status_fits_its_message_however_many_results_there_have_been() -> None:
+    cluster = Cluster()
+    windows_done(cluster, 10_000)
+    status = cluster.status
+    assert len(status["results"]) == RESULTS_TOLD
+    assert status["results_before"] == {"evaluate": 9_750, "fit": 9_750}
+    assert status["fit_seconds"] == 5_000
+
+
+def test_who_looks_now_and_then_sees_each_result_once_but_those_that_are_not_told_any_more() -> None:
+    cluster, seen = Cluster(), 0
+    for more, expected in ((0, 0), (3, 3), (0, 0), (2, 2), (RESULTS_TOLD, RESULTS_TOLD // 2), (1, 1)):
+        windows_done(cluster, more)
+        status = of_kind(cluster.status, "evaluate")
+        fresh, seen = fresh_results(status["results"], status["results_before"], seen)
+        assert len(fresh) == expected
+    assert seen == RESULTS_TOLD + 6
+
+
+def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:
+    assert fresh_results([{}, {}], 0, 5) == ([], 2)
