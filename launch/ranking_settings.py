@@ -36,14 +36,18 @@ def ranks_items(name: str) -> bool:
 
 def ranking_problems(job: Job) -> list[str]:
     """What of a file does not fit its kind of model, one line each."""
-    name, label = job.model.name, job.data.columns.label
+    name, ranking = job.model.name, job.ranking
     if not ranks_items(name):
         found = {
-            "data.schema.label: expected the column of 0 and 1 that {} learns, got none": label is None,
-            "ranking: {} predicts clicks and ranks no items; remove it": job.ranking is not None,
+            "ranking: {} predicts clicks and ranks no items; remove it": ranking is not None,
             "data.items: {} predicts clicks and ranks no items; remove it": job.data.items is not None,
         }
     else:
-        labelled = name in SESSION_MODELS and label is not None
-        found = {"data.schema.label: {} learns which item comes next and reads no label; remove it": labelled}
+        session = name in SESSION_MODELS
+        labelled = session and job.data.columns.label is not None
+        unknown = ranking is not None and ranking.exclude_seen and not (session or ranking.history)
+        found = {
+            "data.schema.label: {} learns which item comes next and reads no label; remove it": labelled,
+            "ranking.exclude_seen: expected the column of items before; give ranking.history": unknown,
+        }
     return [problem.format(name) for problem, is_so in found.items() if is_so]

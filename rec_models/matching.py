@@ -34,6 +34,7 @@ class MatchingModel(EmbeddedModel):
         Fields of an item. One of them, the first, is sparse, and its key is the item's name.
     """
 
+    tasks: ClassVar[tuple[int, int]] = (0, 1)
     examples_independent: ClassVar[bool] = False
     by_product: ClassVar[bool] = False
     """Whether scores are products of vectors."""

@@ -56,7 +56,7 @@ class Model(ABC):
     batch."""
 
     tasks: ClassVar[tuple[int, int]] = (1, 1)
-    """Of how many labels it is, at least and at most."""
+    """Of how many labels it is, at least and at most; those that rank items can do without."""
 
     schema: Schema
     _: KW_ONLY
@@ -73,11 +73,11 @@ class Model(ABC):
         """What of the schema's labels and weight the model would not learn from."""
         labels, (least, most) = self.schema.labels, self.tasks
         problems = []
-        if len(labels) > most or len(labels) < least > 1:
-            expected = f"{least} label{'s' * (least > 1)}" if least == most else f"{least} labels or more"
-            problems.append(
-                f"schema: expected {expected}, got {', '.join(labels) or 'none'}; see more_labels"
-            )
+        if not least <= len(labels) <= most:
+            count = "1 label" if most == 1 else f"{least} labels"
+            more = "" if most in (least, 1) else " or more"
+            got = f"{', '.join(labels)}; see more_labels" if labels else "none; name the column of 0 and 1"
+            problems.append(f"schema: expected {count}{more}, got {got}")
         if self.schema.weight is not None and type(self).loss is not Model.loss:
             problems.append(f"schema: expected no weight, got {self.schema.weight!r}: its loss has none")
         return problems

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class SessionModel(Model):
         Of items, their biases too.
     v_initializer : Initializer
     """
+
+    tasks: ClassVar[tuple[int, int]] = (0, 1)
 
     dim: int = 100
     negatives: int = 2048

@@ -51,6 +51,7 @@ class Word2Vec(Model):
     v_initializer, w_initializer : Initializer
     """
 
+    tasks: ClassVar[tuple[int, int]] = (0, 1)
     examples_independent: ClassVar[bool] = False
     by_product: ClassVar[bool] = True
 

@@ -297,6 +297,13 @@ def test_a_graph_of_vectors_is_asked_for_as_many_as_may_have_been_seen(trained, 
         assert {len(one) for one in found} == {len(one) for one in scores} == {10 if seen else 11}
 
 
+def test_leaving_out_what_was_seen_needs_a_column_that_says_so(trained, tmp_path):
+    trainer, _, items, test = trained
+    for call in (trainer.rank, lambda *given, **how: trainer.recommend(*given, tmp_path / "best", **how)):
+        with pytest.raises(ConfigurationError, match="exclude_seen: expected the column of items befo"):
+            call(test, items, exclude_seen=True)
+
+
 def test_without_faiss_an_approximate_search_says_what_to_install(trained, tmp_path, monkeypatch):
     trainer, _, items, test = trained
     monkeypatch.setitem(sys.modules, "faiss", None)

@@ -111,10 +111,19 @@ def test_what_only_ranking_has_is_refused_for_a_model_of_clicks(folder, capsys):
     settings = [word for change in changes for word in ("--set", change)]
     assert main(["train", str(folder / "job.yaml"), *settings]) == 64
     assert [line.removeprefix("pslib: ") for line in capsys.readouterr().err.splitlines()] == [
-        "data.schema.label: expected the column of 0 and 1 that lr learns, got none",
         "ranking: lr predicts clicks and ranks no items; remove it",
         "data.items: lr predicts clicks and ranks no items; remove it",
+        "model.schema: expected 1 label, got none; name the column of 0 and 1",
     ]
+
+
+def test_what_was_seen_is_left_out_only_where_a_history_says_what_that_is(folder, capsys):
+    pair = ["data.schema={sparse: [user, item]}", "model={name: ncf, item: [item]}"]
+    changes = [*pair, "ranking={exclude_seen: true}", "training.stopping=null"]
+    settings = [word for change in changes for word in ("--set", change)]
+    assert main(["train", str(folder / "job.yaml"), *settings]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ranking.exclude_seen: expected the column of items before; give ranking.history" in line
 
 
 def test_a_ranking_model_has_no_predictions_to_verify(folder, capsys):
@@ -137,7 +146,7 @@ def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folde
     figures, asked = iter([0.5, 0.7, 0.6, 0.65, 0.9]), []
 
     def rank(self, data, items, **how):
-        asked.append(how["at"])
+        asked.append((how["at"], items))
         return RankResult(4, {20: next(figures)}, {20: 0.0}, {20: 0.0})
 
     monkeypatch.setattr(Trainer, "rank", rank)
@@ -146,14 +155,17 @@ def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folde
     with connect() as cluster:
         trainer = Trainer(model, cluster, batch_rows=40, staleness=0, progress=False)
         train, best = folder / "train.parquet", tmp_path / "best"
-        found = trainer.fit_and_rank(train, folder, 9, stopping=stopping, best=best, at=(5,))
+        named = {"stopping": stopping, "best": best, "at": (5,)}
+        found = trainer.fit_and_rank(train, folder, 9, **named, items="those")
         assert [one.recall[20] for one in found] == [0.5, 0.7, 0.6, 0.65]
-        assert asked == [[5, 20]] * 4
+        assert asked == [([5, 20], "those")] * 4
         assert trainer._position.epochs == 2
         with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, got"):
             trainer.fit(train, valid=folder, stopping=stopping, best=best)
         with pytest.raises(ConfigurationError, match="metric: expected recall@K, mrr@K or ndcg@K for some"):
             trainer.fit_and_rank(train, folder, stopping=EarlyStopping(restore=False))
+        with pytest.raises(ConfigurationError, match="epochs: expected at least 1, got 0"):
+            trainer.fit_and_rank(train, folder, 0)
         with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, recall@K, mrr@K"):
             EarlyStopping(metric="recall")
 

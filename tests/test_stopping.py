@@ -124,6 +124,15 @@ def test_what_stopping_needs_is_asked_for_before_anything_trains(tmp_path: Path)
     ]
 
 
+def test_a_folder_for_a_best_epoch_that_nothing_asks_for_is_refused(tmp_path: Path) -> None:
+    data = write_examples(tmp_path / "a.parquet", 10)
+    with cluster_of() as running:
+        trainer = trainer_on(running.join())
+        for stopping in (None, EarlyStopping(restore=False)):
+            with pytest.raises(ConfigurationError, match="best: expected a stopping that restores it"):
+                trainer.fit(data, valid=data, stopping=stopping, best=tmp_path / "best")
+
+
 # --- statistics
 
 

@@ -92,11 +92,13 @@ class Retrieval:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, or stopping lacks something.
+            When the model does not rank items, epochs are below 1, or stopping lacks something.
         DataError
             When a file does not fit.
         """
         sides_of(self.model)
+        if epochs < 1:
+            raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         train = ParquetData(strings(data), self.model.schema)
         watched = place_of_metric(stopping.metric) if stopping else None
@@ -139,12 +141,12 @@ class Retrieval:
         target : str or None
             Column of the item that is looked for; None: ``target`` for sessions, else that of the items.
         exclude_seen : bool
-            Leave out what is in the history.
+            Leave out what is in the history; needs one.
 
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, or a k is below 1.
+            When the model does not rank items, a k is below 1, or nothing says what was seen.
         DataError
             When a file does not fit.
         """
@@ -184,8 +186,8 @@ class Retrieval:
         Raises
         ------
         ConfigurationError
-            When the model does not rank items, or has no vectors or there is no faiss for an approximate
-            search, or the folder can't be written.
+            When the model does not rank items, nothing says what was seen, there are no vectors or no faiss
+            for an approximate search, or the folder can't be written.
         DataError
             When a file does not fit.
         """
@@ -260,6 +262,8 @@ class Retrieval:
         self, sides: Sides, items: Paths, history: str | None, exclude_seen: bool
     ) -> tuple[Ranker, list[Any]]:
         """The ranker, and what all trainers must agree on."""
+        if exclude_seen and sides.seen(history) is None:
+            raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
         parameters = self._parameters()
         ranked = sides.items(strings(items), parameters)
         agreed = [int(ranked.keys.size), exclude_seen, history]

@@ -142,6 +142,8 @@ def check_stopping(
     ConfigurationError
         All problems at once.
     """
+    if best is not None and not (stopping and stopping.restore):
+        raise ConfigurationError("best: expected a stopping that restores it; give stopping=EarlyStopping()")
     if stopping is None:
         return
     problem = metric_problem(stopping.metric, ranked)

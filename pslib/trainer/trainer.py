@@ -208,6 +208,8 @@ class Trainer(Retrieval):
 
         Raises
         ------
+        ConfigurationError
+            When epochs are below 1, or stopping lacks something.
         DataError
             When a file or a value in it does not fit the schema.
         UnavailableError
@@ -390,7 +392,7 @@ class Trainer(Retrieval):
         position = self._checkpoints.load(path, state, tables, self._position, resume)
         if position is not None:
             self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
-            self._files = list(position.files)
+            self._files[:] = position.files
         self._mode.loaded(trained=position is not None and state)
 
     @property
