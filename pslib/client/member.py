@@ -59,6 +59,7 @@ class Joined:
     rank: int
     config: ClusterConfig
     map: PartitionMap
+    term: int = 0
 
 
 def _map_of(message: Registered | Beat, partition_bits: int) -> PartitionMap | None:
@@ -113,6 +114,7 @@ class MemberHandle:
     def start_heartbeats(self, joined: Joined) -> None:
         """Beat from now on; ``progress``, ``on_map`` and ``on_order`` must be set before."""
         self.rank, self.map_version = joined.rank, joined.map.version
+        self.term = max(self.term, joined.term)
         self._bits = joined.config.partition_bits
         members = joined.config.servers + joined.config.trainers
         self._pause_s = joined.config.timing.heartbeat_s * min(
@@ -239,7 +241,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
         allow_peers(config.servers + (config.trainers if member.role == "server" else 0))
         current = _map_of(answer, config.partition_bits)
         if answer.ready and current:
-            return Joined(answer.rank, config, current)
+            return Joined(answer.rank, config, current, answer.term)
         now_s = clock.now_s()
         if now_s - started_s > start_s:
             raise WaitTimeoutError(f"waited {start_s:.0f} s for {answer.missing}; look at their logs")

@@ -53,7 +53,10 @@ class Register(Message):
 
 @dataclass(frozen=True, slots=True)
 class Registered(Message):
-    """Rank in the role, the cluster's settings and, once all servers are there, the map."""
+    """Rank in the role, the cluster's settings and, once all servers are there, the map.
+
+    ``term`` is the coordinator's, as in `Beat`: whoever has joined it obeys no earlier one.
+    """
 
     rank: int
     ready: bool
@@ -62,6 +65,7 @@ class Registered(Message):
     map_version: int
     addresses: PlainList
     owners: NDArray[np.uint16] = array(np.uint16)
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

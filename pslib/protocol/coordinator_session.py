@@ -208,7 +208,7 @@ class CoordinatorSession:
         missing = self.members.missing(now_s, message.role)
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         config = self.config.to_dict()
-        return Registered(member.rank, not missing, missing, config, version, addresses, owners)
+        return Registered(member.rank, not missing, missing, config, version, addresses, owners, self.term)
 
     def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:
         current = self.members.map

@@ -197,7 +197,7 @@ class Member(Asker):
         current = PartitionMap(
             answer.map_version, config.partition_bits, answer.owners, tuple(answer.addresses)
         )
-        joined = Joined(answer.rank, config, current)
+        joined = Joined(answer.rank, config, current, answer.term)
         try:
             self.joined(joined)
         except LogFullError as error:  # whoever can't even begin its log ends, and is started again
