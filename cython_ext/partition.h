@@ -112,23 +112,52 @@ PSLIB_INLINE void pslib_lines_fill(PslibLine *lines, uint32_t line_count, uint64
     lines[number].passed = filled + 1;
 }
 
+enum {
+    PSLIB_LINES_MOVED = 32, /* read before they are written: 2.5 KB of entries */
+    PSLIB_LINES_AHEAD = 16  /* asked for before they are read */
+};
+
+typedef struct {
+    uint64_t key[PSLIB_LINES_MOVED * PSLIB_CELLS];
+    uint32_t place[PSLIB_LINES_MOVED * PSLIB_CELLS], home[PSLIB_LINES_MOVED * PSLIB_CELLS];
+} PslibMoved;
+
+/* Entries of some lines, one behind the other, with their homes among line_count lines. moved: OUT. Returns how many
+ * they are. Which cells are filled is a coin toss for the processor, so nothing branches on it: an empty cell is
+ * written too, and then overwritten. */
+PSLIB_INLINE uint32_t pslib_lines_read(const PslibLine *from, const PslibLine *end, uint32_t line_count,
+                                       PslibMoved *moved)
+{
+    uint32_t count = 0;
+    for (; from != end; from++) {
+        __builtin_prefetch(from + PSLIB_LINES_AHEAD);
+        for (int cell = 0; cell < PSLIB_CELLS; cell++) {
+            moved->key[count] = from->key[cell];
+            moved->place[count] = from->place[cell];
+            moved->home[count] = pslib_home_line(pslib_mix64(from->key[cell]), line_count);
+            count += from->place[cell] != 0;
+        }
+    }
+    return count;
+}
+
 /* Move all entries to an index of so many lines. Homes keep their order when the number of lines changes, so
  * this reads and writes memory from front to back. On failure nothing has changed. */
 PSLIB_APART PslibStatus pslib_index_resize(PslibPartition *partition, PslibHeap *heap, uint32_t line_count)
 {
+    for (uint32_t number = 0; number < PSLIB_LINES_AHEAD && number < partition->line_count; number++)
+        __builtin_prefetch(partition->lines + number);
     PslibLine *lines = pslib_heap_take(heap, (size_t)line_count * sizeof *lines);
     if (lines == NULL) return PSLIB_NO_MEMORY;
     memset(lines, 0, (size_t)line_count * sizeof *lines);
-    for (uint32_t number = 0; number < partition->line_count; number++) {
-        const PslibLine *line = &partition->lines[number];
-        uint32_t homes[PSLIB_CELLS];
-        __builtin_prefetch(line + 12);
-        for (int cell = 0; cell < PSLIB_CELLS; cell++)
-            homes[cell] = pslib_home_line(pslib_mix64(line->key[cell]), line_count);
-        for (uint32_t left = ~pslib_line_empty(line) & ((1u << PSLIB_CELLS) - 1); left != 0; left &= left - 1) {
-            const int cell = pslib_lowest_cell(left);
-            pslib_lines_fill(lines, line_count, line->key[cell], homes[cell], line->place[cell]);
-        }
+    PslibMoved moved;
+    for (uint32_t first = 0; first < partition->line_count; first += PSLIB_LINES_MOVED) {
+        const uint32_t left = partition->line_count - first;
+        const PslibLine *from = partition->lines + first;
+        const uint32_t count =
+            pslib_lines_read(from, from + (left < PSLIB_LINES_MOVED ? left : PSLIB_LINES_MOVED), line_count, &moved);
+        for (uint32_t i = 0; i < count; i++)
+            pslib_lines_fill(lines, line_count, moved.key[i], moved.home[i], moved.place[i]);
     }
     for (uint32_t number = 0; number < line_count; number++) lines[number].passed >>= 3;
     pslib_heap_give_back(heap, partition->lines, (size_t)partition->line_count * sizeof *lines);
