@@ -11,10 +11,11 @@ __all__ = ["relu", "sigmoid", "sigmoid_of", "tanh"]
 
 def relu(tape: Tape, x: Var) -> Var:
     """``y = max(x, 0)``; backward ``dx = dy where x > 0``, 0 at the kink. Any shape."""
-    value = np.maximum(x.value, 0)
+    value = np.maximum(x.value, 0, out=tape.empty(x.value.shape, x.value.dtype))
 
     def backward(gradient: Array) -> None:
-        x.accumulate(gradient * (value > 0))
+        onward = np.multiply(gradient, value > 0, out=tape.empty(value.shape, value.dtype))
+        x.accumulate(onward, owned=True)
 
     return tape.record(value, backward)
 

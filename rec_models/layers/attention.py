@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rec_models.tape import Array, Tape, Var
+from rec_models.tape import Array, Empty, Tape, Var
 
 __all__ = ["Backward", "attention", "mixed"]
 
@@ -35,7 +35,7 @@ def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
     -----
     Song et al., AutoInt, CIKM 2019, arXiv:1810.11921, eq. 5 and 6; inner products are not scaled there.
     """
-    found, gradients = mixed(query.value, key.value, value.value, heads)
+    found, gradients = mixed(query.value, key.value, value.value, heads, empty=tape.empty)
 
     def backward(gradient: Array) -> None:
         for x, one in zip((query, key, value), gradients(gradient), strict=True):
@@ -44,7 +44,9 @@ def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
     return tape.record(found, backward)
 
 
-def mixed(q: Array, k: Array, v: Array, heads: int, causal: bool = False) -> tuple[Array, Backward]:
+def mixed(
+    q: Array, k: Array, v: Array, heads: int, causal: bool = False, empty: Empty = np.empty
+) -> tuple[Array, Backward]:
     """The equations of `attention` on arrays.
 
     Parameters
@@ -53,6 +55,8 @@ def mixed(q: Array, k: Array, v: Array, heads: int, causal: bool = False) -> tup
     heads : int
     causal : bool
         ``s_ij = -inf`` for j after i.
+    empty : callable
+        Gives arrays, see `Tape`.
 
     Returns
     -------
@@ -63,11 +67,14 @@ def mixed(q: Array, k: Array, v: Array, heads: int, causal: bool = False) -> tup
     def by_head(x: Array) -> Array:
         return x.reshape(B, F, heads, A // heads).transpose(0, 2, 1, 3)
 
-    def joined(x: Array) -> Array:
-        return x.transpose(0, 2, 1, 3).reshape(B, F, A)
+    def product(left: Array, right: Array) -> Array:
+        """By head, written where (B, F, A) has it."""
+        found = empty((B, F, A), left.dtype)
+        np.matmul(left, right, out=by_head(found))
+        return found
 
     q, k, v = by_head(q), by_head(k), by_head(v)
-    weights = q @ k.swapaxes(2, 3)
+    weights = np.matmul(q, k.swapaxes(2, 3), out=empty((B, heads, F, F), q.dtype))
     if causal:
         weights[:, :, ~np.tri(F, dtype=bool)] = -np.inf
     weights -= weights.max(axis=3, keepdims=True)
@@ -76,9 +83,9 @@ def mixed(q: Array, k: Array, v: Array, heads: int, causal: bool = False) -> tup
 
     def gradients(gradient: Array) -> tuple[Array, Array, Array]:
         dy = by_head(gradient)
-        ds = dy @ v.swapaxes(2, 3)
+        ds = np.matmul(dy, v.swapaxes(2, 3), out=empty(weights.shape, dy.dtype))
         ds -= np.einsum("bhij,bhij->bhi", weights, ds)[..., None]
         ds *= weights
-        return joined(ds @ k), joined(ds.swapaxes(2, 3) @ q), joined(weights.swapaxes(2, 3) @ dy)
+        return product(ds, k), product(ds.swapaxes(2, 3), q), product(weights.swapaxes(2, 3), dy)
 
-    return joined(weights @ v), gradients
+    return product(weights, v), gradients

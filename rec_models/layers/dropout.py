@@ -36,9 +36,10 @@ def dropout(tape: Tape, x: Var, rate: float) -> Var:
     kept = max(1, round((1 - rate) * _STEPS))
     words = tape.random_words(-(-x.value.size // 4)).astype("<u8", copy=False)
     bits = words.view("<u2")[: x.value.size].reshape(x.value.shape)
-    factors = np.multiply(bits < kept, _STEPS / kept, dtype=x.value.dtype)
+    shape, dtype = x.value.shape, x.value.dtype
+    factors = np.multiply(bits < kept, _STEPS / kept, dtype=dtype, out=tape.empty(shape, dtype))
 
     def backward(gradient: Array) -> None:
-        x.accumulate(gradient * factors)
+        x.accumulate(np.multiply(gradient, factors, out=tape.empty(shape, dtype)), owned=True)
 
-    return tape.record(x.value * factors, backward)
+    return tape.record(np.multiply(x.value, factors, out=tape.empty(shape, dtype)), backward)

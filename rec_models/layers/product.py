@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rec_models.products import times, times_transposed
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["product"]
@@ -22,11 +23,12 @@ def product(tape: Tape, x: Var, weights: Var) -> Var:
     (B, M) or (B, F, M)
         ``y = x W``; backward ``dx = dy W^T``, ``dW = x^T dy``, summed over all vectors.
     """
-    shape = (*x.value.shape[:-1], weights.value.shape[1])
-    value = np.matmul(x.value, weights.value, out=tape.empty(shape, x.value.dtype))
+    value = tape.empty((*x.value.shape[:-1], weights.value.shape[1]), x.value.dtype)
+    times(_vectors(x.value), weights, _vectors(value))  # one product: NumPy has one for each example
 
     def backward(gradient: Array) -> None:
-        onward = np.matmul(gradient, weights.value.T, out=tape.empty(x.value.shape, x.value.dtype))
+        onward = tape.empty(x.value.shape, x.value.dtype)
+        times_transposed(_vectors(gradient), weights, _vectors(onward))
         x.accumulate(onward, owned=True)
         weights.accumulate_product(_vectors(x.value), _vectors(gradient))
 
