@@ -24,15 +24,16 @@ from rec_models.tape import Tape, Var
 
 __all__ = ["AutoInt"]
 
-MATRICES = ("query", "key", "value", "residual")
-"""Of an interacting layer."""
+MATRICES = ("query", "key", "value")
+"""Of an interacting layer, beside a ``residual`` where its vectors are wider or narrower than before."""
 
 
 @dataclass(frozen=True, eq=False)
 class AutoInt(EmbeddedModel):
     """Layers in which an example's fields attend to each other (Song et al., CIKM 2019, arXiv:1810.11921).
 
-    With ``hidden`` an MLP stands beside them: the paper's AutoInt+ (section 5.5).
+    What a layer is given is added to what it mixes, by a matrix only where their widths differ (eq. 8). With
+    ``hidden`` an MLP stands beside the layers: the paper's AutoInt+ (section 5.5).
 
     Attributes
     ----------
@@ -64,7 +65,8 @@ class AutoInt(EmbeddedModel):
             shapes |= {"dense.v": (len(self.schema.dense), self.dim)}
         width = self.dim
         for layer in range(self.attention_layers):
-            shapes |= {f"attention.{layer}.{one}": (width, self.attention_dim) for one in MATRICES}
+            matrices = MATRICES if width == self.attention_dim else (*MATRICES, "residual")
+            shapes |= {f"attention.{layer}.{one}": (width, self.attention_dim) for one in matrices}
             width = self.attention_dim
         fields = self._fields + len(self.schema.dense)
         shapes |= {"out.w": (fields * width, 1), "out.b": (1,)}
@@ -77,10 +79,10 @@ class AutoInt(EmbeddedModel):
         e = embedding(tape, rows, batch, self.schema)
         x = self._with_dense(tape, batch, e, dense)  # eq. 2 to 4
         for layer in range(self.attention_layers):
-            query, key, value, residual = (
-                product(tape, x, dense[f"attention.{layer}.{one}"]) for one in MATRICES
-            )
+            query, key, value = (product(tape, x, dense[f"attention.{layer}.{one}"]) for one in MATRICES)
             mixed = attention(tape, query, key, value, self.heads)  # eq. 5 to 7
+            projection = dense.get(f"attention.{layer}.residual")
+            residual = x if projection is None else product(tape, x, projection)
             x = relu(tape, add(tape, mixed, residual))  # eq. 8
         y = reshape(tape, linear(tape, concat(tape, x), dense["out.w"], dense["out.b"]), ())
         if not self.hidden:

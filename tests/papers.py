@@ -99,7 +99,9 @@ def xdeepfm(model: Model, v: Array, x: Array, x0: Array, dense: Dense) -> float:
 def autoint(model: Model, v: Array, x: Array, x0: Array, dense: Dense) -> float:
     e = np.concatenate([v, x[:, None] * dense["dense.v"]])
     for layer in range(model.attention_layers):  # type: ignore[attr-defined]
-        q, k, u, r = (e @ dense[f"attention.{layer}.{one}"] for one in ("query", "key", "value", "residual"))
+        q, k, u = (e @ dense[f"attention.{layer}.{one}"] for one in ("query", "key", "value"))
+        wide = e.shape[1] != model.attention_dim  # type: ignore[attr-defined]
+        r = e @ dense[f"attention.{layer}.residual"] if wide else e
         size = model.attention_dim // model.heads  # type: ignore[attr-defined]
         mixed = np.zeros_like(r)
         for start in range(0, q.shape[1], size):

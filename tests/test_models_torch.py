@@ -77,7 +77,8 @@ def xdeepfm(model, v, x, x0, dense):
 def autoint(model, v, x, x0, dense):
     e = torch.cat([v, x[:, :, None] * dense["dense.v"]], 1)
     for layer in range(model.attention_layers):
-        q, k, u, r = (e @ dense[f"attention.{layer}.{one}"] for one in ("query", "key", "value", "residual"))
+        q, k, u = (e @ dense[f"attention.{layer}.{one}"] for one in ("query", "key", "value"))
+        r = e @ dense[f"attention.{layer}.residual"] if e.shape[2] != model.attention_dim else e
         q, k, u = (z.unflatten(2, (model.heads, -1)).transpose(1, 2) for z in (q, k, u))
         mixed = functional.scaled_dot_product_attention(q, k, u, scale=1.0)
         e = torch.relu(mixed.transpose(1, 2).flatten(2) + r)
