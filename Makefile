@@ -40,7 +40,7 @@ bench: build
 
 # Hours; the data is not here: PSLIB_TEST_DATA names a folder that has it.
 papers: build
-	$(BIN)/python benchmarks/papers.py --json runs/papers.json
+	$(BIN)/python benchmarks/papers.py --two --keep runs/papers --json runs/papers.json
 
 lint: build
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Test AUC of the click models on the Frappe log, beside what is published for the same split.
 
-``python benchmarks/papers.py [--data FOLDER] [--models M ...] [--seeds 0 1 2] [--epochs N]
+``python benchmarks/papers.py [--data FOLDER] [--models M ...] [--seeds 0 1 2] [--epochs N] [--two]
 [--keep FOLDER] [--json FILE]``:
-one server and one trainer in one process tree. FOLDER (default: what PSLIB_TEST_DATA names) holds
+one server and one trainer in one process tree; ``--two`` trains the first seed once more with two servers and
+two asynchronous trainers, each a process. FOLDER (default: what PSLIB_TEST_DATA names) holds
 ``ctr_frappe_x1/{train_rebuilt,valid,test}.parquet``: the 7:2:1 split "frappe_x1" of BARS (reczoo/BARS), app
 uses with 10 sparse fields. The data may not be given on, so it is not here.
 
@@ -11,9 +12,6 @@ with L2 on rows that counts at every step of the training (`AdamL2`), and the pa
 that was best on valid. Batches are of 1,024, not 4,096, and the rate falls by a cosine, not by plateaus:
 fewer epochs do. DCN-v2 has the dropout and layers of DCN there, NFM batch norm and dropout
 0.2: their own need more epochs. AutoInt is of half the width and depth, for the time that it takes.
-
-With two servers and two asynchronous trainers, one model and seed at a time, in a folder that all reach:
-``pslib launch --servers 2 --trainers 2 benchmarks/papers.py --models M --seeds 0 --keep FOLDER``.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -135,21 +134,46 @@ def trained(name: str, seed: int, data: Path, epochs: int | None, state: Path) -
     return seen | {"auc": result.auc, "logloss": result.logloss}
 
 
-def measure(names: list[str], seeds: list[int], data: Path, epochs: int | None, keep: Path) -> dict[str, Any]:
+def with_two(name: str, seed: int, data: Path, epochs: int | None, keep: Path) -> float:
+    """Test AUC with two servers and two asynchronous trainers: this script under ``pslib launch``."""
+    keep.mkdir(parents=True, exist_ok=True)
+    script: list[object] = [__file__, "--data", data.parent, "--models", name, "--seeds", seed]
+    script += ["--epochs", epochs or PAPERS[name].epochs, "--keep", keep, "--json", keep / "found.json"]
+    pslib_command = "import sys; from launch.cli import main; sys.exit(main())"
+    with tempfile.TemporaryDirectory() as out:
+        launch = ["launch", "--servers", 2, "--trainers", 2, "--out", Path(out) / "run"]
+        command = [str(word) for word in (sys.executable, "-c", pslib_command, *launch, *script)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{name}: expected two trainers to end well, got {done.returncode}:\n{done.stderr[-4000:]}")
+    report = json.loads((keep / "found.json").read_text(encoding="utf-8"))
+    return float(report[name]["runs"][str(seed)]["auc"])
+
+
+def measure(
+    names: list[str], seeds: list[int], data: Path, epochs: int | None, keep: Path, two: bool
+) -> dict[str, Any]:
     """All runs, a line for each model."""
     report: dict[str, Any] = {}
-    print("model       result  (of seeds)               published  log loss  best epoch  seconds", flush=True)
+    print(
+        "model       result  (of seeds)               2 trainers  published  log loss  best epoch  seconds",
+        flush=True,
+    )
     for name in names:
         runs = [trained(name, seed, data, epochs, keep / f"{name}_{seed}") for seed in seeds]
         aucs = [run["auc"] for run in runs]
         best = ", ".join(str(1 + run["valid"].index(max(run["valid"]))) for run in runs)
+        report[name] = {"paper": asdict(PAPERS[name]), "runs": dict(zip(seeds, runs, strict=True))}
+        if two:
+            report[name]["two"] = with_two(name, seeds[0], data, epochs, keep / f"{name}_{seeds[0]}_two")
+        of_two = f"{report[name]['two']:.4f}" if two else ""
+        logloss = statistics.mean(run["logloss"] for run in runs)
         print(
             f"{name:10}  {statistics.mean(aucs):.4f}  {' '.join(f'{auc:.4f}' for auc in aucs):23}  "
-            f"{PAPERS[name].published:.4f}     {statistics.mean(run['logloss'] for run in runs):.4f}    "
-            f"{best:10}  {sum(run['seconds'] for run in runs):.0f}",
+            f"{of_two:10}  {PAPERS[name].published:.4f}     {logloss:.4f}    {best:10}  "
+            f"{sum(run['seconds'] for run in runs):.0f}",
             flush=True,
         )
-        report[name] = {"paper": asdict(PAPERS[name]), "runs": dict(zip(seeds, runs, strict=True))}
     return report
 
 
@@ -162,6 +186,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(PAPERS), default=list(PAPERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--two", action="store_true", help="with two asynchronous trainers, too")
     parser.add_argument("--quick", action="store_true", help="one seed, one epoch: that everything runs")
     parser.add_argument("--keep", type=Path, help="folder for states, from which the next call goes on")
     parser.add_argument("--json", type=Path)
@@ -170,7 +195,7 @@ def main() -> None:
         sys.exit(f"expected a folder with ctr_frappe_x1 in it, got {options.data}; give --data FOLDER")
     seeds, epochs = ([0], 1) if options.quick else (options.seeds, options.epochs)
     with tempfile.TemporaryDirectory() as nowhere:
-        report = measure(options.models, seeds, folder, epochs, options.keep or Path(nowhere))
+        report = measure(options.models, seeds, folder, epochs, options.keep or Path(nowhere), options.two)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
