@@ -9,10 +9,12 @@ import pytest
 
 from pslib.config import ClusterConfig
 from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.messages import (
     Beat,
     CutReady,
     CutStep,
+    CutTable,
     Done,
     EndLease,
     Failure,
@@ -21,7 +23,6 @@ from pslib.protocol.messages import (
     NextLease,
     OpenJob,
     Register,
-    Result,
 )
 
 NOWHERE = (1 << 64) - 1
@@ -97,8 +98,8 @@ def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is
     assert cluster.ready(1, {1: 3}) == Done()
     assert cluster.beat(0, cut=1) == {"number": 1, "phase": "begin", "leader": 0, "step": -1}
     begun = cluster.step("begun")
-    assert isinstance(begun, Result)
-    table = begun.values["table"]
+    assert isinstance(begun, CutTable)
+    table = plain_of(begun.table)
     assert table["job"] == 1
     assert [job["what"] for job in table["jobs"]] == ["begin", "fit"]
     assert table["leases"]["done"] == []
@@ -121,13 +122,14 @@ def test_another_cluster_goes_on_from_the_table() -> None:
     first.pause()
     first.ready(0, {2: 4})
     first.ready(1, {1: 9})
-    table = first.step("begun").values["table"]
+    bytes_of_table = first.step("begun").table
+    table = plain_of(bytes_of_table)
     second = CoordinatorSession(ClusterConfig(servers=1, trainers=1))
     for role in ("server", "trainer"):
         second.handle(0.0, Register(role, role, 10, 1, "here"))
         second.handle(0.0, Heartbeat(role, 0, 10, 1, {}))
     windows = np.arange(6, dtype=np.uint32)
-    message = OpenJob(0, 1, "fit", 7, {}, windows, False, table)
+    message = OpenJob(0, 1, "fit", 7, {}, windows, False, bytes_of_table)
     assert second.handle(50.0, message) == Done()
     given = [second.handle(50.0, NextLease(0, 10, 1, np.arange(0, dtype=np.uint64)))]
     for _ in range(4):
@@ -135,7 +137,7 @@ def test_another_cluster_goes_on_from_the_table() -> None:
         given.append(second.handle(50.0, NextLease(0, 10, 1, holding)))
     assert [(one.index, one.first_batch) for one in given] == [(1, 9), (2, 4), (3, 0), (4, 0), (5, 0)]
     assert second.since_s(50.0) == pytest.approx(table["since_s"])
-    wrong = OpenJob(0, 2, "fit", 7, {}, np.arange(5, dtype=np.uint32), False, table)
+    wrong = OpenJob(0, 2, "fit", 7, {}, np.arange(5, dtype=np.uint32), False, bytes_of_table)
     answer = second.handle(50.0, wrong)
     assert isinstance(answer, Failure)
     assert "expected 5 leases, the checkpoint has 6" in answer.text
@@ -208,7 +210,7 @@ def test_in_step_everybody_goes_on_to_the_last_step_that_anybody_has_begun() -> 
     assert cluster.beat(1, cut=1)["phase"] == "pause"
     cluster.ready(1, {1: 5}, reached=5)
     assert cluster.beat(1, cut=1)["phase"] == "begin"
-    assert [one[:2] for one in cluster.step("begun").values["table"]["leases"]["begun"]] == [[0, 5], [1, 5]]
+    assert [one[:2] for one in plain_of(cluster.step("begun").table)["leases"]["begun"]] == [[0, 5], [1, 5]]
 
 
 def test_what_a_stranger_says_of_a_cut_changes_nothing() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.json_arrays import json_array, plain_of
 from pslib.protocol.leases import LeaseBook
+from pslib.protocol.messages import CutTable, Done, JobResult, OpenJob
 from pslib.protocol.results import RESULTS_TOLD, fresh_results, of_kind
-from tests.test_coordinator_session import Cluster
+from tests.test_coordinator_session import CODEC, Cluster
 
 
 def windows_done(cluster: Cluster, count: int) -> None:
@@ -38,6 +40,28 @@ def test_who_looks_now_and_then_sees_each_result_once_but_those_that_are_not_tol
         fresh, seen = fresh_results(status["results"], status["results_before"], seen)
         assert len(fresh) == expected
     assert seen == RESULTS_TOLD + 6
+
+
+def test_a_cut_and_what_goes_on_from_it_know_all_calls_of_a_stream() -> None:
+    begun, streamed = {"what": "begin", "fingerprint": 0, "outcome": None}, []
+    for i in range(10_000):
+        found = {"kind": "window", "seconds": 9.5, "files": [f"day={i}/part-000.parquet"], "rows": [[1000]]}
+        results = {"kind": "evaluate", "auc": 0.7, "logloss": 0.5}, {"kind": "fit", "examples": 1000}
+        streamed += [
+            {"what": one["kind"], "fingerprint": 2**63 + i, "outcome": one} for one in (found, *results)
+        ]
+    jobs = [begun, *streamed, {"what": "fit", "fingerprint": 5, "outcome": None}]
+    leases = {"count": 3, "done": [[0, 1]], "begun": []}
+    table = {"jobs": jobs, "job": len(jobs) - 1, "leases": leases, "ranks": [], "since_s": 7.5}
+    frames = [bytes(frame) for frame in CODEC.encode(1, CutTable(json_array(table)))]
+    told = CODEC.decode(frames).message
+    assert isinstance(told, CutTable)
+    assert plain_of(told.table) == table
+    cluster, last = Cluster(), table["job"]
+    opened = OpenJob(0, last, "fit", 5, {}, np.zeros(3, np.uint32), resume=told.table)
+    assert cluster.ask(opened) == Done()
+    assert cluster.lease(0, job=last).index == 1
+    assert cluster.ask(JobResult(last - 3)).values["outcome"]["files"] == ["day=9999/part-000.parquet"]
 
 
 def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:

@@ -14,7 +14,7 @@ from pslib.transport import Peer
 from tests.every_message import EXAMPLES, example
 from tests.protocol_worlds import OneServer
 
-ANSWERS = {"Beat", "Clocks", "Done", "Failure", "Hand", "Image", "Lease"} | {
+ANSWERS = {"Beat", "Clocks", "CutTable", "Done", "Failure", "Hand", "Image", "Lease"} | {
     "Pulled",
     "Pushed",
     "Registered",

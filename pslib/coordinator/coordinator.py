@@ -141,7 +141,7 @@ class Coordinator:
         return peer, self._encode(envelope.request_id, answer)
 
     def _encode(self, request_id: int, answer: Message) -> list[Buffer]:
-        """Frames of an answer; one beyond a limit (a cut after thousands of calls) must not end the run."""
+        """Frames of an answer; one beyond a limit must not end the run."""
         try:
             return self._codec.encode(request_id, answer)
         except LocalProtocolError as error:

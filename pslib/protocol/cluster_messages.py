@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.protocol.fields import Arrays, Message, Plain, PlainList, array, arrays
+from pslib.protocol.fields import Arrays, Message, Plain, PlainList, array, arrays, no_array
 
 __all__ = [
     "Beat",
@@ -15,6 +15,7 @@ __all__ = [
     "Clocks",
     "CutReady",
     "CutStep",
+    "CutTable",
     "EndLease",
     "Hand",
     "Heartbeat",
@@ -122,7 +123,7 @@ class CutReady(Message):
 class CutStep(Message):
     """What the leader of a cut has done: ``begun``, ``commit`` (may I?), ``saved`` or ``failed``.
 
-    Answered by `Done`, ``begun`` by `Result` with the table of jobs, and by `Failure` where that cut is over.
+    Answered by `Done`, ``begun`` by `CutTable`, and by `Failure` where that cut is over.
     """
 
     rank: int
@@ -133,14 +134,21 @@ class CutStep(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class CutTable(Message):
+    """The table of jobs at a cut: JSON, since a stream of months has more of them than a header may hold."""
+
+    table: NDArray[np.uint8] = array(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
 class OpenJob(Message):
     """Start, or join, collective call number ``job``; all trainers must say the same. Answered by `Done`.
 
     With ``by_rank`` each trainer gets leases of its own (`RankedLeases`); answered by `Result`
     with ``ranks``, those that share the job, fixed when the first trainer opens it.
 
-    ``resume`` is empty, or the table of jobs of a cut (`CutSession`): jobs before this one are passed over,
-    and this one goes on with its leases.
+    ``resume`` is empty, or the table of a `CutTable`: jobs before this one are passed over, and this one goes
+    on with its leases.
     """
 
     rank: int
@@ -150,7 +158,7 @@ class OpenJob(Message):
     details: Plain
     windows: NDArray[np.uint32] = array(np.uint32)
     by_rank: bool = False
-    resume: Plain = field(default_factory=dict)
+    resume: NDArray[np.uint8] = no_array(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.losses import Losses
 from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import (
@@ -315,8 +316,8 @@ class CoordinatorSession:
     def _open_job(self, now_s: float, message: OpenJob) -> Message:
         known = len(self.desk.jobs)
         answer = self.desk.open_job(now_s, message)
-        if message.resume and len(self.desk.jobs) > known:  # its leases were given out in the time of the cut
-            self._resumed_s += float(message.resume["since_s"]) - self.since_s(now_s)
+        if message.resume.size and len(self.desk.jobs) > known:  # its leases have the time of the cut
+            self._resumed_s += float(plain_of(message.resume)["since_s"]) - self.since_s(now_s)
         return answer
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:

@@ -20,9 +20,10 @@ from typing import Any
 
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.json_arrays import json_array
 from pslib.protocol.leases import RankedLeases
 from pslib.protocol.membership import Member, Membership
-from pslib.protocol.messages import CutReady, CutStep, Done, Failure, Message, Result, SaveSoon
+from pslib.protocol.messages import CutReady, CutStep, CutTable, Done, Failure, Message, Result, SaveSoon
 
 __all__ = ["CutSession"]
 
@@ -153,7 +154,7 @@ class CutSession:
                 return Failure("unavailable", f"cut {message.cut} has not come so far")
             if cut.phase == "begin":
                 cut.phase, cut.pause_s = "write", now_s - cut.paused_s
-            return Result({"table": cut.table, "pause_s": cut.pause_s})
+            return CutTable(json_array(cut.table))
         if message.state == "saved":
             self._saved(now_s, cut, message.details)
         elif message.state == "failed":

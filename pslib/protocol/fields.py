@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["ArrayRule", "Arrays", "Message", "Plain", "PlainList", "array", "arrays", "no_arrays"]
+__all__ = ["ArrayRule", "Arrays", "Message", "Plain", "PlainList", "array", "arrays", "no_array", "no_arrays"]
 
 Arrays = Mapping[str, NDArray[Any]]
 """Named arrays; the names are table names or array roles."""
@@ -44,6 +44,11 @@ def array(*dtypes: DTypeLike, ndim: int = 1) -> Any:
 def arrays(*dtypes: DTypeLike, ndim: int = 1) -> Any:
     """Declare a field that is a mapping of names to arrays, each of one of these dtypes."""
     return field(metadata={"arrays": _rule(dtypes, ndim)})
+
+
+def no_array(dtype: DTypeLike) -> Any:
+    """Declare a field that is one array of numbers, and empty when it is not given."""
+    return field(default_factory=lambda: np.empty(0, dtype), metadata={"array": _rule((dtype,), 1)})
 
 
 def no_arrays(*dtypes: DTypeLike, ndim: int = 1) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.leases import LeaseBook, RankedLeases, stream_of
 from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import (
@@ -56,13 +56,14 @@ class JobDesk:
 
     def open_job(self, now_s: float, message: OpenJob) -> Message:
         """Start or join a call; all trainers must make the same calls in the same order."""
-        self._pass_over(now_s, message)
+        resume: Mapping[str, Any] = plain_of(message.resume) if message.resume.size else {}
+        self._pass_over(now_s, message.job, resume)
         if message.job > len(self.jobs):
             return Failure("configuration", f"job {message.job} opened before job {len(self.jobs)}")
         if message.job == len(self.jobs):
             ranks = [member.rank for member in self._members.live("trainer")]
             book = RankedLeases(message.windows, ranks) if message.by_rank else LeaseBook(message.windows)
-            if message.resume and (problem := _restored(book, message.resume)):
+            if resume and (problem := _restored(book, resume)):
                 return Failure("configuration", f"the checkpoint's training can't go on: {problem}")
             self.jobs.append(CollectiveJob(message.what, message.fingerprint, message.details, book, now_s))
         job = self.jobs[message.job]
@@ -77,14 +78,13 @@ class JobDesk:
             self._finish(now_s, job)
         return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
 
-    def _pass_over(self, now_s: float, message: OpenJob) -> None:
+    def _pass_over(self, now_s: float, number: int, resume: Mapping[str, Any]) -> None:
         """Jobs that a checkpoint says are done keep their numbers, which stand in the names of pushes."""
-        passed = message.resume.get("jobs", ())[: message.job]
-        for about in list(passed)[len(self.jobs) :]:
+        for about in resume.get("jobs", [])[len(self.jobs) : number]:
             job = CollectiveJob(about["what"], about["fingerprint"], {}, LeaseBook(NO_LEASES), now_s)
             job.outcome = about["outcome"]
             self.jobs.append(job)
-        if message.job == 1 and not self.jobs:  # 0 is kept free for a load before all others
+        if number == 1 and not self.jobs:  # 0 is kept free for a load before all others
             self.jobs.append(CollectiveJob("begin", 0, {}, LeaseBook(NO_LEASES), now_s))
 
     def next_lease(self, now_s: float, message: NextLease, since_s: float) -> Message:
@@ -231,7 +231,7 @@ def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:
 
 def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """What the one lease of a window has yielded, nothing of other jobs; refuses what is no outcome."""
-    words = json.loads(payload["words"].tobytes()) if "words" in payload else {}
+    words = plain_of(payload["words"]) if "words" in payload else {}
     if not isinstance(words, dict) or (words and job.what != "window"):
         raise ValueError(
             f"words: expected a mapping that a window has found, got {str(words)[:80]} of {job.what}"

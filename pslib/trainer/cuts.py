@@ -19,7 +19,8 @@ from pslib.checkpoint.folders import Base, base_in
 from pslib.client.client import FILE_PATIENCE_S, Client
 from pslib.client.endpoint import Pending
 from pslib.errors import CheckpointError, PslibError
-from pslib.protocol.messages import BeginSave, CutStep, EndSave, Message, Result, SaveFiles
+from pslib.protocol.json_arrays import plain_of
+from pslib.protocol.messages import BeginSave, CutStep, CutTable, EndSave, Message, Result, SaveFiles
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.cut_gate import CutGate
 
@@ -133,10 +134,10 @@ class TrainerCuts:
         self._begin(led)
         begun = self._step(led, "begun", {})
         self._gate.open()
-        assert isinstance(begun, Result)
+        assert isinstance(begun, CutTable)
         files = [ManifestFile(**entry) for entry in self._files(led)]
         self._step(led, "commit", {})
-        manifest = self._manifest(files, begun.values["table"], led.token, led.base)
+        manifest = self._manifest(files, plain_of(begun.table), led.token, led.base)
         commit(led.place, manifest)
         prune(self._settings.path, self._settings.keep_last)
         self._end_images(led, committed=True)

@@ -20,6 +20,7 @@ from pslib.client.client import Client
 from pslib.client.endpoint import Pending
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
+from pslib.protocol.json_arrays import json_array
 from pslib.protocol.messages import (
     Arrays,
     Clock,
@@ -37,6 +38,7 @@ from pslib.trainer.progress import Progress
 __all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]
 
 log = logging.getLogger("pslib")
+NO_TABLE = np.empty(0, np.uint8)
 ASK_AGAIN_S = 0.05
 ASK_AGAIN_MAX_S = 0.5
 
@@ -122,7 +124,7 @@ class Job:
             dict(spec.details),
             np.asarray(spec.windows, np.uint32),
             spec.by_rank,
-            dict(spec.resume),
+            json_array(spec.resume) if spec.resume else NO_TABLE,
         )
         answer = client.ask_coordinator(message)
         self._may_wait = spec.what == "window"  # for files, however long

@@ -8,7 +8,6 @@ the windows that are done among the calls that are passed over, and need not ope
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData, RowGroup
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
+from pslib.protocol.json_arrays import json_array
 from pslib.schema import Schema
 from pslib.table.tables import text_hash
 from pslib.trainer.calls import Calls
@@ -97,8 +97,7 @@ class WindowJobs:
         spec = JobSpec("window", text_hash("window", str(self._settings)), {}, WINDOW_LEASE)
         job = self._calls.open(self._client, self._progress, spec)
         for lease in job.leases():
-            text = json.dumps(self._found(job, done)).encode()
-            job.end(lease, {"words": np.frombuffer(text, np.uint8)}).wait()
+            job.end(lease, {"words": json_array(self._found(job, done))}).wait()
         words = job.outcome()
         names = tuple(words["files"])
         return names, self._data(names, words) if any(map(sum, words["rows"])) else None

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cython_ext.hashing import partition_of
+from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.messages import (
     Adopt,
     Beat,
     CutStep,
+    CutTable,
     Done,
     EndLease,
     Erase,
@@ -25,7 +27,6 @@ from pslib.protocol.messages import (
     Register,
     Registered,
     Release,
-    Result,
 )
 from pslib.shard.shard import Shard
 from tests.invariants import ABSENT, DENSE, SimulationError, require_between, rows_of
@@ -66,8 +67,8 @@ class Checks:
             self._granted(question, answer)
         elif isinstance(question, EndLease) and isinstance(answer, Done):
             self._must_be_done(question.stream, "has ended")
-        elif isinstance(question, CutStep) and question.state == "begun" and isinstance(answer, Result):
-            self._check_cut(question.cut, answer.values["table"])
+        elif isinstance(question, CutStep) and question.state == "begun" and isinstance(answer, CutTable):
+            self._check_cut(question.cut, plain_of(answer.table))
         elif isinstance(question, Register) and isinstance(answer, Registered):
             self._check_place(question, answer)
         elif isinstance(question, Heartbeat) and isinstance(answer, Beat):
