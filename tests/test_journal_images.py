@@ -215,11 +215,24 @@ def test_without_space_for_an_image_the_journal_stays_and_one_is_written_later()
     disk.space = disk.used + 100
     written.log.write_image(written.talk.session.diary.image(written.talk.now_s))
     assert not written.log.is_long
+    assert written.log._due_bytes >= 5 * written.log._log.size_bytes, "or it would be tried at every turn"
     disk.space = None
     while written.images < 2:
         written.turn()
     disk.kill(written.files)
     assert recovered(disk.files("journal"))[1] == state_of(written.talk.session)
+
+
+def test_after_a_large_image_four_times_as_much_is_written_before_the_next() -> None:
+    log = CoordinatorLog(
+        SimulatedDisk().files("journal"), "demo", SystemClock(), journal_bytes=1, patience_s=0.0
+    )
+    log.write_image({"note": "image", "state": "x" * 10_000})
+    image_bytes = log._log.size_bytes
+    while not log.is_long:
+        log.append([{"note": "x" * 1000}])
+        log.flush()
+    assert 4.8 * image_bytes < log._log.size_bytes < 5.2 * image_bytes
 
 
 def test_a_journal_of_many_leases_is_bounded_and_its_reader_is_where_its_writer_was() -> None:

@@ -17,6 +17,7 @@ from pslib.table.optimizers import FTRL, Adam
 from pslib.trainer import Trainer
 from pslib.trainer.statistics import MEASURED_ROWS
 from pslib.trainer.stopping import EarlyStopping, Plateau
+from pslib.trainer.stopping import followed as follow
 from rec_models import DNN, LR
 from tests.clusters import cluster_of
 from tests.counting import SCHEMA, write_examples
@@ -108,6 +109,14 @@ def test_epochs_after_a_worse_one_train_at_lower_rates(
         stopping = EarlyStopping(patience=0, factor=0.5, restore=False)
         trainer_on(cluster).fit(data, epochs=3, valid=data, stopping=stopping)
         assert examples_counted(cluster) == 40 + 40 + 20
+
+
+def test_a_best_epoch_that_was_the_last_need_not_be_loaded() -> None:
+    for values, loaded in (((0.5, 0.6), []), ((0.6, 0.5), ["best"])):
+        results, saved, called = map(result, values), list[object](), list[object]()
+        stopping = EarlyStopping(patience=9)
+        follow(stopping, 2, lambda _rate, made=results: next(made), saved.append, called.append, "best")
+        assert called == loaded
 
 
 def test_what_stopping_needs_is_asked_for_before_anything_trains(tmp_path: Path) -> None:

@@ -272,4 +272,3 @@ class Membership:
             self.map = PartitionMap(version, bits, np.array(owners, np.uint16), tuple(addresses))
         self._first_trainer_s, self._started = plain["first_trainer_s"], plain["started"]
         self._resumed_s = plain["resumed_s"]
-        self.changes += 1
