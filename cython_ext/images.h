@@ -4,6 +4,8 @@
 
 #include "eviction.h"
 
+enum { PSLIB_IMAGE_AHEAD = 16 }; /* rows whose memory is asked for before they are read */
+
 static inline void pslib_image_forget(PslibTracking *tracking, size_t partitions)
 {
     for (int c = 0; c < PSLIB_CLASSES; c++) pslib_copies_close(&tracking->rows[c]);
@@ -138,7 +140,12 @@ PSLIB_INLINE int pslib_image_has(const PslibTracking *tracking, uint32_t flags)
 static inline uint32_t pslib_image_ranks(const PslibTable *table, const PslibArena *arena, const PslibRowClass *shape,
                                          uint32_t *ranks)
 {
+    const uint32_t units = pslib_arena_units(arena, shape);
     uint32_t kept = 0;
+    for (uint32_t i = 0; i < units; i++) { /* units lie anywhere: what is read of each is asked for together */
+        __builtin_prefetch(&shape->flags[arena->units[i] << shape->unit_shift]);
+        __builtin_prefetch(pslib_unit_position(shape, arena->units[i]));
+    }
     for (uint32_t number = 0; number < arena->next; number++) {
         if (ranks[number] == PSLIB_ERASED) continue;
         const uint32_t flags = shape->flags[pslib_arena_row(arena, shape, number)];
@@ -162,6 +169,61 @@ static inline void pslib_image_keys(const PslibTable *table, uint32_t number, in
     }
 }
 
+/* Where the rows of an image go, one after the other. */
+typedef struct {
+    uint64_t *keys;
+    float *weights, *state;
+} PslibImageOut;
+
+/* A row, also one that was copied aside. */
+PSLIB_INLINE void pslib_image_put(const PslibTable *table, const PslibRowClass *shape, const void *weights,
+                                  const float *state, PslibImageOut *out)
+{
+    pslib_row_load(table, shape, weights, state, out->weights);
+    for (int64_t j = 0; j < shape->state_floats; j++) out->state[j] = state[j];
+    out->weights += shape->weight_floats;
+    out->state += shape->state_floats;
+}
+
+/* Rows that have not changed, by the order of their numbers: in that of their keys, which is the index's, a table that
+ * loads them would put all of them into the first lines of an index that is still small. */
+static inline void pslib_image_still(const PslibTable *table, const PslibArena *arena, int row_class,
+                                     const uint32_t *ranks, PslibImageOut *out)
+{
+    const PslibRowClass *shape = &table->classes[row_class];
+    for (uint32_t number = 0; number < arena->next; number++) {
+        const uint32_t ahead = number + PSLIB_IMAGE_AHEAD;
+        if (ahead < arena->next && ranks[ahead] != PSLIB_ERASED)
+            pslib_prefetch_row(table->classes, pslib_place(row_class, pslib_arena_row(arena, shape, ahead)), 1);
+        if (ranks[number] == PSLIB_ERASED) continue;
+        const uint32_t row = pslib_arena_row(arena, shape, number);
+        pslib_image_put(table, shape, pslib_row_weights(shape, row), pslib_row_state(shape, row), out);
+    }
+}
+
+/* Rows of a partition that were copied aside. Returns how many. */
+static inline int64_t pslib_image_copied(const PslibTable *table, uint32_t number, int row_class, PslibImageOut *out)
+{
+    const PslibRowClass *shape = &table->classes[row_class];
+    const PslibCopies *copies = &table->tracking->rows[row_class];
+    const uint64_t *first = out->keys;
+    for (uint32_t next = copies->heads[number]; next != 0;) {
+        const PslibCopy *some[PSLIB_IMAGE_AHEAD];
+        int count = 0;
+        for (; next != 0 && count < PSLIB_IMAGE_AHEAD; next = copies->links[next - 1]) {
+            some[count] = pslib_copy_at(copies, next - 1);
+            pslib_prefetch_bytes(some[count++], copies->copy_bytes);
+        }
+        for (int i = 0; i < count; i++) {
+            const uint8_t *weights = (const uint8_t *)(some[i] + 1);
+            if (!pslib_image_has(table->tracking, some[i]->flags)) continue;
+            *out->keys++ = some[i]->key;
+            pslib_image_put(table, shape, weights, (const float *)(const void *)(weights + shape->weight_bytes), out);
+        }
+    }
+    return out->keys - first;
+}
+
 /* Rows of one class of a partition, as they were at the instant: first those that lie in the table, then copies.
  * keys, weights, state: OUT. count: OUT, how many. */
 static inline PslibStatus pslib_image_rows(const PslibTable *table, uint32_t number, int row_class, uint64_t *keys,
@@ -169,33 +231,16 @@ static inline PslibStatus pslib_image_rows(const PslibTable *table, uint32_t num
 {
     const PslibRowClass *shape = &table->classes[row_class];
     const PslibArena *arena = &table->arenas[number].of[row_class];
-    const PslibCopies *copies = &table->tracking->rows[row_class];
     uint32_t *ranks = pslib_arena_new_numbers(arena, shape);
     if (ranks == NULL) return PSLIB_NO_MEMORY;
     *count = pslib_image_ranks(table, arena, shape, ranks);
-    if (*count > 0) pslib_image_keys(table, number, row_class, ranks, keys);
-    for (uint32_t row_number = 0; *count > 0 && row_number < arena->next; row_number++) {
-        if (ranks[row_number] == PSLIB_ERASED) continue;
-        const uint32_t row = pslib_arena_row(arena, shape, row_number);
-        pslib_row_load(table, shape, pslib_row_weights(shape, row), pslib_row_state(shape, row), weights);
-        memcpy(state, pslib_row_state(shape, row), sizeof(float) * (size_t)shape->state_floats);
-        weights += shape->weight_floats;
-        state += shape->state_floats;
+    PslibImageOut out = {keys + *count, weights, state};
+    if (*count > 0) {
+        pslib_image_keys(table, number, row_class, ranks, keys);
+        pslib_image_still(table, arena, row_class, ranks, &out);
     }
     free(ranks);
-    for (uint32_t next = copies->heads[number]; next != 0;) {
-        const PslibCopy *copy = pslib_copy_at(copies, next - 1);
-        const uint8_t *from = (const uint8_t *)(copy + 1);
-        const float *from_state = (const float *)(const void *)(from + shape->weight_bytes);
-        next = copy->next;
-        if (next != 0) __builtin_prefetch(pslib_copy_at(copies, next - 1));
-        if (!pslib_image_has(table->tracking, copy->flags)) continue;
-        keys[(*count)++] = copy->key;
-        pslib_row_load(table, shape, from, from_state, weights);
-        memcpy(state, from_state, sizeof(float) * (size_t)shape->state_floats);
-        weights += shape->weight_floats;
-        state += shape->state_floats;
-    }
+    *count += pslib_image_copied(table, number, row_class, &out);
     return PSLIB_OK;
 }
 
@@ -224,7 +269,7 @@ static inline int64_t pslib_image_counts(const PslibTable *table, uint32_t numbe
     }
     for (uint32_t next = noted->heads[number]; next != 0;) {
         const PslibCopy *note = pslib_copy_at(noted, next - 1);
-        next = note->next;
+        next = noted->links[next - 1];
         if (note->flags == 0) continue; /* it was not there */
         keys[count] = note->key;
         counts[count++] = note->flags;

@@ -33,13 +33,13 @@ enum { PSLIB_COPIES_SHIFT = 9, PSLIB_COPIES_MASK = (1 << PSLIB_COPIES_SHIFT) - 1
 /* A copy: this, the weights of the row, its state. Of a counted key: this, with its count for flags. */
 typedef struct {
     uint64_t key;
-    uint32_t next;  /* copy of the same partition, + 1; 0 = none */
     uint32_t flags;
 } PslibCopy;
 
 typedef struct {
     size_t copy_bytes;
     uint8_t **chunks;
+    uint32_t *links;    /* for each copy the next one of the same partition, + 1; 0 = none */
     uint32_t chunk_count;
     uint32_t next;      /* copies below it have been given out */
     uint32_t free_head; /* copy given back last, + 1; 0 = none */
@@ -84,6 +84,7 @@ static inline void pslib_copies_close(PslibCopies *copies)
 {
     for (uint32_t i = 0; i < copies->chunk_count; i++) free(copies->chunks[i]);
     free(copies->chunks);
+    free(copies->links);
     free(copies->heads);
     free(copies->counts);
     memset(copies, 0, sizeof *copies);
@@ -93,9 +94,12 @@ static inline int pslib_copies_grow(PslibCopies *copies)
 {
     const uint32_t count = copies->chunk_count;
     if ((count & (count - 1)) == 0) {
-        uint8_t **longer = realloc(copies->chunks, (count == 0 ? 1 : 2 * (size_t)count) * sizeof *longer);
-        if (longer == NULL) return 0;
-        copies->chunks = longer;
+        const size_t capacity = count == 0 ? 1 : 2 * (size_t)count;
+        uint8_t **longer = realloc(copies->chunks, capacity * sizeof *longer);
+        if (longer != NULL) copies->chunks = longer;
+        uint32_t *links = realloc(copies->links, (capacity << PSLIB_COPIES_SHIFT) * sizeof *links);
+        if (links != NULL) copies->links = links;
+        if (longer == NULL || links == NULL) return 0;
     }
     copies->chunks[count] = malloc(copies->copy_bytes << PSLIB_COPIES_SHIFT);
     if (copies->chunks[count] == NULL) return 0;
@@ -108,14 +112,14 @@ static inline PslibCopy *pslib_copy_add(PslibCopies *copies, uint32_t partition,
 {
     if (copies->free_head != 0) {
         *number = copies->free_head - 1;
-        copies->free_head = pslib_copy_at(copies, *number)->next;
+        copies->free_head = copies->links[*number];
     } else {
         if (copies->next >> PSLIB_COPIES_SHIFT == copies->chunk_count && !pslib_copies_grow(copies)) return NULL;
         *number = copies->next++;
     }
     PslibCopy *copy = pslib_copy_at(copies, *number);
     copy->key = key;
-    copy->next = copies->heads[partition];
+    copies->links[*number] = copies->heads[partition];
     copies->heads[partition] = *number + 1;
     copies->counts[partition]++;
     return copy;
@@ -126,15 +130,15 @@ static inline void pslib_copies_free(PslibCopies *copies, uint32_t partition)
 {
     uint32_t last = copies->heads[partition];
     if (last == 0) return;
-    while (pslib_copy_at(copies, last - 1)->next != 0) last = pslib_copy_at(copies, last - 1)->next;
-    pslib_copy_at(copies, last - 1)->next = copies->free_head;
+    while (copies->links[last - 1] != 0) last = copies->links[last - 1];
+    copies->links[last - 1] = copies->free_head;
     copies->free_head = copies->heads[partition];
     copies->heads[partition] = copies->counts[partition] = 0;
 }
 
 static inline int64_t pslib_copies_bytes(const PslibCopies *copies)
 {
-    return (int64_t)copies->chunk_count * (int64_t)(copies->copy_bytes << PSLIB_COPIES_SHIFT);
+    return (int64_t)copies->chunk_count * (int64_t)((copies->copy_bytes + sizeof *copies->links) << PSLIB_COPIES_SHIFT);
 }
 
 /* --- before something changes */
@@ -252,27 +256,95 @@ static inline void pslib_before_filter(const PslibTable *table, uint32_t number)
     tracking->pending[number] |= PSLIB_FILTER_COPIED;
 }
 
-/* These keys are about to be pushed, assigned, counted or (leaving) erased. */
-PSLIB_APART void pslib_before_keys(const PslibTable *table, const uint64_t *keys, int64_t n, int leaving)
+/* --- before keys are pushed, assigned, counted or erased
+ *
+ * Block after block, in passes, each of which prefetches what the next one reads: most of the time goes into waiting
+ * for memory. Keys of partitions that are written leave in the first pass, rows that are CHANGED in the third. */
+
+typedef struct {
+    uint32_t count;
+    uint64_t key[PSLIB_BLOCK];
+    uint64_t mixed[PSLIB_BLOCK];
+    uint32_t place[PSLIB_BLOCK];
+} PslibWatched;
+
+PSLIB_INLINE uint8_t *pslib_row_flags(const PslibTable *table, uint32_t place)
+{
+    return &table->classes[pslib_place_class(place)].flags[pslib_place_row(place)];
+}
+
+/* Keys of partitions in which a change matters, and the directory. */
+PSLIB_INLINE void pslib_watch(const PslibTable *table, const uint64_t *keys, int64_t count, PslibWatched *watched)
+{
+    const uint8_t *pending = table->tracking->pending;
+    const uint32_t all = table->tracking->keeps != 0;
+    uint32_t kept = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t mixed = pslib_mix64(keys[i]);
+        const uint32_t number = pslib_partition_of_mixed(mixed, table->partition_bits);
+        watched->key[kept] = keys[i];
+        watched->mixed[kept] = mixed;
+        __builtin_prefetch(&table->partitions[number]);
+        kept += all | (pending != NULL && pending[number] != 0);
+    }
+    watched->count = kept;
+    for (uint32_t i = 0; i < kept; i++)
+        pslib_prefetch_home(pslib_table_partition(table, watched->mixed[i]), watched->mixed[i]);
+}
+
+/* Look keys up. Those that have no row are noted, if their partition is not written; the others stay. */
+PSLIB_INLINE void pslib_watch_places(const PslibTable *table, PslibWatched *watched)
 {
     PslibTracking *tracking = table->tracking;
     const int admission = table->policies.admission.kind;
-    uint64_t mixed[PSLIB_BLOCK];
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < watched->count; i++) {
+        const uint64_t key = watched->key[i], mixed = watched->mixed[i];
+        const PslibFound found = pslib_partition_find(pslib_table_partition(table, mixed), key, mixed);
+        watched->key[kept] = key;
+        watched->mixed[kept] = mixed;
+        watched->place[kept] = found.place;
+        if (found.place != 0) {
+            __builtin_prefetch(pslib_row_flags(table, found.place), 1);
+            kept++;
+            continue;
+        }
+        const uint32_t number = pslib_partition_of_mixed(mixed, table->partition_bits);
+        if (admission == PSLIB_ADMIT_ALL || !pslib_is_pending(tracking, number)) continue;
+        if (admission == PSLIB_ADMIT_COUNT) pslib_before_count(tracking, number, key, mixed, found.count);
+        if (admission == PSLIB_ADMIT_BLOOM) pslib_before_filter(table, number);
+    }
+    watched->count = kept;
+}
+
+/* Only rows that have not changed yet are worth a prefetch. `leaving` ones stay all: their keys are named. */
+PSLIB_INLINE void pslib_watch_rows(const PslibTable *table, int leaving, PslibWatched *watched)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < watched->count; i++) {
+        const uint32_t place = watched->place[i];
+        const int fresh = (*pslib_row_flags(table, place) & PSLIB_ROW_CHANGED) == 0;
+        watched->key[kept] = watched->key[i];
+        watched->mixed[kept] = watched->mixed[i];
+        watched->place[kept] = place;
+        if (fresh) pslib_prefetch_row(table->classes, place, 1);
+        kept += fresh | leaving;
+    }
+    watched->count = kept;
+}
+
+/* These keys are about to be pushed, assigned, counted or (leaving) erased. */
+PSLIB_APART void pslib_before_keys(const PslibTable *table, const uint64_t *keys, int64_t n, int leaving)
+{
+    PslibWatched watched;
     for (int64_t start = 0; start < n; start += PSLIB_BLOCK) {
-        const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
-        pslib_block_prefetch(table, keys + start, count, mixed);
-        for (int64_t i = 0; i < count; i++) {
-            const uint64_t key = keys[start + i];
-            const uint32_t number = pslib_partition_of_mixed(mixed[i], table->partition_bits);
-            if (!tracking->keeps && !pslib_is_pending(tracking, number)) continue;
-            const PslibFound found = pslib_partition_find(&table->partitions[number], key, mixed[i]);
-            if (found.place != 0) {
-                if (leaving) pslib_before_leaving(table, number, key, found.place);
-                else pslib_before_row(table, number, key, found.place);
-            } else if (pslib_is_pending(tracking, number)) {
-                if (admission == PSLIB_ADMIT_COUNT) pslib_before_count(tracking, number, key, mixed[i], found.count);
-                if (admission == PSLIB_ADMIT_BLOOM) pslib_before_filter(table, number);
-            }
+        pslib_watch(table, keys + start, n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK, &watched);
+        pslib_watch_places(table, &watched);
+        pslib_watch_rows(table, leaving != 0, &watched);
+        for (uint32_t i = 0; i < watched.count; i++) {
+            const uint32_t number = pslib_partition_of_mixed(watched.mixed[i], table->partition_bits);
+            if (leaving) pslib_before_leaving(table, number, watched.key[i], watched.place[i]);
+            else pslib_before_row(table, number, watched.key[i], watched.place[i]);
         }
     }
 }
