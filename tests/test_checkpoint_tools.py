@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from launch.cli import main
 from pslib import checkpoint
-from pslib.checkpoint import arrow_files, manifest, verification
+from pslib.checkpoint import arrow_files, manifest, sums, verification
 from pslib.checkpoint.comparison import diff_checkpoints
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import Client
@@ -75,7 +75,7 @@ def saved(folder: Path, servers: int = 2, spec: TableSpec = SPEC, more: bool = F
 @pytest.fixture(scope="module")
 def blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (manifest, arrow_files, verification):
+        for module in (manifest, sums, verification):
             patch.setattr(module, "BLOCK_BYTES", BLOCK)
         yield
 
@@ -197,8 +197,8 @@ def test_a_key_that_stands_twice_is_told(one: Path, tmp_path: Path) -> None:
         rows = pa.ipc.open_file(file).read_all()
     twice = pa.concat_tables([rows, rows]).combine_chunks()
     filesystem, root = open_uri(str(folder))
-    sums, count = arrow_files.write_file(filesystem, root, entry.name, rows.schema, twice.to_batches())
-    again = replace(entry, bytes=sums.bytes, crc32=sums.crc32, rows=count, blocks=tuple(sums.blocks))
+    found, count = arrow_files.write_file(filesystem, root, entry.name, rows.schema, twice.to_batches())
+    again = replace(entry, bytes=found.bytes, crc32=found.crc32, rows=count, blocks=tuple(found.blocks))
     files = [again if one.name == entry.name else one for one in known.files]
     checkpoint.commit(str(folder), replace(known, files=files))
     assert "record batch 0 (from 0) holds a key twice" in verify_checkpoint(str(folder)).problems[0]

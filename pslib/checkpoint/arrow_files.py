@@ -1,7 +1,7 @@
 """Arrow IPC files as checkpoints use them: written with size and CRC-32, read a batch at a time.
 
-A file is written by two threads: the caller's encodes record batches, another one sums and writes them, so
-that a disk never waits for a processor, nor the other way round.
+A file is written by three threads: the caller's encodes record batches and sums them, another one writes
+them, the third one waits for the disk, so that a disk never waits for a processor, nor the other way round.
 """
 
 from __future__ import annotations
@@ -10,68 +10,61 @@ import contextlib
 import os
 import queue
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
-from pslib.checkpoint.manifest import BLOCK_BYTES, ManifestFile, sync
+from pslib.checkpoint.manifest import ManifestFile, sync
+from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointCorruptError
 from pslib.places import shown
 
-__all__ = ["ArrowFile", "Sums", "batches_of", "sums_of", "verify", "write_file"]
+__all__ = ["ArrowFile", "batches_of", "verify", "write_file"]
 
 PIECE_BYTES = 1 << 20
 """Handed to the writing thread at a time, so that handing over costs nothing."""
 PIECES_WAITING = 6
 """What a save may hold in memory that is not written yet: 6 MiB a shard thread."""
-SYNC_BYTES = 1 << 26
-"""Synced while encoding goes on; else all of a file waits in the page cache for one long sync at the end."""
+SYNC_BYTES = 1 << 24
+"""Synced while encoding and writing go on; else all of a file waits in the page cache for one long sync at
+the end. Where twice as much waits there, writing waits too."""
 SMALL_BYTES = 1 << 15
 """Smaller writes of Arrow's (headers, padding) are joined; larger ones go through uncopied."""
 WRITE_VECTOR = 512
 """Buffers of one system call; POSIX allows 1,024."""
 
 
-@dataclass(slots=True)
-class Sums:
-    """Size and CRC-32 of the bytes that were added, of all and of each block of `BLOCK_BYTES`."""
-
-    bytes: int = 0
-    crc32: int = 0
-    blocks: list[int] = field(default_factory=list)
-
-    def add(self, data: Any) -> None:
-        """Take the next bytes of a file."""
-        view = memoryview(data).cast("B")
-        self.crc32 = zlib.crc32(view, self.crc32)
-        at = 0
-        while at < view.nbytes:
-            into = self.bytes % BLOCK_BYTES
-            if into == 0:
-                self.blocks.append(0)
-            piece = view[at : at + BLOCK_BYTES - into]
-            self.blocks[-1] = zlib.crc32(piece, self.blocks[-1])
-            self.bytes += piece.nbytes
-            at += piece.nbytes
-
-
 class _LocalTarget:
-    """A file of this machine, written without copying and synced as it grows."""
+    """A file of this machine, written without copying and synced as it grows, in a thread of its own."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         self._unsynced = 0
+        self._syncing: threading.Thread | None = None
+        self._sync_error: OSError | None = None
 
     def write(self, buffers: list[Any]) -> None:
         for start in range(0, len(buffers), WRITE_VECTOR):
             self._write_all([memoryview(one).cast("B") for one in buffers[start : start + WRITE_VECTOR]])
         if self._unsynced >= SYNC_BYTES:
-            os.fdatasync(self._file)
+            self._wait_for_sync()
             self._unsynced = 0
+            self._syncing = threading.Thread(target=self._sync, name="pslib-checkpoint-sync", daemon=True)
+            self._syncing.start()
+
+    def _sync(self) -> None:
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            self._sync_error = error
+
+    def _wait_for_sync(self) -> None:
+        if self._syncing is not None:
+            self._syncing.join()
+        if self._sync_error is not None:
+            raise self._sync_error
 
     def _write_all(self, views: list[memoryview]) -> None:
         while views:
@@ -84,11 +77,14 @@ class _LocalTarget:
 
     def close(self) -> None:
         try:
+            self._wait_for_sync()
             os.fsync(self._file)
         finally:
             os.close(self._file)
 
     def abandon(self) -> None:
+        if self._syncing is not None:
+            self._syncing.join()
         os.close(self._file)
 
 
@@ -156,6 +152,8 @@ class _Writer:
     def _hand_over(self) -> None:
         if self._error:
             raise self._error
+        for buffer in self._buffers:  # here, so that the other thread has nothing to do but write
+            self.sums.add(buffer)
         self._pieces.put(self._buffers)
         self._buffers, self._waiting = [], 0
 
@@ -167,8 +165,6 @@ class _Writer:
         while (buffers := self._pieces.get()) is not None:
             if self._error is None:  # after an error it only empties the queue: nobody may wait for it
                 try:
-                    for buffer in buffers:
-                        self.sums.add(buffer)
                     self._target.write(buffers)
                 except BaseException as error:
                     self._error = error
@@ -229,18 +225,6 @@ def write_file(
         file.abandon()
         raise
     return file.finish()
-
-
-def sums_of(
-    filesystem: fs.FileSystem, path: str, progress: Callable[[int], object] = lambda _bytes: None
-) -> Sums:
-    """Read a file once, a block at a time; ``progress`` hears how many bytes each one had."""
-    sums = Sums()
-    with filesystem.open_input_file(path) as stream:
-        while piece := stream.read(BLOCK_BYTES):
-            sums.add(piece)
-            progress(len(piece))
-    return sums
 
 
 def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
