@@ -24,8 +24,10 @@ RATE_BYTES_S = 400e6
 Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps."""
 BUSY_S = 0.05
 """After a request that was served so long ago, a server counts as idle."""
+COPIES_BYTES = 1 << 20
 COPIES_SHARE = 0.08
-"""Of the memory of tables: when rows that were copied aside take more, an image goes first."""
+"""Of the memory of tables, at least so many bytes: where rows that were copied aside take more, an image goes
+first."""
 
 
 class ImageTurns:
@@ -40,9 +42,10 @@ class ImageTurns:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._began_s = self._spent_s = 0.0
-        self._began_bytes = 0
+        self._began_bytes = self._copies_limit = 0
         self._served_s = float("-inf")
-        self._going_on = False
+        self._image = 0
+        """Number of the image that all this is about; 0: of none yet."""
 
     def served(self) -> None:
         """A request was served just now."""
@@ -61,32 +64,31 @@ class ImageTurns:
     def due(self) -> bool:
         """Whether the image has a turn although requests wait."""
         if not self._shard.cuts.active:
-            self._going_on = False
             return False
-        if not self._going_on:
+        if self._image != self._shard.cuts.begun:
             return True
         elapsed_s = time.perf_counter() - self._began_s
         return self._spent_s < SHARE * elapsed_s or self._is_urgent()
 
     def _is_fast_enough(self, now_s: float) -> bool:
         """Whether the image need not go on at once, for the sake of requests."""
-        if not self._going_on or now_s - self._served_s > BUSY_S:
+        if self._image != self._shard.cuts.begun or now_s - self._served_s > BUSY_S:
             return False
         written = self._shard.cuts.copied_bytes - self._began_bytes
         allowed = RATE_BYTES_S / self._shard.shards * (now_s - self._began_s)
         return written > allowed and not self._is_urgent()
 
     def _is_urgent(self) -> bool:
-        copies = self._shard.cuts.copies_bytes
-        if copies < 1 << 20:
-            return False
-        held = sum(store.stats()["resident_bytes"] for store in self._shard.stores.values())
-        return copies > COPIES_SHARE * held
+        return self._shard.cuts.copies_bytes > self._copies_limit
 
     def _note(self, began_s: float, ended_s: float) -> None:
         """Time that is long past says nothing about now: shares are of the last second or two."""
-        if not self._going_on or ended_s - self._began_s > 2.0:
-            self._began_s, self._spent_s, self._going_on = began_s, 0.0, True
+        begun = self._shard.cuts.begun
+        if self._image != begun:  # once an image: it looks at every partition
+            held = sum(store.stats()["resident_bytes"] for store in self._shard.stores.values())
+            self._copies_limit = max(COPIES_BYTES, int(COPIES_SHARE * held))
+        if self._image != begun or ended_s - self._began_s > 2.0:
+            self._image, self._began_s, self._spent_s = begun, began_s, 0.0
             self._began_bytes = self._shard.cuts.copied_bytes
         self._spent_s += ended_s - began_s
 

@@ -195,8 +195,8 @@ class Cuts:
     ----------
     opener : callable or None
         Makes a sink; None where a shard has no files (`Save` is somebody else's business then).
-    copied_bytes : int
-        Of all images since the shard began.
+    copied_bytes, begun : int
+        Of all images since the shard began; how many images these were.
     base : str
         Name of the committed image that an increment may follow; empty: none.
     """
@@ -205,7 +205,7 @@ class Cuts:
         self._shard = shard
         self.opener: Opener | None = None
         self.base = ""
-        self.copied_bytes = 0
+        self.copied_bytes = self.begun = 0
         self._image: _Image | None = None
         self._places: dict[str, str] = {}
         """Of images that go on, or whose outcomes are known: by stem."""
@@ -261,6 +261,7 @@ class Cuts:
             for store in stores.values():
                 store.image_end()
             raise CheckpointError(f"no image of shard thread {self._shard.index}: {error}") from error
+        self.begun += 1
         self._places[stem] = message.path
         self._outcomes.pop(stem, None)
 
