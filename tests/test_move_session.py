@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 from pslib.protocol.membership import Membership
 from pslib.protocol.messages import Failure, NextHand, Result, Scale
 from pslib.protocol.move_session import MoveSession
+from pslib.protocol.waves import WISHES_KEPT, Wishes
 from tests.move_world import CONFIG, World, first_map, grown
 
 
@@ -191,6 +192,15 @@ class TestLosses:
         world.members.map = world.members.map.with_address(2, "")
         world.scale(3)
         assert world.moves.awaited == 1
+
+
+def test_of_many_wishes_the_last_thousand_are_known_by_name() -> None:
+    wishes = Wishes()
+    for name in range(3 * WISHES_KEPT):
+        wishes.note(name, "no" if name % 2 else "")
+    assert [wishes.answer(name) for name in (0, 2 * WISHES_KEPT - 1)] == [None, None]
+    assert [wishes.answer(2 * WISHES_KEPT + i) for i in range(2)] == ["", "no"]
+    assert wishes.granted == list(range(2 * WISHES_KEPT, 3 * WISHES_KEPT, 2))
 
 
 class TestRefusals:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,8 +22,11 @@ from pslib.checkpoint import newest, read_manifest
 from pslib.cluster import Cluster
 from pslib.config import Timing
 from pslib.data.arrivals import Arrivals, StreamSettings
+from pslib.data.dataset import ParquetData
 from pslib.errors import ConfigurationError, DataError
+from pslib.protocol.messages import Done, Lease
 from pslib.schema import Schema
+from pslib.trainer.jobs import Job, JobSpec
 from pslib.trainer.streaming import WindowJobs
 from rec_models import build
 from tests.clusters import cluster_of
@@ -114,6 +118,20 @@ def test_a_stream_ends_after_so_long_without_a_file(folder: Path) -> None:
     assert (clock.now, confirmed["times"]) == (60, 24)  # it made sure each time that it may still look
 
 
+def test_data_that_another_trainer_has_looked_into_is_what_one_would_find_oneself(folder: Path) -> None:
+    arrive(folder, "a.parquet", 25, 0)
+    table = pq.read_table(folder / "a.parquet")
+    pq.write_table(table, folder / "b.parquet", row_group_size=10)
+    settings = StreamSettings(window_files=2)
+    client: Any = SimpleNamespace(endpoint=SimpleNamespace(clock=FakeClock()))
+    jobs = WindowJobs(client, None, None, SCHEMA, Arrivals(str(folder), settings), settings)  # type: ignore[arg-type]
+    words = jobs._found(None, ())  # type: ignore[arg-type]
+    told = jobs._data(tuple(words["files"]), words)
+    own = ParquetData([str(folder / "a.parquet"), str(folder / "b.parquet")], SCHEMA)
+    assert [group.first_row for group in told.row_groups] == [0, 0, 10, 20]
+    assert (told.row_groups, told.rows, told.fingerprint) == (own.row_groups, own.rows, own.fingerprint)
+
+
 class FakeClock:
     """Time passes when somebody sleeps."""
 
@@ -124,6 +142,25 @@ class FakeClock:
 
     def sleep_s(self, seconds: float) -> None:
         self.now += seconds
+
+
+@pytest.mark.parametrize(("what", "said"), [("window", 0), ("fit", 3)])
+def test_who_waits_for_files_says_nothing_and_who_waits_for_others_says_so(
+    what: str, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter([Done(), *[Lease("wait", 0, 0, 0, 0)] * 20, Lease("done", 0, 0, 0, 0)])
+    endpoint = SimpleNamespace(clock=FakeClock(), timing=Timing(report_s=5.0))
+    client: Any = SimpleNamespace(
+        rank=0,
+        endpoint=endpoint,
+        member=SimpleNamespace(incarnation=1),
+        ask_coordinator=lambda _: next(answers),
+    )
+    progress: Any = SimpleNamespace(forget_jobs_below=int, held=list)
+    job = Job(client, progress, 1, JobSpec(what, 0, {}, np.zeros(1, np.uint32)))
+    job._look = SimpleNamespace(clear=int, wait=lambda _pause_s: endpoint.clock.sleep_s(1))  # type: ignore[assignment]
+    assert list(job.leases()) == []
+    assert [record.message.split(" ")[1] for record in caplog.records] == ["waiting"] * said
 
 
 def test_all_trainers_see_the_same_windows_and_each_example_counts_once(folder: Path) -> None:
@@ -209,6 +246,9 @@ def test_files_count_by_their_names_or_by_a_marker_beside_them(folder: Path) -> 
     assert many.look(()) == (["0.pq", "a/4.parquet", "b/1.parquet"], False)
     assert many.look({"0.pq", "b/1.parquet"}) == (["a/4.parquet"], False)
     marked = Arrivals(f"{folder}/", StreamSettings(window_files=9, marker="_SUCCESS", stop="end"))
+    (folder / "end").mkdir()
+    assert marked.look(()) == (["a/4.parquet"], False), "a folder ends nothing"
+    (folder / "end").rmdir()
     (folder / "end").touch()
     assert marked.look(()) == (["a/4.parquet"], True)
     assert Path(marked.place("a/4.parquet")).exists()

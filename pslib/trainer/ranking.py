@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -122,8 +121,9 @@ class Ranker:
             found, scores = index.search(states, k + longest)
             if lists is not None:
                 places = self.items.places(batch.keys)[lists.values]
-                for row, (first, last) in enumerate(pairwise(lists.offsets.tolist())):
-                    scores[row, np.isin(found[row], places[first:last])] = -np.inf
+                rows = np.arange(len(batch)) * self.items.keys.size  # a number for each example and item
+                seen = (np.repeat(rows, lists.lengths) + places)[places >= 0]
+                scores[np.isin(rows[:, None] + found, seen)] = -np.inf
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
             scores = np.take_along_axis(scores, order, axis=1)
             return np.where(np.isneginf(scores), -1, np.take_along_axis(found, order, axis=1)), scores
