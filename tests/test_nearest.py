@@ -48,7 +48,7 @@ METRIC = 0
 
 
 def _as_faiss_takes_it(vectors: np.ndarray) -> np.ndarray:
-    """Its Python side converts nothing."""
+    """All else it would copy first."""
     assert vectors.dtype == np.float32
     assert vectors.flags.c_contiguous
     return vectors
