@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from rec_models.layers import concat, dropout, gru, linear, prefix_attention, product
 from rec_models.model import DenseVars
 from rec_models.packed import Packed
-from rec_models.session import SessionModel
+from rec_models.session import SessionModelOfPairs
 from rec_models.tape import Tape, Var
 
 __all__ = ["NARM"]
 
 
 @dataclass(frozen=True, eq=False)
-class NARM(SessionModel):
+class NARM(SessionModelOfPairs):
     """A GRU and attention over its states (Li et al., CIKM 2017, arXiv:1711.04725).
 
     Attributes

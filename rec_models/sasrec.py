@@ -16,14 +16,14 @@ from rec_models.layers import (
 )
 from rec_models.model import DenseVars
 from rec_models.packed import Packed
-from rec_models.session import SessionModel
+from rec_models.session import SessionModelOfPairs
 from rec_models.tape import Tape, Var
 
 __all__ = ["SASRec"]
 
 
 @dataclass(frozen=True, eq=False)
-class SASRec(SessionModel):
+class SASRec(SessionModelOfPairs):
     """Self-attention of each item to those before it (Kang and McAuley, ICDM 2018, arXiv:1808.09781).
 
     The loss is that of all session models, many negatives that a batch shares and cross-entropy, where the
@@ -50,11 +50,6 @@ class SASRec(SessionModel):
         if self.dim % self.heads:
             return [f"heads: expected a divisor of dim {self.dim}, got {self.heads}"]
         return []
-
-    @property
-    def items_max(self) -> int | None:
-        """As many as there are positions."""
-        return self.length_max
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         """``P``; ``W^Q, W^K, W^V``, ``W^(1), b^(1), W^(2), b^(2)`` and two norms a block; a last norm."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rec_models.layers import concat, dropout, edge_mean, gather, gru, linear, prefix_attention, product
 from rec_models.model import DenseVars
 from rec_models.packed import Packed, Prefixes, one_step
-from rec_models.session import SessionModel
+from rec_models.session import SessionModelOfPairs
 from rec_models.session_graphs import SessionGraphs, session_graphs
 from rec_models.tape import Array, Tape, Var
 
@@ -15,7 +15,7 @@ __all__ = ["SRGNN"]
 
 
 @dataclass(frozen=True, eq=False)
-class SRGNN(SessionModel):
+class SRGNN(SessionModelOfPairs):
     """A gated graph network over the items of a session (Wu et al., AAAI 2019, arXiv:1811.00855).
 
     An edge counts as often as it was taken, over all that leave its first node (or enter its second). The

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from rec_models.layers import add, dropout, linear, multiply, prefix_attention, prefix_mean, product, tanh
 from rec_models.model import DenseVars
 from rec_models.packed import Packed
-from rec_models.session import SessionModel
+from rec_models.session import SessionModelOfPairs
 from rec_models.tape import Tape, Var
 
 __all__ = ["STAMP"]
 
 
 @dataclass(frozen=True, eq=False)
-class STAMP(SessionModel):
+class STAMP(SessionModelOfPairs):
     """Attention on what came last and on the whole session (Liu et al., KDD 2018, 10.1145/3219819.3219950).
 
     Attributes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pslib.data.negatives import NegativeSampler, Sampling, item_counts
 from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.metrics import ScoreCounts
 from pslib.metrics.ranking import counts_of_ranks, mean_ranks, result_of_ranks
+from pslib.ragged import Ragged
 from pslib.schema import Schema
 from rec_models import LR, build
 from rec_models.layers import bpr_max
@@ -103,6 +105,19 @@ def test_a_long_session_among_short_ones_takes_the_memory_that_they_take_apart(n
 
     short = [2] * 1000
     assert peak_bytes([201, *short]) < 1.3 * (peak_bytes([201]) + peak_bytes(short))
+
+
+@pytest.mark.parametrize("name", sorted(SESSIONS.keys() - {"gru4rec"}))
+def test_of_a_very_long_session_the_last_items_are_read_in_training_and_in_ranking(name):
+    model = build(name, SCHEMA, without_dropout(SESSIONS[name]) | {"length_max": 5})
+    long, short = session_batch([40]), session_batch([6])
+    short = replace(short, ragged={"items": Ragged(long.ragged["items"].values[-6:], np.array([0, 6]))})
+    rows = random(long.keys.size, model.table().dim)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    losses = [model.loss_and_gradients(batch, rows, dense, 0).loss for batch in (long, short)]
+    assert losses[0] == losses[1]
+    states = [model.encode(batch, rows, dense, "items") for batch in (long, short)]
+    np.testing.assert_array_equal(*states)
 
 
 # --- the model
