@@ -52,6 +52,13 @@ def test_each_item_is_there_once_under_a_value_that_makes_its_key(parts: list[pa
     np.testing.assert_array_equal(keys_of(values, ITEM.salt), keys)
 
 
+def test_unsigned_items_are_shown_without_a_sign_and_others_by_their_bits(tmp_path: Path):
+    for name, most in (("uint32, then uint64", (1 << 64) - 1), ("int64, then uint64", 2)):
+        (tmp_path / name).mkdir()
+        _, values = catalogue_of(written(tmp_path / name, MIXED[name]), ITEM)
+        assert max(values.to_pylist()) == most
+
+
 @pytest.mark.parametrize("parts", LISTS.values(), ids=LISTS)
 def test_items_of_lists_are_those_of_all_files(parts: list[pa.Array], tmp_path: Path):
     keys, values = catalogue_of(written(tmp_path, parts, ITEMS), ITEMS)

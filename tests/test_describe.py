@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launch.cli import main
 from launch.job import read_job
 from pslib.data.describe import describe
-from pslib.data.key_sample import KeySample
+from pslib.data.key_sample import KEYS_MAX, KeySample
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
@@ -146,6 +146,7 @@ def test_a_sample_of_many_keys_gives_each_the_same_chance():
     for _ in range(4):  # a quarter of the keys comes once, the others four times
         keys = np.arange(75_000, dtype=np.uint64)
         sample.add(keys, np.ones(keys.size, np.int64))
+        assert KEYS_MAX / 3 < sample._keys.size <= KEYS_MAX
     once = rng.permutation(np.arange(75_000, 100_000, dtype=np.uint64))
     for part in np.split(once, 5):
         sample.add(part, np.ones(part.size, np.int64))
