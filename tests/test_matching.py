@@ -312,8 +312,10 @@ def test_without_faiss_an_approximate_search_says_what_to_install(trained, tmp_p
 
 
 def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys):
-    trainer, folder, items, test = trained
+    trainer, folder, every, test = trained
     trainer.save(tmp_path / "saved")
+    items = tmp_path / "some.parquet"  # of fewer items than the examples have
+    pq.write_table(pq.read_table(every).slice(0, 7), items)
     job = {
         "data": {
             "train": str(folder / "train.parquet"),
@@ -333,6 +335,7 @@ def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys):
     trainer.recommend(test, items, tmp_path / "mine", k=5, history="before", exclude_seen=True)
     trainer.export_vectors(items, tmp_path / "my vectors")
     assert lists_of(tmp_path / "best")[0] == lists_of(tmp_path / "mine")[0]
+    assert pq.read_table(tmp_path / "vectors").num_rows == 7
     assert pq.read_table(tmp_path / "vectors").equals(pq.read_table(tmp_path / "my vectors"))
     assert pq.read_table(tmp_path / "users").num_rows == USERS
     capsys.readouterr()
