@@ -92,10 +92,17 @@ def _summary(status: Mapping[str, Any]) -> list[str]:
         f"examples      {status['examples']:,} of {status['examples_total']:,}",
         f"leases        {status['leases_done']}/{status['leases']} done, {work['free']} free; held: {held}",
         f"staleness     {staleness:.2f} on average, {status.get('staleness_max', 0)} at most",
-        f"pushes        {status['pushes_sent']:,} sent, {status['pushes_applied']:,} applied",
+        f"pushes        {status['pushes_sent']:,} sent, {status['pushes_applied']:,} applied"
+        + _missing(status),
         f"checkpoint    {status['saved'] or 'none yet'}",
         *_moves(status["moves"]),
     ]
+
+
+def _missing(status: Mapping[str, Any]) -> str:
+    """How many pushes servers have lost that they had acknowledged, where that is known of any."""
+    missing = int(status.get("pushes_missing", 0))
+    return f"; {missing:,} LOST that were acknowledged" if missing else ""
 
 
 def _moves(moves: Mapping[str, Any]) -> list[str]:

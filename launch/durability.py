@@ -21,6 +21,12 @@ def add_durability(parser: argparse.ArgumentParser) -> None:
         help="what an acknowledged push survives: nothing, the end of its server, a loss of power",
     )
     parser.add_argument(
+        "--recovery",
+        choices=("log", "partial"),
+        default="log",
+        help="a lost server comes back from its log; or, where there is none, at the last checkpoint",
+    )
+    parser.add_argument(
         "--log", metavar="DIR", help="folder of the logs, where servers run (default: log below --out)"
     )
     parser.add_argument(
@@ -33,7 +39,7 @@ def durability_settings(options: argparse.Namespace) -> dict[str, Any]:
     from launch.restarts import RESTARTS
 
     restarts = RESTARTS if options.restarts is None else options.restarts
-    return {"durability": options.durability, "restarts": restarts}
+    return {"durability": options.durability, "recovery": options.recovery, "restarts": restarts}
 
 
 def log_folder(config: ClusterConfig, given: str | None, out: Path) -> str | None:

@@ -97,4 +97,6 @@ class Restarts:
 
     def _has_state(self, task: Task) -> bool:
         """Whether what it needs is still there; a trainer needs nothing, its leases are the coordinator's."""
+        if task.role == "coordinator":
+            return self.config.coordinator_comes_back
         return task.role == "trainer" or self.config.servers_come_back

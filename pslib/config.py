@@ -111,8 +111,8 @@ class ClusterConfig:
         is in the update log; or also a loss of power, because the log is synced.
     recovery : {"log", "rollback", "partial"}
         What happens when a server is lost: it comes back from its log, and where that has lost its end the
-        run stops; everybody goes back to the last checkpoint; or it comes back from its log, and the run goes
-        on without what that has lost, which is counted.
+        run stops; everybody goes back to the last checkpoint; or it alone comes back, from its log or, where
+        there is none, at the last checkpoint, and the run goes on without what is lost, which is counted.
     log_bytes : int
         A server's update log stays below this or three times what its tables take, whichever is more.
     restarts : int
@@ -192,7 +192,12 @@ class ClusterConfig:
 
     @property
     def servers_come_back(self) -> bool:
-        """Whether a server (or coordinator) that is lost may come back from its log."""
+        """Whether a server that is lost may come back: with its log, or at the last checkpoint."""
+        return self.coordinator_comes_back or self.recovery == "partial"
+
+    @property
+    def coordinator_comes_back(self) -> bool:
+        """Whether a coordinator that is lost may come back with its journal."""
         return self.durability != "memory" and self.recovery != "rollback"
 
     @property

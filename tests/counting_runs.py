@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from cython_ext.hashing import hash_ints
 from tests.command import Command, wait_until
@@ -77,6 +78,15 @@ def counted(checkpoint: Path) -> tuple[dict[int, float], list[float]]:
                 if weights:
                     dense[first] = weights
     return rows, [value for first in sorted(dense) for value in dense[first]]
+
+
+def counts_of(field: str, checkpoint: Path, examples: Path) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    """Distinct keys of a column of the data, and what their rows hold; 0 where there is none."""
+    rows, _dense = counted(checkpoint)
+    values = np.unique(pq.read_table(examples).column(field).to_numpy())
+    salt = next(one.salt for one in SCHEMA.sparse if one.name == field)
+    keys = hash_ints(np.ascontiguousarray(values, np.int64), salt)
+    return keys, np.array([rows.get(key, 0.0) for key in keys.tolist()])
 
 
 def assert_counted_once(checkpoint: Path, examples: Path, epochs: int = 1) -> None:

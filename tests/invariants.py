@@ -40,6 +40,11 @@ class History:
         self.ops_of: dict[int, list[Op]] = defaultdict(list)
         """Of each key that belongs to one stream: its calls that have begun, in order."""
         self.ops: list[Op] = []
+        self.losses = 0
+        """How often a server has lost something that was acknowledged; see `forgive`."""
+        self._order: dict[tuple[int, int], int] = {}
+        self._begins: dict[int, tuple[set[tuple[float, ...]], int]] = {}
+        self._sure_from: dict[int | str, int] = {}
 
     def add(self, script: Script) -> None:
         """One more stream."""
@@ -49,6 +54,7 @@ class History:
         """A client begins a call; whoever takes a stream over begins the same calls again."""
         if (op.stream, op.number) not in self._started:
             self._started.add((op.stream, op.number))
+            self._order[op.stream, op.number] = len(self.ops)
             self.ops.append(op)
             self.began.update(_shared(op))
             for key in op.item_keys:
@@ -58,7 +64,24 @@ class History:
         """A client is told that a call is complete."""
         if not self.is_acknowledged(op):
             self._acknowledged[op.stream].add(op.number)
-            self.acked.update(_shared(op))
+            order = self._order[op.stream, op.number]
+            self.acked.update(key for key in _shared(op) if order >= self._sure_from.get(key, 0))
+
+    def forgive(self, key: int, row: tuple[float, ...] | None) -> None:
+        """A server has lost what came after a checkpoint: the key has this row now; None: nobody knows."""
+        self.losses += 1
+        rows = {ABSENT, ITEM_WEIGHTS} if row is None else {row}
+        self._begins[key] = rows, len(self.ops_of[key])
+
+    def is_forgiven(self, key: int) -> bool:
+        """Whether `forgive` was ever called for it."""
+        return key in self._begins
+
+    def forgive_count(self, key: int | str, count: float) -> None:
+        """The same of a shared key: so many pushes are in it for sure, and all that begin from now on."""
+        self.losses += 1
+        self.acked[key] = int(count)
+        self._sure_from[key] = len(self.ops)
 
     def is_acknowledged(self, op: Op) -> bool:
         """Whether anybody has been told so."""
@@ -70,10 +93,10 @@ class History:
 
     def possible(self, key: int) -> set[tuple[float, ...]]:
         """The rows that a key of one stream may have: one row, when all calls on it are acknowledged."""
-        rows: set[tuple[float, ...]] = {ABSENT}
-        for op in self.ops_of[key]:
-            after = ABSENT if op.erases else ITEM_WEIGHTS
-            rows = {after} if self.is_acknowledged(op) else {*rows, after}
+        rows, unsure = self._begins.get(key, ({ABSENT}, 0))
+        for place, op in enumerate(self.ops_of[key]):
+            after = {ABSENT if op.erases else _pushed(row) for row in rows}
+            rows = after if place >= unsure and self.is_acknowledged(op) else rows | after
         return rows
 
     def units(self, op: Op) -> int:
@@ -89,9 +112,11 @@ class History:
         keys = choice.sample(sorted(self.ops_of), min(4, len(self.ops_of)))
         known = {key: self.possible(key) for key in keys}
         calls = {key: len(self.ops_of[key]) for key in keys}
-        acked = self.acked.copy()
+        acked, losses = self.acked.copy(), self.losses
 
         def check(pulled: PullCall) -> None:
+            if self.losses > losses:
+                return
             for key, row in zip(keys, pulled.rows["item"].tolist(), strict=True):
                 if len(self.ops_of[key]) == calls[key] and tuple(row) not in known[key]:
                     raise SimulationError(f"a pull of {key:#x} saw {row}, expected one of {known[key]}")
@@ -101,6 +126,11 @@ class History:
                 require_between(acked[DENSE], count, self.began[DENSE], "a pull of the dense parameters")
 
         return {"item": np.array(keys, np.uint64), "user": np.array(SHARED_KEYS, np.uint64)}, check
+
+
+def _pushed(row: tuple[float, ...]) -> tuple[float, ...]:
+    """A row after one more push; where an erase is lost, the push after it finds what that one left."""
+    return tuple(before + more for before, more in zip(row, ITEM_WEIGHTS, strict=True))
 
 
 def _shared(op: Op) -> list[int | str]:

@@ -10,6 +10,8 @@ import pytest
 
 from pslib.client.member import MemberHandle
 from pslib.protocol import job_desk
+from pslib.protocol.comeback import Comeback
+from pslib.protocol.comebacks import Comebacks
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.job_desk import JobDesk
@@ -17,7 +19,8 @@ from pslib.protocol.journal import Entry
 from pslib.protocol.leases import Grant, LeaseBook
 from pslib.protocol.marks import Marks
 from pslib.protocol.membership import Member, Membership
-from pslib.protocol.messages import Adopt, Erase, Heartbeat, Image, Message, Push, Release
+from pslib.protocol.messages import Adopt, Erase, Heartbeat, Image, Message, Push, Release, Setup
+from pslib.protocol.move_session import MoveSession
 from pslib.protocol.waves import Wishes
 from pslib.shard import replay as shard_replay
 from pslib.shard.shard import Shard
@@ -371,3 +374,52 @@ def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
 
     planted = Planted(change_coordinator=change, make_mishaps=LostServers)
     assert "has counted as lost, and is told to go" in caught(planted, 300)
+
+
+# --- servers that come back without what they knew ---
+
+
+class LostMemory(Mishaps):
+    """Servers that lose all they knew, while units move; nothing else goes wrong."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._lose_memory, 4)] if self.world.config.recovery == "partial" else []
+
+
+class ServesAtOnce(Comeback):
+    """A server that has lost what it knew answers before it has what is left."""
+
+    waits = False  # type: ignore[assignment]
+
+
+class KeepsWhatWasGivenAway(Comeback):
+    """It owns units again that its predecessor had given to others."""
+
+    def _bring_back(self, setup: Setup, shard: Shard) -> None:
+        self._begins = {**self._begins, "released": []}
+        super()._bring_back(setup, shard)
+
+
+class BeginsAnywhere(Comebacks):
+    """It is told of no checkpoint."""
+
+    def begins(self, server: Member) -> dict[str, Any]:
+        told = super().begins(server)
+        return told | {"loads": []} if told else {}
+
+
+@pytest.mark.parametrize("kind", [ServesAtOnce, KeepsWhatWasGivenAway])
+def test_a_bug_in_how_a_server_comes_back_is_caught(kind: type[Comeback]) -> None:
+    assert caught(Planted(make_comeback=kind, make_mishaps=LostMemory), 300)
+
+
+def test_a_server_that_comes_back_at_no_checkpoint_is_caught() -> None:
+    def change(session: CoordinatorSession) -> None:
+        session.comebacks.__class__ = BeginsAnywhere
+
+    assert "is to begin at []" in caught(Planted(change_coordinator=change, make_mishaps=LostMemory), 300)
+
+
+def test_units_that_are_lost_with_whom_they_were_given_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MoveSession, "lost_by", lambda _moves, _rank: None)
+    assert caught(Planted(make_mishaps=LostMemory), 300)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
-from pslib.client.successors import meet_successors
+from pslib.client.successors import Successors
 from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.errors import ConfigurationError
@@ -83,6 +83,7 @@ class Client:
         except BaseException:
             self.endpoint.close()
             raise
+        self._successors = Successors(self.endpoint, self.member, self.joined.config)
         self._map = self.joined.map
         self.endpoint.use_timing(timing or self.joined.config.asking)
         self.endpoint.requests.shares.share_bytes = self.joined.config.client_share_bytes
@@ -124,17 +125,14 @@ class Client:
             the new tables would cut off.
         """
         values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
-        message = Setup(
-            tables={"tables": [spec.to_dict() for spec in tables]},
-            dense_length=dense.length if dense else 0,
-            dense_optimizer=dense.optimizer.to_dict() if dense else {},
-            dense=values,
-        )
+        about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
+        message = Setup({"tables": [spec.to_dict() for spec in tables]}, *about, dense=values)
+        specs = {spec.name: spec for spec in (*self._specs, *tables)}
+        self._successors.remember(message, specs.values())
         asked: set[str] = set()
         while new := [address for address in self.servers if address not in asked]:  # more may have joined
             self._ask_all(message, servers=new)
             asked.update(new)
-        specs = {spec.name: spec for spec in (*self._specs, *tables)}
         with self.endpoint.lock:
             self._begin_session(
                 {name: spec.dim for name, spec in specs.items()}, dense.length if dense else None
@@ -164,7 +162,7 @@ class Client:
 
     def _set_map(self, new_map: PartitionMap) -> None:
         with self.endpoint.lock:
-            meet_successors(self.endpoint, self.member, self._map, new_map)
+            self._successors.meet(self._map, new_map)
             self._map = new_map
             if self.endpoint.session:
                 self.endpoint.session.set_map(self.endpoint.clock.now_s(), new_map)

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -54,12 +54,13 @@ ANYWHERE = Place()
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What the coordinator told a new member."""
+    """What the coordinator told a new member; ``begins``: a server that has lost what it knew."""
 
     rank: int
     config: ClusterConfig
     map: PartitionMap
     term: int = 0
+    begins: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _map_of(message: Registered | Beat, partition_bits: int) -> PartitionMap | None:
@@ -91,6 +92,8 @@ class MemberHandle:
         self.endpoint, self.coordinator, self.role, self.address = endpoint, coordinator, role, address
         self.incarnation = secrets.randbits(62)
         self.place = place
+        self.empty = False
+        """Of a server: whether it knows nothing of what an earlier one at its place knew."""
         self.rank = -1
         self.term = 0
         self.map_version = 0
@@ -121,7 +124,7 @@ class MemberHandle:
             max(members / HEARTBEATS_A_PAUSE, 1.0), SLOWER_MAX
         )
         self._heard_s = self._vouched_s = self.endpoint.clock.now_s()
-        timing, comes_back = joined.config.timing, joined.config.servers_come_back
+        timing, comes_back = joined.config.timing, joined.config.coordinator_comes_back
         self._limit_s = timing.silence_s + (timing.restart_s if comes_back else timing.silence_s)
         self.endpoint.begin_heartbeats(self._turn)
 
@@ -231,7 +234,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
     """
     place = member.place
     own = (member.incarnation, os.getpid(), socket.gethostname())
-    message = Register(member.role, member.address, *own, place.rank, place.generation)
+    message = Register(member.role, member.address, *own, place.rank, place.generation, member.empty)
     started_s = clock.now_s()
     reported_s, pause_s = started_s, ASK_AGAIN_S
     while True:
@@ -241,7 +244,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
         allow_peers(config.servers + (config.trainers if member.role == "server" else 0))
         current = _map_of(answer, config.partition_bits)
         if answer.ready and current:
-            return Joined(answer.rank, config, current, answer.term)
+            return Joined(answer.rank, config, current, answer.term, answer.begins)
         now_s = clock.now_s()
         if now_s - started_s > start_s:
             raise WaitTimeoutError(f"waited {start_s:.0f} s for {answer.missing}; look at their logs")

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 
 from pslib.client.endpoint import Endpoint, Pending
 from pslib.client.member import MemberHandle
+from pslib.config import ClusterConfig
 from pslib.errors import PslibError
-from pslib.protocol.messages import Message, Missing, Result
+from pslib.protocol.messages import Message, Missing, Result, Setup
 from pslib.table.partition_map import PartitionMap
+from pslib.table.tables import TableSpec
 
-__all__ = ["meet_successors"]
+__all__ = ["Successors", "meet_successors"]
 
 log = logging.getLogger("pslib")
 
 
-def meet_successors(endpoint: Endpoint, member: MemberHandle, old: PartitionMap, new: PartitionMap) -> None:
+def meet_successors(
+    endpoint: Endpoint,
+    member: MemberHandle,
+    old: PartitionMap,
+    new: PartitionMap,
+    setup: Setup | None = None,
+) -> None:
     """Redirect what waits for servers that have a new address, after a question what they know.
+
+    ``setup`` describes our tables, where a server may come back without them.
 
     The question comes first: the pushes after it say below which number everything is acknowledged, and a
     server takes that for known.
@@ -25,6 +37,8 @@ def meet_successors(endpoint: Endpoint, member: MemberHandle, old: PartitionMap,
     for rank, (before, after) in enumerate(zip(old.addresses, new.addresses, strict=False)):
         if not before or not after or before == after:
             continue
+        if setup is not None:
+            endpoint.ask(after, setup)
         question = endpoint.session.acknowledged.question(rank) if endpoint.session else None
         if question is not None:
             pending = endpoint.ask(after, question)
@@ -33,18 +47,56 @@ def meet_successors(endpoint: Endpoint, member: MemberHandle, old: PartitionMap,
         log.info("pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, count)
 
 
+class Successors:
+    """Meets the successors of servers for one client.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+    member : MemberHandle
+    config : ClusterConfig
+        Says whether servers may come back without their tables.
+    """
+
+    def __init__(self, endpoint: Endpoint, member: MemberHandle, config: ClusterConfig) -> None:
+        self._endpoint, self._member = endpoint, member
+        self._keeps = config.recovery == "partial"
+        self._setup: Setup | None = None
+
+    def remember(self, message: Setup, specs: Iterable[TableSpec]) -> None:
+        """Keep what describes all our tables, with the first values of the dense parameters."""
+        if not self._keeps:
+            return
+        latest = self._setup if self._setup is not None and not message.dense_length else message
+        self._setup = replace(latest, tables={"tables": [spec.to_dict() for spec in specs]})
+
+    def meet(self, old: PartitionMap, new: PartitionMap) -> None:
+        """See `meet_successors`."""
+        meet_successors(self._endpoint, self._member, old, new, self._setup)
+
+
 def _report_when_known(
     endpoint: Endpoint, member: MemberHandle, server: int, asked: int, pending: Pending[Message]
 ) -> None:
     def known() -> None:
         try:
             answer = pending.wait(0)
-            unknown = int(answer.values["unknown"]) if isinstance(answer, Result) else 0
-            if unknown:
-                log.error("pslib: server %d forgot %d of the last %d pushes", server, unknown, asked)
-                report = Missing(member.rank, member.incarnation, server, unknown, asked)
-                endpoint.ask(member.coordinator, report)
+            lost, of = _lost(endpoint, server, asked, answer)
+            if lost:
+                log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
+                endpoint.ask(member.coordinator, Missing(member.rank, member.incarnation, server, lost, of))
         except PslibError as error:  # it has gone again; its successor is asked
             log.info("pslib: server %d did not say what it knows: %s", server, error)
 
     pending.on_done(known)
+
+
+def _lost(endpoint: Endpoint, server: int, asked: int, answer: Message) -> tuple[int, int]:
+    """How many pushes a server has lost, and of how many."""
+    if not isinstance(answer, Result):
+        return 0, asked
+    moments = answer.values.get("began_with", ())
+    if not moments or endpoint.session is None:
+        return int(answer.values["unknown"]), asked
+    with endpoint.lock:
+        return endpoint.session.acknowledged.lost(server, str(moments[0]))

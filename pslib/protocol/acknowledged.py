@@ -15,6 +15,9 @@ __all__ = ["KEPT", "Acknowledged"]
 KEPT = 32
 """Of each server. A log that has lost anything has lost its end, and that holds the last of some client."""
 
+MOMENTS = 16
+"""A cut that is given up is a moment too, and so many in a row say that none will ever be made."""
+
 
 class Acknowledged:
     """Remembers names of pushes, and one unit of each.
@@ -28,6 +31,9 @@ class Acknowledged:
     def __init__(self, partition_bits: int) -> None:
         self._bits = partition_bits
         self._last: dict[int, deque[tuple[int, int, int]]] = {}
+        self._counts: dict[int, int] = {}
+        self._at: dict[str, dict[int, int]] = {}
+        """How many pushes each server had acknowledged at the last moments."""
 
     def note(self, call: Call, part: Part) -> None:
         """A server has acknowledged all of a part."""
@@ -37,6 +43,7 @@ class Acknowledged:
         if unit is not None:
             last = self._last.setdefault(part.server, deque(maxlen=KEPT))
             last.append((call.name.stream, call.name.number, unit))
+            self._counts[part.server] = self._counts.get(part.server, 0) + 1
 
     def _unit_of(self, call: Call, part: Part) -> int | None:
         """One unit that the part touches; None for an empty one."""
@@ -46,6 +53,22 @@ class Acknowledged:
             if first.size:
                 return int(partition_of(first, self._bits)[0])
         return None
+
+    def pause(self, moment: str) -> None:
+        """Now, at a moment that all trainers know by this name, all that was pushed is acknowledged."""
+        self._at.pop(moment, None)
+        self._at[moment] = dict(self._counts)
+        if len(self._at) > MOMENTS:
+            del self._at[next(iter(self._at))]
+
+    def lost(self, server: int, moment: str) -> tuple[int, int]:
+        """A server is as it was at a moment: how many pushes it has lost, of how many; asked again, none."""
+        asked = self._counts.get(server, 0)
+        lost = asked - self._at.get(moment, {}).get(server, 0)
+        for counts in (self._counts, *self._at.values()):
+            counts.pop(server, None)
+        self._last.pop(server, None)
+        return lost, asked
 
     def question(self, server: int) -> Witness | None:
         """What to ask the successor of a server; None when it has acknowledged nothing."""

@@ -40,7 +40,8 @@ class Register(Message):
     """Join the cluster as ``role``; asked again until `Registered.ready`.
 
     ``incarnation`` is a number that no other process has. ``rank`` is the place to take, 2^32-1 for any free
-    one; of two that want the same the one of the higher ``generation`` has it, and the other is fenced.
+    one; of two that want the same the one of the higher ``generation`` has it, and the other is fenced. A
+    server is ``empty`` that knows nothing of what an earlier one at its place knew.
     """
 
     role: str
@@ -50,6 +51,7 @@ class Register(Message):
     host: str
     rank: int = 0xFFFFFFFF
     generation: int = 0
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Registered(Message):
     """Rank in the role, the cluster's settings and, once all servers are there, the map.
 
     ``term`` is the coordinator's, as in `Beat`: whoever has joined it obeys no earlier one.
+    ``begins`` tells a server that has lost what it knew how it begins (`Comebacks.begins`).
     """
 
     rank: int
@@ -67,6 +70,7 @@ class Registered(Message):
     addresses: PlainList
     owners: NDArray[np.uint16] = array(np.uint16)
     term: int = 0
+    begins: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +230,7 @@ class JobResult(Message):
 
 @dataclass(frozen=True, slots=True)
 class Missing(Message):
-    """A server that came back does not know ``pushes`` of ``asked`` pushes that it had acknowledged to us.
+    """A server that came back does not have ``pushes`` of ``asked`` pushes that it had acknowledged to us.
 
     Answered by `Done`.
     """
@@ -293,7 +297,8 @@ class NextHand(Message):
     """A server asks which of its units it shall hand over, and says what has become of earlier ones.
 
     Of the wave ``version`` the units in ``done`` have arrived, and those in ``kept`` are here again because
-    of ``reason``. ``bytes`` were sent since the last such message.
+    of ``reason``. ``bytes`` were sent since the last such message. ``owners`` are ``[rank, address]`` of
+    those whom it gives units, as far as it knows: one that has come back elsewhere may have lost them.
     """
 
     rank: int
@@ -303,6 +308,7 @@ class NextHand(Message):
     reason: str
     done: NDArray[np.uint32] = array(np.uint32)
     kept: NDArray[np.uint32] = array(np.uint32)
+    owners: PlainList = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pslib.protocol.collective_job import epochs_done, examples_of
-from pslib.protocol.counters import SERVER_COUNTERS
+from pslib.protocol.counters import APPLIED_COUNTERS, SERVER_COUNTERS
 from pslib.protocol.results import results_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _phase(session: CoordinatorSession) -> str:
 
 def _counters(session: CoordinatorSession) -> dict[str, Any]:
     """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
-    values: dict[str, Any] = dict.fromkeys((*_SUMMED, *SERVER_COUNTERS), 0)
+    values: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
     positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
     values["staleness_max"] = values["lead_max"] = 0
     staleness_counts = np.zeros(0, np.int64)
@@ -100,14 +100,25 @@ def _counters(session: CoordinatorSession) -> dict[str, Any]:
         counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
         if counts.size:
             staleness_counts = counts + staleness_counts if staleness_counts.size else counts
-    for member in session.members.servers:  # one that comes back counts on from its log
-        for key in SERVER_COUNTERS:
+    return (
+        values
+        | _server_counters(session)
+        | {
+            "bins_positive": positive.tolist(),
+            "bins_negative": negative.tolist(),
+            "staleness_counts": staleness_counts.tolist(),
+        }
+    )
+
+
+def _server_counters(session: CoordinatorSession) -> dict[str, Any]:
+    """Sums over servers; one that comes back counts on from its log, and without one from nothing."""
+    values: dict[str, Any] = dict.fromkeys(SERVER_COUNTERS, 0)
+    for member in session.members.ever("server"):
+        has_place = session.members.at("server", member.rank) is member
+        for key in SERVER_COUNTERS if has_place else APPLIED_COUNTERS if member.followed_bare else ():
             values[key] += member.progress.get(key, 0)
-    return values | {
-        "bins_positive": positive.tolist(),
-        "bins_negative": negative.tolist(),
-        "staleness_counts": staleness_counts.tolist(),
-    }
+    return values
 
 
 def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pslib.config import ClusterConfig
 from pslib.protocol.cluster_status import EVENTS_TOLD, details_of, status_of
 from pslib.protocol.collective_job import CollectiveJob
+from pslib.protocol.comebacks import Comebacks
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
@@ -83,6 +84,8 @@ class CoordinatorSession:
         self.moves = MoveSession(self.members, self.events.append)
         self.moves.on_record = lambda record: self.diary.note(self._now_s, "move", record=record)
         self.cuts = CutSession(self.members, self.desk, self.events.append, term)
+        self.cuts.on_saved = self._saved
+        self.comebacks = Comebacks(self.members, self.desk, self.moves, self.events.append, self.fail)
         self._started_s: float | None = None
         self._now_s = 0.0
         self._resumed_s = 0.0
@@ -149,6 +152,7 @@ class CoordinatorSession:
             "members": self.members.plain(),
             "jobs": [job.plain() for job in self.desk.jobs],
             "saved": self.desk.saved,
+            "basis": [self.desk.basis, self.desk.moment],
             "moves": self.moves.records(),
             "events": self.events[-EVENTS_TOLD:],
             "error": self.error,
@@ -163,6 +167,7 @@ class CoordinatorSession:
         self.members.restore(plain["members"])
         self.desk.jobs[:] = map(CollectiveJob.of_plain, plain["jobs"])
         self.desk.saved = plain["saved"]
+        self.desk.basis, self.desk.moment = plain.get("basis", ([], ""))
         for record in plain["moves"]:
             self.moves.replay(record)
         self.events += plain["events"]
@@ -200,16 +205,17 @@ class CoordinatorSession:
             return Failure("unavailable", self.error)
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
-        about = (message.incarnation, message.address, where, message.rank, message.generation)
-        member = self.members.register(now_s, message.role, *about)
+        own = (message.incarnation, message.address, where, message.rank, message.generation)
+        member = self.members.register(now_s, message.role, *own)
         if isinstance(member, str):
             return Failure("configuration", member)
         if before is not None and member is not before:
             self.losses.replaced(now_s, before, member)
+            self.comebacks.joined(before, member, message.empty)
         missing = self.members.missing(now_s, message.role)
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
-        config = self.config.to_dict()
-        return Registered(member.rank, not missing, missing, config, version, addresses, owners, self.term)
+        about = (member.rank, not missing, missing, self.config.to_dict(), version, addresses, owners)
+        return Registered(*about, self.term, self.comebacks.begins(member))
 
     def _map(self, known_version: int) -> tuple[int, list[str], NDArray[np.uint16]]:
         current = self.members.map
@@ -290,9 +296,12 @@ class CoordinatorSession:
         if self.members.find("trainer", message.rank, message.incarnation) is None:
             return Failure("fenced", "this trainer is not a member of the cluster")
         self.pushes_missing += message.pushes
+        server = self.members.at("server", message.server)
+        bare = server is not None and server.bare
         loss = (
             f"server {message.server} came back without {message.pushes} of the last {message.asked} pushes "
-            f"that it had acknowledged to trainer {message.rank}: its log has lost its end"
+            f"that it had acknowledged to trainer {message.rank}: "
+            + (f"it began at {self.comebacks.beginning}" if bare else "its log has lost its end")
         )
         self.events.append(loss)
         if self.config.recovery != "partial":
@@ -300,6 +309,11 @@ class CoordinatorSession:
                 f"{loss}; start again from a checkpoint, or with recovery partial to go on without them"
             )
         return Done()
+
+    def _saved(self, path: str, moment: str) -> None:
+        """A cut has become a checkpoint."""
+        self.diary.note(self._now_s, "saved", path=path, moment=moment)
+        self.desk.note_saved(path, moment)
 
     def _stop(self, now_s: float, message: Stop) -> Message:
         if message.failed:

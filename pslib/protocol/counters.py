@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["SERVER_COUNTERS", "STORE_COUNTERS", "TABLE_COUNTERS"]
+__all__ = ["APPLIED_COUNTERS", "SERVER_COUNTERS", "STORE_COUNTERS", "TABLE_COUNTERS"]
 
 STORE_COUNTERS = (
     "narrow_rows",
@@ -26,12 +26,14 @@ STORE_COUNTERS = (
 TABLE_COUNTERS = ("memory_limit_bytes", "maintained", *STORE_COUNTERS)
 """All that records show of tables beside rows, parameters and memory_bytes."""
 
+APPLIED_COUNTERS = ("pushes_applied", "updates_applied")
+"""Those that count what was done, whatever has become of it."""
+
 SERVER_COUNTERS = (
     "rows",
     "parameters",
     "memory_bytes",
-    "pushes_applied",
-    "updates_applied",
+    *APPLIED_COUNTERS,
     *TABLE_COUNTERS,
 )
 """What the coordinator sums over servers."""

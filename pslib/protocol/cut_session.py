@@ -25,7 +25,7 @@ from pslib.protocol.leases import RankedLeases
 from pslib.protocol.membership import Member, Membership
 from pslib.protocol.messages import CutReady, CutStep, CutTable, Done, Failure, Message, Result, SaveSoon
 
-__all__ = ["CutSession"]
+__all__ = ["CutSession", "moment_of_cut"]
 
 AGAIN_S = 1.0
 """After a cut was cancelled; twice as long each time, up to a minute."""
@@ -74,6 +74,8 @@ class CutSession:
         Name of the last checkpoint that was committed here; an increment follows it.
     asked : bool
         Whether somebody waits for a checkpoint out of turn.
+    on_saved : callable
+        Called with path and moment of each checkpoint.
     """
 
     def __init__(self, members: Membership, desk: JobDesk, say: Callable[[str], None], term: int = 0) -> None:
@@ -86,6 +88,7 @@ class CutSession:
         self._again_s = AGAIN_S
         self.base = ""
         self.asked = False
+        self.on_saved = desk.note_saved
 
     @property
     def busy(self) -> bool:
@@ -264,7 +267,7 @@ class CutSession:
 
     def _saved(self, now_s: float, cut: _Cut, details: Mapping[str, Any]) -> None:
         path, self.base = str(details.get("path", "")), str(details.get("name", ""))
-        self._desk.saved = path
+        self.on_saved(path, moment_of_cut(cut.number))
         self.asked = self.asked and not cut.asked
         self._cut, self._again_s = None, AGAIN_S
         self._last_s, self._last_batches = cut.began_s, self._batches()
@@ -279,6 +282,11 @@ class CutSession:
         self._not_before_s = now_s + self._again_s
         self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")
         self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
+
+
+def moment_of_cut(number: int) -> str:
+    """The moment of a cut: all trainers have paused."""
+    return f"cut {number}"
 
 
 def _about(job: CollectiveJob) -> dict[str, Any]:

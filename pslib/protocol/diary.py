@@ -149,6 +149,8 @@ class Diary:
             session.resume(note["at_s"])
         elif note["note"] == "move":
             session.moves.replay(note["record"])
+        elif note["note"] == "saved":
+            session.desk.note_saved(note["path"], note["moment"])
         else:
             member = session.members.find(note["role"], note["rank"], note["incarnation"])
             assert member is not None

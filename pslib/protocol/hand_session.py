@@ -44,6 +44,7 @@ class _Unit:
     adopt: Adopt | None = None
     action: Action | None = None
     not_before_s: float = 0.0
+    sent_to: str = ""
 
 
 class HandSession:
@@ -80,6 +81,8 @@ class HandSession:
         for unit in self._units.values():
             if unit.action and unit.action.address and unit.action.address != addresses[unit.owner]:
                 unit.state, unit.action = "released", None
+            elif unit.state == "done" and unit.sent_to != addresses[unit.owner]:
+                unit.state = "new"  # its successor may have lost it; else it says that it has it
         self._version, self._addresses = hand.version, addresses
 
     @property
@@ -100,6 +103,7 @@ class HandSession:
             self._reason,
             np.asarray(done, np.uint32),
             np.asarray(kept, np.uint32),
+            [[owner, self._addresses[owner]] for owner in {unit.owner for unit in self._units.values()}],
         )
 
     # --- what to do ---------------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class HandSession:
             assert unit.adopt is not None
             arrays = (*unit.adopt.content.values(), *unit.adopt.keys.values())
             self._unsaid_bytes += sum(array.nbytes for array in arrays)
-            unit.state, unit.adopt = "done", None
+            unit.state, unit.adopt, unit.sent_to = "done", None, self._addresses[unit.owner]
         elif isinstance(answer, Failure) and answer.code in REFUSALS:
             self._refuse(unit, answer)
         else:

@@ -27,7 +27,7 @@ from pslib.protocol.messages import (
     Result,
 )
 
-__all__ = ["JobDesk"]
+__all__ = ["JobDesk", "moment_of_job"]
 
 
 class JobDesk:
@@ -45,12 +45,22 @@ class JobDesk:
     jobs : list of CollectiveJob
     saved : str
         Path of the last checkpoint that was saved; empty before.
+    basis : list of dict
+        Which checkpoints, loaded one after the other, give the last state that was saved or loaded: fields of
+        `Load` without a stem. Empty: the first values.
+    moment : str
+        When that was: trainers count what is acknowledged since.
     """
 
     def __init__(self, members: Membership, fail: Callable[[str], None]) -> None:
         self._members, self._fail = members, fail
         self.jobs: list[CollectiveJob] = []
-        self.saved = ""
+        self.saved = self.moment = ""
+        self.basis: list[dict[str, Any]] = []
+
+    def note_saved(self, path: str, moment: str) -> None:
+        """There is a checkpoint of all servers, as they were at a moment."""
+        self.saved, self.basis, self.moment = path, [{"path": path}], moment
 
     # --- requests -----------------------------------------------------------------------------------------
 
@@ -209,11 +219,22 @@ class JobDesk:
 
     def _finish(self, now_s: float, job: CollectiveJob) -> None:
         """Write a job's outcome, once."""
-        if job.finish(now_s) and job.what == "save":
-            self.saved = str(job.details.get("path", ""))
+        if not job.finish(now_s):
+            return
+        moment, load = moment_of_job(self.jobs.index(job)), job.details.get("load")
+        if job.what == "save":
+            self.note_saved(str(job.details.get("path", "")), moment)
+        elif job.what == "load" and load:
+            before = self.basis if load["tables"] else []
+            self.basis, self.moment = [*before, {**load, "path": str(job.details["path"])}], moment
 
 
 NO_LEASES = np.empty(0, np.uint32)
+
+
+def moment_of_job(number: int) -> str:
+    """The moment at which a save or load of all trainers is done."""
+    return f"job {number}"
 
 
 def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:

@@ -18,6 +18,9 @@ __all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "boo
 LEASES_MAX = 1 << 32
 """Leases of one job: the lower half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
 
+DONE_BATCH = 1 << 62
+"""More batches than a lease has."""
+
 Holder = tuple[int, int]
 """(rank, incarnation) of a trainer."""
 
@@ -156,6 +159,19 @@ class LeaseBook:
             "done": edges.reshape(-1, 2).tolist(),
             "begun": [[i, self._first_batch.get(i, 0), self._first_given_s[i]] for i in begun],
         }
+
+    def floors(self) -> list[list[int]]:
+        """``[index, epoch, batch]`` of leases that are begun or were, above those that are all done.
+
+        All batches below that one are applied everywhere; of a lease that is done, all.
+        """
+        known = self._epochs.keys() | self._first_batch.keys()
+        known |= set((np.flatnonzero(self._done[self.done_below :]) + self.done_below).tolist())
+        return [
+            [i, self._epochs.get(i, 0), DONE_BATCH if self._done[i] else self._first_batch.get(i, 0)]
+            for i in sorted(known)
+            if i >= self.done_below
+        ]
 
     def restore(self, table: Mapping[str, Any]) -> None:
         """Go on from a `table` of a book for the same leases.

@@ -99,7 +99,8 @@ class Losses:
         rows, updates = member.progress.get("rows", 0), member.progress.get("updates_applied", 0)
         restart_s = self._members.config.timing.restart_s
         if self._members.may_come_back("server"):
-            self._tell(f"{who}; waiting up to {restart_s:g} s for it to come back from its log")
+            how = "come back" if self._members.config.durability == "memory" else "come back from its log"
+            self._tell(f"{who}; waiting up to {restart_s:g} s for it to {how}")
         else:
             self._fail(f"{who}, with about {rows} rows and {updates} updates; {self._kept()}")
 

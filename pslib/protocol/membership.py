@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,6 +35,10 @@ class Member:
     """Whether it left because it was asked to, with work to do."""
     progress: dict[str, Any] = field(default_factory=dict)
     lost_s: float = 0.0
+    bare: bool = False
+    """Whether it has come without what its predecessor knew, and begins at a checkpoint."""
+    followed_bare: bool = False
+    """Whether its successor is such a one."""
 
 
 class Membership:
@@ -232,6 +236,15 @@ class Membership:
     def units_of(self, server: Member) -> int:
         """How many units a server owns."""
         return 0 if self.map is None else int(self.map.units_of(server.rank).size)
+
+    def misplaced(self, owners: Iterable[Sequence[Any]]) -> list[int]:
+        """Of ``[rank, address]`` of servers those that have come back elsewhere, without what they knew."""
+        places = self._places["server"]
+        return [
+            rank
+            for rank, address in owners
+            if rank in places and places[rank].bare and places[rank].address != address
+        ]
 
     def live(self, role: str) -> list[Member]:
         """Live members of a role."""

@@ -250,7 +250,8 @@ class Witness(Message):
     """Ask whether a server knows pushes that it, or its predecessor, has acknowledged.
 
     Push ``numbers[i]`` of ``streams[i]`` touched ``units[i]``; all are (n,). Answered by `Result` with how
-    many it does not know (``unknown``), of units that it owns.
+    many it does not know (``unknown``), of units that it owns. One that has lost what its predecessor knew
+    says when that was (``began_with``, one a shard): all that it has acknowledged since is lost.
     """
 
     streams: NDArray[np.uint64] = array(np.uint64)

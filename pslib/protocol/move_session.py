@@ -262,8 +262,11 @@ class MoveSession:
 
     def _note(self, message: NextHand, wave: Wave) -> None:
         """Take a report of this wave; a second copy says nothing new."""
-        own = set(wave.units[wave.sources == message.rank].tolist())
-        fresh = [unit for unit in message.done.tolist() if unit in own and unit not in self._over]
+        lost = self.members.misplaced(message.owners)
+        mine = wave.sources == message.rank
+        own = set(wave.units[mine].tolist())
+        there = set(wave.units[mine & ~np.isin(wave.targets, lost)].tolist())
+        fresh = [unit for unit in message.done.tolist() if unit in there and unit not in self._over]
         self._over.update(dict.fromkeys(fresh, True))
         kept = [unit for unit in message.kept.tolist() if unit in own and unit not in self._over]
         self._over.update(dict.fromkeys(kept, False))
@@ -303,6 +306,15 @@ class MoveSession:
     def hand_for(self, rank: int) -> bool:
         """Whether this server should ask for work with `NextHand`."""
         return self.wave is not None and bool((self.wave.sources == rank).any())
+
+    def on_their_way(self, rank: int) -> list[list[int]]:
+        """``[unit, map version, owner]`` of what a server gives away in this wave, arrived there or not."""
+        return [] if self.wave is None else self.wave.given_by(rank, self._over)
+
+    def lost_by(self, rank: int) -> None:
+        """A server has lost what it was given in this wave: whoever gave it has an image still."""
+        for unit in () if self.wave is None else self.wave.given_to(rank, self._over):
+            del self._over[unit]
 
     # --- leaving ------------------------------------------------------------------------------------------
 

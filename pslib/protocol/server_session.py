@@ -16,6 +16,7 @@ import numpy as np
 from cython_ext.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.gate import Gate
@@ -106,6 +107,8 @@ class ServerSession:
         self.credit = credit or CreditPool()
         self._open: set[tuple[bytes, int]] = set()
         self.outbox: list[Reply] = []
+        self.comeback: Comeback | None = None
+        """Of a server that has lost what it knew: nobody is answered until it has what is left."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
@@ -119,7 +122,11 @@ class ServerSession:
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
         job = Job(peer, envelope.request_id, envelope.message, self._everybody)
-        problem = refusal(getattr(peer, "role", None), envelope.message) or self._problem(envelope.message)
+        problem = refusal(getattr(peer, "role", None), envelope.message)
+        if problem is None and self.comeback is not None and self.comeback.waits:
+            self.comeback.hear(envelope.message)
+            return None
+        problem = problem or self._problem(envelope.message)
         if problem:
             self._reply(peer, job.request_id, problem)
             return None

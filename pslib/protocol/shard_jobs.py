@@ -215,7 +215,8 @@ def _run_rare(shard: Shard, job: Job, files: FileWork) -> Any:
     if isinstance(message, TrimLog):
         return shard.trim_log()
     if isinstance(message, Witness):
-        return {"unknown": _unknown(shard, message)}
+        began_with = {"began_with": [shard.began_with]} if shard.began_with else {}
+        return {"unknown": _unknown(shard, message)} | began_with
     if isinstance(message, Release | Adopt | Keep):
         return _move(shard, message) if shard.is_responsible(message.unit) else None
     return shard_stats(shard) | {"tables": {name: store.stats() for name, store in shard.stores.items()}}

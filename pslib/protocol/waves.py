@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +22,17 @@ class Wave:
     units: NDArray[np.int64]
     sources: NDArray[np.uint16]
     targets: NDArray[np.uint16]
+
+    def given_by(self, rank: int, over: Mapping[int, bool]) -> list[list[int]]:
+        """``[unit, version, owner]`` of what server ``rank`` gives away, but what it keeps after all."""
+        mine = np.flatnonzero(self.sources == rank)
+        units, owners = self.units[mine].tolist(), self.targets[mine].tolist()
+        pairs = zip(units, owners, strict=True)
+        return [[unit, self.version, owner] for unit, owner in pairs if over.get(unit, True)]
+
+    def given_to(self, rank: int, over: Mapping[int, bool]) -> list[int]:
+        """Units that have arrived at server ``rank``."""
+        return [unit for unit in self.units[self.targets == rank].tolist() if over.get(unit, False)]
 
 
 @dataclass(slots=True)

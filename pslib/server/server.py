@@ -16,6 +16,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
+from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.gate import Gate
 from pslib.protocol.membership import ANY_RANK
@@ -90,6 +91,7 @@ class Server:
         codec = Codec(cluster_id)
         self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
         self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)
+        self._member.empty = log is None or log.is_empty
         self._lock = threading.Lock()
         """For the link and the session: the receiving thread asks, shard threads answer."""
         self._streams_done_below = 0
@@ -103,7 +105,7 @@ class Server:
         except BaseException:
             self._close()
             raise
-        self._has_log = config.durability != "memory"
+        self._may_be_followed = config.servers_come_back
         self._endpoint.use_timing(config.timing)
         preemption.drain_s = config.timing.drain_s
         self.rank = joined.rank
@@ -114,6 +116,13 @@ class Server:
             ShardThread(shard, self._done, self._fail, journal)
             for shard, journal in zip(shards, journals, strict=True)
         ]
+        self._session.comeback = Comeback(
+            joined.begins,
+            place.generation,
+            shards,
+            lambda shard, message: self._threads[shard.index].load(shard, message),
+            lambda index, work: self._threads[index].put(work),
+        )
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
@@ -125,7 +134,7 @@ class Server:
             shards[0].setup_message,
             self._moves_over,
         )
-        self._member.on_hand = self._hands.begin
+        self._member.on_hand = self._begin_hands
         self._member.start_heartbeats(joined)
 
     def _shards(self, joined: Joined) -> tuple[list[Shard], list[ShardLog | None]]:
@@ -153,6 +162,8 @@ class Server:
             journals = list(self._log.journals(config.log_bytes))
         for index, shard in enumerate(shards):
             if self._log is None or self._log.logs[index].last == 0:
+                if joined.begins:
+                    Comeback.strip(shard)
                 shard.own(joined.map.units_of(joined.rank))
         return shards, journals
 
@@ -262,7 +273,7 @@ class Server:
 
     def _send_all(self) -> None:
         """Send all answers; none while another may have our place, who does not know what we call done."""
-        if self._has_log and self._member.may_be_replaced:
+        if self._may_be_followed and self._member.may_be_replaced:
             return
         replies, self._session.outbox = self._session.outbox, []
         for reply in replies:
@@ -296,6 +307,12 @@ class Server:
                 "step_waits": steps[:1],
             }
         )
+
+    def _begin_hands(self) -> None:
+        """Hand units over, unless they are not here yet: every heartbeat asks for it again."""
+        comeback = self._session.comeback
+        if self._hands is not None and not (comeback and comeback.waits):
+            self._hands.begin()
 
     def _moves_over(self, map_version: int) -> None:
         """A published map says that the moves up to it are complete."""

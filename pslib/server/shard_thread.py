@@ -104,6 +104,10 @@ class ShardThread:
             self._given += 1
         self._work.put(work)
 
+    def load(self, shard: Shard, message: Load) -> None:
+        """Load a checkpoint into the shard, in its thread."""
+        self._files(shard, message)
+
     def serve_now(self, job: Job) -> tuple[Any] | None:
         """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
         if self._given != self._taken or not self._turn.acquire(blocking=False):

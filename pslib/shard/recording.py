@@ -8,6 +8,8 @@ Beside messages there are notes (`pslib.protocol.journal.Note`), by their name u
 ``forget``   images up to map ``version`` are not needed any more
 ``declined`` a unit of another server was not taken, under this map ``version``
 ``left``     rows of a table that the server's memory limit let go: their keys
+``bare``     it has lost what its predecessor knew, and has nothing of it yet
+``back``     now it has what is left
 ``step``     a push with the sums of a sync step stands beside it; whose pushes these are, of which units
 ``counters`` of a shard, with all else that is not of one unit: see `state_of`
 """

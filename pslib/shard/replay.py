@@ -85,6 +85,8 @@ class Replay:
                 note["unit"], note["version"], ConfigurationError(note["why"])
             ),
             "left": self._left,
+            "bare": lambda _note: setattr(shard, "bare", True),
+            "back": lambda _note: setattr(shard, "bare", False),
         }
 
     def take(self, number: int, entries: Sequence[Entry]) -> None:

@@ -113,6 +113,10 @@ class Shard:
         self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
+        self.bare = False
+        """Whether it has still to begin with what a checkpoint has; see `pslib.protocol.comeback`."""
+        self.began_with = ""
+        """The moment of the checkpoint that it has begun with, where it has lost what came after it."""
         self.owned = 0
         self._owner_hint: dict[int, int] = {}
         self._released: dict[int, Image] = {}

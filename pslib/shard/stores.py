@@ -85,6 +85,11 @@ class DenseBlocks:
         fresh = self.spec.optimizer.initial_state(weights.size)
         self.state[block] = fresh if state is None else np.array(state, np.float32)
 
+    def renumber(self, life: int) -> None:
+        """Give all blocks versions that no earlier life of this server can have given them."""
+        for block, version in self.versions.items():
+            self.versions[block] = version ^ (life & 0x3FFFFFFF) << 33
+
     def drop(self, block: int) -> None:
         """Stop owning a block."""
         for of in (self.weights, self.state, self.versions):

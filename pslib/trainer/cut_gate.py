@@ -9,6 +9,7 @@ import numpy as np
 
 from pslib.client.client import Client
 from pslib.errors import PslibError
+from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.messages import CutReady
 from pslib.trainer.progress import Progress
 
@@ -122,11 +123,13 @@ class CutGate:
             report = self._report()
         if report is None:
             return
+        cut, stands, paused = report
         streams = self._progress.held()
         endpoint = self._client.endpoint
         with endpoint.lock:  # never taken while this gate's own is held
             batches = [endpoint.session.acked_below(one) if endpoint.session else 0 for one in streams]
-        cut, stands, paused = report
+            if paused and endpoint.session:
+                endpoint.session.acknowledged.pause(moment_of_cut(cut))
         message = CutReady(
             self._client.rank,
             self._client.member.incarnation,

@@ -25,6 +25,7 @@ from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
+from pslib.protocol.job_desk import moment_of_job
 from pslib.table.tables import TableSpec, text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.cut_gate import CutGate
@@ -173,6 +174,7 @@ class CheckpointJobs:
             lambda _job, _lease: self._client.load(
                 place, state=state, tables=names, step=now.steps, time_s=now.seconds
             ),
+            {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
         )
         if names is not None:
             return None
@@ -192,12 +194,22 @@ class CheckpointJobs:
         return loaded
 
     def _single(
-        self, what: str, place: str, settings: list[Any], work: Callable[[Job, HeldLease], Any]
+        self,
+        what: str,
+        place: str,
+        settings: list[Any],
+        work: Callable[[Job, HeldLease], Any],
+        load: Mapping[str, Any] | None = None,
     ) -> None:
-        """A job of one lease: done by one trainer, awaited by all."""
+        """A job of one lease: done by one trainer, awaited by all; ``load`` is how the place is loaded."""
         fingerprint = text_hash(what, place, *map(str, settings))
-        spec = JobSpec(what, fingerprint, {"path": shown(place)}, np.zeros(1, np.uint32))
+        details = {"path": shown(place)} | ({"load": dict(load)} if load else {})
+        spec = JobSpec(what, fingerprint, details, np.zeros(1, np.uint32))
         job = self._calls.open(self._client, self._progress, spec)
         for lease in job.leases():
             work(job, lease)
             job.end(lease).wait()
+        endpoint = self._client.endpoint
+        with endpoint.lock:
+            if endpoint.session and not job.passed:
+                endpoint.session.acknowledged.pause(moment_of_job(job.number))

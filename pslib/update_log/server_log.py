@@ -137,10 +137,26 @@ class ServerLog:
             self._open(index, about)
             shard = Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
             records += recover(self.logs[index], shard, load)
-            self.shards.append(shard)
+            self.shards.append(self._begin_anew(index, about) if shard.bare else shard)
         rows = sum(store.rows for shard in self.shards for store in shard.stores.values())
         took_s = self._clock.now_s() - began_s
         log.warning("pslib: %s: replayed %d records, %d rows in %.1f s", self._folder, records, rows, took_s)
+
+    def _begin_anew(self, index: int, about: Mapping[str, Any]) -> Shard:
+        """An empty log and shard, where somebody has died who had lost all that is older himself."""
+        self.logs.pop(index).close()
+        files = self._files_of(f"{self._folder}/shard-{index}")
+        for name in files.list():
+            files.remove(name)
+        files.close()
+        self._open(index, about)
+        self.logs[index].roll()
+        return Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has written to one of its logs: what a predecessor knew is not all there."""
+        return not self.shards or any(one.last == 0 for one in self.logs)
 
     def _open(self, index: int, about: Mapping[str, Any]) -> None:
         place = f"{self._folder}/shard-{index}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cython_ext.hashing import partition_of
+from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.messages import (
     Adopt,
@@ -54,6 +55,8 @@ class Checks:
         """Of each stream on each shard: the highest epoch that it has applied anything under."""
         self.cuts: set[int] = set()
         self.failed: list[str] = []
+        self.returned = 0
+        """Servers that have come back without what they knew."""
         self._lost: set[int] = set()
         """Incarnations that have ever counted as lost when anybody was answered."""
         self._terms: dict[str, int] = {}
@@ -67,14 +70,25 @@ class Checks:
             self._granted(question, answer)
         elif isinstance(question, EndLease) and isinstance(answer, Done):
             self._must_be_done(question.stream, "has ended")
-        elif isinstance(question, CutStep) and question.state == "begun" and isinstance(answer, CutTable):
-            self._check_cut(question.cut, plain_of(answer.table))
+        elif isinstance(question, CutStep):
+            self._check_step(question, answer)
         elif isinstance(question, Register) and isinstance(answer, Registered):
             self._check_place(question, answer)
+            self._check_beginning(answer)
         elif isinstance(question, Heartbeat) and isinstance(answer, Beat):
             self._check_beat(question, answer)
         if isinstance(answer, Beat | Registered) and answer.owners.size:
             self._published(answer)
+
+    def _check_step(self, question: CutStep, answer: Message) -> None:
+        """Where servers would remember the instant of a cut, and where it becomes a checkpoint."""
+        if question.state == "begun" and isinstance(answer, CutTable):
+            self._check_cut(question.cut, plain_of(answer.table))
+        elif question.state == "saved" and isinstance(answer, Done):
+            moment, checkpoints = moment_of_cut(question.cut), self.world.checkpoints
+            if checkpoints.saved != moment:
+                checkpoints.saved = moment
+                self.world.mishaps.saved()
 
     def _check_beat(self, question: Heartbeat, answer: Beat) -> None:
         """What is over is over: streams, and members."""
@@ -92,6 +106,16 @@ class Checks:
                 f"generation {self._generations[place]}"
             )
         self._generations[place] = question.generation
+
+    def _check_beginning(self, answer: Registered) -> None:
+        """A server that has lost what it knew begins at the last checkpoint, and at no other."""
+        if not answer.begins:
+            return
+        paths = [one["path"] for one in answer.begins["loads"]]
+        if paths != [path for path in [self.world.checkpoints.saved] if path]:
+            raise SimulationError(
+                f"server {answer.rank} is to begin at {paths}, after {self.world.checkpoints.saved!r}"
+            )
 
     def _check_lost(self, question: Heartbeat, answer: Beat) -> None:
         """Who has counted as lost once is never told to go on: somebody else may have its place."""
@@ -116,6 +140,7 @@ class Checks:
         if number in self.cuts:  # the answer was lost and is given again: others go on by now
             return
         self.cuts.add(number)
+        self.world.checkpoints.take(number)
         leases = table["leases"]
         done = {index for first, stop in leases["done"] for index in range(first, stop)}
         begun = {index: batch for index, batch, _given_s in leases["begun"]}
@@ -132,7 +157,10 @@ class Checks:
         keys = np.array(list(expected), np.uint64)
         for shard in self.world.live_shards():
             for key, row in self._rows(shard, "item", shard.own_keys(keys), keys):
-                if row != expected[key]:
+                allowed = {expected[key]}
+                if self.world.history.is_forgiven(key):
+                    allowed = self.world.history.possible(key)
+                if row not in allowed:
                     raise SimulationError(
                         f"a cut says that {batches} of lease {script.stream} are applied, and key {key:#x} "
                         f"has {row}, expected {expected[key]}"
@@ -193,6 +221,9 @@ class Checks:
             self.check_owners()
         elif isinstance(message, Adopt):
             self.check_owners()
+            if message.unit in server.regained and shard.owned >> message.unit & 1:
+                server.regained.discard(message.unit)
+                self._forgive_unit(shard, message.unit)
             self._check_unit(shard, message.unit)
 
     def _check_fence(self, server: Server, shard: Shard, message: Push | Erase) -> None:
@@ -241,11 +272,9 @@ class Checks:
         if unit >= shard.partitions:
             self._check_block(shard, unit - shard.partitions)
             return
-        known = np.array([*self.world.history.ops_of, *SHARED_KEYS], np.uint64)
-        here = known[partition_of(known, shard.partition_bits) == unit]
-        shared = np.isin(here, np.array(SHARED_KEYS, np.uint64))
-        for table, keys in (("item", here[~shared]), ("user", here[shared])):
-            self._check_keys(shard, table, np.arange(keys.size), keys)
+        shared, items = self._known_keys(unit)
+        for table, keys in (("item", items), ("user", shared)):
+            self._check_keys(shard, table, np.arange(len(keys)), np.array(keys, np.uint64))
 
     def _check_block(self, shard: Shard, block: int) -> None:
         assert shard.dense is not None
@@ -255,6 +284,47 @@ class Checks:
         history = self.world.history
         for count in (weights / DENSE_WEIGHTS[slice(*shard.dense.bounds(block))]).tolist():
             require_between(history.acked[DENSE], count, history.began[DENSE], f"dense block {block}")
+
+    def came_back(self, server: Server) -> None:
+        """A server has lost what it knew, and goes on from a checkpoint: what came after that is not sure."""
+        self.returned += 1
+        for shard in server.shards:
+            for unit in range(self.world.map.owners.size):
+                if shard.owned >> unit & 1:
+                    self._forgive_unit(shard, unit)
+                elif shard.is_responsible(unit) and unit in shard.moves.released:
+                    self._forgive_unit(None, unit)
+            self.check_shard(shard)
+
+    def _forgive_unit(self, shard: Shard | None, unit: int) -> None:
+        """Of this unit only what the shard has now is sure; None: nothing, as it is on its way."""
+        history, partitions = self.world.history, self.world.config.partitions
+        if unit >= partitions:
+            count = 0.0
+            if shard is not None and shard.dense is not None:
+                scale = DENSE_WEIGHTS[slice(*shard.dense.bounds(unit - partitions))]
+                count = min((shard.dense.weights[unit - partitions] / scale).tolist(), default=0.0)
+            history.forgive_count(DENSE, min(count, history.acked[DENSE]))
+            return
+        shared, items = self._known_keys(unit)
+        for key in shared:
+            row = self._row_of(shard, "user", key)
+            history.forgive_count(key, row[0] if row else 0.0)
+        for key in items:
+            history.forgive(key, self._row_of(shard, "item", key))
+
+    def _row_of(self, shard: Shard | None, table: str, key: int) -> tuple[float, ...] | None:
+        if shard is None:
+            return None
+        keys = np.array([key], np.uint64)
+        return self._rows(shard, table, np.arange(1), keys)[0][1]
+
+    def _known_keys(self, unit: int) -> tuple[list[int], list[int]]:
+        """Shared keys of a partition, and those that belong to one stream."""
+        known = np.array([*self.world.history.ops_of, *SHARED_KEYS], np.uint64)
+        here = known[partition_of(known, self.world.config.partition_bits) == unit]
+        shared = np.isin(here, np.array(SHARED_KEYS, np.uint64))
+        return here[shared].tolist(), here[~shared].tolist()
 
     def check_shard(self, shard: Shard) -> None:
         """Everything that a shard owns."""

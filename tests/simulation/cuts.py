@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pslib.errors import PslibError
+from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.messages import CutReady, CutStep, Message, Stats
 from tests.simulation.members import COORDINATOR
 
@@ -44,6 +45,8 @@ class Cuts:
         if not number or self._told == number or not trainer.is_quiet:
             return
         self._told = number
+        assert trainer.session is not None
+        trainer.session.acknowledged.pause(moment_of_cut(number))
         positions = trainer.positions()
         message = CutReady(
             trainer.rank,
@@ -72,13 +75,17 @@ class Cuts:
 
     def _begun(self, number: int, answer: Message) -> None:
         trainer = self._trainer
+        if not trainer.world.checkpoints.is_whole(number):
+            self._step(number, "failed", _nothing)
+            return
         self.closed = 0 if self.closed == number else self.closed
         done = partial(self._step, number, "commit", lambda _answer: self._step(number, "saved", _nothing))
         trainer.after(trainer.world.random.uniform(0.01, 0.5), done)
 
     def _step(self, number: int, state: str, then: Any) -> None:
         trainer = self._trainer
-        message = CutStep(trainer.rank, trainer.member.incarnation, number, state, {"path": "p", "name": "n"})
+        about = {"path": moment_of_cut(number), "name": "n"}
+        message = CutStep(trainer.rank, trainer.member.incarnation, number, state, about)
         trainer.ask(COORDINATOR, message, then, None, _nothing)
 
 

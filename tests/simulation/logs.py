@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from pslib.config import ClusterConfig
 from pslib.protocol.gate import Gate
-from pslib.protocol.messages import Load
 from pslib.shard.shard import Shard
 from pslib.update_log import server_log
 from pslib.update_log.server_log import ServerLog
@@ -43,8 +42,9 @@ class ServerLogs:
         self.journals: list[ShardLog] = []
         self._syncing = False
         with self._planted():
-            self.log = ServerLog("logs", rank, CODEC.cluster_id, server, files_of=self._files_of)
-            self.log.recover(_no_load)
+            about = (CODEC.cluster_id, server, server.generation)
+            self.log = ServerLog("logs", rank, *about, files_of=self._files_of)
+            self.log.recover(server.world.checkpoints.load)
 
     def _files_of(self, folder: str) -> SimulatedFiles:
         self.files.append(self._server.world.disk(self._server.name).files(folder))
@@ -95,7 +95,3 @@ class ServerLogs:
     def dead(self) -> bool:
         """Whether the process has been killed while it wrote."""
         return any(files.dead for files in self.files)
-
-
-def _no_load(_shard: Shard, _message: Load) -> None:
-    raise AssertionError("the simulator loads no checkpoint")

@@ -177,7 +177,7 @@ class Member(Asker):
     def registration(self) -> Register:
         """What it says to join."""
         own, place = (self.member.incarnation, 1, str(self)), self.member.place
-        return Register(self.role, self._where(), *own, place.rank, place.generation)
+        return Register(self.role, self._where(), *own, place.rank, place.generation, self.member.empty)
 
     def _register(self) -> None:
         message = self.registration()
@@ -197,7 +197,7 @@ class Member(Asker):
         current = PartitionMap(
             answer.map_version, config.partition_bits, answer.owners, tuple(answer.addresses)
         )
-        joined = Joined(answer.rank, config, current, answer.term)
+        joined = Joined(answer.rank, config, current, answer.term, answer.begins)
         try:
             self.joined(joined)
         except LogFullError as error:  # whoever can't even begin its log ends, and is started again

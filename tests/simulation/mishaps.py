@@ -22,8 +22,9 @@ class Mishaps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
-        self.deposed = self.forgotten = self.late = self.asked = 0
+        self.deposed = self.forgotten = self.late = self.asked = self.machines = 0
         choice = world.random
+        self.after_saves = 2
         for kind, most in self._kinds():
             until_s = HEALS_S + 1.0 if kind == self._kill_coordinator else HEALS_S - 0.5
             for _ in range(choice.randint(0, most)):
@@ -36,7 +37,22 @@ class Mishaps:
         if self.world.config.durability != "memory":
             kinds += [(self._kill_server, 3), (self._kill_coordinator, 2), (self._fill_disk, 1)]
             kinds += [(self._depose_coordinator, 1), (self._forget_a_server, 1), (self._come_late, 2)]
+        if self.world.config.recovery == "partial":
+            kinds += [(self._lose_memory, 2), (self._forget_a_server, 1)]
         return kinds
+
+    def saved(self) -> None:
+        """There is a new checkpoint: soon a server may lose what came after it."""
+        if self.after_saves and self.world.config.recovery == "partial":
+            self.after_saves -= 1
+            self.world.network.after(self.world.random.uniform(0.0, 0.5), self._lose_memory)
+
+    def _lose_memory(self) -> None:
+        """A server is killed, and with it all that it knew."""
+        if self.world.config.durability == "memory":
+            self._kill_server()
+        else:
+            self._lose_machine()
 
     def _seconds(self, process: Process) -> float:
         """How long: trainers may be away for longer than it takes to be lost, others hardly."""
@@ -126,13 +142,22 @@ class Mishaps:
             return
         server, disk = choice.choice(alive), world.disk
         self.kills += 1
-        if choice.random() < 0.3:
+        if choice.random() < 0.3 and server.logs is not None:
             disk(server.name).tear_next = choice.randint(0, 300)
             return
         loses_power = world.config.durability == "disk" and choice.random() < 0.5
         server.end("loses its power" if loses_power else "kill -9")
         if loses_power:
             disk(server.name).lose_power()
+
+    def _lose_machine(self) -> None:
+        """A server's machine is gone, and the log with it."""
+        alive = [server for server in self.world.servers if server.alive]
+        if alive:
+            server = self.world.random.choice(alive)
+            server.end("kill -9, and its log is gone")
+            self.world.lose_disk(server.name)
+            self.machines += 1
 
     def _fill_disk(self) -> None:
         """A disk has hardly any room for a while; after that it has."""

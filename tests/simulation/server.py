@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pslib.client.member import ANYWHERE, Joined, Place
 from pslib.config import ClusterConfig
+from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Failure, Keep, Message, Release
+from pslib.protocol.messages import Failure, Keep, Load, Message, Release
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import Job, ShardTurns, Work
 from pslib.shard.shard import Shard
@@ -36,6 +37,10 @@ class Server(Member):
         self.shards: list[Shard] = []
         self.rank = -1
         self._asked = self.early = False
+        self.comeback: Comeback | None = None
+        self.regained: set[int] = set()
+        """Units that its predecessor was given and has lost, and that it is given once more."""
+        self.member.empty = self.logs is None or self.logs.log.is_empty
         self.listen(self.address, self._receive)
 
     def drain(self) -> None:
@@ -53,9 +58,9 @@ class Server(Member):
     def _place(self) -> Place:
         """With a log, which is replayed first: the place that belongs to the log."""
         self.logs: ServerLogs | None = None
-        if self.world.config.durability == "memory":
-            return ANYWHERE
         rank = self.world.place_of(self.name)
+        if self.world.config.durability == "memory":
+            return Place(rank, self.generation) if self.world.config.servers_come_back else ANYWHERE
         self.logs = ServerLogs(self, rank)
         return Place(rank, self.logs.log.generation)
 
@@ -70,7 +75,11 @@ class Server(Member):
         for index, shard in enumerate(self.shards):
             shard.slice_rows = choice.randint(1, 3)
             if self.logs is None or self.logs.is_new(index):
+                if joined.begins:
+                    Comeback.strip(shard)
                 shard.own(units)
+            if shard.bare:
+                continue
             if units.size and not shard.tables:  # one that comes later gets tables with its first unit
                 shard.setup(SETUP)
             self.world.checks.check_shard(shard)
@@ -78,10 +87,30 @@ class Server(Member):
         gate = self.logs.gate(joined.config, self._look) if self.logs else None
         self._session = ServerSession(CODEC, self.shards, credit, gate)
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
+        self.comeback = self._session.comeback = self.world.planted.make_comeback(
+            joined.begins, self.generation, self.shards, self._load, self._put
+        )
+        if self.comeback.waits:
+            self.regained = set(self.world.given_to(self.rank))
+            self.network.tell(f"{self} has lost what it knew; its shards begin at {joined.begins['loads']}")
         self.done_below = 0
         self._hands = Hands(self)
-        self.member.on_hand = self._hands.begin
+        self.member.on_hand = self._begin_hands
         self.world.server_joined()
+
+    def _load(self, shard: Shard, message: Load) -> None:
+        self.world.checkpoints.load(shard, message)
+        if self.logs is not None:
+            self.logs.journals[shard.index].loaded(message)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has lost what it knew, and is not back yet."""
+        return self.comeback is not None and self.comeback.waits
+
+    def _begin_hands(self) -> None:
+        if not self.waits:
+            self._hands.begin()
 
     def _make_shards(self, config: ClusterConfig) -> list[Shard]:
         if self.logs is not None:
@@ -117,7 +146,11 @@ class Server(Member):
         self.after(self.world.random.uniform(0, 0.004), partial(self._work, index))
 
     def _work(self, index: int) -> None:
+        waited = self.waits
         over = self._turns[index].turn()
+        if waited and not self.waits:
+            self.world.checks.came_back(self)
+            self.world.server_joined()
         if self.logs is not None and self.logs.dead:
             self.end("kill -9 while it wrote")
             return
@@ -134,7 +167,7 @@ class Server(Member):
 
     def send_replies(self) -> None:
         """Send what is ready, unless another one may have our place by now."""
-        if self.logs is not None and self.member.may_be_replaced:
+        if self.world.config.servers_come_back and self.member.may_be_replaced:
             return
         replies, self._session.outbox = self._session.outbox, []
         for reply in replies:

@@ -15,11 +15,11 @@ from pslib.errors import PslibError
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.dense_answer import KnownDense
-from pslib.protocol.messages import Done, EndLease, Lease, NextLease, OpenJob
+from pslib.protocol.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.table.partition_map import PartitionMap
 from tests.scripts import DENSE_LENGTH, Op, Script
-from tests.simulated_processes import DENSE_BLOCKS, DIMS
+from tests.simulated_processes import DENSE_BLOCKS, DIMS, SETUP
 from tests.simulation.cuts import Cuts
 from tests.simulation.members import COORDINATOR, Member
 
@@ -76,6 +76,9 @@ class Trainer(Member):
         self.session = ClientSession(self.endpoint.requests, joined.map, DIMS, DENSE_LENGTH)
         self.endpoint.session = self.session
         self.rank = joined.rank
+        if joined.config.recovery == "partial":  # as every client does before it begins
+            for address in filter(None, joined.map.addresses):
+                self.ask(address, SETUP, _nothing, None, _nothing)
         self._open()
         self._turn()
 
@@ -96,7 +99,8 @@ class Trainer(Member):
 
     def new_map(self, new_map: PartitionMap) -> None:
         assert self.session is not None
-        meet_successors(self.endpoint, self.member, self.session.map, new_map)
+        setup = SETUP if self.world.config.recovery == "partial" else None
+        meet_successors(self.endpoint, self.member, self.session.map, new_map, setup)
         self.session.set_map(self.now_s(), new_map)
 
     # --- jobs and leases ----------------------------------------------------------------------------------
@@ -258,3 +262,7 @@ class Trainer(Member):
                 self._known = KnownDense(result.dense, result.versions)
 
         self._call(begin, pulled)
+
+
+def _nothing(_answer: Message | PslibError) -> None:
+    return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from pslib.config import ClusterConfig
+from pslib.protocol.comeback import Comeback
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.marks import Marks
 from pslib.shard.shard import Shard
@@ -19,6 +20,7 @@ from tests.invariants import History, SimulationError
 from tests.scripts import Script, lease_scripts, own_script
 from tests.simulated_files import SimulatedDisk
 from tests.simulated_processes import DENSE_BLOCKS
+from tests.simulation.checkpoints import Checkpoints
 from tests.simulation.checks import Checks
 from tests.simulation.coordinator import CoordinatorProcess
 from tests.simulation.members import TIMING, Member
@@ -31,6 +33,8 @@ from tests.simulation.trainer import Trainer
 __all__ = ["Planted", "World"]
 
 PARTITION_BITS = 6
+PARTIAL = 0x70617274
+"""Chooses the worlds in which lost servers begin at checkpoints, and leaves the others as they were."""
 DRAINED_S = 90.0
 """By then everything must be over: liveness."""
 
@@ -44,6 +48,7 @@ class Planted:
     change_coordinator: Callable[[CoordinatorSession], object] = lambda _session: None
     make_journal: Callable[..., ShardLog] = ShardLog
     make_mishaps: Callable[..., Mishaps] = Mishaps
+    make_comeback: Callable[..., Comeback] = Comeback
 
 
 class World:
@@ -75,6 +80,9 @@ class World:
             restarts=5,
             timing=TIMING,
         )
+        if random.Random(seed ^ PARTIAL).random() < (0.5 if self.config.durability == "memory" else 0.2):
+            self.config = replace(self.config, recovery="partial")
+        self.checkpoints = Checkpoints(self)
         self._disks: dict[str, SimulatedDisk] = {}
         self.credit_bytes = choice.choice([0, 0, 1500])
         units = self.config.units
@@ -111,6 +119,8 @@ class World:
         """One more trainer; with a stream of its own beside its leases, or without."""
         number = len(self.trainers)
         script = own_script(self.random, number, self.restless, PARTITION_BITS) if own else None
+        if self.config.recovery == "partial":  # no cut waits for a stream of one's own
+            script = None
         if script:
             self.history.add(script)
         self.trainers.append(Trainer(self, f"trainer-{number}", script))
@@ -121,6 +131,15 @@ class World:
             self._disks[machine] = SimulatedDisk(self.random.getrandbits(32))
         return self._disks[machine]
 
+    def lose_disk(self, machine: str) -> None:
+        """A machine is gone with all that it has written."""
+        self._disks.pop(machine, None)
+
+    def given_to(self, rank: int) -> list[int]:
+        """Units that move to a server just now."""
+        wave = self.moves.wave
+        return [] if wave is None else wave.units[wave.targets == rank].tolist()
+
     @staticmethod
     def place_of(name: str) -> int:
         """The rank of a server that has a log, whichever generation it is."""
@@ -129,7 +148,7 @@ class World:
     def server_ended(self, server: Server) -> None:
         """What a launcher does: one that was killed, or was told that it is lost, is started again."""
         has_left = server.ended == "has left" and not server.early
-        if self.config.durability == "memory" or has_left or server.ended == "the run has failed":
+        if not self.config.servers_come_back or has_left or server.ended == "the run has failed":
             return
         self.network.after(self.random.uniform(0.05, 1.5), partial(self._start_again, server))
 
@@ -186,12 +205,15 @@ class World:
     @property
     def all_servers_live(self) -> bool:
         """Whether every unit could have an owner."""
-        return all(server.shards and (server.alive or server.ended == "has left") for server in self.servers)
+        return all(
+            server.shards and not server.waits and (server.alive or server.ended == "has left")
+            for server in self.servers
+        )
 
     def live_shards(self) -> Iterator[Shard]:
         """Shards of servers that have joined."""
         for server in self.servers:
-            if server.alive or server.ended == "has left":
+            if (server.alive or server.ended == "has left") and not server.waits:
                 yield from server.shards
 
     # --- what happens -------------------------------------------------------------------------------------

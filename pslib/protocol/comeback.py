@@ -1,0 +1,97 @@
+"""A server that comes back without what its predecessor knew: what it does before it serves.
+
+Nobody is answered until it has its tables from the first client that names them, its units from the last
+checkpoint, and the floors of all leases from the coordinator. Whoever asks meanwhile asks again. With a log,
+one that dies before it has all of that has written that it is ``bare`` and not that it is ``back``: then the
+next one begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pslib.errors import LogFullError
+from pslib.protocol.messages import Load, Message, Release, Setup
+from pslib.shard.shard import Shard
+
+__all__ = ["FIRST_VALUES", "Comeback"]
+
+log = logging.getLogger("pslib")
+FIRST_VALUES = "first values"
+"""What a shard began with, where there was no checkpoint."""
+
+
+class Comeback:
+    """Brings the shards of one server back.
+
+    Parameters
+    ----------
+    begins : mapping
+        What the coordinator has said (`pslib.protocol.comebacks.Comebacks.begins`); empty: nothing is lost.
+    generation : int
+        The server's; its dense blocks count their steps from numbers that no earlier one had.
+    shards : sequence of Shard
+    load : callable
+        Loads a checkpoint into a shard, as the message says.
+    put : callable
+        Lets a shard, given its index, do some work before anything that comes later.
+    """
+
+    def __init__(
+        self,
+        begins: Mapping[str, Any],
+        generation: int,
+        shards: Sequence[Shard],
+        load: Callable[[Shard, Load], Any],
+        put: Callable[[int, Callable[[Shard], None]], None],
+    ) -> None:
+        self._begins, self._generation, self._shards = begins, generation, shards
+        self._load, self._put = load, put
+        self._begun = False
+
+    @staticmethod
+    def strip(shard: Shard) -> None:
+        """A new shard is one of a server that has lost what it knew."""
+        shard.say({"note": "bare"})
+        shard.bare = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing may be answered yet."""
+        return any(shard.bare for shard in self._shards)
+
+    def hear(self, message: Message) -> None:
+        """Take what has come while it waits: the first description of tables, with first values."""
+        if self._begun or not isinstance(message, Setup) or message.without_values:
+            return
+        self._begun = True
+        for shard in self._shards:
+            if shard.bare:
+                self._put(shard.index, partial(self._try, message))
+
+    def _try(self, setup: Setup, shard: Shard) -> None:
+        try:
+            self._bring_back(setup, shard)
+        except LogFullError as error:  # whoever asks next begins it once more; what is done is done again
+            log.warning("pslib: can't come back: %s", error)
+            self._begun = False
+
+    def _bring_back(self, setup: Setup, shard: Shard) -> None:
+        shard.setup(setup)
+        for number, plain in enumerate(self._begins["loads"]):
+            self._load(shard, Load(stem=f"comeback-{self._generation}-{number}", **plain))
+        shard.finish_streams(self._begins["done_below"])
+        for stream, epoch, below in self._begins["streams"]:
+            shard.say_later({"note": "seen", "stream": stream, "epoch": epoch, "below": below})
+            shard.marks.saw(stream, epoch, below)
+        for unit, version, owner in self._begins["released"]:
+            if shard.owned >> unit & 1:
+                shard.release(Release(unit, owner, version))
+        if shard.dense is not None:
+            shard.dense.renumber(self._generation)
+        shard.began_with = self._begins["moment"] or FIRST_VALUES
+        shard.say({"note": "back"})
+        shard.bare = False

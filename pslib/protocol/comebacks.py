@@ -1,0 +1,97 @@
+"""Servers that come back without what they knew (``recovery: partial``), as the coordinator sees them.
+
+A pure machine. Such a server begins at the last checkpoint of the run, or at first values. It has no marks,
+so it is told below which batch every lease is applied: nobody sends those again but by mistake. Units that
+are on their way to or from it are handed over once more. See "A server comes back without what it knew" in
+docs/sequences.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pslib.protocol.job_desk import JobDesk
+from pslib.protocol.leases import RankedLeases, stream_of
+from pslib.protocol.membership import Member, Membership
+from pslib.protocol.move_session import MoveSession
+
+__all__ = ["Comebacks"]
+
+
+class Comebacks:
+    """Says what such a server begins with.
+
+    Parameters
+    ----------
+    members : Membership
+    desk : JobDesk
+        Knows the last checkpoint, and how far leases are.
+    moves : MoveSession
+        Knows which units are on their way.
+    tell : callable
+        Takes one line for people.
+    fail : callable
+        Ends the run, with the reason.
+    """
+
+    def __init__(
+        self,
+        members: Membership,
+        desk: JobDesk,
+        moves: MoveSession,
+        tell: Callable[[str], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._members, self._desk, self._moves = members, desk, moves
+        self._tell, self._fail = tell, fail
+
+    def joined(self, before: Member, server: Member, empty: bool) -> None:
+        """A server has taken the place of ``before``; ``empty``: with nothing of what that one knew."""
+        units = self._members.units_of(server)
+        if not empty or self._members.config.recovery != "partial" or not units:
+            return
+        server.bare = before.followed_bare = True
+        who = f"server {server.rank} comes back without what it knew"
+        if self._is_in_step:
+            self._fail(
+                f"{who}, and with consistency sync no step can go on without it; start again from "
+                f"{self.beginning}"
+            )
+            return
+        self._moves.lost_by(server.rank)
+        self._tell(
+            f"{who}: its {units} units begin at {self.beginning}; what was pushed to them since is lost"
+        )
+
+    @property
+    def beginning(self) -> str:
+        """What such a server begins with, in words."""
+        loads = self._desk.basis
+        return f"checkpoint {loads[-1]['path']}" if loads else "their first values: there is no checkpoint"
+
+    @property
+    def _is_in_step(self) -> bool:
+        """Whether steps are made by all trainers together: some may have been told of one that is lost."""
+        return any(isinstance(job.book, RankedLeases) and not job.book.done for job in self._desk.jobs)
+
+    def begins(self, server: Member) -> dict[str, Any]:
+        """What a server is told with its place; nothing for one that knows what its predecessor knew.
+
+        ``loads`` are checkpoints, as `pslib.protocol.messages.Load` names them, and ``moment`` is when that
+        was; ``streams`` has ``[stream, epoch, below]`` of leases under way, all others ``done_below`` are
+        over; ``released`` has ``[unit, map version, owner]`` of units that are on their way to others.
+        """
+        if not server.bare:
+            return {}
+        return {
+            "loads": self._desk.basis,
+            "moment": self._desk.moment,
+            "done_below": self._desk.streams_done_below(),
+            "streams": [
+                [stream_of(number, index), epoch, below]
+                for number, job in enumerate(self._desk.jobs)
+                for index, epoch, below in job.book.floors()
+            ],
+            "released": self._moves.on_their_way(server.rank),
+        }
