@@ -19,7 +19,7 @@ REST_S = 0.005
 
 SHARE = 0.15
 """Of a busy thread's time: requests keep the rest, which bounds what a save costs them."""
-RATE_BYTES_S = 400e6
+RATE_BYTES_S = 330e6
 """Of one server's images while it serves: encoding and writing them takes processors from who works on them.
 Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps."""
 BUSY_S = 0.05
