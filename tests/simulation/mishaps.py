@@ -22,7 +22,7 @@ class Mishaps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
-        self.deposed = self.forgotten = self.late = self.asked = self.machines = 0
+        self.deposed = self.forgotten = self.late = self.asked = self.machines = self.slow = 0
         choice = world.random
         self.after_saves = 2
         for kind, most in self._kinds():
@@ -197,3 +197,24 @@ class Mishaps:
             self.kills += 1
         if choice.random() < 0.6:
             world.network.after(choice.uniform(0.1, 2.0), partial(world.start_trainer, True))
+
+    def _kill_all_trainers(self) -> None:
+        """All of them get kill -9, and each is started again at its place, some when they count as lost."""
+        world = self.world
+        for trainer in [one for one in world.trainers if one.alive and one.session is not None]:
+            trainer.end("kill -9")
+            self.kills += 1
+            world.network.after(world.random.uniform(0.1, 6.0), partial(world.restart_trainer, trainer))
+
+    def _kill_all_trainers_for_good(self) -> None:
+        """All of them get kill -9, and nobody starts them again."""
+        for trainer in self.world.trainers:
+            if trainer.alive:
+                trainer.end("kill -9")
+                self.kills += 1
+
+    def _read_slowly(self) -> None:
+        """For a while all that comes to a trainer waits a second or two before it is read."""
+        trainer = self.world.random.choice(self.world.trainers)
+        self.world.network.slow(trainer.name, self.world.random.uniform(1.0, 3.0))
+        self.slow += 1

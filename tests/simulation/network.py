@@ -42,6 +42,7 @@ class Network:
         self._number = 0
         self._doors: dict[str, Callable[[str, list[bytes]], None]] = {}
         self._cut_until_s: dict[tuple[str, str], float] = {}
+        self._slow_until_s: dict[str, float] = {}
         self._loss = choice.choice([0.0, 0.05, 0.2])
         self._doubles = choice.choice([0.0, 0.2])
 
@@ -81,6 +82,11 @@ class Network:
             self._cut_until_s[pair] = max(self._cut_until_s.get(pair, 0.0), self.now_s + seconds)
         self.tell(f"cut: {one} {'--' if both_ways else '->'} {other} for {seconds:.2f} s")
 
+    def slow(self, name: str, seconds: float) -> None:
+        """Let a process read late what comes to it, for a while."""
+        self._slow_until_s[name] = self.now_s + seconds
+        self.tell(f"{name} reads slowly for {seconds:.2f} s")
+
     def send(self, source: str, target: str, frames: Sequence[Any]) -> None:
         """Lose, double, delay: a message arrives never, once or twice, and not in order."""
         healed = self.now_s >= HEALS_S
@@ -89,7 +95,10 @@ class Network:
         sent = [bytes(frame) for frame in frames]
         for _ in range(1 if healed or self.random.random() >= self._doubles else 2):
             self.messages += 1
-            self.after(self._delay_s(healed), partial(self._deliver, source, target, sent))
+            delay_s = self._delay_s(healed)
+            if self._slow_until_s.get(host_of(target), 0.0) > self.now_s:
+                delay_s += self.random.uniform(0.5, 2.0)
+            self.after(delay_s, partial(self._deliver, source, target, sent))
 
     def _delay_s(self, healed: bool) -> float:
         kind = 1.0 if healed else self.random.random()

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.client.member import Joined
+from pslib.client.member import Joined, Place
 from pslib.client.successors import meet_successors
 from pslib.errors import PslibError
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.membership import ANY_RANK
 from pslib.protocol.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.table.partition_map import PartitionMap
@@ -46,8 +47,11 @@ class Trainer(Member):
 
     role = "trainer"
 
-    def __init__(self, world: World, name: str, own: Script | None) -> None:
-        super().__init__(world, name)
+    def __init__(
+        self, world: World, name: str, own: Script | None, generation: int = 1, rank: int = ANY_RANK
+    ) -> None:
+        self.rank = rank
+        super().__init__(world, name, generation)
         choice = world.random
         self.session: ClientSession | None = None
         self.job = 0
@@ -67,6 +71,9 @@ class Trainer(Member):
         self._known: KnownDense | None = None
         if choice.random() < 0.7:
             self._known = KnownDense(np.empty(0, np.float32), np.zeros(DENSE_BLOCKS, np.uint64))
+
+    def _place(self) -> Place:
+        return Place(self.rank, self.generation)
 
     # --- membership ---------------------------------------------------------------------------------------
 

@@ -125,6 +125,12 @@ class World:
             self.history.add(script)
         self.trainers.append(Trainer(self, f"trainer-{number}", script))
 
+    def restart_trainer(self, trainer: Trainer) -> None:
+        """Its successor, at its place; streams of its own died with it."""
+        if not self.coordinator.session.error:
+            again = Trainer(self, trainer.name, None, trainer.generation + 1, trainer.rank)
+            self.trainers[self.trainers.index(trainer)] = again
+
     def disk(self, machine: str) -> SimulatedDisk:
         """Of the machine that a process runs on, whichever generation it is."""
         if machine not in self._disks:

@@ -1,0 +1,69 @@
+"""Simulated clusters to which one thing happens: what must come of it, in each of many worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pslib.protocol.losses import Losses
+from tests.simulation.mishaps import Mishaps
+from tests.simulation.world import Planted, World
+
+SEEDS = 12
+LOST = "all trainers are lost before the work was done"
+
+
+class AllTrainers(Mishaps):
+    """All trainers die, perhaps twice, and come back."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._kill_all_trainers, 2)]
+
+
+class AllTrainersForGood(Mishaps):
+    """All trainers die, and nobody comes."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._kill_all_trainers_for_good, 2)]
+
+
+class SlowReaders(Mishaps):
+    """Trainers read their answers late."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._read_slowly, 4)]
+
+
+def worlds_of(kind: type[Mishaps]) -> list[World]:
+    """Worlds in which nothing else goes wrong than the weather of the network; all have ended."""
+    return [World(seed, Planted(make_mishaps=kind)).run() for seed in range(SEEDS)]
+
+
+def test_when_all_trainers_die_at_once_their_successors_do_the_rest() -> None:
+    worlds = worlds_of(AllTrainers)
+    assert not [world.seed for world in worlds if world.coordinator.session.error]
+    assert sum(trainer.generation > 1 for world in worlds for trainer in world.trainers) > SEEDS // 2
+    assert sum(epoch > 0 for world in worlds for epoch in world.checks.epoch.values()) > SEEDS // 2
+
+
+def test_when_nobody_starts_the_last_trainers_again_the_run_ends_and_says_so() -> None:
+    worlds = [world for world in worlds_of(AllTrainersForGood) if world.mishaps.kills]
+    assert len(worlds) > SEEDS // 3
+    for world in worlds:
+        undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
+        assert bool(undone) <= (world.coordinator.session.error == LOST), world.seed
+
+
+def test_a_slow_reader_holds_up_nobody_for_ever() -> None:
+    worlds = worlds_of(SlowReaders)
+    assert sum(world.mishaps.slow for world in worlds) > SEEDS
+    assert not [world.seed for world in worlds if world.coordinator.session.error]
+
+
+def test_a_coordinator_that_awaits_no_successors_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "trainers_over", lambda self, _now_s: self._members.trainers_over())
+    for seed in range(10 * SEEDS):
+        if World(seed, Planted(make_mishaps=AllTrainers)).run().coordinator.session.error == LOST:
+            return
+    pytest.fail("no world has ended too early")
