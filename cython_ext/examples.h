@@ -1,8 +1,9 @@
 /* examples.h: columns of a file become examples, a row each.
  *
- * Each column is read once and written with a stride, PSLIB_EXAMPLES_BLOCK rows of all columns at a time: the block of
- * examples stays in a core's cache until the last column of it is written. Against one pass that makes an array of
- * keys of each column and another that turns them: half the time.
+ * PSLIB_EXAMPLES_BLOCK rows of all columns at a time: each column's values are worked on side by side, as wide as the
+ * processor can, and then written with a stride, to a block of examples that stays in a core's L1 cache until the last
+ * column of it is written. Against one pass that makes an array of keys of each column and another that turns them:
+ * half the time.
  */
 #ifndef PSLIB_EXAMPLES_H
 #define PSLIB_EXAMPLES_H
@@ -11,8 +12,10 @@
 #include <string.h>
 
 #include "mix.h"
+#include "vectors.h"
 
-#define PSLIB_EXAMPLES_BLOCK 1024
+#define PSLIB_EXAMPLES_BLOCK 128
+#define PSLIB_BODY static inline __attribute__((always_inline))
 
 enum {
     PSLIB_I8, PSLIB_I16, PSLIB_I32, PSLIB_I64, PSLIB_U8, PSLIB_U16, PSLIB_U32, PSLIB_U64, PSLIB_F32, PSLIB_F64
@@ -25,7 +28,7 @@ typedef struct {
     const void *values;
     const uint8_t *valid; /* Arrow's bitmap, from bit `first_bit` on; NULL: there is no null */
     int64_t first_bit;
-    int type, way;
+    int type, way, level;
     uint64_t base, null_key;
     const uint64_t *table; /* of PSLIB_LOOKED_UP */
     uint64_t table_size;
@@ -35,7 +38,7 @@ typedef struct {
     const void *values;
     const uint8_t *valid;
     int64_t first_bit;
-    int type;
+    int type, level;
     float fill;
 } PslibNumberColumn;
 
@@ -58,30 +61,28 @@ static inline float pslib_one_of(float a, float b, int second)
 
 #define PSLIB_KEY_LOOP(TYPE, WIDE)                                                                                     \
     do {                                                                                                               \
-        const TYPE *values = (const TYPE *)column->values;                                                             \
+        const TYPE *values = (const TYPE *)column->values + start;                                                     \
         if (column->way == PSLIB_HASHED) {                                                                             \
-            for (int64_t i = start; i < stop; i++, at += stride) *at = pslib_mix64((uint64_t)(WIDE)values[i] ^ base);  \
+            for (int64_t i = 0; i < rows; i++) keys[i] = pslib_mix64((uint64_t)(WIDE)values[i] ^ base);                \
         } else {                                                                                                       \
-            for (int64_t i = start; i < stop; i++, at += stride) {                                                     \
+            for (int64_t i = 0; i < rows; i++) {                                                                       \
                 const uint64_t place = (uint64_t)(WIDE)values[i]; /* of a null it may be anything */                   \
-                *at = place < size ? table[place] : null_key;                                                          \
+                keys[i] = place < size ? table[place] : null_key;                                                      \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)
 
-/* Keys of rows start..stop of one column, to out[0], out[stride], ... */
-static inline void pslib_keys_of_block(const PslibKeyColumn *column, int64_t start, int64_t stop, uint64_t *out,
-                                       int64_t stride)
+/* Keys of `rows` rows of one column from `start` on, side by side. */
+PSLIB_BODY void pslib_keys_of_block_at(const PslibKeyColumn *column, int64_t start, int64_t rows,
+                                       uint64_t *restrict keys, int level)
 {
-    /* Copies: what is written through `at` could else be a member of the struct, for all the compiler knows. */
     const uint64_t base = column->base, null_key = column->null_key, size = column->table_size;
     const uint64_t *table = column->table;
     const uint8_t *valid = column->valid;
-    const int64_t first_bit = column->first_bit;
-    uint64_t *at = out;
+    const int64_t first_bit = column->first_bit + start;
+    (void)level;
     if (column->way == PSLIB_GIVEN) {
-        const uint64_t *keys = (const uint64_t *)column->values;
-        for (int64_t i = start; i < stop; i++, at += stride) *at = keys[i];
+        memcpy(keys, (const uint64_t *)column->values + start, (size_t)rows * sizeof(uint64_t));
         return;
     }
     switch (column->type) {
@@ -94,44 +95,53 @@ static inline void pslib_keys_of_block(const PslibKeyColumn *column, int64_t sta
     default: PSLIB_KEY_LOOP(uint64_t, uint64_t); break; /* signed ones by the same bits */
     }
     if (valid) { /* whether a value is null is a coin toss, so there is no branch */
-        at = out;
-        for (int64_t i = start; i < stop; i++, at += stride) {
+        for (int64_t i = 0; i < rows; i++) {
             const uint64_t mask = (uint64_t)pslib_bit(valid, first_bit + i) - 1;
-            *at = (*at & ~mask) | (null_key & mask);
+            keys[i] = (keys[i] & ~mask) | (null_key & mask);
         }
     }
 }
 
+PSLIB_COPIES(void, pslib_keys_of_block, column->level,
+             (const PslibKeyColumn *column, int64_t start, int64_t rows, uint64_t *keys), column, start, rows, keys)
+
 static void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_t rows, uint64_t *out)
 {
+    uint64_t keys[PSLIB_EXAMPLES_BLOCK];
+    if (count == 1) { /* the elements of lists */
+        pslib_keys_of_block(columns, 0, rows, out);
+        return;
+    }
     for (int64_t start = 0; start < rows; start += PSLIB_EXAMPLES_BLOCK) {
-        const int64_t stop = start + PSLIB_EXAMPLES_BLOCK < rows ? start + PSLIB_EXAMPLES_BLOCK : rows;
+        const int64_t size = rows - start < PSLIB_EXAMPLES_BLOCK ? rows - start : PSLIB_EXAMPLES_BLOCK;
         for (int64_t j = 0; j < count; j++) {
-            pslib_keys_of_block(&columns[j], start, stop, out + start * count + j, count);
+            uint64_t *at = out + start * count + j;
+            pslib_keys_of_block(&columns[j], start, size, keys);
+            for (int64_t i = 0; i < size; i++, at += count) *at = keys[i];
         }
     }
 }
 
 #define PSLIB_NUMBER_LOOP(TYPE)                                                                                        \
     do {                                                                                                               \
-        const TYPE *values = (const TYPE *)column->values;                                                             \
-        for (int64_t i = start; i < stop; i++, at += stride) {                                                         \
+        const TYPE *values = (const TYPE *)column->values + start;                                                     \
+        for (int64_t i = 0; i < rows; i++) {                                                                           \
             const float value = (float)values[i];                                                                      \
             const int nan = value != value;                                                                            \
             infinite |= (value - value != 0.0f) & !nan;                                                                \
-            *at = pslib_one_of(value, fill, nan);                                                                      \
+            numbers[i] = pslib_one_of(value, fill, nan);                                                               \
         }                                                                                                              \
     } while (0)
 
-/* Numbers of rows start..stop of one column; whether one of them, or what stands under a null, is infinite. */
-static inline int pslib_numbers_of_block(const PslibNumberColumn *column, int64_t start, int64_t stop, float *out,
-                                         int64_t stride)
+/* The same for numbers; whether one of them, or what stands under a null, is infinite. */
+PSLIB_BODY int pslib_numbers_of_block_at(const PslibNumberColumn *column, int64_t start, int64_t rows,
+                                         float *restrict numbers, int level)
 {
     const float fill = column->fill;
     const uint8_t *valid = column->valid;
-    const int64_t first_bit = column->first_bit;
-    float *at = out;
+    const int64_t first_bit = column->first_bit + start;
     int infinite = 0;
+    (void)level;
     switch (column->type) {
     case PSLIB_I8: PSLIB_NUMBER_LOOP(int8_t); break;
     case PSLIB_I16: PSLIB_NUMBER_LOOP(int16_t); break;
@@ -145,22 +155,27 @@ static inline int pslib_numbers_of_block(const PslibNumberColumn *column, int64_
     default: PSLIB_NUMBER_LOOP(double); break;
     }
     if (valid) {
-        at = out;
-        for (int64_t i = start; i < stop; i++, at += stride) {
-            *at = pslib_one_of(*at, fill, !pslib_bit(valid, first_bit + i));
+        for (int64_t i = 0; i < rows; i++) {
+            numbers[i] = pslib_one_of(numbers[i], fill, !pslib_bit(valid, first_bit + i));
         }
     }
     return infinite;
 }
 
+PSLIB_COPIES(int, pslib_numbers_of_block, column->level,
+             (const PslibNumberColumn *column, int64_t start, int64_t rows, float *numbers), column, start, rows, numbers)
+
 /* infinite[j] says whether column j may hold an infinite number. */
 static void pslib_fill_numbers(const PslibNumberColumn *columns, int64_t count, int64_t rows, float *out,
                                uint8_t *infinite)
 {
+    float numbers[PSLIB_EXAMPLES_BLOCK];
     for (int64_t start = 0; start < rows; start += PSLIB_EXAMPLES_BLOCK) {
-        const int64_t stop = start + PSLIB_EXAMPLES_BLOCK < rows ? start + PSLIB_EXAMPLES_BLOCK : rows;
+        const int64_t size = rows - start < PSLIB_EXAMPLES_BLOCK ? rows - start : PSLIB_EXAMPLES_BLOCK;
         for (int64_t j = 0; j < count; j++) {
-            infinite[j] |= (uint8_t)pslib_numbers_of_block(&columns[j], start, stop, out + start * count + j, count);
+            float *at = out + start * count + j;
+            infinite[j] |= (uint8_t)pslib_numbers_of_block(&columns[j], start, size, numbers);
+            for (int64_t i = 0; i < size; i++, at += count) *at = numbers[i];
         }
     }
 }

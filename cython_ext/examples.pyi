@@ -1,10 +1,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from numpy import float32, int64, uint8, uint64
+from numpy import float32, uint8, uint64
 from numpy.typing import NDArray
 
-__all__ = ["fill_keys", "fill_numbers", "gather_lists", "list_starts"]
+__all__ = ["fill_keys", "fill_numbers"]
 
 def fill_keys(
     columns: Sequence[tuple[NDArray[Any], NDArray[uint8] | None, int, int | None, NDArray[uint64] | None]],
@@ -13,11 +13,3 @@ def fill_keys(
 def fill_numbers(
     columns: Sequence[tuple[NDArray[Any], NDArray[uint8] | None, int, float]], out: NDArray[float32]
 ) -> list[int]: ...
-def list_starts(offsets: NDArray[int64], rows: NDArray[int64]) -> NDArray[int64]: ...
-def gather_lists(
-    values: NDArray[uint64],
-    offsets: NDArray[int64],
-    rows: NDArray[int64],
-    starts: NDArray[int64],
-    out: NDArray[uint64],
-) -> None: ...

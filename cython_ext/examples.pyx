@@ -1,4 +1,4 @@
-"""Columns of a file become examples: keys and numbers of a row next to each other, and lists of chosen rows.
+"""Columns of a file become examples: keys and numbers of a row next to each other.
 
 A column is handed over as a tuple, so that one call fills all columns of a block of rows while the block is
 in the cache (`examples.h`). Values come straight from Arrow's buffers, with Arrow's bitmap of what is there.
@@ -7,14 +7,13 @@ in the cache (`examples.h`). Values come straight from Arrow's buffers, with Arr
 cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
 from cython_ext.checks cimport checked_array, checked_target, whole_number
 from cython_ext.hashing cimport pslib_mix64
 
 import numpy as np
 
-__all__ = ["fill_keys", "fill_numbers", "gather_lists", "list_starts"]
+__all__ = ["fill_keys", "fill_numbers"]
 
 cnp.import_array()
 
@@ -30,6 +29,7 @@ cdef extern from "examples.h" nogil:
         int64_t first_bit
         int type
         int way
+        int level
         uint64_t base
         uint64_t null_key
         const uint64_t *table
@@ -40,8 +40,10 @@ cdef extern from "examples.h" nogil:
         const uint8_t *valid
         int64_t first_bit
         int type
+        int level
         float fill
 
+    int pslib_best_level()
     void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_t rows, uint64_t *out)
     void pslib_fill_numbers(
         const PslibNumberColumn *columns, int64_t count, int64_t rows, float *out, uint8_t *infinite)
@@ -53,7 +55,7 @@ _TYPES = [np.dtype(name) for name in (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")]
 _NUMBERS = {dtype: place for place, dtype in enumerate(_TYPES)}
 _INTEGERS = {dtype: place for dtype, place in _NUMBERS.items() if dtype.kind in "iu"}
-_U64, _U8, _I64, _F32 = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.float32)
+_U64, _U8, _F32 = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.float32)
 
 
 cdef int type_of(str where, object values, dict known, Py_ssize_t rows) except -1:
@@ -80,7 +82,7 @@ cdef const uint8_t *bits_of(str where, object valid, object first_bit, Py_ssize_
 
 cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid, object first_bit,
                   object salt, object table, Py_ssize_t rows) except -1:
-    column.type = type_of(where, values, _INTEGERS, rows)
+    column.type, column.level = type_of(where, values, _INTEGERS, rows), pslib_best_level()
     column.values = cnp.PyArray_DATA(<cnp.ndarray>values)
     if salt is None:
         if values.dtype != _U64:
@@ -160,6 +162,7 @@ def fill_numbers(columns, out):
     checked_target("out", out, _F32, (None, count))
     if not count or not rows:
         return []
+    cdef int level = pslib_best_level()
     infinite = np.zeros(count, np.uint8)
     cdef PslibNumberColumn *all_of_them = <PslibNumberColumn *>calloc(count, sizeof(PslibNumberColumn))
     if all_of_them == NULL:
@@ -169,7 +172,7 @@ def fill_numbers(columns, out):
     try:
         for j, (values, valid, first_bit, fill) in enumerate(columns):
             where = f"column {j}"
-            all_of_them[j].type = type_of(where, values, _NUMBERS, rows)
+            all_of_them[j].type, all_of_them[j].level = type_of(where, values, _NUMBERS, rows), level
             all_of_them[j].values = cnp.PyArray_DATA(<cnp.ndarray>values)
             all_of_them[j].valid = bits_of(where, valid, first_bit, rows)
             all_of_them[j].first_bit = first_bit
@@ -179,94 +182,3 @@ def fill_numbers(columns, out):
     finally:
         free(all_of_them)
     return np.flatnonzero(infinite).tolist()
-
-
-def list_starts(offsets, rows):
-    """Where the lists of some rows begin when they stand one after the other.
-
-    Parameters
-    ----------
-    offsets : (n + 1,) int64
-        List ``i`` has ``offsets[i + 1] - offsets[i]`` values.
-    rows : (k,) int64
-
-    Returns
-    -------
-    (k + 1,) int64
-        The last one is where the last list ends.
-
-    Raises
-    ------
-    ValueError
-        When a row is not there.
-    """
-    checked_array("offsets", offsets, _I64, (None,))
-    checked_array("rows", rows, _I64, (None,))
-    cdef Py_ssize_t k, count = len(rows), lists = len(offsets) - 1
-    starts = np.zeros(count + 1, np.int64)
-    cdef const int64_t *offset = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>offsets)
-    cdef const int64_t *row = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
-    cdef int64_t *start = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>starts)
-    cdef bint sound = True
-    with nogil:
-        for k in range(count):
-            if row[k] < 0 or row[k] >= lists:
-                sound = False
-                break
-            start[k + 1] = start[k] + offset[row[k] + 1] - offset[row[k]]
-    if not sound:
-        raise ValueError(f"rows: expected 0..{lists - 1}, got {row[k]} at place {k}")
-    return starts
-
-
-def gather_lists(values, offsets, rows, starts, out):
-    """Copy the lists of some rows, one after the other.
-
-    Parameters
-    ----------
-    values : (m,) uint64
-        All lists one after the other.
-    offsets : (n + 1,) int64
-        List ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
-    rows : (k,) int64
-        Which lists.
-    starts : (k + 1,) int64
-        Where each begins in ``out``: the sums of the lengths before it.
-    out : (starts[k],) uint64
-        Written to.
-
-    Raises
-    ------
-    ValueError
-        When a row is not there, or offsets and starts do not fit.
-    """
-    checked_array("values", values, _U64, (None,))
-    checked_array("offsets", offsets, _I64, (None,))
-    checked_array("rows", rows, _I64, (None,))
-    checked_array("starts", starts, _I64, (len(rows) + 1,))
-    checked_target("out", out, _U64, (None,))
-    cdef const int64_t *offset = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>offsets)
-    cdef const int64_t *row = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>rows)
-    cdef const int64_t *start = <const int64_t *>cnp.PyArray_DATA(<cnp.ndarray>starts)
-    cdef const uint64_t *given = <const uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>values)
-    cdef uint64_t *taken = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>out)
-    cdef Py_ssize_t k, count = len(rows), lists = len(offsets) - 1, size = len(values), room = len(out), j
-    cdef int64_t first, length
-    cdef bint sound = start[0] == 0 and start[count] == room
-    with nogil:
-        for k in range(count):
-            if not sound or row[k] < 0 or row[k] >= lists:
-                sound = False
-                break
-            first, length = offset[row[k]], offset[row[k] + 1] - offset[row[k]]
-            sound = (0 <= first and 0 <= length and first + length <= size
-                     and start[k] + length == start[k + 1] and start[k + 1] <= room)
-            if not sound:
-                break
-            if length > 16:
-                memcpy(&taken[start[k]], &given[first], length * sizeof(uint64_t))
-            else:
-                for j in range(length):
-                    taken[start[k] + j] = given[first + j]
-    if not sound:
-        raise ValueError("gather_lists: rows, offsets and starts do not fit each other")

@@ -37,7 +37,7 @@ class Ragged(Generic[ScalarT]):
         offsets = self.offsets
         if self.values.ndim != 1 or offsets.ndim != 1 or offsets.size == 0:
             raise ValueError("Ragged expects 1-d values and at least one offset")
-        if offsets[0] != 0 or offsets[-1] != self.values.size or bool(np.any(np.diff(offsets) < 0)):
+        if offsets[0] != 0 or offsets[-1] != self.values.size or bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError(
                 f"Ragged offsets must rise from 0 to {self.values.size}; got {offsets[0]} to {offsets[-1]}"
             )

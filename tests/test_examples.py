@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from cython_ext.examples import fill_keys, fill_numbers, gather_lists, list_starts
+from cython_ext.examples import fill_keys, fill_numbers
 from cython_ext.hashing import hash_ints, null_key
 from pslib.data.dataset import ParquetData
 from pslib.data.order import GroupSlice
@@ -91,19 +90,6 @@ def test_numbers_are_what_numpy_makes_of_them_with_nulls_and_nan_filled(
     assert infinite == ([0, 1] if np.isinf(wanted).any() else [])
 
 
-@given(hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 40)), st.data())
-def test_lists_of_some_rows_stand_one_after_the_other(lengths: np.ndarray, data: st.DataObject) -> None:
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    values = np.arange(offsets[-1], dtype=np.uint64)
-    rows = data.draw(hnp.arrays(np.int64, st.integers(0, 90), elements=st.integers(0, lengths.size - 1)))
-    lists = [values[offsets[row] : offsets[row + 1]] for row in rows]
-    starts = list_starts(offsets, rows)
-    assert starts.tolist() == np.concatenate([[0], np.cumsum([len(one) for one in lists])]).tolist()
-    out = np.zeros(starts[-1], np.uint64)
-    gather_lists(values, offsets, rows, starts, out)
-    np.testing.assert_array_equal(out, np.concatenate([np.empty(0, np.uint64), *lists]))
-
-
 GIVEN = np.zeros(3, np.int64)
 BAD_COLUMNS = {
     "another length": (np.zeros(2, np.int64), None, 0, SALT, None),
@@ -123,20 +109,13 @@ def test_a_column_that_does_not_fit_is_refused(case: str) -> None:
         fill_keys([BAD_COLUMNS[case]], np.zeros((3, 1), np.uint64))
 
 
-def test_targets_and_rows_that_do_not_fit_are_refused() -> None:
+def test_targets_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="out: expected"):
         fill_keys([(GIVEN, None, 0, SALT, None)], np.zeros((3, 2), np.uint64))
     with pytest.raises(ValueError, match="out: expected"):
         fill_numbers([(GIVEN, None, 0, 0.0)], np.zeros((3, 1)))
     with pytest.raises(ValueError, match="column 0: expected an array of one of"):
         fill_numbers([(np.zeros(3, bool), None, 0, 0.0)], np.zeros((3, 1), np.float32))
-    offsets, values = np.array([0, 2, 3]), np.zeros(3, np.uint64)
-    for row in (-1, 2):
-        with pytest.raises(ValueError, match=rf"rows: expected 0\.\.1, got {row} at place 0"):
-            list_starts(offsets, np.array([row]))
-    for rows, starts in (([0], [0, 3]), ([0], [1, 3]), ([2], [0, 0]), ([0, 1], [0, 2, 2])):
-        with pytest.raises(ValueError, match="do not fit each other"):
-            gather_lists(values, offsets, np.array(rows), np.array(starts), np.zeros(starts[-1], np.uint64))
 
 
 def test_no_rows_and_no_columns_are_ordinary() -> None:

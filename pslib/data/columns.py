@@ -184,16 +184,33 @@ def lists_of(array: pa.Array, salt: int) -> tuple[NDArray[np.uint64], NDArray[np
     lengths : (n,) int64
         0 for a null list.
     """
-    elements, lengths = elements_of(array)
-    return keys_of(elements, salt), lengths
+    elements, bounds = elements_of(array)
+    return keys_of(elements, salt), np.diff(bounds).astype(np.int64, copy=False)
 
 
-def elements_of(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """All list elements, one list after the other, and the length ``(n,)`` of each list, 0 for a null."""
+def elements_of(array: pa.Array) -> tuple[pa.Array, NDArray[Any]]:
+    """All list elements, one list after the other, and where each list ends.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Lists of any kind, or all null.
+
+    Returns
+    -------
+    elements : pyarrow.Array
+    bounds : (n + 1,) int32 or int64
+        List ``i`` goes from ``bounds[i] - bounds[0]`` to ``bounds[i + 1] - bounds[0]``; a null one is empty.
+        A view into Arrow's buffer where that is possible.
+    """
     if types.is_null(array.type):
-        return array.slice(0, 0), np.zeros(len(array), np.int64)
+        return array.slice(0, 0), np.zeros(len(array) + 1, np.int64)
+    if (types.is_list(array.type) or types.is_large_list(array.type)) and len(array) and not array.null_count:
+        dtype = np.dtype(np.int32 if types.is_list(array.type) else np.int64)
+        bounds = np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
+        return array.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0])), bounds
     lengths = numbers_of(pc.list_value_length(array)).astype(np.int64)
     valid = validity_of(array)
     if valid is not None:
         lengths[valid == 0] = 0
-    return array.flatten(), lengths
+    return array.flatten(), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

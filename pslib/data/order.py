@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.hashing import mix64
+from cython_ext.shuffle import shuffled
 from pslib.errors import ConfigurationError
 
 __all__ = ["LEASE_ROWS_MAX", "WINDOW_ROWS", "GroupSlice", "LeasePiece", "Order", "default_lease_rows"]
@@ -217,7 +218,7 @@ def _permutation(rows: int, *numbers: int) -> NDArray[np.int64]:
     base = 0
     for number in numbers:
         base = _mixed(base + (number + 1) * 0x9E3779B97F4A7C15)
-    return np.argsort(mix64(np.arange(rows, dtype=np.uint64) + np.uint64(base)))
+    return shuffled(base, rows)
 
 
 def _mixed(number: int) -> int:

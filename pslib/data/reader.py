@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.distinct import distinct
-from cython_ext.examples import gather_lists, list_starts
+from cython_ext.batch_keys import batch_keys
 from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler
@@ -82,7 +81,6 @@ class LeaseReader:
         self._cached: tuple[int, int] | None = None
         self._window: DecodedWindow | None = None
         self._window_order = np.empty(0, np.int64)
-        self._keys = np.empty(0, np.uint64)
 
     def batch_count(self, epoch: int, lease_index: int) -> int:
         """Number of batches of a lease.
@@ -132,32 +130,21 @@ class LeaseReader:
 
     def _batch(self, window: DecodedWindow, rows: NDArray[np.int64], drawn: NDArray[np.uint64]) -> Batch:
         """Examples of some rows of a window, their keys and those ``drawn`` made distinct."""
-        fields = window.sparse_keys.shape[1]
-        starts = [list_starts(ragged.offsets, rows) for ragged in window.ragged_keys]
-        split = np.cumsum([rows.size * fields, *(some[-1] for some in starts), drawn.size])
-        if split[-1] > self._keys.size:
-            self._keys = np.empty(split[-1], np.uint64)
-        flat = self._keys[: split[-1]]  # kept from batch to batch: fresh pages cost more than filling them
-        by_example = flat[: split[0]].reshape(rows.size, fields)
-        np.take(window.sparse_keys, rows, axis=0, out=by_example, mode="clip")  # "raise" would copy twice
-        for lists, some, start, stop in zip(window.ragged_keys, starts, split, split[1:], strict=False):
-            gather_lists(lists.values, lists.offsets, rows, some, flat[start:stop])
-        flat[split[-2] :] = drawn
-        keys, inverse = distinct(flat)
-        ragged = {
-            field.name: Ragged(inverse[start:stop], offsets)
-            for field, offsets, start, stop in zip(
-                self._schema.ragged, starts, split, split[1:], strict=False
-            )
-        }
-        places = inverse[: split[0]].reshape(rows.size, fields)
-        labels, dense = window.labels[rows], window.dense[rows]
+        lists = [(ragged.values, ragged.offsets) for ragged in window.ragged_keys]
+        keys, inverse, starts = batch_keys(window.sparse_keys, lists, rows, drawn)
+        stop = rows.size * window.sparse_keys.shape[1]
+        places, ragged = inverse[:stop].reshape(rows.size, window.sparse_keys.shape[1]), {}
+        for field, offsets in zip(self._schema.ragged, starts, strict=True):
+            ragged[field.name] = Ragged(inverse[stop : stop + offsets[-1]], offsets)
+            stop += int(offsets[-1])
+        labels, numbers = window.labels[rows], window.dense.shape[1]
+        dense = np.take(window.dense, rows, axis=0) if numbers else np.empty((rows.size, 0), np.float32)
         more_labels = None if window.more_labels is None else window.more_labels[rows]
         weights = None if window.weights is None else window.weights[rows]
         batch = Batch(labels, dense, keys, places, ragged, more_labels=more_labels, weights=weights)
         if self._sampler is None:
             return batch
-        return replace(batch, negatives=inverse[split[-2] :], log_q=self._sampler.log_q(keys))
+        return replace(batch, negatives=inverse[stop:], log_q=self._sampler.log_q(keys))
 
     def _decoded(self, epoch: int, index: int) -> tuple[DecodedWindow, NDArray[np.int64]]:
         if self._window is None or self._cached != (epoch, index):

@@ -222,7 +222,7 @@ class WindowDecoder:
             self._room = _Room.of(rows, self._schema)
         room = self._room.part(slice(0, rows))
         for lists in self._lists:
-            lists.begin()
+            lists.begin(rows)
         position = 0
         for piece in pieces:
             group = self._data.row_groups[piece.row_group]
@@ -280,32 +280,37 @@ def _squeeze(out: NDArray[np.float32], columns: list[int]) -> None:
 
 
 class _ListRoom:
-    """Keys of one list column, part after part, in an array that is kept from window to window."""
+    """Keys of one list column, part after part, in arrays that are kept from window to window."""
 
     def __init__(self, salt: int) -> None:
         self._salt = salt
         self._keys = np.empty((0, 1), np.uint64)
-        self.begin()
+        self._offsets = np.zeros(1, np.int64)
+        self._rows = self._used = 0
 
-    def begin(self) -> None:
-        """A new window."""
-        self._used, self._lengths = 0, [np.zeros(1, np.int64)]
+    def begin(self, rows: int) -> None:
+        """A new window of so many rows."""
+        self._rows = self._used = 0
+        if rows >= self._offsets.size:
+            self._offsets = np.zeros(rows + 1, np.int64)
 
     def add(self, array: pa.Array) -> None:
         """The lists of some more rows."""
-        elements, lengths = elements_of(array)
+        elements, bounds = elements_of(array)
         end = self._used + len(elements)
         if end > len(self._keys):
             grown = np.empty((max(end, 2 * len(self._keys)), 1), np.uint64)
             grown[: self._used] = self._keys[: self._used]
             self._keys = grown
         fill_keys([key_source(elements, self._salt)], self._keys[self._used : end])
-        self._used = end
-        self._lengths.append(lengths)
+        stop = self._rows + len(array)
+        ends = self._offsets[self._rows + 1 : stop + 1]
+        np.add(bounds[1:], self._used - int(bounds[0]), out=ends, dtype=np.int64)
+        self._rows, self._used = stop, end
 
     def lists(self) -> Ragged[np.uint64]:
         """All of the window."""
-        return Ragged(self._keys[: self._used, 0], np.cumsum(np.concatenate(self._lengths)))
+        return Ragged(self._keys[: self._used, 0], self._offsets[: self._rows + 1])
 
 
 @dataclass(frozen=True, slots=True)

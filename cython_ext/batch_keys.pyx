@@ -1,0 +1,163 @@
+"""Keys of one batch: rows of a window, gathered and made distinct in one call (`batch_keys.h`)."""
+
+cimport numpy as cnp
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from cython_ext.checks cimport checked_array, keys_of
+from cython_ext.distinct cimport scratch_of
+
+import numpy as np
+
+__all__ = ["batch_keys"]
+
+cnp.import_array()
+
+cdef extern from "batch_keys.h" nogil:
+    enum:
+        PSLIB_LIST_COPY
+
+    ctypedef struct PslibSoFar:
+        uint32_t *cells
+        uint64_t mask
+        uint64_t *found
+        uint32_t count
+
+    void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, int64_t n, int32_t *places)
+    void pslib_place_rows(
+        PslibSoFar *so_far, const uint64_t *matrix, int64_t fields, const int64_t *rows, int64_t count,
+        int32_t *places)
+    void pslib_gather_lists(
+        const uint64_t *values, int64_t size, const int64_t *offsets, const int64_t *rows, int64_t count,
+        const int64_t *starts, uint64_t *flat)
+    int64_t pslib_list_starts(
+        const int64_t *offsets, int64_t lists, int64_t size, const int64_t *rows, int64_t count,
+        int64_t *starts)
+
+cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
+
+_U64, _I64 = np.dtype(np.uint64), np.dtype(np.int64)
+
+
+cdef inline int64_t *longs_of(object array):
+    return <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>array)
+
+
+cdef tuple checked_lists(int which, object values, object offsets, object rows):
+    """A list column's values and offsets, and where the lists of the rows begin, (k + 1,)."""
+    values = checked_array(f"lists {which}: values", values, _U64, (None,))
+    offsets = checked_array(f"lists {which}: offsets", offsets, _I64, (None,))
+    cdef int64_t lists = len(offsets) - 1, size = len(values), count = len(rows), wrong
+    starts = np.empty(count + 1, np.int64)
+    cdef const int64_t *offset = longs_of(offsets)
+    cdef const int64_t *row = longs_of(rows)
+    cdef int64_t *start = longs_of(starts)
+    with nogil:
+        wrong = pslib_list_starts(offset, lists, size, row, count, start)
+    if wrong >= 0:
+        raise ValueError(
+            f"lists {which}: expected rows in 0..{lists - 1} whose offsets rise within 0..{size}, got row "
+            f"{rows[wrong]} at place {wrong}")
+    return values, offsets, starts
+
+
+cdef int check_rows(object rows, Py_ssize_t known) except -1:
+    cdef const int64_t *row = longs_of(rows)
+    cdef Py_ssize_t k, count = len(rows)
+    for k in range(count):
+        if not 0 <= row[k] < known:
+            raise ValueError(f"rows: expected 0..{known - 1}, got {row[k]} at place {k}")
+    return 0
+
+
+cdef struct Parts:
+    Py_ssize_t rows, fields, drawn
+
+
+cdef int place_all(
+    PslibSoFar *so_far, Parts parts, object matrix, object rows, list lists, object drawn, uint64_t *flat, int32_t *places,
+) except -1:
+    """Places of sparse keys, of lists and of drawn keys one after the other; each column's lists in ``flat``."""
+    cdef const uint64_t *keys = keys_of(matrix)
+    cdef const uint64_t *last = keys_of(drawn)
+    cdef const int64_t *row = longs_of(rows)
+    cdef const int64_t *offset
+    cdef const int64_t *start
+    cdef const uint64_t *elements
+    cdef int64_t size
+    with nogil:
+        pslib_place_rows(so_far, keys, parts.fields, row, parts.rows, places)
+    places += parts.rows * parts.fields
+    for values, offsets, begin in lists:
+        elements, offset, start, size = keys_of(values), longs_of(offsets), longs_of(begin), len(values)
+        with nogil:
+            pslib_gather_lists(elements, size, offset, row, parts.rows, start, flat)
+            pslib_place_keys(so_far, flat, start[parts.rows], places)
+        places += start[parts.rows]
+    with nogil:
+        pslib_place_keys(so_far, last, parts.drawn, places)
+    return 0
+
+
+def batch_keys(sparse, lists, rows, drawn):
+    """Keys of some rows, made distinct, and where each stands.
+
+    Parameters
+    ----------
+    sparse : (n, F) uint64
+        Keys of a window, a row each. Every key is legal, but unless keys are mixed numbers, as those of
+        `hashing` are, this may be slow.
+    lists : sequence of (values, offsets)
+        Keys (m,) uint64 of each list column, list ``i`` being ``values[offsets[i]:offsets[i + 1]]``;
+        offsets (n + 1,) int64.
+    rows : (k,) int64
+        Which rows, in this order.
+    drawn : (d,) uint64
+        More keys, which belong to no row.
+
+    Returns
+    -------
+    found : (u,) uint64
+        Distinct keys in order of first appearance: the rows of ``sparse`` one after the other, then each
+        list column, then ``drawn``.
+    inverse : (k * F + m' + d,) int32
+        ``found[inverse]`` is all of them in this order.
+    starts : list of (k + 1,) int64
+        Of each list column where the lists of the rows begin, and where the last one ends.
+
+    Raises
+    ------
+    ValueError
+        When a row is not there, a type or length does not fit, or there are more than 2^31-1 keys.
+    """
+    sparse = checked_array("sparse", sparse, _U64, (None, None))
+    rows = checked_array("rows", rows, _I64, (None,))
+    drawn = checked_array("drawn", drawn, _U64, (None,))
+    check_rows(rows, len(sparse))
+    lists = [checked_lists(j, values, offsets, rows) for j, (values, offsets) in enumerate(lists)]
+    starts = [some[2] for some in lists]
+    cdef Parts parts = Parts(len(rows), sparse.shape[1], len(drawn))
+    cdef Py_ssize_t n = parts.rows * parts.fields + parts.drawn
+    cdef Py_ssize_t longest = 0
+    for some in starts:
+        n += longs_of(some)[parts.rows]
+        longest = max(longest, <Py_ssize_t>longs_of(some)[parts.rows])
+    if n > KEYS_MAX:
+        raise ValueError(f"expected at most {KEYS_MAX} keys, got {n}")
+    cdef size_t cell_count = 16
+    while cell_count < <size_t>(2 * n):
+        cell_count *= 2
+    cdef size_t found_count = n + 1, cell_bytes = cell_count * sizeof(uint32_t)
+    cdef size_t flat_count = (longest + PSLIB_LIST_COPY) if lists else 0
+    cdef uint8_t[::1] scratch = scratch_of((found_count + flat_count) * sizeof(uint64_t) + cell_bytes)
+    cdef PslibSoFar so_far
+    so_far.found, so_far.mask, so_far.count = <uint64_t *>&scratch[0], cell_count - 1, 0
+    so_far.cells = <uint32_t *>(so_far.found + found_count + flat_count)
+    memset(so_far.cells, 0, cell_bytes)
+    inverse = np.empty(n, np.int32)
+    place_all(
+        &so_far, parts, sparse, rows, lists, drawn, so_far.found + found_count,
+        <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>inverse))
+    found = np.empty(so_far.count, np.uint64)
+    memcpy(keys_of(found), so_far.found, so_far.count * sizeof(uint64_t))
+    return found, inverse, starts

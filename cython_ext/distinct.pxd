@@ -1,0 +1,6 @@
+"""Scratch memory of a thread, shared by the kernels that make keys distinct."""
+
+from libc.stdint cimport uint8_t
+
+
+cdef uint8_t[::1] scratch_of(Py_ssize_t size)

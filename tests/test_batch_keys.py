@@ -1,0 +1,104 @@
+"""Keys of one batch, beside their definition: a dict in order of first appearance."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from cython_ext.batch_keys import batch_keys
+from cython_ext.hashing import mix64
+
+Keys = NDArray[np.uint64]
+Lists = list[tuple[Keys, NDArray[np.int64]]]
+NONE = np.empty(0, np.uint64)
+few = st.sampled_from([0, 1, (1 << 64) - 1, 1 << 63, 5, 64, 128, 1 << 32, 3 << 40, 7])
+some_keys = st.lists(few, max_size=5).map(lambda keys: np.array(keys, np.uint64))
+
+
+def lists_of(elements: list[list[int]]) -> tuple[Keys, NDArray[np.int64]]:
+    offsets = np.cumsum([0, *map(len, elements)]).astype(np.int64)
+    return np.array([key for one in elements for key in one], np.uint64), offsets
+
+
+def by_definition(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> list[int]:
+    """All keys in their order."""
+    keys = [key for row in rows.tolist() for key in sparse[row].tolist()]
+    for values, offsets in lists:
+        keys += [key for row in rows.tolist() for key in values[offsets[row] : offsets[row + 1]].tolist()]
+    return keys + drawn.tolist()
+
+
+def check(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> None:
+    found, inverse, starts = batch_keys(sparse, lists, rows, drawn)
+    keys = by_definition(sparse, lists, rows, drawn)
+    assert (found.dtype, inverse.dtype) == (np.uint64, np.int32)
+    assert found.tolist() == list(dict.fromkeys(keys))
+    assert found[inverse].tolist() == keys
+    for (_, offsets), begins in zip(lists, starts, strict=True):
+        assert begins.tolist() == [0, *np.cumsum(np.diff(offsets)[rows]).tolist()]
+
+
+@given(st.data(), st.integers(1, 9), st.integers(0, 4), st.integers(0, 2), some_keys)
+def test_keys_are_distinct_in_order_of_first_appearance(
+    data: st.DataObject, count: int, fields: int, columns: int, drawn: Keys
+) -> None:
+    def matrix(row: st.SearchStrategy[int], width: int) -> list[list[int]]:
+        return data.draw(
+            st.lists(st.lists(row, min_size=width, max_size=width), min_size=count, max_size=count)
+        )
+
+    sparse = np.array(matrix(few, fields), np.uint64).reshape(count, fields)
+    element_lists = st.lists(st.lists(few, max_size=12), min_size=count, max_size=count)
+    lists = [lists_of(data.draw(element_lists)) for _ in range(columns)]
+    rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=30)), np.int64)
+    check(sparse, lists, rows, drawn)
+
+
+def test_a_large_batch_of_shuffled_rows_comes_back() -> None:
+    rng = np.random.default_rng(0)
+    sparse = mix64(rng.zipf(1.2, 26_000).astype(np.uint64)).reshape(1000, 26)
+    lengths = rng.integers(0, 40, 1000)
+    values = mix64(rng.zipf(1.2, int(lengths.sum())).astype(np.uint64))
+    lists = [(values, np.concatenate([[0], np.cumsum(lengths)]))]
+    check(sparse, lists, rng.permutation(1000)[:700], values[:50])
+
+
+@pytest.mark.parametrize("step", [1 << 20, 1 << 48])
+def test_keys_that_all_start_in_the_same_cell_stay_apart(step: int) -> None:
+    """The worst keys for the table: their low bits are equal, and so large that probing wraps around."""
+    keys = (np.arange(600, dtype=np.uint64) * np.uint64(step)) | np.uint64((1 << 20) - 1)
+    check(keys.reshape(300, 2), [], np.arange(300), keys)
+
+
+def test_no_rows_and_no_fields_are_ordinary() -> None:
+    check(np.empty((0, 0), np.uint64), [], np.empty(0, np.int64), NONE)
+    check(np.empty((3, 0), np.uint64), [lists_of([[], [], []])], np.array([2, 0]), NONE)
+
+
+SPARSE, ROW = np.zeros((2, 1), np.uint64), np.array([1])
+BAD: dict[str, tuple[object, Lists, object, object, str]] = {
+    "a row too far": (SPARSE, [], np.array([0, 2]), NONE, r"rows: expected 0\.\.1, got 2 at place 1"),
+    "a row below 0": (SPARSE, [], np.array([-1]), NONE, r"rows: expected 0\.\.1, got -1 at place 0"),
+    "keys of another type": (SPARSE.astype(np.int64), [], ROW, NONE, "sparse: expected C-contiguous uint64"),
+    "rows of another type": (SPARSE, [], ROW.astype(np.int32), NONE, "rows: expected C-contiguous int64"),
+    "strided draws": (SPARSE, [], ROW, np.zeros(4, np.uint64)[::2], "drawn: expected C-contiguous uint64"),
+    "fewer lists": (SPARSE, [lists_of([[3]])], ROW, NONE, r"lists 0: expected rows in 0\.\.0 .* got row 1"),
+    "offsets that fall": (
+        SPARSE,
+        [(NONE, np.array([0, 1, 0]))],
+        ROW,
+        NONE,
+        "lists 0: .* got row 1 at place 0",
+    ),
+    "offsets too far": (SPARSE, [(NONE, np.array([0, 0, 1]))], ROW, NONE, r"rise within 0\.\.0, got row 1"),
+    "offsets below 0": (SPARSE, [(NONE, np.array([0, -1, 0]))], ROW, NONE, "lists 0: .* got row 1"),
+    "strings for lists": (SPARSE, [(NONE, np.array(["a"]))], ROW, NONE, "lists 0: offsets: expected"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_does_not_fit_is_refused(case: str) -> None:
+    sparse, lists, rows, drawn, said = BAD[case]
+    with pytest.raises(ValueError, match=said):
+        batch_keys(sparse, lists, rows, drawn)  # type: ignore[arg-type]
