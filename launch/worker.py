@@ -151,10 +151,13 @@ def _keep_memory() -> None:
 
 def _run_reporting(role: Callable[[], int]) -> int:
     from pslib.errors import PreemptedError, PslibError
+    from pslib.uncaught import DEBUG_VARIABLE
 
     try:
         return role()
     except PslibError as error:
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            traceback.print_exc()
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr, flush=True)
         return error.exit_code

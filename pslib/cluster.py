@@ -22,6 +22,7 @@ from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
 from pslib.server.embedded import Embedded
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
+from pslib.uncaught import uncaught_in_a_line
 
 __all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
@@ -201,6 +202,7 @@ def connect(
     ConfigurationError
         When a number is out of range, or there is an address but no cluster id.
     """
+    uncaught_in_a_line()
     coordinator = coordinator or os.environ.get(COORDINATOR_VARIABLE)
     cluster_id = cluster_id or os.environ.get(CLUSTER_ID_VARIABLE)
     if coordinator:

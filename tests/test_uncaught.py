@@ -1,0 +1,70 @@
+"""A script that ends with one of our errors shows its line; errors of its own keep their tracebacks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pslib.errors import ConfigurationError, DataError, ProtocolError, ServerLostError
+from pslib.uncaught import told, uncaught_in_a_line
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = """
+import pslib
+from rec_models import DeepFM
+
+model = DeepFM(pslib.Schema(label="click", sparse=["user"]), dim=2, hidden=(2,))
+with pslib.connect() as cluster:
+    pslib.Trainer(model, cluster, progress=False).fit("nowhere.parquet")
+"""
+
+
+def test_a_plain_script_that_names_no_data_ends_with_one_line_and_our_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.stderr == "pslib: nowhere.parquet: no such file or folder\n"
+    assert done.returncode == DataError.exit_code
+
+
+def shown(error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What Python shows of an error that nobody catches."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    uncaught_in_a_line()
+    try:
+        raise error
+    except Exception:
+        try:
+            sys.excepthook(*sys.exc_info())
+        except SystemExit as ending:
+            code = ending.code
+        else:
+            code = None
+    assert code == (error.exit_code if told(error) else None)
+    return capsys.readouterr().err
+
+
+def test_only_what_is_not_our_own_fault_is_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PSLIB_DEBUG", raising=False)
+    assert shown(ConfigurationError("a: b", "c: d"), capsys, monkeypatch) == "pslib: a: b\npslib: c: d\n"
+    assert shown(ServerLostError("server 1"), capsys, monkeypatch) == "pslib: server 1\n"
+    for error in (ValueError("mine"), ProtocolError("ours")):
+        assert "Traceback" in shown(error, capsys, monkeypatch)
+
+
+def test_a_debugger_and_the_switch_keep_tracebacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSLIB_DEBUG", "1")
+    assert not told(DataError("x"))
+    assert "Traceback" in shown(DataError("x"), capsys, monkeypatch)
+    monkeypatch.setattr(sys, "excepthook", print)
+    uncaught_in_a_line()
+    assert sys.excepthook is print
