@@ -207,6 +207,7 @@ def data_check(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> int:
     """``pslib describe``."""
+    from launch.paths import near
     from launch.schema_text import schema_yaml
     from launch.yaml_text import flow_text
     from pslib.data.describe import describe as described
@@ -228,10 +229,11 @@ def describe(options: argparse.Namespace) -> int:
         return 0
     out = Path(options.out)
     refuse_existing(out, overwrite=options.overwrite)
-    files = [str(Path(one).resolve()) for one in options.files]
+    files = [near(one, out.parent) for one in options.files]
+    model = "deepfm" if found.schema.labels else "gru4rec"
     with atomic_output(out) as draft:
         runs = f"runs/{out.stem}"
-        draft.write_text(f"data:\n  train: {flow_text(files)}\n{text}model: {{name: deepfm}}\nout: {runs}\n")
+        draft.write_text(f"data:\n  train: {flow_text(files)}\n{text}model: {{name: {model}}}\nout: {runs}\n")
     print(f"a job file is in {options.out}: pslib train {options.out}")
     return 0
 

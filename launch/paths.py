@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["expand", "path_problems"]
+__all__ = ["expand", "near", "path_problems"]
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _URI = re.compile(r"^[a-z][a-z0-9+.-]+://")
@@ -42,6 +42,15 @@ def _absolute(path: Any, folder: Path) -> Any:
         return path
     text = os.path.expanduser(os.path.expandvars(path))
     return text if _URI.match(text) else os.path.normpath(folder / text)
+
+
+def near(path: str, folder: Path) -> str:
+    """A path as a job file in ``folder`` should name it: relative where both lie below one folder."""
+    if _URI.match(path):
+        return path
+    whole, home = Path(path).resolve(), folder.resolve()
+    apart = os.path.commonpath([whole, home]) == whole.anchor
+    return str(whole) if apart else os.path.relpath(whole, home)
 
 
 def path_problems(raw: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from launch.cli import main
 from launch.job import read_job
+from launch.paths import near
 from pslib.data.describe import describe
 from pslib.data.key_sample import KEYS_MAX, KeySample
 from pslib.errors import DataError
@@ -151,3 +152,54 @@ def test_a_sample_of_many_keys_gives_each_the_same_chance():
     for part in np.split(once, 5):
         sample.add(part, np.ones(part.size, np.int64))
     assert sample.share_below(2) == pytest.approx(0.25, abs=0.02)
+
+
+SESSIONS = [[3, 1, 2], [2, 2], [5, 1, 4, 1]] * 50
+
+
+def test_sessions_are_described_without_a_label_and_train(tmp_path, capsys):
+    path = tmp_path / "data" / "sessions.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"items": SESSIONS, "visitor": np.arange(150) % 7}), path)
+    assert main(["describe", str(path), "--out", str(tmp_path / "job.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert "items    ragged    sessions of 3.0 of 5 different items on average, no label" in shown
+    assert "visitor  left out  a session model reads the list alone" in shown
+    job = read_job(tmp_path / "job.yaml")
+    assert job.schema_of_data == Schema(label=None, ragged=["items"])
+    assert job.model.name == "gru4rec"
+
+
+def test_clicks_of_sessions_a_row_each_are_refused_with_the_way_to_lists(tmp_path):
+    table = pa.table(
+        {
+            "session_id": [9, 9, 4],
+            "item": [3, 1, 3],
+            "ts": pa.array([20, 10, 30], pa.timestamp("s")),
+        }
+    )
+    pq.write_table(table, tmp_path / "clicks.parquet")
+    with pytest.raises(DataError) as error:
+        describe(tmp_path / "clicks.parquet")
+    said = str(error.value)
+    assert said.startswith("columns 'session_id', 'item' and 'ts' look like clicks of sessions, a row each")
+    assert (
+        "table.sort_by('ts').group_by('session_id', use_threads=False).aggregate([('item', 'list')])" in said
+    )
+    lists = table.sort_by("ts").group_by("session_id", use_threads=False).aggregate([("item", "list")])
+    assert lists.to_pydict() == {"session_id": [9, 4], "item_list": [[1, 3], [3]]}
+
+
+def test_a_job_file_names_data_relative_to_itself(tmp_path):
+    path = written(tmp_path / "data.parquet")
+    (tmp_path / "jobs").mkdir()
+    out = tmp_path / "jobs" / "job.yaml"
+    assert main(["describe", str(path), "--label", "clicked", "--out", str(out)]) == 0
+    assert yaml.safe_load(out.read_text())["data"]["train"] == ["../data.parquet"]
+    assert read_job(out).data.train == [str(path)]
+
+
+def test_data_that_shares_no_folder_with_a_job_file_is_named_whole_and_a_uri_as_it_is(tmp_path):
+    assert near("s3://bucket/data", tmp_path) == "s3://bucket/data"
+    assert near("/elsewhere/data.parquet", tmp_path) == "/elsewhere/data.parquet"
+    assert near(str(tmp_path / "a" / "b.parquet"), tmp_path / "c") == "../a/b.parquet"

@@ -23,6 +23,14 @@ UNIQUE_SHARE = 0.9
 """A key that is another one in so many rows names the row: nothing can be learned of it."""
 UNIQUE_ROWS = 1000
 """In fewer rows than these a name may well be another one each time."""
+SESSION_COLUMNS = 3
+"""A list with so few columns beside it, its session and its time, and nothing to predict, is a session."""
+CLICK_WORDS = (
+    {"session", "visit"},
+    {"item", "product", "article"},
+    {"time", "timestamp", "ts", "datetime", "date", "eventdate", "timeframe"},
+)
+"""What columns of sessions, items and times are called, perhaps with ``_id`` behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,9 @@ def describe(path: Paths, label: str | None = None) -> Description:
             raise DataError(
                 f"column {name!r} has several types ({', '.join(several)}); write the files alike"
             )
-    chosen = label or _label_of(report.columns)
+    chosen = label or _label_of(report)
+    if chosen is None:
+        return _sessions(report)
     if chosen not in {column.name for column in report.columns}:
         raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
     choices = (*(_choice(column, chosen) for column in report.columns), *_unread(report))
@@ -134,13 +144,53 @@ def _unread(report: CheckReport) -> Iterator[Choice]:
         yield Choice(field.name, "", reason)
 
 
-def _label_of(columns: Sequence[ColumnReport]) -> str:
+def _label_of(report: CheckReport) -> str | None:
+    """The column of 0 and 1; None for sessions, which have one list each and no label."""
+    columns = report.columns
     named = [column.name for column in columns if column.role == "label"]
     binary = [column.name for column in columns if _is_binary(column)]
     if named or len(binary) == 1:
         return (named or binary)[0]
+    names = [*(one.name for one in columns), *(one.name for one in _unread(report))]
+    lists = sum(column.lengths is not None for column in columns)
+    if not binary and lists == 1 and len(names) <= SESSION_COLUMNS:
+        return None
+    if clicks := _click_columns(names):
+        session, item, time = clicks
+        raise DataError(
+            f"columns {session!r}, {item!r} and {time!r} look like clicks of sessions, a row each; a session "
+            "model reads a row a session, with a list of its items: write them as pyarrow's "
+            f"table.sort_by({time!r}).group_by({session!r}, use_threads=False)"
+            f".aggregate([({item!r}, 'list')]) gives them; or name the column of 0 and 1 with --label"
+        )
     found = f"several hold 0 and 1 alone ({', '.join(binary)})" if binary else "none holds 0 and 1 alone"
     raise DataError(f"which column is the label? {found}: name it with --label")
+
+
+def _click_columns(names: Sequence[str]) -> tuple[str, str, str] | None:
+    """Which columns hold session, item and time, by their names."""
+    plain = {name.lower().replace("_", ""): name for name in names}
+    found = []
+    for words in CLICK_WORDS:
+        named = [name for word, name in plain.items() if word.removesuffix("id") in words]
+        if not named:
+            return None
+        found.append(named[0])
+    return found[0], found[1], found[2]
+
+
+def _sessions(report: CheckReport) -> Description:
+    """Sessions: one list of items an example, and nothing else is read."""
+    choices = []
+    for column in report.columns:
+        if column.lengths is None:
+            choices.append(Choice(column.name, "", "a session model reads the list alone"))
+        else:
+            items = f"{column.distinct:,} different items" if column.distinct else "items"
+            reason = f"sessions of {column.lengths[1]:.1f} of {items} on average, no label"
+            choices.append(Choice(column.name, "ragged", reason))
+    lists = [RaggedField(one.name) for one in choices if one.role == "ragged"]
+    return Description(report, Schema(label=None, ragged=lists), (*choices, *_unread(report)))
 
 
 def _is_binary(column: ColumnReport) -> bool:
