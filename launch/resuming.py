@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.job import Job, LoadSection
-from launch.running_cluster import NOTE
+from launch.running_cluster import NOTE, ended_run
 from launch.train_job import preempted_place, saved_place
 from pslib.config import ClusterConfig
-from pslib.errors import ConfigurationError
+from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
+from pslib.places import shown
+from pslib.words import counted
 
-__all__ = ["Identity", "from_checkpoint", "identity_of"]
+__all__ = ["Identity", "completed", "from_checkpoint", "identity_of"]
 
 GENERATIONS = 1 << 16
 """Of one launch: who is started again by it is still older than anybody of the next launch."""
@@ -69,6 +71,40 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
     raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
 
 
+def completed(job: Job) -> str | None:
+    """A line about a run that has trained all that its job asks for; None where it can go on.
+
+    A stream is never complete: files may have come since.
+
+    Raises
+    ------
+    ConfigurationError
+        When more epochs are asked for than the finished run has trained.
+    """
+    ended = ended_run(job.out)
+    if ended is None or ended.exit_code != EXIT_DONE or job.data.stream:
+        return None
+    place, epochs = saved_place(job), _epochs_in(job) or ended.epochs
+    further = f"pslib train CONFIG --set load.path={shown(place)} --set training.epochs=N --out ANOTHER"
+    line = (
+        f"{job.out} is complete: {counted(epochs, 'epoch')}, ended at {ended.ended_utc}; its checkpoint is "
+        f"{shown(place)}; to train N epochs more: {further}"
+    )
+    if job.training.epochs > epochs and job.training.stopping is None:
+        raise ConfigurationError(f"--resume: expected at most the epochs that were planned; {line}")
+    return line
+
+
+def _epochs_in(job: Job) -> int:
+    """How many epochs the last checkpoint of a run has behind it; 0 where nobody knows."""
+    from pslib.checkpoint import newest, read_manifest
+
+    try:
+        return int(read_manifest(newest(saved_place(job))).about.get("epochs", 0))
+    except CheckpointError:
+        return 0
+
+
 def from_checkpoint(job: Job) -> Job:
     """The same job, to begin at the last complete checkpoint of its run.
 
@@ -78,7 +114,6 @@ def from_checkpoint(job: Job) -> Job:
         When there is none.
     """
     from pslib.checkpoint import newest, read_manifest
-    from pslib.errors import CheckpointError
 
     found, why = [], None
     for folder in dict.fromkeys((saved_place(job), preempted_place(job))):

@@ -1,15 +1,18 @@
-"""Where a running cluster is: the note that a launcher leaves in the run's folder, and who reads it."""
+"""Where a running cluster is, or how it ended: what a launcher leaves in a run's folder, and who reads it."""
 
 from __future__ import annotations
 
 import json
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from pslib.errors import ConfigurationError
+from pslib.clock import utc_text
+from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
+from pslib.words import counted
 
-__all__ = ["NOTE", "find_cluster", "note_cluster"]
+__all__ = ["NOTE", "EndedRun", "ended_run", "find_cluster", "note_cluster"]
 
 NOTE = "cluster.json"
 """In the folder of a run's logs: the coordinator's address and the cluster's id."""
@@ -26,6 +29,64 @@ def note_cluster(logs: Path, address: str, cluster_id: str, launch: int = 0, log
         (logs / NOTE).write_text(text, encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """How a run has ended, as its ``summary.json`` tells it.
+
+    Attributes
+    ----------
+    folder : Path
+    ended_utc : str
+    exit_code : int
+    error : str or None
+    epochs, examples : int
+        Trained by the last launch of it.
+    """
+
+    folder: Path
+    ended_utc: str
+    exit_code: int
+    error: str | None
+    epochs: int
+    examples: int
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Where it has saved what it trained, if that is in its folder."""
+        place = self.folder / "checkpoint"
+        return place if place.exists() else None
+
+    def line(self) -> str:
+        """For people: when, and with what result."""
+        how = "done" if self.exit_code == EXIT_DONE else f"exit code {self.exit_code}"
+        said = f": {self.error}" if self.error else ""
+        trained = f"{counted(self.epochs, 'epoch')}, {counted(self.examples, 'example')}"
+        saved = f"; its checkpoint is {self.checkpoint}" if self.checkpoint else "; it left no checkpoint"
+        return f"{self.folder}: that run ended at {self.ended_utc}, {how}{said} ({trained}){saved}"
+
+
+def ended_run(where: str | Path) -> EndedRun | None:
+    """The run in a folder, if it has ended; None while it goes on, and where nobody knows.
+
+    Parameters
+    ----------
+    where : str or Path
+        The run's folder, or that of its logs.
+    """
+    for folder in (Path(where), Path(where).parent):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            noted_s = (folder / "logs" / NOTE).stat().st_mtime
+            told = folder / "summary.json"
+            ended_s = told.stat().st_mtime
+            if ended_s < noted_s:  # of a launch before: the run goes on
+                return None
+            plain = json.loads(told.read_text(encoding="utf-8"))
+            code, error = int(plain["exit_code"]), plain.get("error")
+            counts = (int(plain.get("epochs") or 0), int(plain.get("examples") or 0))
+            return EndedRun(folder, utc_text(ended_s), code, None if error is None else str(error), *counts)
+    return None
+
+
 def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
     """Address and id of the cluster that somebody means.
 
@@ -40,6 +101,8 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
     ------
     ConfigurationError
         When there is no such note, or an address has no cluster id.
+    UnavailableError
+        When the run in this folder has ended.
     """
     where = where or os.environ.get("PSLIB_COORDINATOR")
     if not where:
@@ -49,6 +112,8 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
         if not known:
             raise ConfigurationError(f"coordinator {where}: its cluster id is missing; give --cluster-id ID")
         return where, known
+    if ended := ended_run(where):
+        raise UnavailableError(f"{ended.line()}; nothing of it runs any more")
     for note in (Path(where) / NOTE, Path(where) / "logs" / NOTE):
         with suppress(OSError, ValueError, KeyError, TypeError):
             plain = json.loads(note.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_data, check_load, check_port, prepare_out
 from launch.recorded import run_recorded, say
-from launch.resuming import from_checkpoint, identity_of
+from launch.resuming import completed, from_checkpoint, identity_of
 from launch.rollback import goes_back, step_back
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
@@ -53,6 +53,9 @@ def run_job(
     ConfigurationError
         When data or the output folder do not allow the run; nothing has been changed then.
     """
+    if resume and (line := completed(job)):
+        print(f"pslib: {line}")
+        return EXIT_DONE
     own_keys = keys_of_run(keys, (), insecure=False)
     check_data(job)
     check_load(job)

@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "utc_now_text"]
+__all__ = ["Clock", "SystemClock", "utc_now_text", "utc_text"]
 
 
 class Clock(Protocol):
@@ -39,3 +39,8 @@ class SystemClock:
 def utc_now_text() -> str:
     """Date and time in UTC for people to read (ISO 8601); never used in a decision."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def utc_text(seconds: float) -> str:
+    """The same of some seconds since 1970, as files have them."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

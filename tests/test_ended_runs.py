@@ -1,0 +1,113 @@
+"""A run that has ended says so, with its result, to everybody who asks for its cluster or goes on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from launch.cli import main
+from launch.running_cluster import NOTE, ended_run, find_cluster, note_cluster
+from pslib.errors import UnavailableError
+
+DONE = {"exit_code": 0, "error": None, "epochs": 2, "examples": 6}
+FAILED = {"exit_code": 69, "error": "server 1 is lost", "epochs": 1, "examples": 4}
+ENDED_S = 1_800_000_000
+"""2027-01-15, 08:00 UTC."""
+
+
+def run_in(folder: Path, summary: dict[str, object], later_s: float = 60.0) -> Path:
+    """A run's folder as a launcher leaves it, ``later_s`` after its start."""
+    (folder / "logs").mkdir(parents=True)
+    note_cluster(folder / "logs", "tcp://127.0.0.1:5", "abc")
+    (folder / "summary.json").write_text(json.dumps(summary))
+    os.utime(folder / "logs" / NOTE, (0, ENDED_S - later_s))
+    os.utime(folder / "summary.json", (0, ENDED_S))
+    return folder
+
+
+def test_an_ended_run_tells_when_and_how(tmp_path: Path) -> None:
+    ended = ended_run(run_in(tmp_path / "run", DONE))
+    assert ended is not None
+    when = "ended at 2027-01-15T08:00:00+00:00"
+    folder = tmp_path / "run"
+    assert ended.line() == (f"{folder}: that run {when}, done (2 epochs, 6 examples); it left no checkpoint")
+    (folder / "checkpoint").mkdir()
+    assert ended.line().endswith(f"; its checkpoint is {folder / 'checkpoint'}")
+    assert ended_run(folder / "logs") == ended
+
+
+def test_a_run_that_was_started_again_since_has_not_ended(tmp_path: Path) -> None:
+    assert ended_run(run_in(tmp_path / "run", DONE, later_s=-1.0)) is None
+    assert find_cluster(str(tmp_path / "run"), None) == ("tcp://127.0.0.1:5", "abc")
+    assert ended_run(tmp_path) is None
+    (tmp_path / "run" / "summary.json").write_text("{")
+    assert ended_run(tmp_path / "run") is None
+
+
+@pytest.mark.parametrize(("summary", "code"), [(DONE, 0), (FAILED, 1)])
+def test_doctor_tells_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], summary: dict[str, object], code: int
+) -> None:
+    folder = run_in(tmp_path / "run", summary)
+    assert main(["doctor", str(folder)]) == code
+    assert "that run ended at 2027-01-15T08:00:00+00:00, " in capsys.readouterr().out
+    assert main(["doctor", str(folder), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["ended"]["exit_code"] == summary["exit_code"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["scale", "--servers", "2", "RUN"], ["forget", "3", "--table", "embedding", "--cluster", "RUN"]],
+)
+def test_nobody_waits_for_a_cluster_that_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    folder = run_in(tmp_path / "run", FAILED)
+    assert main([str(folder) if one == "RUN" else one for one in arguments]) == UnavailableError.exit_code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ", exit code 69: server 1 is lost (1 epoch, 4 examples)" in line
+    assert line.endswith("nothing of it runs any more")
+
+
+def job_in(folder: Path, **training: object) -> Path:
+    pq.write_table(pa.table({"click": [0, 1, 1], "user": [1, 2, 3]}), folder / "data.parquet")
+    plain = {
+        "data": {"train": "data.parquet", "schema": {"label": "click", "sparse": ["user"]}},
+        "model": {"name": "lr"},
+        "training": {"epochs": 2} | training,
+        "out": "run",
+    }
+    (folder / "job.yaml").write_text(json.dumps(plain))
+    return folder / "job.yaml"
+
+
+def test_a_complete_run_is_not_trained_again_by_resuming_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_in(tmp_path / "run", DONE)
+    assert main(["train", str(job_in(tmp_path)), "--resume"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "is complete: 2 epochs, ended at 2027-01-15T08:00:00+00:00; its checkpoint is" in line
+    assert "to train N epochs more: pslib train CONFIG --set load.path=" in line
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == DONE
+
+
+def test_a_complete_run_is_not_made_longer_by_resuming_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_in(tmp_path / "run", DONE)
+    assert main(["train", str(job_in(tmp_path, epochs=3)), "--resume"]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--resume: expected at most the epochs that were planned" in line
+    assert "to train N epochs more: " in line
+
+
+def test_a_run_that_failed_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_in(tmp_path / "run", FAILED)
+    assert main(["train", str(job_in(tmp_path)), "--resume"]) == 64
+    assert "--resume: nothing to go on from" in capsys.readouterr().err
