@@ -300,3 +300,21 @@ def test_more_epochs_than_a_job_lists_are_trained_job_after_job(
         jobs = [job["epochs"] for job in cluster.status()["results"] if job["kind"] == "fit"]
         assert jobs == [2, 2, 1]
         assert counts_of(cluster, np.arange(7)).tolist() == [5.0] * 7
+
+
+@pytest.mark.parametrize("with_valid", [False, True])
+def test_every_epoch_of_a_call_knows_how_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_valid: bool
+) -> None:
+    monkeypatch.setattr("pslib.trainer.trainer.EPOCHS_A_JOB", 2)
+    path = write_examples(tmp_path / "a.parquet", 7)
+    told: list[tuple[int, int]] = []
+    with pslib.connect() as cluster:
+
+        def look(batch, rows) -> None:
+            status = cluster.status()
+            told.append((status["epochs"], status["examples_total"]))
+
+        trainer = trainer_on(cluster, CountingModel(look))
+        trainer.fit(path, epochs=5, valid=path if with_valid else None)
+    assert set(told) == {(5, 35)}

@@ -13,7 +13,7 @@ from pslib.metrics.metrics import ScoreCounts
 from pslib.metrics.ranking import plain_ranks
 from pslib.protocol.leases import Grant, JobClocks, LeaseBook, RankedLeases, book_of
 
-__all__ = ["CollectiveJob", "epochs_done", "examples_of"]
+__all__ = ["CollectiveJob", "epochs_done", "examples_of", "planned_of"]
 
 SCORES_KEPT = 16
 """Parts of an evaluation that wait to be merged."""
@@ -119,6 +119,20 @@ def examples_of(fits: Sequence[CollectiveJob], reported: int) -> int:
     done = sum(int(job.details.get("examples", 0)) for job in fits if job.book.done)
     planned = sum(int(job.details.get("examples", 0)) for job in fits)
     return min(max(reported, done), planned)
+
+
+def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:
+    """Epochs and examples of all fits, those included that the last call still has to come.
+
+    A call of many epochs is several jobs, one after the other. When all is ``over``, nothing is to come, even
+    if the call wished for more: a fit may stop early.
+    """
+    epochs = sum(int(job.details.get("epochs", 0)) for job in fits)
+    examples = sum(int(job.details.get("examples", 0)) for job in fits)
+    last = fits[-1].details if fits and not over else {}
+    to_come, of_last = int(last.get("epochs_to_come", 0)), int(last.get("epochs", 0))
+    more = int(last.get("examples", 0)) * to_come // of_last if of_last else 0
+    return epochs + to_come, examples + more
 
 
 def epochs_done(fits: Iterable[CollectiveJob]) -> int:

@@ -241,7 +241,7 @@ class RunRecorder:
             "seconds": round(now_s, 3),
             "training_seconds": round(self._training_s, 3),
             "examples_per_s": status.examples / self._training_s if self._training_s else 0.0,
-            "epochs": status.epochs,
+            "epochs": status.epoch,  # those that were trained: a fit may have stopped early
             "servers": status.servers,
             "trainers": status.trainers,
             "rows": status.rows,

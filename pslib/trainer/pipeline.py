@@ -23,6 +23,7 @@ from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.pace import Pace
 from pslib.trainer.rows import PendingRows, RowSource
 from pslib.trainer.steps import LeasePlan
+from pslib.words import counted
 
 __all__ = ["Pipeline", "Prefetched"]
 
@@ -178,7 +179,7 @@ class Pipeline:
         self._end()
         with self._pushed:
             self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
-        left = f"{self._open} pushes are not" if self._open else "all pushes are"
+        left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
         raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
 
     # --- stages -------------------------------------------------------------------------------------------

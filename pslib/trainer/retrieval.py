@@ -50,7 +50,7 @@ class Retrieval:
     _layout: DenseLayout
     _epochs: int
     _steps: int
-    _fit: Callable[[ParquetData, int, float], None]
+    _fit: Callable[[ParquetData, int, float, int], None]
     save: Callable[..., str]
     load: Callable[..., None]
     _open: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
@@ -104,14 +104,14 @@ class Retrieval:
         watched = place_of_metric(stopping.metric) if stopping else None
         places = list(at) if watched is None or watched in at else [*at, watched]
 
-        def one_epoch(rate: float) -> RankResult:
-            self._fit(train, 1, rate)
+        def one_epoch(rate: float, to_come: int) -> RankResult:
+            self._fit(train, 1, rate, to_come)
             return self.rank(
                 valid, items or data, at=places, history=history, target=target, exclude_seen=exclude_seen
             )
 
         if stopping is None:
-            return [one_epoch(1.0) for _ in range(epochs)]
+            return [one_epoch(1.0, epochs - 1 - done) for done in range(epochs)]
         return followed(stopping, epochs, one_epoch, self.save, self.load, best)
 
     def rank(

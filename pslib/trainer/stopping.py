@@ -202,7 +202,7 @@ class Plateau:
 def followed(
     settings: EarlyStopping,
     epochs: int,
-    one_epoch: Callable[[float], Result],
+    one_epoch: Callable[[float, int], Result],
     save: Callable[[str | Path], object],
     load: Callable[[str | Path], object],
     best: str | Path | None,
@@ -215,7 +215,8 @@ def followed(
     epochs : int
         At most.
     one_epoch : callable
-        Trains one with learning rates that count so many times, and evaluates.
+        Trains one with learning rates that count so many times, and evaluates; also gets how many epochs may
+        come after it.
     save, load : callable
         Of a checkpoint at a path.
     best : path or None
@@ -223,7 +224,7 @@ def followed(
     """
     plateau, results, kept = Plateau(settings), list[Result](), best if settings.restore else None
     while len(results) < epochs and not plateau.is_over:
-        results.append(one_epoch(plateau.rate))
+        results.append(one_epoch(plateau.rate, epochs - 1 - len(results)))
         if plateau.seen(results[-1]) and kept is not None:
             save(kept)
     if kept is not None and 0 <= plateau.best_epoch < len(results) - 1:

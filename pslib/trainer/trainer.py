@@ -221,12 +221,13 @@ class Trainer(Retrieval):
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         if valid is None:
             for first in range(0, epochs, EPOCHS_A_JOB):
-                self._fit(train, min(EPOCHS_A_JOB, epochs - first))
+                count = min(EPOCHS_A_JOB, epochs - first)
+                self._fit(train, count, to_come=epochs - first - count)
             return []
         checked = ParquetData(strings(valid), self.model.schema)
 
-        def one_epoch(rate: float) -> EvalResult:
-            self._fit(train, 1, rate)
+        def one_epoch(rate: float, to_come: int) -> EvalResult:
+            self._fit(train, 1, rate, to_come)
             return self._evaluate(checked)
 
         return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best)
@@ -262,13 +263,14 @@ class Trainer(Retrieval):
         jobs = WindowJobs(self._client, self._progress, self._calls, self.model.schema, arrivals, settings)
         return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
 
-    def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0) -> None:
+    def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
+        """One job; the call of which it is part still has ``to_come`` epochs after it."""
         settings = self.settings
         lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
         counts = [order.leases(first_epoch + epoch) for epoch in range(epochs)]
-        job = self._open_fit(data, order, counts, lease_rows, rate)
+        job = self._open_fit(data, order, counts, lease_rows, rate, to_come)
         steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
         if not job.passed:
             fit = Fit(data, order, first_epoch, counts, rate)
@@ -279,11 +281,17 @@ class Trainer(Retrieval):
         self._statistics.measure(data, self._epochs, self._steps)
 
     def _open_fit(
-        self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float
+        self,
+        data: ParquetData,
+        order: Order,
+        counts: list[int],
+        lease_rows: int,
+        rate: float,
+        to_come: int,
     ) -> Job:
         first_epoch, settings = self._epochs, self.settings
         details: Details = {"examples": data.rows * len(counts), "epochs": len(counts)}
-        details |= {"first_epoch": first_epoch}
+        details |= {"first_epoch": first_epoch, "epochs_to_come": to_come}
         if settings.checkpoint:
             details["checkpoint"] = settings.checkpoint.details
         how = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
