@@ -75,9 +75,10 @@ cdef struct Parts:
 
 
 cdef int place_all(
-    PslibSoFar *so_far, Parts parts, object matrix, object rows, list lists, object drawn, uint64_t *flat, int32_t *places,
+    PslibSoFar *so_far, Parts parts, object matrix, object rows, list lists, object drawn, uint64_t *flat,
+    int32_t *places,
 ) except -1:
-    """Places of sparse keys, of lists and of drawn keys one after the other; each column's lists in ``flat``."""
+    """Places of sparse keys, of lists (each column's gathered in ``flat``) and of drawn keys."""
     cdef const uint64_t *keys = keys_of(matrix)
     cdef const uint64_t *last = keys_of(drawn)
     cdef const int64_t *row = longs_of(rows)

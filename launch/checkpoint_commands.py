@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pslib.words import counted
+
 if TYPE_CHECKING:
     from pslib.checkpoint import CheckpointInfo
     from pslib.checkpoint.comparison import CheckpointDiff, TableDiff, ValueDiff
@@ -100,8 +102,8 @@ def checkpoint_verify(options: argparse.Namespace) -> int:
         for problem in report.problems:
             print(problem)
         if report.ok:
-            rows = ", ".join(f"{name} {count:,} rows" for name, count in report.rows.items())
-            print(f"{shown(path)}: whole; {report.files} files, {_size(report.bytes)}; {rows}")
+            rows = ", ".join(f"{name} {counted(count, 'row')}" for name, count in report.rows.items())
+            print(f"{shown(path)}: whole; {counted(report.files, 'file')}, {_size(report.bytes)}; {rows}")
     return EXIT_DONE if report.ok else CheckpointError.exit_code
 
 
@@ -171,12 +173,12 @@ def _diff_lines(found: CheckpointDiff) -> Iterator[str]:
 
 def _table_lines(name: str, one: TableDiff) -> Iterator[str]:
     yield (
-        f"table {name}: {one.only_a:,} rows only in A, {one.only_b:,} only in B, "
+        f"table {name}: {counted(one.only_a, 'row')} only in A, {one.only_b:,} only in B, "
         f"{one.changed:,} of {one.both:,} changed"
     )
     for column, values in one.columns.items():
         if values.changed:
-            yield f"  {column}: {values.changed:,} rows changed{_how_far(values)}"
+            yield f"  {column}: {counted(values.changed, 'row')} changed{_how_far(values)}"
     yield from (f"  not compared: {problem}" for problem in one.not_compared)
 
 
@@ -201,7 +203,7 @@ def checkpoint_export(options: argparse.Namespace) -> int:
     if options.json:
         _print_json({"path": shown(path), "rows": rows, "files": written})
     else:
-        print(f"{rows:,} rows in {len(written)} files")
+        print(f"{counted(rows, 'row')} in {counted(len(written), 'file')}")
         for one in written:
             print(one)
     return 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from launch.findings import Finding, diagnose
-from launch.running_cluster import find_cluster
+from launch.running_cluster import ended_run, find_cluster
 from pslib.errors import EXIT_DONE, AccessError, PslibError
+from pslib.words import counted
 
 __all__ = ["add_doctor", "doctor_lines", "run_doctor"]
 
@@ -29,13 +31,17 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Look, tell, and return 0 when nothing is wrong, 1 when something is.
+    """Look, tell, and return 0 when nothing is wrong, 1 when something is, or a run has ended with an error.
 
     Raises
     ------
     ConfigurationError
         When it is not clear which cluster is meant, or its key does not fit.
     """
+    ended = ended_run(options.where) if options.where and "://" not in options.where else None
+    if ended is not None:
+        print(json.dumps({"ended": asdict(ended)}, default=str) if options.json else ended.line())
+        return EXIT_DONE if ended.exit_code == EXIT_DONE else EXIT_UNHEALTHY
     address, cluster_id = find_cluster(options.where, options.cluster_id)
     status, stats, findings = _look(address, cluster_id, options.keys)
     if options.json:
@@ -80,7 +86,7 @@ def doctor_lines(address: str, status: Mapping[str, Any], findings: Sequence[Fin
     lines += [""]
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {finding.what}", f"   -> {finding.advice}"]
-    return [*lines, "nothing is wrong" if not findings else f"{len(findings)} findings"]
+    return [*lines, "nothing is wrong" if not findings else counted(len(findings), "finding")]
 
 
 def _summary(status: Mapping[str, Any]) -> list[str]:
@@ -109,8 +115,9 @@ def _moves(moves: Mapping[str, Any]) -> list[str]:
     """A line on units that move to other servers, where somebody has asked for it."""
     if not moves["units"] and not moves["awaited"]:
         return []
-    line = f"moves         {moves['moved']:,} of {moves['units']:,} units, {moves['bytes'] / 1e6:,.1f} MB"
-    waits = f"; waiting for {moves['awaited']} more servers to join" if moves["awaited"] else ""
+    line = f"moves         {moves['moved']:,} of {counted(moves['units'], 'unit')}"
+    line += f", {moves['bytes'] / 1e6:,.1f} MB"
+    waits = f"; waiting for {counted(moves['awaited'], 'more server')} to join" if moves["awaited"] else ""
     return [line + waits + (f"; {moves['stopped']}" if moves["stopped"] else "")]
 
 
@@ -120,14 +127,16 @@ def _line_of(member: Mapping[str, Any]) -> str:
     head += f"heard {member['silent_s']:.1f} s ago" if member["state"] == "live" else member["where"]
     if member["role"] == "trainer":
         waits = [f"{what} to {peer} for {seconds:.0f} s" for peer, what, seconds in member.get("waits", ())]
-        return f"{head}; {member.get('examples', 0):,} examples; waits: {'; '.join(waits) or 'no'}"
+        examples = counted(member.get("examples", 0), "example")
+        return f"{head}; {examples}; waits: {'; '.join(waits) or 'no'}"
     limit = member.get("memory_limit_bytes", 0)
     left = f", {limit - member.get('memory_bytes', 0):,} left" if limit else ""
     free = f", {member['log_free_bytes']:,} free" if "log_free_bytes" in member else ""
     log = f"; log {member['log_bytes']:,} bytes{free}" if member.get("log_bytes") else ""
     return (
-        f"{head}; {member.get('rows', 0):,} rows, {member.get('memory_bytes', 0):,} bytes{left}; "
-        f"{sum(member.get('jobs_waiting', ()))} jobs wait, {member.get('held_pushes', 0)} pushes held; "
+        f"{head}; {counted(member.get('rows', 0), 'row')}, {member.get('memory_bytes', 0):,} bytes{left}; "
+        f"{counted(sum(member.get('jobs_waiting', ())), 'job waits', 'jobs wait')}, "
+        f"{counted(member.get('held_pushes', 0), 'push', 'pushes')} held; "
         f"credit {member.get('credit_granted_bytes', 0):,} of {member.get('credit_bytes', 0):,} granted, "
         f"{member.get('credit_wished_bytes', 0):,} wished{log}"
     )

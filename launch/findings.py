@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pslib.words import counted
+
 __all__ = ["Finding", "diagnose"]
 
 SILENT_S = 3.0
@@ -129,7 +131,7 @@ def _steps(status: Mapping[str, Any], stats: Stats) -> Iterator[Finding]:
                 names = ", ".join(f"trainer {rank}" for rank in ranks)
                 yield Finding(
                     f"sync step {step} on server {server['rank']} waits for {names}; it holds "
-                    f"{server.get('held_pushes', 0)} pushes of the others",
+                    f"{counted(server.get('held_pushes', 0), 'push', 'pushes')} of the others",
                     "that trainer is slower than all others, or stuck: its log and its machine",
                 )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.running_cluster import find_cluster
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
+from pslib.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -194,10 +195,16 @@ def _may_hold(path: str, table: str, keys: NDArray[np.uint64], report: dict[str,
 def _lines(report: dict[str, Any], options: argparse.Namespace) -> list[str]:
     lines = []
     if options.cluster:
-        logs = f"; {report['logs']} logs hold nothing from before" if report["logs"] else ""
-        lines.append(f"{report['keys']} keys are erased on {report['servers']} servers{logs}")
+        logs = (
+            f"; {counted(report['logs'], 'log holds', 'logs hold')} nothing from before"
+            if report["logs"]
+            else ""
+        )
+        erased = counted(report["keys"], "key is erased", "keys are erased")
+        lines.append(f"{erased} on {counted(report['servers'], 'server')}{logs}")
     lines += [
-        f"{one['path']}: {one['rows']} rows taken out, {one['files']} files written anew"
+        f"{one['path']}: {counted(one['rows'], 'row')} taken out, "
+        f"{counted(one['files'], 'file')} written anew"
         for one in report["checkpoints"]
     ]
     if options.checkpoints and not report["problems"]:

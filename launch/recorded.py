@@ -11,6 +11,7 @@ from launch.summary import summary_of
 from launch.supervise import Launcher, Outcome, Plan, run_cluster
 from pslib.clock import SystemClock
 from pslib.protocol.results import fresh_results, of_kind
+from pslib.words import counted
 
 __all__ = ["Rankings", "run_recorded", "say"]
 
@@ -68,7 +69,7 @@ class Rankings:
         fresh, self._told = fresh_results(ranked["results"], ranked["results_before"], self._told)
         return [
             f"after epoch {one['epoch']}: Recall@{k} {recall:.4f}, MRR@{k} {mrr:.4f}, NDCG@{k} {ndcg:.4f} "
-            f"on {one['examples']:,} examples"
+            f"on {counted(one['examples'], 'example')}"
             for one in fresh
             for k, recall, mrr, ndcg in zip(one["at"], one["recall"], one["mrr"], one["ndcg"], strict=True)
         ]

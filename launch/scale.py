@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from launch.running_cluster import find_cluster
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
+from pslib.words import counted
 
 __all__ = ["Scaling", "add_scale", "add_server", "run_scale", "run_server_by_hand", "watch_moves"]
 
@@ -150,7 +151,8 @@ def watch_moves(
             return status
         if moves["awaited"] and not told and now_s - began_s > STARTED_S:
             told = True
-            say(f"{moves['awaited']} more servers are awaited; start each of them with: {more}")
+            awaited = counted(moves["awaited"], "more server is", "more servers are")
+            say(f"{awaited} awaited; start each of them with: {more}")
         if now_s - said_s >= REPORT_S:
             said_s = now_s
             say(_progress(moves))
@@ -181,9 +183,11 @@ def is_over(status: Mapping[str, Any]) -> bool:
 def _progress(moves: Mapping[str, Any]) -> str:
     """One line: how far it is."""
     if moves["awaited"]:
-        return f"waiting for {moves['awaited']} more servers to join"
+        return f"waiting for {counted(moves['awaited'], 'more server')} to join"
     size_mb, seconds = moves["bytes"] / 1e6, moves["seconds"]
-    line = f"moved {moves['moved']:,} of {moves['units']:,} units, {size_mb:,.1f} MB, {seconds:.1f} s"
+    line = (
+        f"moved {moves['moved']:,} of {counted(moves['units'], 'unit')}, {size_mb:,.1f} MB, {seconds:.1f} s"
+    )
     if moves["moved"] == moves["units"] and moves["leaving"]:
         line += f"; servers {', '.join(map(str, moves['leaving']))} leave"
     return line
@@ -195,7 +199,7 @@ def _shares(watcher: Scaling, status: Mapping[str, Any]) -> list[str]:
     stats = watcher.server_stats([one["address"] for one in servers])
     rows = [0 if one is None else int(one["rows"]) for one in stats]
     lines = [
-        f"server {one['rank']} at {one['address']}: {one['units']:,} units, {count:,} rows"
+        f"server {one['rank']} at {one['address']}: {counted(one['units'], 'unit')}, {counted(count, 'row')}"
         for one, count in zip(servers, rows, strict=True)
     ]
     if sum(rows):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from launch.process import Task
 from pslib.errors import PslibError
+from pslib.words import counted
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
@@ -103,4 +104,4 @@ def lost_with(task: Task, status: dict[str, Any]) -> str:
     kept = f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"
     servers = max(1, int(status.get("servers_configured", 1)))
     share = "all" if servers == 1 or task.role != "server" else f"about 1/{servers}"
-    return f"; lost with it: {share} of {rows:,} rows and {updates:,} updates; {kept}"
+    return f"; lost with it: {share} of {counted(rows, 'row')} and {counted(updates, 'update')}; {kept}"

@@ -10,11 +10,11 @@ from typing import Any
 from launch.job import Job
 from pslib.config import ClusterConfig
 from pslib.protocol.counters import TABLE_COUNTERS
+from pslib.words import counted
 
 __all__ = ["best_possible", "summary_lines", "summary_of"]
 
 COUNTERS = (
-    "epochs",
     "rows",
     "parameters",
     "memory_bytes",
@@ -77,6 +77,7 @@ def summary_of(
     figures |= {"tasks": tasks} if tasks else {}
     figures |= {
         "examples": examples,
+        "epochs": int(status.get("epoch", 0)),  # those that were trained: a fit may have stopped early
         "seconds": round(float(status.get("seconds", 0.0)), 3),
         "fit_seconds": round(fit_s, 3),
         "examples_per_s": round(examples / fit_s, 1) if fit_s else 0.0,
@@ -125,9 +126,10 @@ def summary_lines(
         lines.append(
             f"at {k:<10} Recall {recall:.4f}, MRR {summary['mrr'][k]:.4f}, NDCG {summary['ndcg'][k]:.4f}"
         )
-    lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({summary['examples']:,} examples)")
-    servers = f"{summary['servers']} server{'s'[: summary['servers'] != 1]}"
-    lines.append(f"rows          {summary['rows']:,} on {servers}")
+    lines.append(
+        f"examples/s    {summary['examples_per_s']:,.0f} ({counted(summary['examples'], 'example')})"
+    )
+    lines.append(f"rows          {summary['rows']:,} on {counted(summary['servers'], 'server')}")
     lines += _table_lines(summary)
     moved = summary["bytes_sent"] + summary["bytes_received"]
     lines.append(f"bytes         {moved / 1e6:,.1f} MB between trainers and servers")
@@ -145,7 +147,7 @@ def _table_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     if limit := summary["memory_limit_bytes"]:
         lines.append(f"tables        {summary['memory_bytes'] / 1e6:,.1f} of {limit / 1e6:,.1f} MB")
-    counted = {
+    acted = {
         "narrow rows": "narrow_rows",
         "keys counted without a row": "counted_keys",
         "promoted": "promoted",
@@ -154,6 +156,6 @@ def _table_lines(summary: Mapping[str, Any]) -> list[str]:
         "left by score": "evicted_score",
         "left at the limit": "evicted_share",
     }
-    if told := [f"{summary[name]:,} {what}" for what, name in counted.items() if summary[name]]:
-        lines.append(f"policies      {', '.join(told)}; {summary['maintained']:,} maintenances")
+    if told := [f"{summary[name]:,} {what}" for what, name in acted.items() if summary[name]]:
+        lines.append(f"policies      {', '.join(told)}; {counted(summary['maintained'], 'maintenance')}")
     return lines

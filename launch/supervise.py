@@ -29,6 +29,7 @@ from launch.verdict import Verdict, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
+from pslib.words import counted
 
 __all__ = ["Launcher", "Outcome", "Plan", "run_cluster"]
 
@@ -308,7 +309,8 @@ class _Run:
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
             self._draining = Draining(self._running, drain_s, self._waited, saves or None)
             return None
-        self._say(f"got {signal.Signals(self._signal or 0).name}: ending {len(self._running)} processes")
+        processes = counted(len(self._running), "process", "processes")
+        self._say(f"got {signal.Signals(self._signal or 0).name}: ending {processes}")
         return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)
 
     def _await_news(self) -> None:

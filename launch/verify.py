@@ -25,6 +25,7 @@ from launch.ranking_settings import ranks_items
 from launch.supervise import Outcome, Plan, run_cluster
 from launch.train_job import evaluate_checkpoint, make_trainer
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.words import counted
 
 if TYPE_CHECKING:
     from pslib.metrics.paired import Difference
@@ -232,7 +233,7 @@ def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int
     for one in verified:
         if not one.balances:
             problems.append(
-                f"{one.mode} applied {one.pushes_applied:,} of {one.pushes_due:,} pushes, "
+                f"{one.mode} applied {one.pushes_applied:,} of {counted(one.pushes_due, 'push', 'pushes')}, "
                 f"{one.pushes_sent:,} sent"
             )
         if one.auc.high < -tolerance:

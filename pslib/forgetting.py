@@ -13,6 +13,7 @@ from cython_ext.hashing import partition_of
 from pslib.clock import Clock
 from pslib.errors import PslibError, UnavailableError
 from pslib.protocol.messages import Erase, Message, Pushed, TrimLog
+from pslib.words import counted
 
 __all__ = ["erase_everywhere", "trim_logs"]
 
@@ -73,8 +74,8 @@ def erase_everywhere(
                 units &= _refused(ask, address, message)
             if units and clock.now_s() > end_s:
                 raise UnavailableError(
-                    f"{len(units)} partitions have had no owner for {PATIENCE_S:g} s, their rows are not "
-                    "erased; ask again when all servers are there"
+                    f"{counted(len(units), 'partition has', 'partitions have')} had no owner for "
+                    f"{PATIENCE_S:g} s, rows in it are not erased; ask again when all servers are there"
                 )
             if units:
                 clock.sleep_s(PAUSE_S)

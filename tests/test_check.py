@@ -173,7 +173,7 @@ def test_one_class_missing_columns_of_nothing_and_tiny_row_groups_are_notes(tmp_
     assert "column 'label': every label is 0: AUC is not defined" in notes
     assert "column 'user': every value is missing" in notes
     many = {"label": [0, 1] * 50, "x": list(range(100))}
-    assert "row groups of 1 rows are slow" in "".join(check(write(tmp_path / "b", many, 1)).notes)
+    assert "row groups of 1 row are slow" in "".join(check(write(tmp_path / "b", many, 1)).notes)
 
 
 def test_a_file_without_rows_is_described(tmp_path):

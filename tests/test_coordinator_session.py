@@ -272,7 +272,7 @@ class TestSilence:
         assert beat.order == "fail"
         assert beat.reason == (
             "server 1 at tcp://server:1 (pid 7 on host) has been silent for 6 s and counts as lost, "
-            "with about 1000 rows and 50 updates; there is no checkpoint"
+            "with about 1,000 rows and 50 updates; there is no checkpoint"
         )
         assert cluster.status["phase"] == "failed"
         assert cluster.register("trainer", 5).code == "unavailable"
@@ -384,3 +384,39 @@ class TestBrokenRequests:
         assert isinstance(cluster.ask(message), Failure | Beat | Done)
         assert cluster.lease(1).state == "held"
         assert cluster.status["trainers"] == 2
+
+
+class TestStatus:
+    def test_a_call_of_many_jobs_is_told_as_a_whole_until_it_is_over(self) -> None:
+        cluster = Cluster(trainers=2)
+        cluster.open(0, details={"epochs": 2, "examples": 60, "epochs_to_come": 3})
+        assert (cluster.status["epochs"], cluster.status["examples_total"]) == (5, 150)
+        cluster.open(0, job=1, details={"epochs": 2, "examples": 60, "epochs_to_come": 1})
+        assert (cluster.status["epochs"], cluster.status["examples_total"]) == (5, 150)
+        for role in ("trainer", "server"):
+            for rank in range(2):
+                cluster.ask(Leave(role, rank, 100 + rank, {}))
+        assert cluster.session.over
+        assert (cluster.status["epochs"], cluster.status["examples_total"]) == (4, 120)
+
+    def test_whoever_waits_says_for_whom(self) -> None:
+        cluster = Cluster(trainers=0)
+        assert cluster.status["phase"] == "waiting for 2 of 2 trainers"
+        cluster.register("trainer", 0)
+        assert cluster.status["phase"] == "waiting for 1 of 2 trainers"
+        cluster.register("trainer", 1)
+        assert cluster.status["phase"] == "waiting for the first call of the trainers"
+        cluster.open(0, leases=1)
+        assert cluster.status["phase"] == "training"
+        cluster.lease(0)
+        cluster.end(0, 0)
+        assert cluster.status["phase"] == "waiting for the next call of the trainers"
+        for rank in range(2):
+            cluster.ask(Leave("trainer", rank, 100 + rank, {}))
+        assert cluster.status["phase"] == "waiting for 2 servers to leave"
+
+    def test_a_look_changes_nothing(self) -> None:
+        cluster = Cluster(trainers=2)
+        before = cluster.session.members.plain()
+        assert cluster.status["phase"].startswith("waiting")
+        assert cluster.session.members.plain() == before

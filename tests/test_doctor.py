@@ -57,7 +57,7 @@ def test_nothing_is_wrong_with_a_cluster_that_works() -> None:
     assert lines[-1] == "nothing is wrong"
     assert json.dumps(status)
     status["moves"] |= {"moved": 4, "units": 20, "bytes": 3_000_000, "awaited": 1}
-    moves = "moves         4 of 20 units, 3.0 MB; waiting for 1 more servers to join"
+    moves = "moves         4 of 20 units, 3.0 MB; waiting for 1 more server to join"
     assert moves in doctor_lines("tcp://c:1", status, [])
 
 
@@ -84,7 +84,7 @@ def test_a_sync_step_names_the_trainer_that_all_others_wait_for() -> None:
         server_0={"step_waits": [[12, [1]]], "held_pushes": 1},
         trainer_0={"waits": [["tcp://server:0", "Push", 9.0]]},
     )
-    assert found(status)[0].startswith("sync step 12 on server 0 waits for trainer 1; it holds 1 pushes")
+    assert found(status)[0].startswith("sync step 12 on server 0 waits for trainer 1; it holds 1 push")
 
 
 def test_a_server_that_beats_but_does_not_answer_is_told_with_its_queue() -> None:
@@ -117,7 +117,7 @@ def test_processes_that_have_not_joined_are_waited_for() -> None:
 
 def test_findings_are_numbered_with_what_to_do() -> None:
     lines = doctor_lines("tcp://c:1", {}, [Finding("a is short", "make it long")])
-    assert lines[-3:] == ["1. a is short", "   -> make it long", "1 findings"]
+    assert lines[-3:] == ["1. a is short", "   -> make it long", "1 finding"]
 
 
 # --- where the cluster is ----------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_the_command_erases_rows_of_a_running_cluster(capsys: Any) -> None:
         fill(client)
         where = ["--cluster", cluster.embedded.address, "--cluster-id", "embedded", "--table"]
         assert main(["forget", str(int(KEYS[0])), *where, "item"]) == 0
-        assert capsys.readouterr().out == "1 keys are erased on 2 servers\n"
+        assert capsys.readouterr().out == "1 key is erased on 2 servers\n"
         assert [values(client)[key] for key in KEYS[:2].tolist()] == [0.0, 1.0]
         assert main(["forget", "1", *where, "user"]) == 64
         assert "user" in capsys.readouterr().err
@@ -132,7 +132,7 @@ def test_a_unit_that_is_on_its_way_is_asked_for_again_under_the_same_name() -> N
 
 def test_a_unit_without_an_owner_is_given_up_in_words() -> None:
     servers = MovingUnits(10**6)
-    with pytest.raises(UnavailableError, match="1 partitions have had no owner for 30 s"):
+    with pytest.raises(UnavailableError, match="1 partition has had no owner for 30 s, rows in it"):
         erase_everywhere(servers.ask, lambda: "ab", "item", np.zeros(1, np.uint64), 4, QuickClock())
 
 

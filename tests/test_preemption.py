@@ -244,7 +244,7 @@ def test_a_server_that_is_asked_to_leave_gives_its_units_to_the_others_and_nothi
     more, options = ["--pause-s", "0.03"], ["--durability", durability]
     command = launch_counting(start, examples, tmp_path, more=more, options=options)
     command.kill("server 1", signal.SIGTERM)
-    command.wait_for("1 servers shall own all units: servers [1] leave", 60)
+    command.wait_for("1 server shall own all units: servers [1] leave", 60)
     assert command.finish(120) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert "started again" not in command.output
@@ -293,7 +293,7 @@ def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over
     command.kill("server 0", signal.SIGSTOP)  # while a batch is computed: nearly all of the time it is
     time.sleep(1.0)  # its push is on its way by then, and nobody answers
     command.process.terminate()
-    command.wait_for("pushes are not acknowledged, and its leases go back", 10)
+    command.wait_for("not acknowledged, and its leases go back", 10)
     command.process.terminate()
     assert command.finish(15) == 75
     assert "Traceback" not in command.output

@@ -115,7 +115,8 @@ def test_a_best_epoch_that_was_the_last_need_not_be_loaded() -> None:
     for values, loaded in (((0.5, 0.6), []), ((0.6, 0.5), ["best"])):
         results, saved, called = map(result, values), list[object](), list[object]()
         stopping = EarlyStopping(patience=9)
-        follow(stopping, 2, lambda _rate, made=results: next(made), saved.append, called.append, "best")
+        one_epoch = lambda _rate, _to_come, made=results: next(made)  # noqa: E731
+        follow(stopping, 2, one_epoch, saved.append, called.append, "best")
         assert called == loaded
 
 

@@ -19,6 +19,7 @@ from pslib.checkpoint.sums import Sums, sums_of
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import shown
 from pslib.table.tables import TableSpec
+from pslib.words import counted
 
 __all__ = ["VerifyReport", "schema_of", "verify_checkpoint"]
 
@@ -165,7 +166,7 @@ def _check_content(
             rows += batch.num_rows
     except (CheckpointError, pa.ArrowException) as error:
         return f"record batch {number} (from 0) can't be decoded: {error}"
-    return "" if rows == entry.rows else f"holds {rows} rows; expected {entry.rows}"
+    return "" if rows == entry.rows else f"holds {counted(rows, 'row')}; expected {entry.rows}"
 
 
 def _dense_problems(manifest: Manifest, path: str) -> Iterator[str]:

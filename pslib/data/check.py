@@ -15,6 +15,7 @@ from pslib.data.values import one_line
 from pslib.errors import DataError
 from pslib.places import shown
 from pslib.schema import Schema
+from pslib.words import counted
 
 __all__ = ["CheckReport", "ColumnReport", "FileReport", "check"]
 
@@ -86,7 +87,7 @@ class CheckReport:
         """The report for people, a line each: files, columns, notes, problems."""
         said = [_file_line(file) for file in self.files]
         if self.label_rate is not None:
-            said.append(f"label: {self.label_rate:.2%} positive of {self.rows:,} rows")
+            said.append(f"label: {self.label_rate:.2%} positive of {counted(self.rows, 'row')}")
         said += _column_lines(self.columns)
         said += [f"note: {note}" for note in self.notes]
         said += [f"problem: {problem}" for problem in self.problems]
@@ -235,7 +236,9 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
     for file in files:
         rows = file.group_rows
         if len(rows) > GROUPS_MANY and sum(rows) / len(rows) < GROUP_ROWS_FEW:
-            said.append(f"{file.file}: row groups of {sum(rows) / len(rows):,.0f} rows are slow to read")
+            said.append(
+                f"{file.file}: row groups of {counted(round(sum(rows) / len(rows)), 'row')} are slow to read"
+            )
         if rows and max(rows) > GROUP_ROWS_MANY:
             said.append(f"{file.file}: a row group of {max(rows):,} rows makes shuffling coarse")
     for column in columns:
@@ -259,7 +262,7 @@ def _far_note(column: ColumnReport) -> list[str]:
 
 def _file_line(file: FileReport) -> str:
     groups = file.group_rows
-    text = f"{file.file}: {file.rows:,} rows in {len(groups)} row group{'s'[: len(groups) != 1]}"
+    text = f"{file.file}: {counted(file.rows, 'row')} in {counted(len(groups), 'row group')}"
     if not groups:
         return text
     return f"{text} of {min(groups):,} to {max(groups):,} rows" if len(groups) > 1 else text

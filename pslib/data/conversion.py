@@ -16,6 +16,7 @@ from pslib.data.files import atomic_output, refuse_existing
 from pslib.data.records import Parser, Piece, RejectedRecord, Rejects, parse_piece
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
+from pslib.words import counted
 
 __all__ = ["Conversion", "ConvertReport", "Progress", "rejects_path"]
 
@@ -68,17 +69,17 @@ class ConvertReport:
         kinds = ((self.schema.dense, "dense"), (self.schema.sparse, "sparse"), (self.schema.ragged, "ragged"))
         counts = ", ".join(f"{len(some)} {kind}" for some, kind in kinds if some)
         said = [
-            f"{self.out}: {self.rows:,} rows of {self.source_lines:,} lines, "
+            f"{self.out}: {counted(self.rows, 'row')} of {counted(self.source_lines, 'line')}, "
             f"{self.positives / self.rows:.2%} positive",
             f"columns: label {self.schema.label!r}, {counts}",
         ]
         if self.nulls:
             cells = sum(self.nulls.values())
-            said.append(f"missing values: {cells:,} in {len(self.nulls)} columns, kept as nulls")
+            said.append(f"missing values: {cells:,} in {counted(len(self.nulls), 'column')}, kept as nulls")
         if self.blank_lines:
             said.append(f"blank lines passed over: {self.blank_lines:,}")
         if self.rejected:
-            said.append(f"rejected: {self.rejected:,} records, see {self.rejects}")
+            said.append(f"rejected: {counted(self.rejected, 'record')}, see {self.rejects}")
             said += [f"  line {record.line}: {record.reason}" for record in self.first_rejects]
         return said
 

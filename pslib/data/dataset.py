@@ -21,6 +21,7 @@ from pslib.errors import DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
 from pslib.schema import Schema, SparseField
 from pslib.table.tables import text_hash
+from pslib.words import counted
 
 __all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind", "label_problem", "weight_problem"]
 
@@ -117,7 +118,7 @@ class ParquetData:
         if problems:
             more = len(problems) - PROBLEMS_MAX
             raise DataError(
-                *problems[:PROBLEMS_MAX], *([f"... and {more} problems more"] if more > 0 else [])
+                *problems[:PROBLEMS_MAX], *([f"... and {counted(more, 'more problem')}"] if more > 0 else [])
             )
         self.row_groups = tuple(groups)
         self.rows = sum(group.rows for group in groups)

@@ -25,6 +25,7 @@ from pslib.data.planted import BLOCK_ROWS, Block, PlantedModel
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import ScoreCounts
 from pslib.schema import DenseField, Schema
+from pslib.words import counted
 
 __all__ = ["Generated", "GeneratorConfig", "PartSummary", "generate", "generated_schema"]
 
@@ -179,7 +180,7 @@ class Generated:
     def lines(self) -> list[str]:
         """The result for people, a line each."""
         return [
-            f"{part.file}: {part.rows:,} rows, {part.positives / part.rows:.1%} positive, "
+            f"{part.file}: {counted(part.rows, 'row')}, {part.positives / part.rows:.1%} positive, "
             f"best possible AUC {part.best_auc:.4f}, log loss {part.best_logloss:.4f}"
             for part in (self.train, self.test)
         ]

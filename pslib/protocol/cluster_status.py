@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pslib.protocol.collective_job import epochs_done, examples_of
+from pslib.protocol.collective_job import epochs_done, examples_of, planned_of
 from pslib.protocol.counters import APPLIED_COUNTERS, SERVER_COUNTERS
 from pslib.protocol.results import results_of
+from pslib.words import counted
 
 if TYPE_CHECKING:
     from pslib.protocol.coordinator_session import CoordinatorSession
@@ -49,14 +50,15 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
     counters["examples"] = examples_of(fits, counters["examples"])
+    epochs, examples_total = planned_of(fits, session.over)
     return {
         **counters,
         **results_of(jobs),
-        "phase": _phase(session),
+        "phase": _phase(session, now_s),
         "job": max(len(jobs) - 1, 0),
-        "epochs": sum(int(job.details.get("epochs", 0)) for job in fits),
+        "epochs": epochs,
         "epoch": epochs_done(fits),
-        "examples_total": sum(int(job.details.get("examples", 0)) for job in fits),
+        "examples_total": examples_total,
         "leases_done": running.book.done_count if running else 0,
         "leases": running.book.windows.size if running else 0,
         "servers": len(members.live("server")),
@@ -75,13 +77,24 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     }
 
 
-def _phase(session: CoordinatorSession) -> str:
+def _phase(session: CoordinatorSession, now_s: float) -> str:
     if session.error:
         return "failed"
     if session.over:
         return "done"
     running = [job for job in session.desk.jobs if not job.book.done]
-    return _PHASES.get(running[0].what, "waiting") if running else "waiting"
+    return _PHASES.get(running[0].what, running[0].what) if running else _waiting(session, now_s)
+
+
+def _waiting(session: CoordinatorSession, now_s: float) -> str:
+    """For whom a cluster waits that does nothing."""
+    members = session.members
+    if session.desk.jobs and not members.live("trainer"):
+        servers = members.live("server")
+        return f"waiting for {counted(len(servers), 'server')} to leave"
+    if lacking := members.lacking(now_s):
+        return f"waiting for {lacking}"
+    return f"waiting for the {'next' if session.desk.jobs else 'first'} call of the trainers"
 
 
 def _counters(session: CoordinatorSession) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from math import inf
 
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.membership import Member, Membership
+from pslib.words import counted
 
 __all__ = ["Losses"]
 
@@ -102,7 +103,9 @@ class Losses:
             how = "come back" if self._members.config.durability == "memory" else "come back from its log"
             self._tell(f"{who}; waiting up to {restart_s:g} s for it to {how}")
         else:
-            self._fail(f"{who}, with about {rows} rows and {updates} updates; {self._kept()}")
+            self._fail(
+                f"{who}, with about {counted(rows, 'row')} and {counted(updates, 'update')}; {self._kept()}"
+            )
 
     def _is_needed(self, member: Member) -> bool:
         """Whether the run can't go on without somebody at this place."""

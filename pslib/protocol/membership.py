@@ -10,6 +10,7 @@ import numpy as np
 
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
+from pslib.words import counted
 
 __all__ = ["ANY_RANK", "Member", "Membership"]
 
@@ -152,9 +153,17 @@ class Membership:
 
     def missing(self, now_s: float, role: str) -> str:
         """For whom a process of this role still has to wait, in words; empty when it can start."""
+        lacking = self.lacking(now_s, role)
+        if role == "trainer" and not lacking and not self._started:
+            self._started = True
+            self.changes += 1
+        return lacking
+
+    def lacking(self, now_s: float, role: str = "trainer") -> str:
+        """What `missing` says, for those who only look."""
         servers = self.servers
         if self.map is None:
-            return f"{self.config.servers - len(servers)} of {self.config.servers} servers"
+            return f"{self.config.servers - len(servers)} of {counted(self.config.servers, 'server')}"
         if role == "server" or self._started:
             return ""
         behind = [server for server in servers if server.map_version < 1]
@@ -165,11 +174,7 @@ class Membership:
             self._first_trainer_s is not None
             and now_s - self._first_trainer_s > self.config.timing.start_s / 2
         )
-        if absent > 0 and not late:
-            return f"{absent} of {self.config.trainers} trainers"
-        self._started = True
-        self.changes += 1
-        return ""
+        return f"{absent} of {counted(self.config.trainers, 'trainer')}" if absent > 0 and not late else ""
 
     # --- signs of life ------------------------------------------------------------------------------------
 

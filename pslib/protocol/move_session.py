@@ -23,6 +23,7 @@ from pslib.protocol.messages import Failure, Hand, Message, NextHand, Result, Sc
 from pslib.protocol.move_plan import even_owners
 from pslib.protocol.waves import Progress, Wave, Wishes
 from pslib.table.partition_map import PartitionMap
+from pslib.words import counted
 
 __all__ = ["MoveSession"]
 
@@ -98,7 +99,7 @@ class MoveSession:
         wanted = message.servers or len(staying)
         self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving), "name": message.name})
         self.progress = Progress(asked_s=now_s)
-        self._say(f"{wanted} servers shall own all units: {self._in_words(wanted, len(staying))}")
+        self._say(f"{counted(wanted, 'server')} shall own all units: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
 
     def _answer(self, now_s: float, problem: str) -> Message:
@@ -223,7 +224,8 @@ class MoveSession:
         """Who has been awaited for too long is awaited no more."""
         here = len(self.targets())
         self._say(
-            f"{self.awaited} servers have not come; {here} own all units. Scale again when they are there"
+            f"{counted(self.awaited, 'server has', 'servers have')} not come; {here} own all units. "
+            "Scale again when they are there"
         )
         self._record({"kind": "scale", "wanted": here, "leaving": sorted(self.leaving)})
 
@@ -274,7 +276,9 @@ class MoveSession:
         self.progress.bytes += message.bytes if fresh else 0
         if kept and not self.progress.stopped:
             why = message.reason or "the server did not take them"
-            self.progress.stopped = f"{len(kept)} units stay with server {message.rank}: {why}"
+            self.progress.stopped = (
+                f"{counted(len(kept), 'unit stays', 'units stay')} with server {message.rank}: {why}"
+            )
             self._say(f"moves end: {self.progress.stopped}")
 
     def _publish(self, now_s: float) -> None:
@@ -291,7 +295,9 @@ class MoveSession:
             self.progress.ended_s = now_s
             seconds, moved = now_s - self.progress.began_s, self.progress.moved
             size_mb = self.progress.bytes / 1e6
-            self._say(f"moved {moved} units ({size_mb:.1f} MB) in {seconds:.1f} s; shares are even")
+            self._say(
+                f"moved {counted(moved, 'unit')} ({size_mb:.1f} MB) in {seconds:.1f} s; shares are even"
+            )
 
     def _published(self) -> int:
         return 0 if self.members.map is None else self.members.map.version

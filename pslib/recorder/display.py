@@ -9,6 +9,7 @@ from typing import IO, Any, Protocol
 from tqdm import tqdm
 
 from pslib.recorder.status import Status, Window
+from pslib.words import counted
 
 __all__ = ["Display", "display_for", "result_text", "short"]
 
@@ -40,7 +41,7 @@ def result_text(result: Mapping[str, Any]) -> str:
         parts[0] += f" after epoch {result['epoch']}"
     names = (("auc", "AUC"), ("logloss", "log loss"), ("calibration", "calibration"))
     figures = [f"{said} {short(result.get(name))}" for name, said in names]
-    return f"{parts[0]}: {', '.join(figures)} on {int(result.get('examples', 0)):,} examples"
+    return f"{parts[0]}: {', '.join(figures)} on {counted(int(result.get('examples', 0)), 'example')}"
 
 
 def short(value: float | None) -> str:
@@ -55,7 +56,7 @@ def _figures_text(status: Status, window: Window) -> str:
     room = f" in {status.memory_bytes / 1e6:,.0f} of {limit / 1e6:,.0f} MB" if limit else ""
     return (
         f"{now}AUC {short(window.auc_recent)}, "
-        f"staleness {status.staleness_mean:.1f}, {status.rows:,} rows{room}, "
+        f"staleness {status.staleness_mean:.1f}, {counted(status.rows, 'row')}{room}, "
         f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
     )
 
@@ -114,8 +115,8 @@ class _PlainLines:
         self._phase, self._said_s = phase, now_s
         text = f"[{now_s:6.1f} s] {phase}"
         if status.examples:
-            text += f", {status.examples:,} of {max(status.examples_total, status.examples):,} examples, "
-            text += _figures_text(status, window)
+            total = counted(max(status.examples_total, status.examples), "example")
+            text += f", {status.examples:,} of {total}, {_figures_text(status, window)}"
         self.say(text)
 
     def say(self, text: str) -> None:

@@ -23,6 +23,7 @@ from pslib.update_log.records import (
     latest_claim,
     start_of_segment,
 )
+from pslib.words import counted
 
 __all__ = ["SUFFIX", "TRIM", "Segment", "Survey"]
 
@@ -150,7 +151,9 @@ class Survey:
         for segment in reversed(self.segments):
             self._files.remove(segment.name)
             self._files.sync_names()
-        self.report = f"{self._place}: cut {self.last - first + 1} records: none of them was durable"
+        self.report = (
+            f"{self._place}: cut {counted(self.last - first + 1, 'record')}: none of them was durable"
+        )
         self.segments, self.last = [], 0
 
     def _claim(self, name: str) -> int:
