@@ -78,19 +78,18 @@ def _problems_of(schema: Schema, paths: list[str]) -> list[str]:
 def _label_problems(data: ParquetData) -> list[str]:
     """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
     from pslib.data.dataset import open_parquet
+    from pslib.data.looking import about_each
     from pslib.data.values import LABEL, first_problem
 
-    problems: list[str | None] = []
-    for group in data.row_groups:
-        if group.row_group or not group.rows or not data.schema.labels:
-            continue
-        with open_parquet(group.file) as file:
-            table = file.read_row_group(0, columns=list(data.schema.labels))
-        problems += [
-            first_problem(table[name].combine_chunks(), LABEL, group.file, 0, 0, name)
-            for name in data.schema.labels
-        ]
-    return [problem for problem in problems if problem]
+    names = list(data.schema.labels)
+
+    def first(file: str) -> list[str | None]:
+        with open_parquet(file) as opened:
+            table = opened.read_row_group(0, columns=names)
+        return [first_problem(table[name].combine_chunks(), LABEL, file, 0, 0, name) for name in names]
+
+    files = [group.file for group in data.row_groups if group.rows and not group.row_group] if names else []
+    return [problem for some in about_each(files, first) for problem in some if problem]
 
 
 def check_load(job: Job) -> None:

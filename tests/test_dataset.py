@@ -191,4 +191,4 @@ def test_integers_in_one_file_and_strings_in_another_are_refused(tmp_path: Path)
 def test_a_fault_of_a_thousand_files_is_not_a_thousand_lines(tmp_path: Path) -> None:
     problems = problems_of([tmp_path / f"{i}.parquet" for i in range(PROBLEMS_MAX + 7)])
     assert len(problems) == PROBLEMS_MAX + 1
-    assert problems[-1] == "... and 7 problems more"
+    assert problems[-1] == "... and 7 more problems"

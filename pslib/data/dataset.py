@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from pslib.data.features import field_problem
+from pslib.data.looking import about_each
 from pslib.data.values import one_line, statistics_problems
 from pslib.errors import DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
@@ -107,8 +108,9 @@ class ParquetData:
         groups: list[RowGroup] = []
         marks: list[str] = []
         kinds = _KeyKinds(schema)
-        for file in dict.fromkeys(files):
-            problems += self._examine(file, groups, marks, kinds)
+        every = list(dict.fromkeys(files))
+        for file, look in zip(every, about_each(every, partial(_look, schema)), strict=True):
+            problems += _taken(file, look, kinds, groups, marks)
         if not (problems or may_be_empty or any(group.rows for group in groups)):
             others = f" and {len(files) - 3} others" if len(files) > 3 else ""
             problems.append(
@@ -133,27 +135,42 @@ class ParquetData:
         data.fingerprint = fingerprint
         return data
 
-    def _examine(self, file: str, groups: list[RowGroup], marks: list[str], kinds: _KeyKinds) -> list[str]:
-        """Append the file's row groups and mark; its problems."""
-        try:
-            with open_parquet(file) as opened:
-                metadata = opened.metadata
-                counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-                problems = self._problems(file, opened, kinds)
-        except (OSError, pa.ArrowException) as error:
-            return [not_parquet(file, error)]
-        first_row = 0
-        for i, rows in enumerate(counts):
-            groups.append(RowGroup(file, i, rows, first_row))
-            first_row += rows
-        marks.append(f"{parent_and_name(file)[1]} {_file_bytes(file)} {','.join(map(str, counts))}")
-        return problems
 
-    def _problems(self, file: str, opened: pq.ParquetFile, kinds: _KeyKinds) -> list[str]:
-        """What footer and statistics tell: types first, then values."""
-        arrow_schema, where = opened.schema_arrow, shown(file)
-        problems = column_problems(arrow_schema, self.schema, where) or kinds.conflicts(arrow_schema, where)
-        return problems or statistics_problems(file, opened, self.schema)
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the footer of one file tells: rows of its groups, its columns, bytes, and what does not fit."""
+
+    counts: Sequence[int]
+    columns: pa.Schema | None
+    bytes: int
+    of_columns: Sequence[str]
+    of_values: Sequence[str] = ()
+
+
+def _look(schema: Schema, file: str) -> _Look:
+    try:
+        with open_parquet(file) as opened:
+            metadata = opened.metadata
+            counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+            problems = column_problems(opened.schema_arrow, schema, shown(file))
+            of_values = [] if problems else statistics_problems(file, opened, schema)
+            return _Look(counts, opened.schema_arrow, _file_bytes(file), problems, of_values)
+    except (OSError, pa.ArrowException) as error:
+        return _Look([], None, 0, [not_parquet(file, error)])
+
+
+def _taken(
+    file: str, look: _Look, kinds: _KeyKinds, groups: list[RowGroup], marks: list[str]
+) -> Sequence[str]:
+    """Append a file's row groups and mark; its problems, those of types before those of values."""
+    if look.columns is None:
+        return look.of_columns
+    first_row = 0
+    for i, rows in enumerate(look.counts):
+        groups.append(RowGroup(file, i, rows, first_row))
+        first_row += rows
+    marks.append(f"{parent_and_name(file)[1]} {look.bytes} {','.join(map(str, look.counts))}")
+    return look.of_columns or kinds.conflicts(look.columns, shown(file)) or look.of_values
 
 
 def not_parquet(file: str, error: Exception) -> str:
