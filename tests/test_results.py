@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
+import pytest
 
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.json_arrays import json_array, plain_of
@@ -62,6 +65,25 @@ def test_a_cut_and_what_goes_on_from_it_know_all_calls_of_a_stream() -> None:
     assert cluster.ask(opened) == Done()
     assert cluster.lease(0, job=last).index == 1
     assert cluster.ask(JobResult(last - 3)).values["outcome"]["files"] == ["day=9999/part-000.parquet"]
+
+
+def test_a_heartbeat_looks_at_the_calls_that_are_open_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, looks, done = Cluster(), Counter[str](), LeaseBook.done.fget
+    windows_done(cluster, 1000)
+    cluster.open(0, job=3000)
+    cluster.beat("trainer", 0)
+
+    def counted(book: LeaseBook) -> bool:
+        looks["all"] += 1
+        return bool(done and done(book))
+
+    monkeypatch.setattr(LeaseBook, "done", property(counted))
+    cluster.beat("trainer", 0)
+    cluster.beat("server", 1)
+    cluster.session.tick(cluster.now_s)
+    cluster.open(1, job=3000)
+    assert looks["all"] < 50
+    assert cluster.session.desk.first_open == 3000
 
 
 def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:

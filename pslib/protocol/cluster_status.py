@@ -82,8 +82,9 @@ def _phase(session: CoordinatorSession, now_s: float) -> str:
         return "failed"
     if session.over:
         return "done"
-    running = [job for job in session.desk.jobs if not job.book.done]
-    return _PHASES.get(running[0].what, running[0].what) if running else _waiting(session, now_s)
+    desk = session.desk
+    what = "" if desk.all_done else desk.jobs[desk.first_open].what
+    return _PHASES.get(what, what) if what else _waiting(session, now_s)
 
 
 def _waiting(session: CoordinatorSession, now_s: float) -> str:
@@ -136,8 +137,8 @@ def _server_counters(session: CoordinatorSession) -> dict[str, Any]:
 
 def details_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     """What `pslib doctor` wants beside the sums: every member, and who works on what."""
-    members, jobs = session.members, session.desk.jobs
-    running = next((job for job in jobs if not job.book.done), None)
+    members, desk = session.members, session.desk
+    running = None if desk.all_done else desk.jobs[desk.first_open]
     held = running.book.held_by_rank() if running else {}
     book = running.book if running else None
     return {

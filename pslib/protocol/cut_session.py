@@ -168,10 +168,11 @@ class CutSession:
 
     def _running(self) -> int | None:
         """Number of the job that is cut: the first that is not done, where it trains."""
-        for number, job in enumerate(self._desk.jobs):
-            if not job.book.done:
-                return number if job.what == "fit" and job.details.get("checkpoint") else None
-        return None
+        number = self._desk.first_open
+        if self._desk.all_done:
+            return None
+        job = self._desk.jobs[number]
+        return number if job.what == "fit" and job.details.get("checkpoint") else None
 
     def _is_due(self, now_s: float) -> bool:
         number = self._running()
@@ -220,8 +221,7 @@ class CutSession:
 
     def _current(self) -> int:
         """The job that may have batches applied: the first that is not done, or the last."""
-        jobs = self._desk.jobs
-        return next((number for number, job in enumerate(jobs) if not job.book.done), len(jobs) - 1)
+        return min(self._desk.first_open, len(self._desk.jobs) - 1)
 
     def _is_ready(self, cut: _Cut, rank: int) -> bool:
         if rank not in cut.ready or not self._by_rank(cut):

@@ -55,6 +55,7 @@ class JobDesk:
     def __init__(self, members: Membership, fail: Callable[[str], None]) -> None:
         self._members, self._fail = members, fail
         self.jobs: list[CollectiveJob] = []
+        self._first_open = 0
         self.saved = self.moment = ""
         self.basis: list[dict[str, Any]] = []
 
@@ -154,6 +155,13 @@ class JobDesk:
         outcome = self.jobs[message.job].outcome
         return Result({"done": outcome is not None, "outcome": outcome or {}})
 
+    @property
+    def first_open(self) -> int:
+        """All jobs below this number are done; a stream of months has made a hundred thousand of them."""
+        while self._first_open < len(self.jobs) and self.jobs[self._first_open].book.done:
+            self._first_open += 1
+        return self._first_open
+
     # --- what heartbeats and losses mean for leases -------------------------------------------------------
 
     def progress(self, member: Member, streams: Iterable[tuple[int, int]]) -> None:
@@ -166,10 +174,8 @@ class JobDesk:
 
     def streams_done_below(self) -> int:
         """All streams of leases below this one are over."""
-        for number, job in enumerate(self.jobs):
-            if not job.book.done:
-                return stream_of(number, job.book.done_below)
-        return stream_of(len(self.jobs), 0)
+        number = self.first_open
+        return stream_of(number, self.jobs[number].book.done_below if number < len(self.jobs) else 0)
 
     def is_about_files(self, number: int) -> bool:
         """Whether a job saves or loads all units, so that none may be on its way meanwhile."""
@@ -178,16 +184,17 @@ class JobDesk:
     @property
     def at_files(self) -> bool:
         """Whether such a job is open."""
-        return any(self.is_about_files(number) and not job.book.done for number, job in enumerate(self.jobs))
+        numbers = range(self.first_open, len(self.jobs))
+        return any(self.is_about_files(number) and not self.jobs[number].book.done for number in numbers)
 
     @property
     def all_done(self) -> bool:
         """Whether no job is open."""
-        return all(job.book.done for job in self.jobs)
+        return self.first_open == len(self.jobs)
 
     def needs(self, rank: int) -> bool:
         """Whether a job can't be done without a trainer at this place."""
-        return any(job.needs(rank) for job in self.jobs)
+        return any(job.needs(rank) for job in self.jobs[self.first_open :])
 
     def free_leases(self, member: Member, why: str, below: int | None = None, fatal: bool = True) -> int:
         """Others may have a trainer's leases (of jobs ``below``); how many.
@@ -195,7 +202,7 @@ class JobDesk:
         If nobody else may have them, the run ends, unless a successor is awaited (not ``fatal``).
         """
         freed = 0
-        for job in self.jobs[:below]:
+        for job in self.jobs[self.first_open : below]:
             freed += len(job.book.trainer_lost((member.rank, member.incarnation)))
             if fatal and job.needs(member.rank):
                 kept = f"checkpoint {self.saved}" if self.saved else "beginning: there is no checkpoint"

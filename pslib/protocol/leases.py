@@ -85,7 +85,7 @@ class LeaseBook:
     @property
     def done_count(self) -> int:
         """Number of leases that are done."""
-        return int(self._done.sum())
+        return int(self.windows.size if self.done else self._done.sum())
 
     def next(self, holder: Holder, holding: Iterable[int], now_s: float = 0.0) -> Grant | None:
         """A lease for this trainer, or None when none is free now.
