@@ -33,6 +33,7 @@ def test_a_status_fits_its_message_however_many_results_there_have_been() -> Non
     assert len(status["results"]) == RESULTS_TOLD
     assert status["results_before"] == {"evaluate": 9_750, "fit": 9_750}
     assert status["fit_seconds"] == 5_000
+    assert [of_kind(status, kind)["results_before"] for kind in ("evaluate", "rank")] == [9_750, 0]
 
 
 def test_who_looks_now_and_then_sees_each_result_once_but_those_that_are_not_told_any_more() -> None:

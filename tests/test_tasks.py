@@ -260,9 +260,14 @@ def test_each_task_is_evaluated_by_its_label(tmp_path):
         assert results["buy"].positives == sum(table["buy"].to_pylist())
         assert min(result.auc for result in results.values()) > 0.99
         assert trainer.evaluate(train) == results["click"]
-        out = tmp_path / "predictions"
+        told = [one["label"] for one in cluster.status()["results"] if one["kind"] == "evaluate"]
+        assert told == ["click", "buy", "click"]
+        out, clicks = tmp_path / "predictions", tmp_path / "clicks"
         trainer.evaluate(train, label="buy", predictions=out)
+        trainer.evaluate(train, predictions=clicks)
         assert pq.read_table(out)["label"].to_pylist() == table["buy"].to_pylist()
+        buys, clicked = (pq.read_table(one)["prediction"].to_numpy() for one in (out, clicks))
+        assert (buys < clicked).mean() > 0.9  # who buys has clicked
         with pytest.raises(ConfigurationError, match="label: expected one of click, buy, got 'sell'"):
             trainer.evaluate(train, label="sell")
 
