@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from launch.cli import main
 from launch.job import read_job
 from launch.paths import near
-from pslib.data.describe import describe
+from pslib.data.describe import _is_rare, describe
 from pslib.data.key_sample import KEYS_MAX, KeySample
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
@@ -203,3 +204,11 @@ def test_data_that_shares_no_folder_with_a_job_file_is_named_whole_and_a_uri_as_
     assert near("s3://bucket/data", tmp_path) == "s3://bucket/data"
     assert near("/elsewhere/data.parquet", tmp_path) == "/elsewhere/data.parquet"
     assert near(str(tmp_path / "a" / "b.parquet"), tmp_path / "c") == "../a/b.parquet"
+
+
+@pytest.mark.parametrize(
+    ("distinct", "once", "rare"),
+    [(10_000, 0.25, True), (9_999, 1.0, False), (10_000, 0.24, False), (None, None, False)],
+)
+def test_a_cut_off_is_proposed_where_many_values_are_seen_once(distinct, once, rare):
+    assert _is_rare(SimpleNamespace(distinct=distinct, once=once)) == rare
