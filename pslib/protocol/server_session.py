@@ -123,8 +123,7 @@ class ServerSession:
             return None
         job = Job(peer, envelope.request_id, envelope.message, self._everybody)
         problem = refusal(getattr(peer, "role", None), envelope.message)
-        if problem is None and self.comeback is not None and self.comeback.waits:
-            self.comeback.hear(envelope.message)
+        if problem is None and self.comeback is not None and self._waits(envelope.message):
             return None
         problem = problem or self._problem(envelope.message)
         if problem:
@@ -142,6 +141,15 @@ class ServerSession:
             self._granted(self.credit.give_back((peer, job.request_id)))
         self._open.add((peer, job.request_id))
         return job
+
+    def _waits(self, message: Message) -> bool:
+        """Whether nobody is answered yet; once somebody is, that is over."""
+        assert self.comeback is not None
+        if self.comeback.waits:
+            self.comeback.hear(message)
+            return True
+        self.comeback = None
+        return False
 
     def complete(self, job: Job, shard_index: int, result: Any) -> None:
         """Take one shard's result; the last one builds the reply, as does one that refuses part of a step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -116,13 +116,8 @@ class Server:
             ShardThread(shard, self._done, self._fail, journal)
             for shard, journal in zip(shards, journals, strict=True)
         ]
-        self._session.comeback = Comeback(
-            joined.begins,
-            place.generation,
-            shards,
-            lambda shard, message: self._threads[shard.index].load(shard, message),
-            lambda index, work: self._threads[index].put(work),
-        )
+        if joined.begins:
+            self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
@@ -306,6 +301,16 @@ class Server:
                 "held_pushes": sum(thread.held for thread in self._threads),
                 "step_waits": steps[:1],
             }
+        )
+
+    def _comeback(self, begins: Mapping[str, Any], generation: int, shards: list[Shard]) -> Comeback:
+        """What brings back what is left, in the shards' threads."""
+        return Comeback(
+            begins,
+            generation,
+            shards,
+            lambda shard, message: self._threads[shard.index].load(shard, message),
+            lambda index, work: self._threads[index].put(work),
         )
 
     def _begin_hands(self) -> None:
