@@ -31,6 +31,7 @@ class History:
 
     def __init__(self, scripts: Sequence[Script], partition_bits: int) -> None:
         self._bits = partition_bits
+        self._calls_of = {script.stream: script.ops for script in scripts}
         self._lengths = {script.stream: len(script.ops) for script in scripts}
         self._acknowledged: dict[int, set[int]] = defaultdict(set)
         self._started: set[tuple[int, int]] = set()
@@ -49,6 +50,7 @@ class History:
     def add(self, script: Script) -> None:
         """One more stream."""
         self._lengths[script.stream] = len(script.ops)
+        self._calls_of[script.stream] = script.ops
 
     def started(self, op: Op) -> None:
         """A client begins a call; whoever takes a stream over begins the same calls again."""
@@ -72,6 +74,14 @@ class History:
         self.losses += 1
         rows = {ABSENT, ITEM_WEIGHTS} if row is None else {row}
         self._begins[key] = rows, len(self.ops_of[key])
+
+    def is_erased_for_good(self, key: int) -> bool:
+        """Whether the last call on a key erases it, and all calls on it have been acknowledged."""
+        ops = self.ops_of[key]
+        last = max(op.number for op in ops)
+        ends = any(op.number == last and op.erases for op in ops)
+        pushes_again = any(one.after == last for one in self._calls_of[ops[0].stream])
+        return ends and not pushes_again and all(map(self.is_acknowledged, ops))
 
     def is_forgiven(self, key: int) -> bool:
         """Whether `forgive` was ever called for it."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pslib.protocol.losses import Losses
+from pslib.update_log import RollingLog
+from tests.invariants import SimulationError
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.world import Planted, World
 
@@ -33,6 +35,14 @@ class SlowReaders(Mishaps):
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         return [(self._read_slowly, 4)]
+
+
+class TrimmedLogs(Mishaps):
+    """Logs are to forget what was erased, while servers die."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        logged = self.world.config.durability != "memory"
+        return [(self._trim_logs, 6), (self._kill_server, 1)] if logged else []
 
 
 def worlds_of(kind: type[Mishaps]) -> list[World]:
@@ -67,3 +77,18 @@ def test_a_coordinator_that_awaits_no_successors_is_caught(monkeypatch: pytest.M
         if World(seed, Planted(make_mishaps=AllTrainers)).run().coordinator.session.error == LOST:
             return
     pytest.fail("no world has ended too early")
+
+
+def test_of_what_was_erased_nothing_is_left_in_a_log_that_was_trimmed() -> None:
+    worlds = worlds_of(TrimmedLogs)
+    assert sum(world.checks.forgotten for world in worlds) > 5
+
+
+def test_a_log_that_removes_nothing_when_it_is_trimmed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RollingLog, "trim", lambda _log, _below: None)
+    with pytest.raises(SimulationError, match="its log was to forget"):
+        list(map(run_trimmed, range(10 * SEEDS)))
+
+
+def run_trimmed(seed: int) -> World:
+    return World(seed, Planted(make_mishaps=TrimmedLogs)).run()

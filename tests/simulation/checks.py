@@ -55,6 +55,8 @@ class Checks:
         """Of each stream on each shard: the highest epoch that it has applied anything under."""
         self.cuts: set[int] = set()
         self.failed: list[str] = []
+        self.forgotten = 0
+        """Keys of which no byte was left in a log that was trimmed."""
         self.returned = 0
         """Servers that have come back without what they knew."""
         self._lost: set[int] = set()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pslib.errors import PslibError
+from pslib.protocol.messages import Message, TrimLog
 from tests.simulated_processes import CODEC
 from tests.simulation.members import COORDINATOR, TIMING
 from tests.simulation.network import HEALS_S, Process
@@ -22,7 +24,7 @@ class Mishaps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
-        self.deposed = self.forgotten = self.late = self.asked = self.machines = self.slow = 0
+        self.deposed = self.forgotten = self.late = self.asked = self.machines = self.slow = self.trims = 0
         choice = world.random
         self.after_saves = 2
         for kind, most in self._kinds():
@@ -218,3 +220,15 @@ class Mishaps:
         trainer = self.world.random.choice(self.world.trainers)
         self.world.network.slow(trainer.name, self.world.random.uniform(1.0, 3.0))
         self.slow += 1
+
+    def _trim_logs(self) -> None:
+        """Somebody wants the logs to forget what was erased."""
+        world = self.world
+        for server in world.servers:
+            if server.alive and server.shards:
+                world.admin.ask(server.address, TrimLog(), _nothing, 3.0, _nothing)
+                self.trims += 1
+
+
+def _nothing(_answer: Message | PslibError) -> None:
+    return

@@ -10,13 +10,14 @@ from pslib.client.member import ANYWHERE, Joined, Place
 from pslib.config import ClusterConfig
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
-from pslib.protocol.messages import Failure, Keep, Load, Message, Release
+from pslib.protocol.messages import Failure, Keep, Load, Message, Release, TrimLog
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import Job, ShardTurns, Work
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap
 from tests.invariants import SimulationError
 from tests.simulated_processes import CODEC, HOLD_S, SETUP
+from tests.simulation.forgotten import Forgotten
 from tests.simulation.logs import ServerLogs
 from tests.simulation.members import Member
 from tests.simulation.moves import Hands
@@ -41,6 +42,7 @@ class Server(Member):
         self.regained: set[int] = set()
         """Units that its predecessor was given and has lost, and that it is given once more."""
         self.member.empty = self.logs is None or self.logs.log.is_empty
+        self.forgotten = Forgotten(self)
         self.listen(self.address, self._receive)
 
     def drain(self) -> None:
@@ -160,10 +162,13 @@ class Server(Member):
             if isinstance(result, Failure) and result.code == "internal":
                 raise SimulationError(f"{self}: {result.text}")
             self.world.checks.shard_did(self, self.shards[index], job.message, result)
+            if isinstance(job.message, TrimLog) and self.logs is not None:
+                self.forgotten.asked(index)
             self._session.complete(job, index, result)
         self.send_replies()
         if self.logs is not None and not self._turns[index].in_request:
             self.logs.journals[index].pace()
+            self.forgotten.look(index)
 
     def send_replies(self) -> None:
         """Send what is ready, unless another one may have our place by now."""
