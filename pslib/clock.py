@@ -5,11 +5,15 @@ Everything else takes ``now_s`` as an argument or a :class:`Clock`, so that a si
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "utc_now_text", "utc_text"]
+__all__ = ["AwakeClock", "Clock", "SystemClock", "utc_now_text", "utc_text"]
+
+STALL_S = 0.5
+"""Who waits for others looks at its clock four times a second and more."""
 
 
 class Clock(Protocol):
@@ -34,6 +38,38 @@ class SystemClock:
     def sleep_s(self, seconds: float) -> None:
         """Wait for ``seconds``."""
         time.sleep(seconds)
+
+
+class AwakeClock:
+    """A clock that hardly goes on while this process does nothing: how long others have been silent to it.
+
+    A process that was stopped (Ctrl-Z, a debugger, a paused virtual machine, a machine without a free core)
+    could hear nobody, and nobody was silent. So the time between two looks counts as `STALL_S` at most, which
+    still lets every wait end. What others may have decided meanwhile is for the machine's clock to say.
+
+    Parameters
+    ----------
+    machine : Clock
+        That of the machine. Somebody must look far more often than every `STALL_S`; any thread may.
+    """
+
+    def __init__(self, machine: Clock) -> None:
+        self._machine = machine
+        self._lock = threading.Lock()
+        self._looked_s = machine.now_s()
+        self._stalled_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds from an arbitrary start, without stalls; never goes back."""
+        with self._lock:
+            now_s = self._machine.now_s()
+            self._stalled_s += max(0.0, now_s - self._looked_s - STALL_S)
+            self._looked_s = now_s
+            return now_s - self._stalled_s
+
+    def sleep_s(self, seconds: float) -> None:
+        """Wait for ``seconds`` of the machine."""
+        self._machine.sleep_s(seconds)
 
 
 def utc_now_text() -> str:

@@ -196,9 +196,13 @@ def test_a_healthy_cluster_ends_with_0_and_a_stopped_server_or_coordinator_is_na
     command.kill("server 1", signal.SIGSTOP)
     time.sleep(3.2)
     code, report, seconds = doctor(command.out)
+    stopped = f"pid {command.pid_of('server 1')} on "
+    for _ in range(3):  # a coordinator that finds no core meanwhile counts less of the silence
+        if any(stopped in one["what"] for one in report["findings"]):
+            break
+        code, report, seconds = doctor(command.out)
     assert code == 1
     assert seconds < 10
-    told = "\n".join(one["what"] for one in report["findings"])
-    assert f"pid {command.pid_of('server 1')} on " in told
+    assert any(stopped in one["what"] for one in report["findings"])
     command.process.send_signal(signal.SIGINT)
     assert command.finish(20) in (69, 130)

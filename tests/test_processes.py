@@ -311,6 +311,21 @@ def test_a_trainer_that_never_wakes_up_does_not_keep_the_run_from_ending(
     assert "for trainer 1 to end, whose work others have done; ended" in command.output
 
 
+def test_a_run_that_is_stopped_as_a_whole_for_longer_than_all_limits_goes_on(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.01"])
+    everybody = [process.pid for process in command.processes()]
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(2 * SILENCE_S + 2)
+    for pid in everybody:
+        os.kill(pid, signal.SIGCONT)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    assert not command.lines("lost")
+
+
 def test_the_error_of_a_script_is_the_runs_own(start: Start, examples: Path, tmp_path: Path) -> None:
     command = start(
         "launch", "--servers", "2", "--trainers", "2", "--out", tmp_path / "out", SCRIPT, examples,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from math import inf
 from typing import Generic, TypeVar
 
-from pslib.clock import Clock
+from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
     AccessError,
@@ -125,7 +125,7 @@ class Endpoint:
     timing : Timing
         Retries, patience, and how often a long wait is reported.
     clock : Clock
-        Time.
+        The machine's; waits are counted by an `AwakeClock`.
     first_request_id : int
         A random number, so that answers to a predecessor match nothing.
     """
@@ -133,7 +133,7 @@ class Endpoint:
     def __init__(
         self, link: ClientLink, codec: Codec, timing: Timing, clock: Clock, first_request_id: int
     ) -> None:
-        self.timing, self.clock = timing, clock
+        self.timing, self.clock, self.machine_clock = timing, AwakeClock(clock), clock
         self.requests = RequestTable(codec, timing, first_request_id)
         self.session: ClientSession | None = None
         self.lock = threading.RLock()

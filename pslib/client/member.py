@@ -123,7 +123,8 @@ class MemberHandle:
         self._pause_s = joined.config.timing.heartbeat_s * min(
             max(members / HEARTBEATS_A_PAUSE, 1.0), SLOWER_MAX
         )
-        self._heard_s = self._vouched_s = self.endpoint.clock.now_s()
+        self._heard_s = self.endpoint.clock.now_s()
+        self._vouched_s = self.endpoint.machine_clock.now_s()
         timing, comes_back = joined.config.timing, joined.config.coordinator_comes_back
         self._limit_s = timing.silence_s + (timing.restart_s if comes_back else timing.silence_s)
         self.endpoint.begin_heartbeats(self._turn)
@@ -132,9 +133,10 @@ class MemberHandle:
     def may_be_replaced(self) -> bool:
         """Whether the coordinator may count this process as lost by now, and another have its place.
 
-        Counted from when the last heartbeat was sent that it has answered: that came to it no earlier.
+        Counted from when the last heartbeat was sent that it has answered: that came to it no earlier. By the
+        machine's clock: the coordinator's went on while this process was stopped.
         """
-        return self.endpoint.clock.now_s() - self._vouched_s > self.endpoint.timing.silence_s
+        return self.endpoint.machine_clock.now_s() - self._vouched_s > self.endpoint.timing.silence_s
 
     def stop_heartbeats(self) -> None:
         """Be silent from now on."""
@@ -171,7 +173,7 @@ class MemberHandle:
         progress = self._cut_progress() or self.progress() | {"waits": waits}
         about = (self.role, self.rank, self.incarnation, self.map_version)
         message = Heartbeat(*about, progress, self.term)
-        self._waiting, self._asked_s = True, now_s
+        self._waiting, self._asked_s = True, self.endpoint.machine_clock.now_s()
         pending = self.endpoint.ask(self.coordinator, message, patience_s=silence_s)
         pending.on_done(lambda: self._answered(pending.wait))
 

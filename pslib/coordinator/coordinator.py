@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pslib.clock import Clock, SystemClock
+from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.open_files import allow_peers
@@ -39,7 +39,7 @@ class Coordinator:
     listen : str
         Address; port 0 means any free one.
     clock : Clock
-        Time.
+        The machine's.
     journal : CoordinatorLog or None
         What a predecessor has written is done again first; what happens from then on is written there before
         anybody hears of it.
@@ -56,8 +56,8 @@ class Coordinator:
     ) -> None:
         self.session = CoordinatorSession(config, journal.term if journal else 0)
         self._codec = Codec(cluster_id)
-        self._clock, self._journal = clock, journal
-        self._began_s = clock.now_s() - self._replay()
+        self._clock, self._journal = AwakeClock(clock), journal
+        self._began_s = self._clock.now_s() - self._replay()
         """When the cluster's own time was 0: it goes on where a predecessor has ended."""
         self._link = transport.listen(listen)
         self._stopped = False
@@ -113,7 +113,7 @@ class Coordinator:
         return last_s
 
     def _now_s(self) -> float:
-        """The cluster's time: seconds since its first coordinator began, without those when none ran."""
+        """The cluster's time: seconds since its first coordinator began, but for those when none ran."""
         return self._clock.now_s() - self._began_s
 
     def _turn(self, final: bool) -> None:
