@@ -22,6 +22,9 @@ SHARE = 0.15
 RATE_BYTES_S = 330e6
 """Of one server's images while it serves: encoding and writing them takes processors from who works on them.
 Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps."""
+PACE_REST_S, FILE_REST_S = 0.002, 0.0005
+"""Until a thread with nothing else to do looks again: whether its image may go on, or whether files have
+taken what it gave them, which is some 1.5 ms of their work."""
 BUSY_S = 0.05
 """After a request that was served so long ago, a server counts as idle."""
 COPIES_BYTES = 1 << 20
@@ -37,10 +40,16 @@ class ImageTurns:
     ----------
     shard : Shard
         Whoever calls a method holds it.
+
+    Attributes
+    ----------
+    rest_s : float
+        After a `step` that had nothing to write: until it is worth another one.
     """
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
+        self.rest_s = FILE_REST_S
         self._began_s = self._spent_s = 0.0
         self._began_bytes = self._copies_limit = 0
         self._served_s = float("-inf")
@@ -54,7 +63,9 @@ class ImageTurns:
     def step(self) -> bool:
         """Write a piece; False when there is nothing to write just now."""
         began_s = time.perf_counter()
-        if self._is_fast_enough(began_s):
+        is_fast = self._is_fast_enough(began_s)
+        self.rest_s = PACE_REST_S if is_fast else FILE_REST_S
+        if is_fast:
             return False
         moved = self._shard.cuts.step()
         self._note(began_s, time.perf_counter())

@@ -17,9 +17,6 @@ from pslib.update_log.shard_log import ShardLog
 
 __all__ = ["ShardThread", "load_into"]
 
-IMAGE_REST_S = 0.002
-"""Until a shard thread with nothing else to do looks again whether files have taken what it gave them."""
-
 FILE_WORKS_KEPT = 8
 """Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
 
@@ -169,7 +166,7 @@ class ShardThread:
             except Empty:
                 if not self._write_image():
                     with suppress(Empty):
-                        return self._work.get(timeout=IMAGE_REST_S)
+                        return self._work.get(timeout=self._image.rest_s)
         return self._work.get()
 
     def _write_image(self) -> bool:
