@@ -90,7 +90,7 @@ class Mishaps:
     def _depose_coordinator(self) -> None:
         """Its machine is taken for dead: another one has its journal and its address, and it lives on."""
         coordinator = self.world.coordinator
-        if coordinator.alive and not coordinator.is_stopped:
+        if coordinator.alive and not coordinator.deposed and not coordinator.is_stopped:
             coordinator.depose()
             self.deposed += 1
 
