@@ -329,6 +329,9 @@ class MoveSession:
         known = min([one.map_version for one in self.members.live("trainer")], default=0)
         for rank in sorted(self.leaving):
             current = self.members.map
+            if rank in self._gone and current is not None and current.addresses[rank]:
+                del self._gone[rank]  # that was another one, before this one came
+                self._unknown_s.pop(rank, None)
             if rank in self._gone:
                 if known >= self._gone[rank] or not self.members.live("trainer"):
                     self._unknown_s.setdefault(rank, now_s)
@@ -337,6 +340,9 @@ class MoveSession:
 
     def may_leave(self, now_s: float, rank: int) -> bool:
         """Whether a server that shall leave is needed by nobody any more."""
+        current = self.members.map
+        if current is not None and current.addresses[rank]:  # it has come back since one at its place left
+            return False
         since_s = self._unknown_s.get(rank) if rank in self.leaving else None
         return since_s is not None and now_s - since_s > LEAVE_BEATS * self.members.config.timing.heartbeat_s
 
