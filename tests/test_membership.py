@@ -213,3 +213,14 @@ def test_servers_that_come_later_may_come_in_any_order() -> None:
     assert members.map is not None
     assert members.map.version == 3
     assert members.map.addresses[2:] == tuple(member.address for member in members.servers[2:])
+
+
+def test_a_server_that_units_are_on_their_way_to_counts_as_their_owner_where_it_may_come_back() -> None:
+    """Its log may hold them when it dies; taken off the map, nobody would find its successor."""
+    for durability, counts in (("log", True), ("memory", False)):
+        members = Membership(replace(CONFIG, durability=durability))
+        _servers_ready(members)
+        third = _join(members, "server", 3)
+        assert [members.is_owner(one) for one in members.servers] == [True, True, False]
+        members.targets = frozenset({third.rank})
+        assert members.is_owner(third) is counts

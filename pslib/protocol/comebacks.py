@@ -48,12 +48,16 @@ class Comebacks:
 
     def joined(self, before: Member, server: Member, empty: bool) -> None:
         """A server has taken the place of ``before``; ``empty``: with nothing of what that one knew."""
+        if not empty or self._members.config.recovery != "partial":
+            return
         units = self._members.units_of(server)
-        if not empty or self._members.config.recovery != "partial" or not units:
+        if (
+            not units and server.rank not in self._members.targets
+        ):  # what is on its way there may have arrived
             return
         server.bare = before.followed_bare = True
         who = f"server {server.rank} comes back without what it knew"
-        if self._is_in_step:
+        if units and self._is_in_step:
             self._fail(
                 f"{who}, and with consistency sync no step can go on without it; start again from "
                 f"{self.beginning}"

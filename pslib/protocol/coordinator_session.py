@@ -285,7 +285,7 @@ class CoordinatorSession:
     def _server_left(self, now_s: float, member: Member) -> None:
         """A server that owns units takes them with it; one that owns none is asked nothing any more."""
         current = self.members.map
-        if current is not None and not current.units_of(member.rank).size:
+        if current is not None and not self.members.is_owner(member):
             self.members.map = current.with_address(member.rank, "")
         elif member.preempted and self.members.live("trainer"):
             self.members.lose(now_s, member)  # its log may bring it back

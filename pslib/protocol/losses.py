@@ -93,7 +93,7 @@ class Losses:
     def server_gone(self, member: Member, how: str) -> None:
         """A server has gone: the run ends where nothing of it is left, or waits for its successor."""
         who = f"server {member.rank} at {member.address} ({member.where}) {how}"
-        if self._members.map is not None and not self._members.units_of(member):
+        if self._members.map is not None and not self._members.is_owner(member):
             self._members.map = self._members.map.with_address(member.rank, "")
             self._tell(f"{who}; it owned nothing")
             return
@@ -111,7 +111,7 @@ class Losses:
         """Whether the run can't go on without somebody at this place."""
         if member.role == "trainer":
             return self._desk.needs(member.rank)
-        return bool(self._members.units_of(member)) and not self._members.trainers_over()
+        return self._members.is_owner(member) and not self._members.trainers_over()
 
     def _await(self, now_s: float, member: Member) -> None:
         """Say now and then that somebody is awaited, and end the run when that was too long."""

@@ -63,6 +63,8 @@ class Membership:
         self.config = config
         self.map: PartitionMap | None = None
         self.former: list[Member] = []
+        self.targets: frozenset[int] = frozenset()
+        """Ranks of servers that units are on their way to."""
         self.changes = 0
         self._places: dict[str, dict[int, Member]] = {"server": {}, "trainer": {}}
         self._first_trainer_s: float | None = None
@@ -241,6 +243,11 @@ class Membership:
     def units_of(self, server: Member) -> int:
         """How many units a server owns."""
         return 0 if self.map is None else int(self.map.units_of(server.rank).size)
+
+    def is_owner(self, server: Member) -> bool:
+        """Whether units are at a server's place, or may be in its log by the time it is back."""
+        coming = server.rank in self.targets and self.may_come_back("server")
+        return coming or self.units_of(server) > 0
 
     def misplaced(self, owners: Iterable[Sequence[Any]]) -> list[int]:
         """Of ``[rank, address]`` of servers those that have come back elsewhere, without what they knew."""

@@ -366,7 +366,7 @@ class MoveSession:
             units = np.asarray(record["units"], np.int64)
             targets = np.asarray(record["targets"], np.uint16)
             self.wave = Wave(int(record["version"]), units, current.owners[units], targets)
-            self._over = {}
+            self._over, self.members.targets = {}, frozenset(targets.tolist())
         elif kind == "over" and self.wave is not None and self.wave.version == record["version"]:
             self._wave_is_over(self.wave, record["kept"])
         elif kind == "gone" and current is not None:
@@ -382,7 +382,7 @@ class MoveSession:
         owners = current.owners.copy()
         owners[wave.units[arrived]] = wave.targets[arrived]
         self.members.map = PartitionMap(wave.version, current.partition_bits, owners, current.addresses)
-        self.wave, self._over = None, {}
+        self.wave, self._over, self.members.targets = None, {}, frozenset()
 
     def records(self) -> list[dict[str, Any]]:
         """What `replay` needs to come here, where the map is known."""

@@ -106,7 +106,7 @@ class Asker(Process):
 
     def _tick(self) -> None:
         self.endpoint.turn()
-        for peer, what, waited_s in self.endpoint.requests.waiting(self.now_s(), WAIT_MAX_S):
+        for peer, what, waited_s in self.endpoint.requests.waiting(self.endpoint.clock.now_s(), WAIT_MAX_S):
             raise SimulationError(f"{self} has waited {waited_s:.1f} s for {peer}: {what}")
         self.after(TICK_S, self._tick)
 

@@ -94,7 +94,9 @@ class Admin(Asker):
             world.moves.send([unit for unit, _target in pairs], [target for _unit, target in pairs])
 
     def _scale(self) -> None:
-        servers = self.world.random.randint(1, 4)
+        self._wish(self.world.random.randint(1, 4))
+
+    def _wish(self, servers: int) -> None:
         message = Scale(servers, [], self.world.random.getrandbits(62))
         self.network.tell(f"{self} wants {servers} servers")
         for earlier in self._wishes:  # a copy that was on its way for long comes when others count
@@ -117,6 +119,8 @@ class Admin(Asker):
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
             self.after(self.world.random.uniform(0, 0.5), self._turn)
+        elif self.world.moves.progress.stopped:  # a disk was full: people make room, and wish again
+            self.after(ASK_AGAIN_S, partial(self._wish, servers))
         else:
             self.after(0.1, partial(self._wait, servers))
 

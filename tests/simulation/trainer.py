@@ -108,7 +108,7 @@ class Trainer(Member):
         assert self.session is not None
         setup = SETUP if self.world.config.recovery == "partial" else None
         meet_successors(self.endpoint, self.member, self.session.map, new_map, setup)
-        self.session.set_map(self.now_s(), new_map)
+        self.session.set_map(self.endpoint.clock.now_s(), new_map)
 
     # --- jobs and leases ----------------------------------------------------------------------------------
 
