@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -74,7 +75,8 @@ def kill_loop(
     for _ in range(kills):
         time.sleep(choice.expovariate(1 / pause_s))
         if here := alive(command, victims):
-            command.kill(choice.choice(here))
+            with suppress(ProcessLookupError):  # killed a moment ago, and gone since it was looked for
+                command.kill(choice.choice(here))
         assert command.process.poll() is None, command.output
     (folder / "stop").touch()
     assert command.finish(100) == 0, command.output
