@@ -8,6 +8,7 @@ import numpy as np
 
 from pslib.config import ClusterConfig, Timing
 from pslib.protocol.membership import Member, Membership
+from pslib.protocol.waves import Wave
 
 CONFIG = ClusterConfig(
     servers=2, trainers=2, partition_bits=5, dense_blocks=4, timing=Timing(silence_s=6.0, start_s=60.0)
@@ -222,5 +223,5 @@ def test_a_server_that_units_are_on_their_way_to_counts_as_their_owner_where_it_
         _servers_ready(members)
         third = _join(members, "server", 3)
         assert [members.is_owner(one) for one in members.servers] == [True, True, False]
-        members.targets = frozenset({third.rank})
+        members.wave = Wave(2**16, np.array([5]), np.array([0], np.uint16), np.array([third.rank], np.uint16))
         assert members.is_owner(third) is counts

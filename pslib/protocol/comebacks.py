@@ -51,9 +51,7 @@ class Comebacks:
         if not empty or self._members.config.recovery != "partial":
             return
         units = self._members.units_of(server)
-        if (
-            not units and server.rank not in self._members.targets
-        ):  # what is on its way there may have arrived
+        if not units and not self._members.is_target(server):  # some on their way may be there
             return
         server.bare = before.followed_bare = True
         who = f"server {server.rank} comes back without what it knew"

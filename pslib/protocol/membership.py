@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pslib.config import ClusterConfig
+from pslib.protocol.waves import Wave
 from pslib.table.partition_map import PartitionMap
 from pslib.words import counted
 
@@ -63,8 +64,8 @@ class Membership:
         self.config = config
         self.map: PartitionMap | None = None
         self.former: list[Member] = []
-        self.targets: frozenset[int] = frozenset()
-        """Ranks of servers that units are on their way to."""
+        self.wave: Wave | None = None
+        """Units that are on their way from server to server: `pslib.protocol.move_session` decides."""
         self.changes = 0
         self._places: dict[str, dict[int, Member]] = {"server": {}, "trainer": {}}
         self._first_trainer_s: float | None = None
@@ -246,8 +247,11 @@ class Membership:
 
     def is_owner(self, server: Member) -> bool:
         """Whether units are at a server's place, or may be in its log by the time it is back."""
-        coming = server.rank in self.targets and self.may_come_back("server")
-        return coming or self.units_of(server) > 0
+        return self.units_of(server) > 0 or (self.is_target(server) and self.may_come_back("server"))
+
+    def is_target(self, server: Member) -> bool:
+        """Whether units are on their way to a server's place."""
+        return self.wave is not None and bool((self.wave.targets == server.rank).any())
 
     def misplaced(self, owners: Iterable[Sequence[Any]]) -> list[int]:
         """Of ``[rank, address]`` of servers those that have come back elsewhere, without what they knew."""

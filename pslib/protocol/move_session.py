@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pslib.protocol.departures import Departures
 from pslib.protocol.membership import Membership
 from pslib.protocol.messages import Failure, Hand, Message, NextHand, Result, Scale
 from pslib.protocol.move_plan import even_owners
@@ -34,9 +35,6 @@ WAVE_BYTES = 64 << 20
 VERSIONS_A_WAVE = 1 << 16
 """The map of a wave is the next multiple of this, so that new addresses may be published under versions of
 their own meanwhile, and none of them is taken for the end of the wave."""
-LEAVE_BEATS = 2.0
-"""A server that owns nothing stays for so many heartbeats after everybody has heard of it: what is on its way
-to it is refused by it, and need not be waited for."""
 
 
 class MoveSession:
@@ -57,8 +55,6 @@ class MoveSession:
         How many servers shall own units.
     leaving : set of int
         Ranks of those that shall own nothing and go.
-    wave : Wave or None
-        What is under way.
     on_record : callable
         Called with each record before it counts; a journal keeps them for `replay`.
     """
@@ -68,7 +64,6 @@ class MoveSession:
         self._most_units = wave_units
         self.wanted = members.config.servers
         self.leaving: set[int] = set()
-        self.wave: Wave | None = None
         self.progress = Progress()
         self.on_record: Callable[[dict[str, Any]], None] = lambda _record: None
         self._say = say
@@ -79,11 +74,13 @@ class MoveSession:
         self._seen: set[int] = set()
         self._joined_s, self._joined_version = 0.0, 0
         """When the newest server was first seen, and the map that told of it."""
-        self._gone: dict[int, int] = {}
-        """Of each leaving server the map that says that it is nowhere."""
+        self._departures = Departures(members)
         self._wishes = Wishes()
-        self._unknown_s: dict[int, float] = {}
-        """Since when nobody asks a leaving server anything any more."""
+
+    @property
+    def wave(self) -> Wave | None:
+        """What is under way."""
+        return self.members.wave
 
     # --- what shall be ------------------------------------------------------------------------------------
 
@@ -112,7 +109,7 @@ class MoveSession:
             return "scale: the cluster has not started yet; ask again when it trains", set()
         ranks = self._here()
         drain = {rank for rank in message.drain if isinstance(rank, int)}
-        going = self.leaving & set(self._gone)
+        going = self.leaving & self._departures.gone
         if strange := drain - set(ranks):
             return f"scale: there is no server {min(strange)}; there are {ranks}", set()
         servers_max = min(config.SERVERS_MAX, config.partitions // 16)
@@ -177,7 +174,8 @@ class MoveSession:
         self._look_who_is_new(now_s)
         if self.wave is None and self._asked and not busy:
             self._begin(now_s)
-        self._look_who_is_empty(now_s)
+        for record in self._departures.look(now_s, self.leaving):
+            self._record(record)
 
     def _begin(self, now_s: float) -> None:
         """The next wave, or the end."""
@@ -322,29 +320,9 @@ class MoveSession:
         for unit in () if self.wave is None else self.wave.given_to(rank, self._over):
             del self._over[unit]
 
-    # --- leaving ------------------------------------------------------------------------------------------
-
-    def _look_who_is_empty(self, now_s: float) -> None:
-        """A leaving server that owns nothing leaves the map, and may go when everybody has heard of that."""
-        known = min([one.map_version for one in self.members.live("trainer")], default=0)
-        for rank in sorted(self.leaving):
-            current = self.members.map
-            if rank in self._gone and current is not None and current.addresses[rank]:
-                del self._gone[rank]  # that was another one, before this one came
-                self._unknown_s.pop(rank, None)
-            if rank in self._gone:
-                if known >= self._gone[rank] or not self.members.live("trainer"):
-                    self._unknown_s.setdefault(rank, now_s)
-            elif self.wave is None and current is not None and not (current.owners == rank).any():
-                self._record({"kind": "gone", "rank": rank, "version": current.version + 1})
-
     def may_leave(self, now_s: float, rank: int) -> bool:
         """Whether a server that shall leave is needed by nobody any more."""
-        current = self.members.map
-        if current is not None and current.addresses[rank]:  # it has come back since one at its place left
-            return False
-        since_s = self._unknown_s.get(rank) if rank in self.leaving else None
-        return since_s is not None and now_s - since_s > LEAVE_BEATS * self.members.config.timing.heartbeat_s
+        return rank in self.leaving and self._departures.may_leave(now_s, rank)
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -365,14 +343,12 @@ class MoveSession:
             assert current is not None
             units = np.asarray(record["units"], np.int64)
             targets = np.asarray(record["targets"], np.uint16)
-            self.wave = Wave(int(record["version"]), units, current.owners[units], targets)
-            self._over, self.members.targets = {}, frozenset(targets.tolist())
+            self.members.wave = Wave(int(record["version"]), units, current.owners[units], targets)
+            self._over = {}
         elif kind == "over" and self.wave is not None and self.wave.version == record["version"]:
             self._wave_is_over(self.wave, record["kept"])
-        elif kind == "gone" and current is not None:
-            self._gone[record["rank"]] = int(record["version"])
-            if current.addresses[record["rank"]]:
-                self.members.map = current.with_address(record["rank"], "")
+        elif kind == "gone":
+            self._departures.replay(int(record["rank"]), int(record["version"]))
 
     def _wave_is_over(self, wave: Wave, kept: Sequence[int]) -> None:
         """What has arrived has its new owner."""
@@ -382,14 +358,14 @@ class MoveSession:
         owners = current.owners.copy()
         owners[wave.units[arrived]] = wave.targets[arrived]
         self.members.map = PartitionMap(wave.version, current.partition_bits, owners, current.addresses)
-        self.wave, self._over, self.members.targets = None, {}, frozenset()
+        self.members.wave, self._over = None, {}
 
     def records(self) -> list[dict[str, Any]]:
         """What `replay` needs to come here, where the map is known."""
         records: list[dict[str, Any]] = [{"kind": "wishes", "names": list(self._wishes.granted)}]
         if self._asked:
             records.append({"kind": "scale", "wanted": self.wanted, "leaving": sorted(self.leaving)})
-        records += [{"kind": "gone", "rank": rank, "version": v} for rank, v in self._gone.items()]
+        records += self._departures.records()
         if wave := self.wave:
             owners = {"units": wave.units.tolist(), "targets": wave.targets.tolist()}
             records.append({"kind": "wave", "version": wave.version, **owners})
