@@ -1,17 +1,13 @@
-"""The coordinator's machine, scene by scene: joining, leases as jobs, silence, and who leaves when."""
+"""The coordinator's machine, scene by scene: joining, leases as jobs, broken requests, what people see."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
-from pslib.config import ClusterConfig, Timing
+from pslib.config import ClusterConfig
 from pslib.metrics.metrics import ScoreCounts
-from pslib.protocol.codec import Codec
 from pslib.protocol.collective_job import SCORES_KEPT
-from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.leases import stream_of
 from pslib.protocol.messages import (
     Beat,
@@ -26,72 +22,9 @@ from pslib.protocol.messages import (
     NextLease,
     OpenJob,
     Pull,
-    Register,
     Registered,
-    Result,
-    Status,
-    Stop,
 )
-
-CONFIG = ClusterConfig(
-    servers=2, trainers=2, partition_bits=5, dense_blocks=4, timing=Timing(silence_s=6.0, start_s=60.0)
-)
-CODEC = Codec("demo")
-NO_WINDOWS = np.zeros(0, np.uint32)
-
-
-class Cluster:
-    """A coordinator session, and everybody's side of the talk with it; all through the codec."""
-
-    def __init__(self, trainers: int = 2) -> None:
-        self.session = CoordinatorSession(CONFIG)
-        self.now_s = 0.0
-        for number in range(2):
-            self.register("server", number)
-        for number in range(2):
-            self.beat("server", number)
-        for number in range(trainers):
-            self.register("trainer", number)
-
-    def ask(self, message: Message) -> Any:
-        received = CODEC.decode([bytes(frame) for frame in CODEC.encode(1, message)]).message
-        answer = self.session.handle(self.now_s, received)
-        return CODEC.decode([bytes(frame) for frame in CODEC.encode(1, answer)]).message
-
-    def register(self, role: str, number: int) -> Any:
-        return self.ask(Register(role, f"tcp://{role}:{number}", 100 + number, 7, "host"))
-
-    def beat(self, role: str, rank: int, version: int = 1, **progress: Any) -> Any:
-        return self.ask(Heartbeat(role, rank, 100 + rank, version, progress))
-
-    def open(self, rank: int, job: int = 0, leases: int = 3, **changes: Any) -> Any:
-        values = {"what": "fit", "fingerprint": 5, "details": {"epochs": 1, "examples": 30}} | changes
-        windows = np.zeros(leases, np.uint32)
-        return self.ask(OpenJob(rank, job, values["what"], values["fingerprint"], values["details"], windows))
-
-    def lease(self, rank: int, holding: tuple[int, ...] = (), job: int = 0) -> Any:
-        streams = np.array([stream_of(job, index) for index in holding], np.uint64)
-        return self.ask(NextLease(rank, 100 + rank, job, streams))
-
-    def end(self, rank: int, index: int, epoch: int = 0, job: int = 0, payload: Any = None) -> Any:
-        return self.ask(EndLease(rank, 100 + rank, job, stream_of(job, index), epoch, payload or {}))
-
-    def pass_time(self, seconds: float, *alive: tuple[str, int]) -> None:
-        """Let time pass; only ``alive`` are heard."""
-        for _ in range(int(seconds * 2)):
-            self.now_s += 0.5
-            for role, rank in alive:
-                self.beat(role, rank)
-            self.session.tick(self.now_s)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        answer = self.ask(Status())
-        assert isinstance(answer, Result)
-        return dict(answer.values)
-
-
-EVERYBODY = (("server", 0), ("server", 1), ("trainer", 0), ("trainer", 1))
+from tests.one_coordinator import CONFIG, NO_WINDOWS, Cluster
 
 
 class TestJoining:
@@ -232,132 +165,6 @@ class TestJobs:
         assert cluster.ask(NextLease(0, 999, 0, np.empty(0, np.uint64))).code == "fenced"
         assert cluster.ask(NextLease(9, 100, 0, np.empty(0, np.uint64))).code == "fenced"
         assert cluster.lease(0, job=7).code == "configuration"
-
-
-class TestSilence:
-    def test_the_leases_of_a_silent_trainer_go_to_the_others_where_it_stopped(self) -> None:
-        cluster = Cluster()
-        cluster.open(0, leases=1)
-        cluster.lease(0)
-        cluster.beat("trainer", 0, streams=[[stream_of(0, 0), 3]])
-        cluster.pass_time(7, *EVERYBODY[:2], EVERYBODY[3])
-        assert cluster.lease(1) == Lease("held", stream_of(0, 0), 0, 1, 3)
-        lost = "trainer 0 (pid 7 on host) is lost; its leases go to the others (1)"
-        assert lost in cluster.status["events"]
-
-    def test_who_was_silent_too_long_is_told_to_stop_and_gets_nothing_any_more(self) -> None:
-        cluster = Cluster()
-        cluster.open(0, leases=1)
-        cluster.lease(0)
-        cluster.pass_time(7, *EVERYBODY[:2], EVERYBODY[3])
-        beat = cluster.beat("trainer", 0)
-        assert (beat.order, "silent too long" in beat.reason) == ("fail", True)
-        assert cluster.lease(0).code == "fenced"
-        assert cluster.end(0, 0).code == "fenced"
-
-    def test_asking_for_work_is_a_sign_of_life(self) -> None:
-        cluster = Cluster()
-        cluster.open(0)
-        for _ in range(4):
-            cluster.pass_time(4, *EVERYBODY[:2], EVERYBODY[3])
-            cluster.lease(0)
-        assert cluster.status["trainers"] == 2
-
-    def test_a_lost_server_ends_the_run_and_the_line_names_it_and_what_was_lost(self) -> None:
-        cluster = Cluster()
-        cluster.open(0)
-        cluster.beat("server", 1, rows=1000, updates_applied=50)
-        cluster.pass_time(7, EVERYBODY[0], *EVERYBODY[2:])
-        beat = cluster.beat("trainer", 0)
-        assert beat.order == "fail"
-        assert beat.reason == (
-            "server 1 at tcp://server:1 (pid 7 on host) has been silent for 6 s and counts as lost, "
-            "with about 1,000 rows and 50 updates; there is no checkpoint"
-        )
-        assert cluster.status["phase"] == "failed"
-        assert cluster.register("trainer", 5).code == "unavailable"
-
-    def test_the_last_checkpoint_is_named(self) -> None:
-        cluster = Cluster()
-        cluster.open(0, leases=1, what="save", details={"path": "runs/a"})
-        cluster.lease(0)
-        cluster.end(0, 0)
-        cluster.pass_time(7, *EVERYBODY[:1], *EVERYBODY[2:])
-        assert "the checkpoint runs/a is the last state" in cluster.status["error"]
-
-    def test_when_all_trainers_are_lost_the_run_has_failed(self) -> None:
-        cluster = Cluster()
-        cluster.open(0)
-        cluster.pass_time(7, *EVERYBODY[:2])
-        assert cluster.status["error"] == "all trainers are lost before the work was done"
-        assert cluster.beat("server", 0).order == "fail"
-
-    @pytest.mark.parametrize("jobs", [0, 1])
-    def test_a_script_whose_trainers_are_all_lost_between_two_calls_has_failed(self, jobs: int) -> None:
-        cluster = Cluster()
-        for _ in range(jobs):
-            cluster.open(0, leases=1)
-            cluster.lease(0)
-            cluster.end(0, 0)
-        cluster.pass_time(7, *EVERYBODY[:2])
-        assert cluster.status["error"] == "all trainers are lost before the work was done"
-        assert cluster.beat("server", 0).order == "fail"
-
-    def test_a_trainer_that_is_lost_after_the_others_have_finished_is_no_failure(self) -> None:
-        cluster = Cluster()
-        cluster.ask(Leave("trainer", 0, 100, {}))
-        cluster.pass_time(7, *EVERYBODY[:2])
-        assert cluster.status["error"] is None
-        assert cluster.beat("server", 0).order == "leave"
-
-
-class TestLeaving:
-    def _leave(self, cluster: Cluster, role: str, rank: int, **progress: Any) -> None:
-        assert cluster.ask(Leave(role, rank, 100 + rank, progress)) == Done()
-
-    def test_servers_stay_until_every_trainer_has_flushed(self) -> None:
-        cluster = Cluster()
-        self._leave(cluster, "trainer", 0)
-        assert cluster.beat("server", 0).order == "go"
-        self._leave(cluster, "trainer", 1)
-        assert cluster.beat("server", 0).order == "leave"
-        assert not cluster.session.over
-        self._leave(cluster, "server", 0)
-        self._leave(cluster, "server", 1)
-        assert cluster.session.over
-        assert cluster.status["phase"] == "done"
-
-    def test_the_last_counters_come_with_the_goodbye(self) -> None:
-        cluster = Cluster()
-        cluster.beat("trainer", 0, pushes_sent=5)
-        self._leave(cluster, "trainer", 0, pushes_sent=9)
-        self._leave(cluster, "server", 0, pushes_applied=9, rows=4)
-        status = cluster.status
-        assert (status["pushes_sent"], status["pushes_applied"], status["rows"]) == (9, 9, 4)
-
-    def test_a_heartbeat_that_comes_after_the_goodbye_does_not_take_its_counters_back(self) -> None:
-        cluster = Cluster()
-        self._leave(cluster, "trainer", 0, pushes_sent=9)
-        cluster.beat("trainer", 0, pushes_sent=5)
-        assert cluster.status["pushes_sent"] == 9
-
-    def test_who_leaves_gives_its_leases_back(self) -> None:
-        cluster = Cluster()
-        cluster.open(0, leases=1)
-        cluster.lease(0)
-        self._leave(cluster, "trainer", 0)
-        assert cluster.lease(1).epoch == 1
-
-    def test_a_stop_tells_everybody_to_leave(self) -> None:
-        cluster = Cluster()
-        cluster.ask(Stop("enough", failed=False))
-        assert cluster.beat("trainer", 0).order == "leave"
-        assert cluster.beat("server", 0).order == "leave"
-
-    def test_a_failed_stop_says_why(self) -> None:
-        cluster = Cluster()
-        cluster.ask(Stop("Ctrl-C", failed=True))
-        assert (cluster.beat("trainer", 0).order, cluster.beat("trainer", 0).reason) == ("fail", "Ctrl-C")
 
 
 class TestBrokenRequests:

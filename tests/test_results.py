@@ -12,7 +12,7 @@ from pslib.protocol.json_arrays import json_array, plain_of
 from pslib.protocol.leases import LeaseBook
 from pslib.protocol.messages import CutTable, Done, JobResult, OpenJob
 from pslib.protocol.results import RESULTS_TOLD, fresh_results, of_kind
-from tests.test_coordinator_session import CODEC, Cluster
+from tests.one_coordinator import CODEC, Cluster
 
 
 def windows_done(cluster: Cluster, count: int) -> None:

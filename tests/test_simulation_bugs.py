@@ -8,44 +8,22 @@ from typing import Any
 
 import pytest
 
-from pslib.client.member import MemberHandle
 from pslib.protocol import job_desk
-from pslib.protocol.comeback import Comeback
-from pslib.protocol.comebacks import Comebacks
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.journal import Entry
 from pslib.protocol.leases import Grant, LeaseBook
 from pslib.protocol.marks import Marks
-from pslib.protocol.membership import Member, Membership
-from pslib.protocol.messages import Adopt, Erase, Heartbeat, Image, Message, Push, Release, Setup
-from pslib.protocol.move_session import MoveSession
-from pslib.protocol.waves import Wishes
+from pslib.protocol.membership import Member
+from pslib.protocol.messages import Adopt, Erase, Image, Message, Push, Release
 from pslib.shard import replay as shard_replay
 from pslib.shard.shard import Shard
 from pslib.update_log import CoordinatorLog, RollingLog, shard_log
 from pslib.update_log.shard_log import ShardLog
-from tests.invariants import SimulationError
 from tests.simulation.mishaps import Mishaps
-from tests.simulation.world import Planted, World
-
-
-def error_of(seed: int, planted: Planted) -> str:
-    try:
-        World(seed, planted).run()
-    except SimulationError as error:
-        return str(error)
-    return ""
-
-
-def caught(planted: Planted, seeds: int) -> str:
-    """The first error within so many seeds, without its seed; StopIteration: the bug was not caught."""
-    seed, error = next((seed, error) for seed in range(seeds) if (error := error_of(seed, planted)))
-    start, end = f"seed {seed}: ", f"; python -m tests.simulation {seed}"
-    assert error.startswith(start)
-    assert error.endswith(end)
-    return error[len(start) : -len(end)]
+from tests.simulation.planting import caught
+from tests.simulation.world import Planted
 
 
 class NoMarks(Marks):
@@ -304,122 +282,3 @@ def test_a_cut_in_the_middle_of_a_lease_that_was_taken_over_is_caught(
 ) -> None:
     monkeypatch.setattr(job_desk, "LeaseBook", ForgetsTakeOvers)
     assert "a cut says" in caught(Planted(make_mishaps=LostTrainers), 300)
-
-
-# --- places, generations and terms ---
-
-
-def test_a_generation_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late copy of a registration gives the place back to whoever had it before."""
-    refusal = Membership._refusal
-
-    def forgiving(
-        self: Membership, role: str, address: str, rank: int, generation: int, before: Member | None
-    ) -> str:
-        return refusal(self, role, address, rank, generation + (1 << 20), before)
-
-    monkeypatch.setattr(Membership, "_refusal", forgiving)
-    assert caught(Planted(), 300)
-
-
-class Deposed(Mishaps):
-    """Coordinators that live on beside their successors."""
-
-    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
-        return [(self._depose_coordinator, 3)] if self.world.config.durability != "memory" else []
-
-
-def test_a_term_that_is_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that has been replaced answers whoever has heard its successor, and is obeyed."""
-    heartbeat, answered = CoordinatorSession._heartbeat, MemberHandle._answered
-
-    def deaf(self: CoordinatorSession, now_s: float, message: Heartbeat) -> Message:
-        return heartbeat(self, now_s, replace(message, term=0))
-
-    def obeys_anybody(self: MemberHandle, wait: Callable[[float], Any]) -> None:
-        self.term = 0
-        answered(self, wait)
-
-    monkeypatch.setattr(CoordinatorSession, "_heartbeat", deaf)
-    planted = Planted(make_mishaps=Deposed)
-    assert not any(error_of(seed, planted) for seed in range(4)), "members know by themselves"
-    monkeypatch.setattr(MemberHandle, "_answered", obeys_anybody)
-    assert "obeys term" in caught(planted, 300)
-
-
-def test_a_wish_for_servers_that_is_granted_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late copy of the first wish undoes the second one."""
-    monkeypatch.setattr(Wishes, "answer", lambda _wishes, _name: None)
-    assert "not over after" in caught(Planted(), 300)
-
-
-class LostServers(Mishaps):
-    """Servers that are silent for too long, and coordinators that die when they have seen it."""
-
-    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
-        logged = self.world.config.durability != "memory"
-        return [(self._forget_a_server, 3), (self._kill_coordinator, 6)] if logged else []
-
-
-def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
-    def change(session: CoordinatorSession) -> None:
-        append = session.diary.append
-
-        def kept(entries: Sequence[Entry]) -> None:
-            about = entries[-1]
-            if isinstance(about, Message) or (about["note"], about.get("role")) != ("lost", "server"):
-                append(entries)
-
-        session.diary.append = kept
-
-    planted = Planted(change_coordinator=change, make_mishaps=LostServers)
-    assert "has counted as lost, and is told to go" in caught(planted, 300)
-
-
-# --- servers that come back without what they knew ---
-
-
-class LostMemory(Mishaps):
-    """Servers that lose all they knew, while units move; nothing else goes wrong."""
-
-    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
-        return [(self._lose_memory, 4)] if self.world.config.recovery == "partial" else []
-
-
-class ServesAtOnce(Comeback):
-    """A server that has lost what it knew answers before it has what is left."""
-
-    waits = False  # type: ignore[assignment]
-
-
-class KeepsWhatWasGivenAway(Comeback):
-    """It owns units again that its predecessor had given to others."""
-
-    def _bring_back(self, setup: Setup, shard: Shard) -> None:
-        self._begins = {**self._begins, "released": []}
-        super()._bring_back(setup, shard)
-
-
-class BeginsAnywhere(Comebacks):
-    """It is told of no checkpoint."""
-
-    def begins(self, server: Member) -> dict[str, Any]:
-        told = super().begins(server)
-        return told | {"loads": []} if told else {}
-
-
-@pytest.mark.parametrize("kind", [ServesAtOnce, KeepsWhatWasGivenAway])
-def test_a_bug_in_how_a_server_comes_back_is_caught(kind: type[Comeback]) -> None:
-    assert caught(Planted(make_comeback=kind, make_mishaps=LostMemory), 300)
-
-
-def test_a_server_that_comes_back_at_no_checkpoint_is_caught() -> None:
-    def change(session: CoordinatorSession) -> None:
-        session.comebacks.__class__ = BeginsAnywhere
-
-    assert "is to begin at []" in caught(Planted(change_coordinator=change, make_mishaps=LostMemory), 300)
-
-
-def test_units_that_are_lost_with_whom_they_were_given_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MoveSession, "lost_by", lambda _moves, _rank: None)
-    assert caught(Planted(make_mishaps=LostMemory), 300)
