@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from cython_ext.checksums import crc32
 from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
 from pslib.places import open_uri, place_of, shown
 
@@ -183,7 +183,7 @@ def _bytes_of(manifest: Manifest) -> bytes:
         if not plain[name]:
             del plain[name]
     text = (json.dumps(plain, indent=1, sort_keys=True) + "\n").encode()
-    return _CRC.sub(b' "manifest_crc32": "%08x"' % zlib.crc32(text), text, count=1)
+    return _CRC.sub(b' "manifest_crc32": "%08x"' % crc32(text), text, count=1)
 
 
 def _crc_fits(data: bytes) -> bool:
@@ -191,7 +191,7 @@ def _crc_fits(data: bytes) -> bool:
     if not found:
         return False
     start, stop = found.span(1)
-    return b"%08x" % zlib.crc32(data[:start] + _NO_CRC + data[stop:]) == found[1]
+    return b"%08x" % crc32(data[:start] + _NO_CRC + data[stop:]) == found[1]
 
 
 def _remove_older(filesystem: fs.FileSystem, root: str, keep: set[str]) -> None:

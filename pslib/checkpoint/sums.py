@@ -7,13 +7,13 @@ theirs is added. Polynomials are written as zlib has them, the coefficient of x^
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from pyarrow import fs
 
+from cython_ext.checksums import crc32
 from pslib.checkpoint.manifest import BLOCK_BYTES
 
 __all__ = ["Sums", "joined_crc", "sums_of"]
@@ -75,7 +75,7 @@ class Sums:
             if into == 0:
                 self.blocks.append(0)
             piece = view[at : at + BLOCK_BYTES - into]
-            self.blocks[-1] = zlib.crc32(piece, self.blocks[-1])
+            self.blocks[-1] = crc32(piece, self.blocks[-1])
             self.bytes += piece.nbytes
             at += piece.nbytes
 

@@ -10,11 +10,11 @@ corrupt; where none does, it is the torn tail of what nobody was promised, and i
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cython_ext.checksums import crc32
 from pslib.errors import LogCorruptError, LogForeignError
 
 __all__ = [
@@ -123,10 +123,10 @@ def record_pieces(
     """A record as pieces to be written one after the other, and how many bytes they are."""
     crc = length = 0
     for piece in body:
-        crc = zlib.crc32(piece, crc)
+        crc = crc32(piece, crc)
         length += len(piece)
     head = bytearray(_HEAD.pack(MARK, 0, length, number, synced, subject, kind, crc))
-    struct.pack_into("<I", head, 4, zlib.crc32(memoryview(head)[_AFTER_CRC:]))
+    struct.pack_into("<I", head, 4, crc32(memoryview(head)[_AFTER_CRC:]))
     pad = padding(length)
     return [bytes(head), *body, *([bytes(pad)] if pad else [])], HEAD_BYTES + length + pad
 
@@ -157,7 +157,7 @@ def body_at(read: Read, start: int, head: Head) -> memoryview:
     """
     found = memoryview(read(start + HEAD_BYTES, head.length + padding(head.length)))
     body = found[: head.length]
-    if zlib.crc32(body) != head.crc or any(found[head.length :]):
+    if crc32(body) != head.crc or any(found[head.length :]):
         raise Damage("its body does not fit its checksum")
     return body
 
@@ -166,7 +166,7 @@ def _sound_head(data: Buffer) -> Head | None:
     if len(data) < HEAD_BYTES:
         return None
     mark, crc, *values = _HEAD.unpack(data)
-    if mark != MARK or crc != zlib.crc32(data[_AFTER_CRC:]):
+    if mark != MARK or crc != crc32(data[_AFTER_CRC:]):
         return None
     return Head._make(values)
 
@@ -186,7 +186,7 @@ def segment_start(first: int, synced: int, about: bytes) -> bytes:
     assert len(about) <= ABOUT_BYTES_MAX
     start = bytearray(_START.pack(MAGIC, FORMAT_VERSION, len(about), first, synced, 0, 0) + about)
     start += bytes(padding(len(start)))
-    struct.pack_into("<I", start, _START.size - 8, zlib.crc32(start))
+    struct.pack_into("<I", start, _START.size - 8, crc32(start))
     return bytes(start)
 
 
@@ -213,7 +213,7 @@ def start_of_segment(read: Read, name: str) -> tuple[int, int, bytes, int]:
         raise Damage("its beginning does not fit its checksum")
     whole = bytearray(read(0, _START.size + about_bytes + padding(about_bytes)))
     whole[_START.size - 8 : _START.size - 4] = bytes(4)
-    if zlib.crc32(whole) != crc:
+    if crc32(whole) != crc:
         raise Damage("its beginning does not fit its checksum")
     return first, synced, bytes(whole[_START.size : _START.size + about_bytes]), len(whole)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgpack
 
+from cython_ext.checksums import crc32
 from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogCorruptError, LogForeignError
@@ -94,7 +94,7 @@ class ServerLog:
             return {}
         content = self._files.read(ABOUT, 0, self._files.size(ABOUT))
         crc, packed = int.from_bytes(content[:4], "little"), content[4:]
-        if crc != zlib.crc32(packed):
+        if crc != crc32(packed):
             raise LogCorruptError(
                 f"{self._folder}/{ABOUT}: damaged; restore it, or start with another folder"
             )
@@ -117,7 +117,7 @@ class ServerLog:
 
     def _write_about(self, about: Mapping[str, Any]) -> None:
         packed = msgpack.packb(about)
-        self._files.replace(ABOUT, zlib.crc32(packed).to_bytes(4, "little") + packed)
+        self._files.replace(ABOUT, crc32(packed).to_bytes(4, "little") + packed)
 
     # --- logs ---------------------------------------------------------------------------------------------
 
