@@ -15,6 +15,7 @@ from pslib.protocol.comeback import FIRST_VALUES, Comeback
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.leases import DONE_BATCH
 from pslib.protocol.messages import (
+    NOBODY,
     EndLease,
     Hand,
     Heartbeat,
@@ -29,6 +30,7 @@ from pslib.protocol.messages import (
     Pushed,
     Register,
     Registered,
+    Release,
     Result,
     Scale,
     Setup,
@@ -269,7 +271,10 @@ def test_units_that_were_on_their_way_are_released_again() -> None:
     server, _loads = lost_server(released=[[unit, 1 << 16, 1]])
     ignored(server, SETUP)
     assert not any(shard.owned >> unit & 1 for shard in server.shards)
-    assert sum(unit in shard.moves.released for shard in server.shards) == 1
+    (shard,) = [one for one in server.shards if unit in one.moves.released]
+    assert shard.refusals([unit]) == {unit: NOBODY}, "its next owner may have no tables before it is asked"
+    shard.release(Release(unit, 1, 1 << 16))
+    assert shard.refusals([unit]) == {unit: 1}
 
 
 def test_blocks_of_two_lives_have_different_versions() -> None:

@@ -11,6 +11,8 @@ from tests.simulation.world import World
 
 SEEDS, CHUNK = 200, 40
 SOAK_SEEDS = 5_000
+FOUND = (1437, 2098, 2736, 3335, 3585)
+"""Seeds of `make soak` that have found a bug; what it was stands in the history of pslib/protocol."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -18,6 +20,11 @@ def test_all_that_must_hold_holds_after_every_event(first: int) -> None:
     worlds = [World(seed).run() for seed in range(first, first + CHUNK)]
     in_error = [world.seed for world in worlds if world.coordinator.session.error]
     assert len(in_error) <= CHUNK // 5, f"too many worlds end in an error: {in_error}"
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_world_that_has_found_a_bug_finds_it_no_more(seed: int) -> None:
+    World(seed).run()
 
 
 @pytest.mark.soak

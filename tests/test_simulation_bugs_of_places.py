@@ -92,6 +92,28 @@ def test_a_journal_that_forgets_that_a_server_was_lost_is_caught() -> None:
     assert "has counted as lost, and is told to go" in caught(planted, 300)
 
 
+class Newcomers(Mishaps):
+    """Servers leave, their time over, when their first units have just come."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._take_a_newcomer, 3)] if self.world.config.durability != "memory" else []
+
+    def _take_a_newcomer(self) -> None:
+        for server in self.world.servers:
+            has_units = server.alive and any(shard.owned for shard in server.shards)
+            if has_units and not server.leaving and server.rank not in self.world.map.owners:
+                server.time_is_over()
+                return
+        self.world.network.after(0.01, self._take_a_newcomer)
+
+
+def test_a_server_taken_off_the_map_with_units_on_their_way_to_it_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Membership, "is_target", lambda _members, _server: False)
+    assert caught(Planted(make_mishaps=Newcomers), 100)
+
+
 # --- servers that come back without what they knew ---
 
 

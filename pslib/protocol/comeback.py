@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from pslib.errors import LogFullError
-from pslib.protocol.messages import Load, Message, Release, Setup
+from pslib.protocol.messages import NOBODY, Load, Message, Release, Setup
 from pslib.shard.shard import Shard
 
 __all__ = ["FIRST_VALUES", "Comeback"]
@@ -87,9 +87,9 @@ class Comeback:
         for stream, epoch, below in self._begins["streams"]:
             shard.say_later({"note": "seen", "stream": stream, "epoch": epoch, "below": below})
             shard.marks.saw(stream, epoch, below)
-        for unit, version, owner in self._begins["released"]:
-            if shard.owned >> unit & 1:
-                shard.release(Release(unit, owner, version))
+        for unit, version, _owner in self._begins["released"]:
+            if shard.owned >> unit & 1:  # who asks for it asks again until the hand-over has tables there
+                shard.release(Release(unit, NOBODY, version))
         if shard.dense is not None:
             shard.dense.renumber(self._generation)
         shard.began_with = self._begins["moment"] or FIRST_VALUES

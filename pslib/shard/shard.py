@@ -180,6 +180,7 @@ class Shard:
         unit, version = message.unit, message.map_version
         known = self._moved_at.get(unit, 0)
         if version == known and unit in self._released:
+            self._owner_hint[unit] = message.owner  # `Comeback` names nobody, as nothing may be there yet
             return self._released[unit]
         if version <= known or not self.owned >> unit & 1:
             raise ConfigurationError(

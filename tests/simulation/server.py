@@ -50,9 +50,10 @@ class Server(Member):
         self.network.tell(f"{self} is asked to go")
         self._asked = True
         if self.logs is not None:
-            self.after(self.world.random.uniform(0.5, 6.0), self._time_is_over)
+            self.after(self.world.random.uniform(0.5, 6.0), self.time_is_over)
 
-    def _time_is_over(self) -> None:
+    def time_is_over(self) -> None:
+        """It was asked to leave, and nobody has taken what it owns: it leaves with that."""
         if not self.leaving:
             self.early = True
             self.leave(preempted=True)
