@@ -13,7 +13,7 @@ Compared in the same run:
 - with `train_torch.py`, the same model in one process of PyTorch, before and after, where torch is installed;
 - with ``--exact``, with an exact run (staleness 0): its AUC;
 - with ``--torch-auc``, with the AUC of PyTorch after the same epoch, at ordinary rates;
-- with ``--saves``, with runs that save everything every 100 batches while they train, taking turns;
+- with ``--saves``, with runs that save everything again as soon as a save is done, taking turns;
 - with ``--model lr``, with the AUC of first-order terms alone: the task must not be that easy.
 
 ``--quick`` trains 200,000 examples of DeepFM at batch 4096: its rate is not that of a whole epoch.
@@ -32,6 +32,7 @@ import argparse
 import importlib.util
 import json
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -93,8 +94,7 @@ def data(folder: Path, rows: int, equal: bool) -> tuple[Path, GeneratorConfig]:
     return place, config
 
 
-SAVE_EVERY_BATCHES = 100
-"""At batch 4096 every 6 seconds or so."""
+SAVED = re.compile(r"saved \S+ \(\w+, (\d+) MB\) in ([\d.]+) s, pause ([\d.]+) s")
 Layer = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -179,28 +179,48 @@ def job_of(model: str, batch_rows: int, place: Path, config: GeneratorConfig, op
 
 
 def train(job: dict[str, Any], staleness: int, out: Path) -> dict[str, Any]:
-    """One run through the command line; gives its summary."""
+    """One run through the command line; gives its summary, and what its lines said of saves."""
     training = job["training"] | {"staleness": staleness}
     file = out / "train.yaml"
     file.write_text(write_yaml(job | {"training": training, "out": "train"}), encoding="utf-8")
-    subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "launch.cli", "train", str(file), "--overwrite", "--quiet"],
-        check=True,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
-    return json.loads((out / "train" / "summary.json").read_text())
+    if run.returncode:
+        raise SystemExit(f"the training ended with {run.returncode}:\n{run.stderr}")
+    saves = [tuple(map(float, found)) for found in SAVED.findall(run.stderr)]
+    return {**json.loads((out / "train" / "summary.json").read_text()), "saves": saves}
 
 
-def kept_while_saving(job: dict[str, Any], staleness: int, out: Path, rounds: int) -> float:
-    """Examples/s of runs with saves over those of runs without, in turns: the median ratio of a round."""
-    saves = {"checkpoint": {"every_batches": SAVE_EVERY_BATCHES, "keep_last": 1}}
-    ratios = []
+def saving(job: dict[str, Any], staleness: int, out: Path, rounds: int) -> dict[str, float]:
+    """What saves one after the other cost a training: runs with and without them, in turns.
+
+    ``kept`` is a ratio of whole runs, in which a save was under way for ``share`` of the time; what is kept
+    while one is, if the rest goes on as without, is ``kept_meanwhile``.
+    """
+    often = {"checkpoint": {"every_batches": 1, "keep_last": 1}}
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    shares, written = [], []
     for number in range(rounds):
-        rates = {}
-        for saving in (number % 2 == 0, number % 2 == 1):
-            rates[saving] = train(job | (saves if saving else {}), staleness, out)["examples_per_s"]
-        ratios.append(rates[True] / rates[False])
-    return statistics.median(ratios)
+        for with_saves in (number % 2 == 0, number % 2 == 1):
+            run = train(job | (often if with_saves else {}), staleness, out)
+            rates[with_saves].append(run["examples_per_s"])
+            if with_saves:
+                sizes, seconds, pauses = map(sum, zip(*run["saves"], strict=True))
+                shares.append(seconds / run["training_seconds"])
+                written.append(sizes / (seconds - pauses))
+    kept = statistics.median(rates[True]) / statistics.median(rates[False])
+    share = statistics.median(shares)
+    return {
+        "saving_kept": kept,
+        "saving_share": share,
+        "saving_kept_meanwhile": 1.0 - (1.0 - kept) / share,
+        "saving_mb_s": statistics.median(written),
+    }
 
 
 def measure(
@@ -229,7 +249,7 @@ def measure(
     if options.torch_auc and (whole := torch_run(model, batch_rows, place, out, auc=True)):
         figures["torch_auc"] = whole["auc"]
     if options.saves:
-        figures["kept_while_saving"] = kept_while_saving(job, staleness, out, options.saves)
+        figures |= saving(job, staleness, out, options.saves)
     if options.exact:
         exact = train(job, 0, out)
         figures |= {"exact_auc": exact["auc"], "exact_per_s": exact["examples_per_s"]}

@@ -19,9 +19,10 @@ REST_S = 0.005
 
 SHARE = 0.15
 """Of a busy thread's time: requests keep the rest, which bounds what a save costs them."""
-RATE_BYTES_S = 330e6
+RATE_BYTES_S = 375e6
 """Of one server's images while it serves: encoding and writing them takes processors from who works on them.
-Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps."""
+Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps.
+Files are written at some four fifths of it: the first and the last pieces wait for each other."""
 PACE_REST_S, FILE_REST_S = 0.002, 0.0005
 """Until a thread with nothing else to do looks again: whether its image may go on, or whether files have
 taken what it gave them, which is some 1.5 ms of their work."""
