@@ -7,12 +7,19 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslib.client.endpoint import Pending
+from pslib.client.member import MemberHandle, join
 from pslib.clock import STALL_S, AwakeClock
+from pslib.config import ClusterConfig, Timing
+from pslib.errors import WaitTimeoutError
+from pslib.protocol.messages import Message, Registered
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +60,37 @@ def test_an_awake_clock_never_goes_back() -> None:
     assert looks == sorted(looks)
 
 
+class Waiting:
+    """An endpoint that is told so often that somebody is awaited; the first time it was stopped meanwhile."""
+
+    def __init__(self, questions: int, stopped_s: float) -> None:
+        self.machine, self.timing = HandClock(), Timing()
+        self.clock = AwakeClock(self.machine)
+        self._questions, self._stopped_s = questions, stopped_s
+
+    def ask(self, _peer: str, _message: Message, _patience_s: float) -> Pending[Message]:
+        self.machine.sleep_s(self._stopped_s)
+        self._stopped_s = 0.0
+        self._questions -= 1
+        ready, config = self._questions <= 0, ClusterConfig(partition_bits=4, dense_blocks=1)
+        owners = np.zeros(17 if ready else 0, np.uint16)
+        answer: Pending[Message] = Pending("a registration")
+        answer.succeed(Registered(3, ready, "server 1", config.to_dict(), 1, ["tcp://a:1"] * ready, owners))
+        return answer
+
+
+def test_whoever_was_stopped_while_it_waits_for_others_to_join_has_not_waited() -> None:
+    endpoint: Any = Waiting(questions=9, stopped_s=3600.0)
+    assert join(MemberHandle(endpoint, "tcp://c:1", "trainer", ""), start_s=60.0).rank == 3
+
+
+def test_whoever_waits_for_somebody_who_never_joins_gives_up_and_names_him() -> None:
+    endpoint: Any = Waiting(questions=10**9, stopped_s=3600.0)
+    with pytest.raises(WaitTimeoutError, match="waited 60 s for server 1; look at their logs"):
+        join(MemberHandle(endpoint, "tcp://c:1", "trainer", ""), start_s=60.0)
+    assert 3600 + 60 < endpoint.machine.at_s - HandClock.at_s < 3600 + 60 / STALL_S * 2
+
+
 STOPPED_S = 5.0
 SCRIPT = """
 import sys, time
@@ -74,9 +112,6 @@ with cluster_of(servers=2, timing=timing) as running:
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(signal, "SIGSTOP"), reason="this system can't stop a process and let it go on"
-)
 def test_a_script_that_was_stopped_for_longer_than_all_limits_goes_on() -> None:
     """Ctrl-Z and fg: nobody in a process that stood still was silent."""
     script = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -84,9 +119,8 @@ def test_a_script_that_was_stopped_for_longer_than_all_limits_goes_on() -> None:
     try:
         assert script.stdout.readline() == "ready\n"
         os.kill(script.pid, signal.SIGSTOP)
-        time.sleep(
-            STOPPED_S
-        )  # longer than a member may be silent, than a trainer waits, than a request may take
+        # longer than a member may be silent, than a trainer waits, than a request may take
+        time.sleep(STOPPED_S)
         os.kill(script.pid, signal.SIGCONT)
         assert script.communicate(timeout=120)[0] == "40\n"
         assert script.returncode == 0

@@ -79,7 +79,7 @@ class Client:
         self._specs: tuple[TableSpec, ...] = ()
         self._stream, self._next_number = 0, 0
         try:
-            self.joined: Joined = join(self.member, clock, self.endpoint.timing.start_s)
+            self.joined: Joined = join(self.member, self.endpoint.timing.start_s)
         except BaseException:
             self.endpoint.close()
             raise

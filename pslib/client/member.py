@@ -12,7 +12,6 @@ from math import inf
 from typing import Any
 
 from pslib.client.endpoint import Endpoint
-from pslib.clock import Clock
 from pslib.config import ClusterConfig
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers
@@ -224,8 +223,8 @@ class MemberHandle:
         self.on_order()
 
 
-def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
-    """Register, and ask again until everybody who is needed is there.
+def join(member: MemberHandle, start_s: float) -> Joined:
+    """Register, and ask again until everybody who is needed is there; ``start_s`` counts without stalls.
 
     Raises
     ------
@@ -234,7 +233,7 @@ def join(member: MemberHandle, clock: Clock, start_s: float) -> Joined:
     ConfigurationError
         When the cluster has no place for this process, or the system allows too few open files for it.
     """
-    place = member.place
+    place, clock = member.place, member.endpoint.clock
     own = (member.incarnation, os.getpid(), socket.gethostname())
     message = Register(member.role, member.address, *own, place.rank, place.generation, member.empty)
     started_s = clock.now_s()

@@ -99,7 +99,7 @@ class Server:
         self._failure: BaseException | None = None
         self._hands: HandOver | None = None
         try:
-            joined = join(self._member, clock, timing.start_s)
+            joined = join(self._member, timing.start_s)
             config = joined.config
             shards, journals = self._shards(joined)
         except BaseException:
