@@ -194,6 +194,16 @@ class TestBrokenRequests:
 
 
 class TestStatus:
+    def test_what_is_done_counts_at_once_and_a_loss_with_the_examples_that_came_with_it(self) -> None:
+        cluster = Cluster()
+        cluster.open(0, leases=1)
+        cluster.lease(0)
+        cluster.beat("trainer", 0, examples=20, loss_sum=12.0)
+        assert (cluster.status["examples"], cluster.status["loss_examples"]) == (20, 20)
+        cluster.end(0, 0)
+        assert (cluster.status["examples"], cluster.status["loss_examples"]) == (30, 20)
+        assert cluster.status["loss_sum"] == 12.0
+
     def test_a_call_of_many_jobs_is_told_as_a_whole_until_it_is_over(self) -> None:
         cluster = Cluster(trainers=2)
         cluster.open(0, details={"epochs": 2, "examples": 60, "epochs_to_come": 3})

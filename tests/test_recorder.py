@@ -126,6 +126,13 @@ def test_a_run_that_never_began_still_ends_with_all_files(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.png", "summary.json"]
 
 
+def test_a_loss_is_of_the_examples_that_were_reported_with_it_where_more_are_known_to_be_done(tmp_path):
+    looks = [(100, 100), (200, 150), (200, 200), (200, 200), (300, 150)]
+    given = [training(done, loss_sum=0.5 * of, loss_examples=of) for done, of in looks]
+    lines, _ = watch(tmp_path, given, every_s=1)
+    assert [line["loss"] for line in lines[:5]] == [0.5, 0.5, 0.5, None, None]
+
+
 def test_counters_that_fall_begin_anew(tmp_path):
     lines, _ = watch(tmp_path, [training(1_000, **bins_of(9, 0)), training(100, **bins_of(0, 4))], every_s=1)
     assert lines[1]["examples_per_s"] == 100

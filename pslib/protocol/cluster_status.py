@@ -49,6 +49,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     counters = _counters(session)
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
+    counters["loss_examples"] = counters["examples"]
     counters["examples"] = examples_of(fits, counters["examples"])
     epochs, examples_total = planned_of(fits, session.over)
     return {

@@ -96,11 +96,12 @@ class RunRecorder:
         ----------
         status : mapping
             Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples,
-            loss_sum, bins_positive and bins_negative (512 counts of `LogitBins`), staleness_sum,
-            staleness_count, staleness_max, pushes_sent, pushes_applied, updates_sent, updates_applied, rows,
-            memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters, `TABLE_COUNTERS`,
-            results (a list that grows, or its end: results_before is how many are left out), error. What is
-            missing counts as zero. Counters that fall begin a new count.
+            loss_sum, loss_examples (of which it is the sum; default: examples), bins_positive and
+            bins_negative (512 counts of `LogitBins`), staleness_sum, staleness_count, staleness_max,
+            pushes_sent, pushes_applied, updates_sent, updates_applied, rows, memory_bytes, bytes_sent,
+            bytes_received, servers, trainers, parameters, `TABLE_COUNTERS`, results (a list that grows, or
+            its end: results_before is how many are left out), error. What is missing counts as zero.
+            Counters that fall begin a new count.
         """
         now_s = self._clock.now_s() - self._start_s
         before, self._status = self._status, Status.of(status)
@@ -203,13 +204,13 @@ class RunRecorder:
             before = Status()
             self._recent.clear()
             self._recent.append(before)
-        examples = status.examples - before.examples
+        examples, summed = status.examples - before.examples, status.loss_examples - before.loss_examples
         oldest = self._recent[0]
         self._recent.append(status)
         passed_s = now_s - self._line_s
         return Window(
             seconds=now_s,
-            loss=(status.loss_sum - before.loss_sum) / examples if examples else math.nan,
+            loss=(status.loss_sum - before.loss_sum) / summed if summed > 0 else math.nan,
             auc_recent=auc_of(
                 status.bins_positive - oldest.bins_positive, status.bins_negative - oldest.bins_negative
             ),

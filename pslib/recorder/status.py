@@ -32,6 +32,8 @@ class Status:
     examples_total: int = 0
     examples: int = 0
     loss_sum: float = 0.0
+    loss_examples: int = 0
+    """How many examples that sum is of: trainers report both later than the coordinator knows what is done."""
     staleness_sum: float = 0.0
     staleness_count: int = 0
     staleness_max: int = 0
@@ -64,6 +66,7 @@ class Status:
                 values[name] = np.asarray(values[name]).astype(np.int64)
             else:
                 values.pop(name, None)
+        values.setdefault("loss_examples", values.get("examples", 0))
         values["table"] = {name: int(given.get(name, 0)) for name in TABLE_COUNTERS}
         return Status(**values)
 
