@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["expand", "near", "path_problems"]
+__all__ = ["expand", "from_here", "near", "path_problems"]
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _URI = re.compile(r"^[a-z][a-z0-9+.-]+://")
@@ -51,6 +51,12 @@ def near(path: str, folder: Path) -> str:
     whole, home = Path(path).resolve(), folder.resolve()
     apart = os.path.commonpath([whole, home]) == whole.anchor
     return str(whole) if apart else os.path.relpath(whole, home)
+
+
+def from_here(path: Path) -> str:
+    """A path as people may type it where they are: relative where it lies below."""
+    whole, home = path.resolve(), Path.cwd()
+    return str(whole.relative_to(home) if whole.is_relative_to(home) else path)
 
 
 def path_problems(raw: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.job import Job
+from launch.paths import from_here
 from pslib.config import ClusterConfig
 from pslib.protocol.counters import TABLE_COUNTERS
 from pslib.words import counted
@@ -138,7 +139,7 @@ def summary_lines(
         lines.append(f"cache         {share:.1%} of rows were not pulled: {saved / 1e6:,.1f} MB saved")
     for what, name in (("picture", "run.png"), ("checkpoint", "checkpoint"), ("summary", "summary.json")):
         if (out / name).exists():
-            lines.append(f"{what:13} {out / name}")
+            lines.append(f"{what:13} {from_here(out / name)}")
     return lines
 
 

@@ -56,7 +56,8 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     """Run the server for the body; skip the test where moto is not installed."""
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
         pytest.skip(
-            "moto, an S3 server, is no dependency of pslib and is not here; make test and CI install it"
+            "moto, an S3 server, is no dependency of pslib and is not here; make test and CI install it. "
+            "test_dataset, test_checkpoint_start, test_cuts and test_checkpoint_tools do the same in folders"
         )
     log = folder / "s3.log"
     with log.open("w") as output:

@@ -64,3 +64,12 @@ def test_the_last_lines_show_the_best_possible_beside_the_reached(tmp_path):
     lines = summary_lines(summary_of(STATUS, [], ClusterConfig()), tmp_path, {"auc": 0.83, "logloss": 0.4})
     assert lines[0] == "AUC           0.7000 (best possible 0.8300)"
     assert lines[-1] == f"summary       {tmp_path}/summary.json"
+
+
+def test_the_last_lines_name_files_as_one_may_type_them_where_one_is(tmp_path, monkeypatch):
+    summary, out, elsewhere = summary_of(STATUS, [], ClusterConfig()), tmp_path / "runs", tmp_path / "jobs"
+    for folder in (out / "checkpoint", elsewhere):
+        folder.mkdir(parents=True)
+    for here, named in ((tmp_path, "runs/checkpoint"), (elsewhere, f"{out}/checkpoint")):
+        monkeypatch.chdir(here)
+        assert summary_lines(summary, out)[-1] == f"checkpoint    {named}"
