@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launch.problems import unknown_value
 from launch.running_cluster import find_cluster
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.words import counted
@@ -31,7 +32,7 @@ def run_forget(options: argparse.Namespace) -> int:
     Raises
     ------
     ConfigurationError
-        When a key or a place is not clear, or the cluster has no such table.
+        When a key or a place is not clear, or nobody has such a table.
     """
     if not (options.cluster or options.checkpoints):
         raise ConfigurationError("forget where? give --cluster WHERE, --checkpoints DIR, or both")
@@ -44,6 +45,7 @@ def run_forget(options: argparse.Namespace) -> int:
         "checkpoints": [],
         "problems": [],
     }
+    _check_table(options)
     if options.cluster:
         _erase_live(options, keys, report)
     for folder in options.checkpoints:
@@ -159,6 +161,20 @@ def _erase_live(options: argparse.Namespace, keys: NDArray[np.uint64], report: d
             report["problems"] += [f"the log of the server at {one} may still hold them" for one in left]
     finally:
         watcher.close()
+
+
+def _check_table(options: argparse.Namespace) -> None:
+    """Refuse places where nothing can be found before anything is erased: nobody shall believe that it is."""
+    from pslib.checkpoint import list_checkpoints
+
+    tables: set[str] = set()
+    for folder in options.checkpoints:
+        found = list_checkpoints(folder)
+        if not found:
+            raise ConfigurationError(f"--checkpoints: expected checkpoints in {folder} or below it, got none")
+        tables.update(str(table["name"]) for one in found if one.manifest for table in one.manifest.tables)
+    if tables and options.table not in tables:
+        raise ConfigurationError(unknown_value("--table", options.table, sorted(tables)))
 
 
 def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:

@@ -243,3 +243,16 @@ def test_what_can_not_be_understood_is_told_all_at_once() -> None:
 def test_an_unclear_place_is_one_line(more: list[str], capsys: Any) -> None:
     assert main(["forget", "1", "--table", "item", *more]) == 64
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_table_or_a_folder_that_holds_nothing_is_refused_before_anything_is_erased(
+    checkpoint: str, tmp_path: Path, capsys: Any
+) -> None:
+    """ "No file holds them any more" must not be said of a name that was mistyped."""
+    assert main(["forget", "1", "--table", "itme", "--checkpoints", str(tmp_path)]) == 64
+    said = "pslib: --table: expected one of counted, item, got 'itme', did you mean 'item'?\n"
+    assert capsys.readouterr().err == said
+    (tmp_path / "other").mkdir()
+    both = ["--cluster", "tcp://127.0.0.1:1", "--cluster-id", "x", "--checkpoints", str(tmp_path / "other")]
+    assert main(["forget", "1", "--table", "item", *both]) == 64
+    assert f"expected checkpoints in {tmp_path / 'other'} or below it" in capsys.readouterr().err
