@@ -68,6 +68,8 @@ def test_each_column_gets_the_role_that_fits_it(tmp_path):
     ("more", "said"),
     [
         ({"clicked": np.arange(ROWS)}, "none holds 0 and 1 alone"),
+        ({"clicked": np.arange(ROWS) / (ROWS - 1)}, "none holds 0 and 1 alone"),
+        ({"clicked": pa.array([None, 0, 1, 1] * (ROWS // 4))}, "none holds 0 and 1 alone"),
         ({"other": np.arange(ROWS) % 2}, "several hold 0 and 1 alone (clicked, other)"),
     ],
 )
@@ -75,6 +77,26 @@ def test_a_label_that_is_not_clear_is_asked_for(tmp_path, more, said):
     with pytest.raises(DataError) as error:
         describe(written(tmp_path / "data.parquet", **more))
     assert str(error.value) == f"which column is the label? {said}: name it with --label"
+
+
+def test_a_column_that_is_called_click_is_the_label_beside_others_of_0_and_1(tmp_path):
+    assert describe(written(tmp_path / "data.parquet", click=np.arange(ROWS) % 2)).schema.label == "click"
+
+
+def test_names_may_all_differ_in_a_few_rows_and_dates_are_said_to_make_keys(tmp_path):
+    days = pa.array(range(900), pa.int32()).cast(pa.date32())
+    few = {"click": np.arange(900) % 2, "user": np.arange(900), "day": days}
+    pq.write_table(pa.table(few), tmp_path / "few.parquet")
+    found = describe(tmp_path / "few.parquet")
+    assert found.schema.sparse == (SparseField("user"),)
+    (day,) = [choice for choice in found.choices if choice.name == "day"]
+    assert day.reason == "a date32[day]: {name: day_hour, of: day, take: hour} makes keys of it"
+
+
+def test_two_lists_without_a_label_are_no_sessions(tmp_path):
+    pq.write_table(pa.table({"items": SESSIONS, "words": SESSIONS}), tmp_path / "lists.parquet")
+    with pytest.raises(DataError, match="which column is the label"):
+        describe(tmp_path / "lists.parquet")
 
 
 def test_a_named_label_wins_and_a_wrong_name_is_told(tmp_path):

@@ -37,8 +37,8 @@ class ColumnReport:
         Rows, and those without a value.
     nans, infinite : int
         Among numbers; infinite in float32, which is what a model reads.
-    ones : int
-        Values equal to 1.
+    zeros, ones : int
+        Numbers equal to 0 and to 1.
     smallest, largest : float, int or None
         Range of finite numbers, or of the lengths in bytes of strings; for lists, of their elements.
     distinct : int or None
@@ -57,6 +57,7 @@ class ColumnReport:
     nulls: int
     nans: int
     infinite: int
+    zeros: int
     ones: int
     smallest: float | int | None
     largest: float | int | None
@@ -80,7 +81,7 @@ class ColumnScan:
 
     def __init__(self, name: str, kind: pa.DataType, role: str) -> None:
         self.name, self.kind, self.role = name, kind, role
-        self._rows = self._nulls = self._nans = self._infinite = self._ones = 0
+        self._rows = self._nulls = self._nans = self._infinite = self._zeros = self._ones = 0
         self._smallest: Any = None
         self._largest: Any = None
         self._lists = self._elements = self._empty = self._null_elements = 0
@@ -104,7 +105,8 @@ class ColumnScan:
             self._add_floats(values, file, first_row, row_group)
         elif types.is_integer(values.type) or types.is_boolean(values.type):
             integers = values.cast(pa.int8()) if types.is_boolean(values.type) else values
-            self._ones += pc.sum(pc.equal(integers, pa.scalar(1, integers.type))).as_py() or 0
+            zero, one = (pc.sum(pc.equal(integers, pa.scalar(end, integers.type))).as_py() for end in (0, 1))
+            self._zeros, self._ones = self._zeros + (zero or 0), self._ones + (one or 0)
             self._widen(pc.min_max(integers))
         elif key_kind(values.type) == "string":
             self._widen(pc.min_max(pc.binary_length(plain_text(values))))
@@ -134,6 +136,7 @@ class ColumnScan:
             nulls=self._nulls,
             nans=self._nans,
             infinite=self._infinite,
+            zeros=self._zeros,
             ones=self._ones,
             smallest=self._smallest,
             largest=self._largest,
@@ -163,6 +166,7 @@ class ColumnScan:
         nan = np.isnan(single) & present
         self._nans += int(np.count_nonzero(nan))
         self._infinite += int(np.count_nonzero(np.isinf(single) & present))
+        self._zeros += int(np.count_nonzero((numbers == 0) & present))
         self._ones += int(np.count_nonzero((numbers == 1) & present))
         if self.role == "dense":
             self._hold_to(DENSE, values, file, first_row, row_group)

@@ -195,8 +195,7 @@ def _sessions(report: CheckReport) -> Description:
 
 def _is_binary(column: ColumnReport) -> bool:
     is_number = column.kind.startswith(("int", "uint", "float", "double", "bool"))
-    both = is_number and column.smallest == 0 and column.largest == 1 and not column.nulls
-    return both and column.distinct in (2, None)
+    return is_number and min(column.zeros, column.ones) > 0 and column.zeros + column.ones == column.rows
 
 
 def _reach(column: ColumnReport) -> float:
