@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import pslib
 from launch.cli import main
 from launch.running_cluster import NOTE, ended_run, find_cluster, note_cluster
 from pslib.errors import UnavailableError
+from rec_models import LR
 
 DONE = {"exit_code": 0, "error": None, "epochs": 2, "examples": 6}
 FAILED = {"exit_code": 69, "error": "server 1 is lost", "epochs": 1, "examples": 4}
@@ -45,8 +47,21 @@ def test_a_run_that_was_started_again_since_has_not_ended(tmp_path: Path) -> Non
     assert ended_run(run_in(tmp_path / "run", DONE, later_s=-1.0)) is None
     assert find_cluster(str(tmp_path / "run"), None) == ("tcp://127.0.0.1:5", "abc")
     assert ended_run(tmp_path) is None
-    (tmp_path / "run" / "summary.json").write_text("{")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"exit_code": "soon"}'])
+def test_of_a_summary_that_nobody_can_read_nothing_is_said(tmp_path: Path, text: str) -> None:
+    summary = run_in(tmp_path / "run", DONE) / "summary.json"
+    summary.write_text(text)
+    os.utime(summary, (0, ENDED_S))
     assert ended_run(tmp_path / "run") is None
+    assert find_cluster(str(tmp_path / "run"), None) == ("tcp://127.0.0.1:5", "abc")
+
+
+def test_a_run_that_has_ended_before_it_trained_has_no_epochs(tmp_path: Path) -> None:
+    ended = ended_run(run_in(tmp_path / "run", {"exit_code": 64, "epochs": None}))
+    assert ended is not None
+    assert ", exit code 64 (0 epochs, 0 examples); it left" in ended.line()
 
 
 @pytest.mark.parametrize(("summary", "code"), [(DONE, 0), (FAILED, 1)])
@@ -74,10 +89,11 @@ def test_nobody_waits_for_a_cluster_that_is_gone(
     assert line.endswith("nothing of it runs any more")
 
 
-def job_in(folder: Path, **training: object) -> Path:
+def job_in(folder: Path, data: dict[str, object] | None = None, **training: object) -> Path:
     pq.write_table(pa.table({"click": [0, 1, 1], "user": [1, 2, 3]}), folder / "data.parquet")
+    schema = {"label": "click", "sparse": ["user"]}
     plain = {
-        "data": {"train": "data.parquet", "schema": {"label": "click", "sparse": ["user"]}},
+        "data": {"train": "data.parquet", "schema": schema} | (data or {}),
         "model": {"name": "lr"},
         "training": {"epochs": 2} | training,
         "out": "run",
@@ -105,6 +121,35 @@ def test_a_complete_run_is_not_made_longer_by_resuming_it(
     (line,) = capsys.readouterr().err.splitlines()
     assert "--resume: expected at most the epochs that were planned" in line
     assert "to train N epochs more: " in line
+
+
+def test_a_run_that_may_stop_early_is_complete_with_fewer_epochs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_in(tmp_path / "run", DONE)
+    job = job_in(tmp_path, {"valid": "data.parquet"}, epochs=9, stopping={"patience": 1})
+    assert main(["train", str(job), "--resume"]) == 0
+    assert "is complete: 2 epochs, " in capsys.readouterr().out
+
+
+def test_the_epochs_of_all_launches_count_where_the_checkpoint_knows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, folder = job_in(tmp_path, epochs=5), run_in(tmp_path / "run", DONE)
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+        trainer.fit(tmp_path / "data.parquet", epochs=5)
+        trainer.save(folder / "checkpoint")
+    assert main(["train", str(job), "--resume"]) == 0
+    assert "is complete: 5 epochs, " in capsys.readouterr().out
+
+
+def test_a_stream_that_has_ended_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_in(tmp_path / "run", DONE)
+    (tmp_path / "incoming").mkdir()
+    job = job_in(tmp_path, {"train": "incoming", "stream": {"window_files": 1}}, epochs=1)
+    assert main(["train", str(job), "--resume"]) == 64
+    assert "--resume: nothing to go on from" in capsys.readouterr().err
 
 
 def test_a_run_that_failed_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

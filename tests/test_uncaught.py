@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.worker import _run_reporting
 from pslib.errors import ConfigurationError, DataError, ProtocolError, ServerLostError
 from pslib.uncaught import told, uncaught_in_a_line
 
@@ -59,7 +60,7 @@ def test_only_what_is_not_our_own_fault_is_a_line(
         assert "Traceback" in shown(error, capsys, monkeypatch)
 
 
-def test_a_debugger_and_the_switch_keep_tracebacks(
+def test_a_debugger_a_prompt_and_the_switch_keep_tracebacks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PSLIB_DEBUG", "1")
@@ -68,3 +69,21 @@ def test_a_debugger_and_the_switch_keep_tracebacks(
     monkeypatch.setattr(sys, "excepthook", print)
     uncaught_in_a_line()
     assert sys.excepthook is print
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    uncaught_in_a_line()
+    assert sys.excepthook is sys.__excepthook__
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_a_worker_has_the_same_switch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv("PSLIB_DEBUG", switch)
+
+    def fails() -> int:
+        raise DataError("no rows", "no columns")
+
+    assert _run_reporting(fails) == DataError.exit_code
+    trace, line, rest = capsys.readouterr().err.partition("pslib: no rows\n")
+    assert (bool(trace), line, rest) == (switch == "1", "pslib: no rows\n", "pslib: no columns\n")
