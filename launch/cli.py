@@ -41,6 +41,11 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(EXIT_USAGE)
 
 
+class _Version(argparse.Action):
+    def __call__(self, *_: object) -> NoReturn:
+        sys.exit(main(["version"]))
+
+
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
@@ -112,6 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="the same as the command")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_eval(commands)
@@ -129,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plan(commands)
     _add_bench(commands)
     add_checkpoint(commands, _command)
-    _add_version(commands)
+    _command(commands, "version", "version", "print the version")
     return parser
 
 
@@ -306,10 +312,6 @@ def _add_bench(commands: _Commands) -> None:
     )
     calibrate.add_argument("--json", metavar="FILE", help="write the coefficients there, for pslib plan")
     calibrate.add_argument("--quick", action="store_true", help="in seconds, and less exactly")
-
-
-def _add_version(commands: _Commands) -> None:
-    _command(commands, "version", "version", "print the version")
 
 
 def _add_convert(commands: _Commands) -> None:

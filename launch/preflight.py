@@ -153,9 +153,10 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"out: {folder} can't be made: {error.strerror}") from error
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"out: {folder} can't be written to: permission denied")
+        raise ConfigurationError(f"out: {folder} can't be written to: permission denied; give another --out")
     if resume:
         return folder
     earlier = [folder / name for name in RUN_FILES if (folder / name).exists()]

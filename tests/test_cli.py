@@ -124,8 +124,9 @@ def test_every_command_has_a_function_and_a_description():
     assert found == {*commands.__all__, *checkpoint_commands.__all__}
 
 
-def test_the_version_is_printed(capsys):
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_the_version_is_printed(asked, capsys):
+    assert main([asked]) == 0
     assert capsys.readouterr().out.startswith("pslib 0.")
 
 
@@ -250,16 +251,16 @@ def test_an_earlier_run_is_not_overwritten_unasked(folder, capsys):
 def test_an_output_that_cannot_be_made_is_one_line(folder, capsys):
     (folder / "file").write_text("in the way")
     (line,) = refused(capsys, "train", folder / "job.yaml", "--out", folder / "file")
-    assert line == f"out: {folder}/file can't be made: File exists"
+    assert line == f"out: {folder}/file can't be made: it is a file; give another --out"
     (line,) = refused(capsys, "train", folder / "job.yaml", "--out", folder / "file" / "deeper")
-    assert line == f"out: {folder}/file/deeper can't be made: Not a directory"
+    assert line == f"out: {folder}/file/deeper can't be made: Not a directory; give another --out"
 
 
 def test_an_output_that_cannot_be_written_is_one_line(folder, capsys, monkeypatch):
     (folder / "run").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     (line,) = refused(capsys, "train", folder / "job.yaml")
-    assert line == f"out: {folder}/run can't be written to: permission denied"
+    assert line == f"out: {folder}/run can't be written to: permission denied; give another --out"
 
 
 def test_a_checkpoint_that_is_not_there_is_one_line(folder, capsys):

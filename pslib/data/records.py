@@ -19,6 +19,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from pslib.errors import DataError
+from pslib.words import counted
 
 __all__ = ["Parsed", "Piece", "RejectedRecord", "Rejects", "parse_piece", "pieces"]
 
@@ -148,8 +149,9 @@ class Rejects:
             return
         shown = "; ".join(f"line {record.line}: {record.reason}" for record in self.first)
         raise DataError(
-            f"{self._source}: {self.count:,} bad records in the first {self.lines:,} lines, more than the "
-            f"share of {self._share_max:g} that is allowed, so nothing was written: {shown}"
+            f"{self._source}: {counted(self.count, 'bad record')} in the first "
+            f"{counted(self.lines, 'line')}, more than the share of {self._share_max:g} that is allowed, so "
+            f"nothing was written: {shown}"
             f"{'; ...' if self.count > len(self.first) else ''}; allow more by --rejects-max-share"
         )
 

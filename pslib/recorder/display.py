@@ -51,7 +51,8 @@ def short(value: float | None) -> str:
 
 def _figures_text(status: Status, window: Window) -> str:
     # While a run waits, evaluates or saves, nothing was trained in the last second: no speed then, no loss.
-    now = f"{window.examples_per_s:,.0f}/s, loss {short(window.loss)}, " if window.examples_per_s else ""
+    now = f"{window.examples_per_s:,.0f}/s, " if window.examples_per_s else ""
+    now += f"loss {window.loss:.4f}, " if math.isfinite(window.loss) else ""
     limit = status.table.get("memory_limit_bytes", 0)
     room = f" in {status.memory_bytes / 1e6:,.0f} of {limit / 1e6:,.0f} MB" if limit else ""
     return (

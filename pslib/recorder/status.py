@@ -33,7 +33,7 @@ class Status:
     examples: int = 0
     loss_sum: float = 0.0
     loss_examples: int = 0
-    """How many examples that sum is of: trainers report both later than the coordinator knows what is done."""
+    """How many examples that sum is of: what is done is known before trainers report it."""
     staleness_sum: float = 0.0
     staleness_count: int = 0
     staleness_max: int = 0
