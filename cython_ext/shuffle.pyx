@@ -1,7 +1,7 @@
 """The order of shuffled rows: a permutation that is named by one number (`pslib/data/order.py`)."""
 
 cimport numpy as cnp
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.checks cimport whole_number
 from cython_ext.distinct cimport scratch_of
@@ -16,7 +16,7 @@ cnp.import_array()
 
 cdef extern from "shuffle.h" nogil:
     int64_t PSLIB_SHUFFLE_MAX
-    void pslib_shuffle(uint64_t base, int64_t n, uint64_t *room, uint64_t *out)
+    void pslib_shuffle(uint64_t base, int64_t n, uint32_t *room, int64_t *out)
 
 
 def shuffled(base, n):
@@ -45,9 +45,9 @@ def shuffled(base, n):
     if size > PSLIB_SHUFFLE_MAX:
         return np.argsort(mix64(np.arange(size, dtype=np.uint64) + np.uint64(first)))
     order = np.empty(size, np.int64)
-    cdef uint8_t[::1] room = scratch_of(max(1, size) * sizeof(uint64_t))
-    cdef uint64_t *between = <uint64_t *>&room[0]
-    cdef uint64_t *out = <uint64_t *>cnp.PyArray_DATA(<cnp.ndarray>order)
+    cdef uint8_t[::1] room = scratch_of(max(1, 2 * size) * sizeof(uint32_t))
+    cdef uint32_t *between = <uint32_t *>&room[0]
+    cdef int64_t *out = <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>order)
     with nogil:
         pslib_shuffle(first, size, between, out)
     return order
