@@ -3,8 +3,9 @@
  * As `distinct.pyx`, with three differences. Keys of a window are mixed numbers already, so their low bits name the
  * cell: without a mix in between, and with nothing but one addition from key to key that waits for the key before, the
  * processor looks far enough ahead by itself. What it can't foresee are the rows, which come in shuffled order out of
- * memory: those are prefetched. And lists are copied 16 keys at a time whatever their lengths, and then made distinct
- * in one loop: a loop a list ends with a branch that no predictor wins.
+ * memory: those are prefetched. And lists are copied 16 elements at a time whatever their lengths, and then made
+ * distinct in one loop: a loop a list ends with a branch that no predictor wins. Lists of integers come as they are, 4
+ * bytes an element: less to wait for than their keys, which are made once the lists stand one after the other.
  *
  * A dead end, measured on batches of sessions and of clicks: a table that begins small and grows with the keys that it
  * holds, for the L1 cache; it is fuller on the way, and what its collisions cost in wrong guesses is twice the gain.
@@ -15,6 +16,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "mix.h"
+#include "vectors.h"
+
 #if defined(__GNUC__) || defined(__clang__)
 #define PSLIB_SOON(address) __builtin_prefetch(address)
 #else
@@ -24,8 +28,11 @@
 /* Rows ahead of the one at hand whose keys are asked for; offsets of lists twice as far. */
 #define PSLIB_ROWS_AHEAD 32
 
-/* Keys that are copied at once; the room behind the last list has as many more. */
+/* Elements that are copied at once; the room behind the last list has as many more. */
 #define PSLIB_LIST_COPY 16
+
+/* Integers that are hashed side by side before they are made distinct. */
+#define PSLIB_LIST_BLOCK 256
 
 typedef struct {
     uint32_t *cells; /* mask + 1 of them; 1-based places among the keys found so far, 0: empty */
@@ -71,37 +78,91 @@ static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t
                              int64_t count, int32_t *places)
 {
     PslibSoFar mine = *so_far; /* stays in registers */
-    for (int64_t k = 0; k < count; k++) {
+    for (int64_t k = 0; fields > 0 && k < count; k++) {
         if (k + PSLIB_ROWS_AHEAD < count) pslib_soon(matrix + rows[k + PSLIB_ROWS_AHEAD] * fields, fields);
         pslib_place_keys(&mine, matrix + rows[k] * fields, fields, places + k * fields);
     }
     *so_far = mine;
 }
 
-/* Lists of rows to `flat`, which has room for PSLIB_LIST_COPY keys more; `starts` is where each begins there. */
-static void pslib_gather_lists(const uint64_t *restrict values, int64_t size, const int64_t *offsets,
-                               const int64_t *rows, int64_t count, const int64_t *starts, uint64_t *restrict flat)
+/* A list column: list i is values[offsets[i]] to values[offsets[i + 1]]. */
+typedef struct {
+    const void *values;
+    int64_t size, lists;
+    const int64_t *offsets;
+    uint64_t base;
+    int hashed; /* 1: values are int32 and their keys mix64(value ^ base); 0: they are keys, uint64 */
+    int level;
+} PslibLists;
+
+static inline __attribute__((always_inline)) void pslib_gather_as(const PslibLists *from, const int64_t *rows,
+                                                                  int64_t count, const int64_t *starts,
+                                                                  uint8_t *restrict flat, const int64_t width)
 {
+    const uint8_t *const values = from->values;
+    const int64_t *const offsets = from->offsets;
     for (int64_t k = 0; k < count; k++) {
         if (k + PSLIB_ROWS_AHEAD < count) {
-            const uint64_t *later = values + offsets[rows[k + PSLIB_ROWS_AHEAD]];
+            const uint8_t *later = values + offsets[rows[k + PSLIB_ROWS_AHEAD]] * width;
             PSLIB_SOON(later);
-            PSLIB_SOON(later + 8);
+            PSLIB_SOON(later + 8 * width);
         }
         const int64_t first = offsets[rows[k]], length = starts[k + 1] - starts[k];
-        if (length <= PSLIB_LIST_COPY && first + PSLIB_LIST_COPY <= size) {
-            memcpy(flat + starts[k], values + first, PSLIB_LIST_COPY * sizeof(uint64_t));
+        if (length <= PSLIB_LIST_COPY && first + PSLIB_LIST_COPY <= from->size) {
+            memcpy(flat + starts[k] * width, values + first * width, (size_t)(PSLIB_LIST_COPY * width));
         } else {
-            memcpy(flat + starts[k], values + first, (size_t)length * sizeof(uint64_t));
+            memcpy(flat + starts[k] * width, values + first * width, (size_t)(length * width));
         }
     }
 }
 
+/* Lists of rows one after the other in `flat`, which has room for PSLIB_LIST_COPY elements more; `starts` is where
+ * each begins there. */
+static void pslib_gather_lists(const PslibLists *from, const int64_t *rows, int64_t count, const int64_t *starts,
+                               void *flat)
+{
+    if (from->hashed) {
+        pslib_gather_as(from, rows, count, starts, flat, sizeof(int32_t));
+    } else {
+        pslib_gather_as(from, rows, count, starts, flat, sizeof(uint64_t));
+    }
+}
+
+static inline __attribute__((always_inline)) void pslib_hash_some_at(const PslibLists *lists, const int32_t *values,
+                                                                     int64_t n, uint64_t *restrict keys, int level)
+{
+    const uint64_t base = lists->base;
+    (void)level;
+    for (int64_t i = 0; i < n; i++) keys[i] = pslib_mix64((uint64_t)(int64_t)values[i] ^ base);
+}
+
+PSLIB_COPIES(void, pslib_hash_some, lists->level,
+             (const PslibLists *lists, const int32_t *values, int64_t n, uint64_t *keys), lists, values, n, keys)
+
+/* Places of what `pslib_gather_lists` left in `flat`. */
+static void pslib_place_lists(PslibSoFar *so_far, const PslibLists *lists, const void *flat, int64_t n,
+                              int32_t *places)
+{
+    uint64_t keys[PSLIB_LIST_BLOCK];
+    PslibSoFar mine = *so_far;
+    if (!lists->hashed) {
+        pslib_place_keys(&mine, flat, n, places);
+        n = 0;
+    }
+    for (int64_t start = 0; start < n; start += PSLIB_LIST_BLOCK) {
+        const int64_t size = n - start < PSLIB_LIST_BLOCK ? n - start : PSLIB_LIST_BLOCK;
+        pslib_hash_some(lists, (const int32_t *)flat + start, size, keys);
+        pslib_place_keys(&mine, keys, size, places + start);
+    }
+    *so_far = mine;
+}
+
 /* Where the list of each row begins when they stand one after the other; the first row that is not there or whose
  * offsets do not fit `size` values, or -1. */
-static int64_t pslib_list_starts(const int64_t *offsets, int64_t lists, int64_t size, const int64_t *rows,
-                                 int64_t count, int64_t *starts)
+static int64_t pslib_list_starts(const PslibLists *from, const int64_t *rows, int64_t count, int64_t *starts)
 {
+    const int64_t *const offsets = from->offsets;
+    const int64_t lists = from->lists, size = from->size;
     int64_t at = 0;
     starts[0] = 0;
     for (int64_t k = 0; k < count; k++) {

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 from numpy import int32, int64, uint64
 from numpy.typing import NDArray
@@ -7,7 +8,7 @@ __all__ = ["batch_keys"]
 
 def batch_keys(
     sparse: NDArray[uint64],
-    lists: Sequence[tuple[NDArray[uint64], NDArray[int64]]],
+    lists: Sequence[tuple[NDArray[Any], NDArray[int64], int | None]],
     rows: NDArray[int64],
     drawn: NDArray[uint64],
 ) -> tuple[NDArray[uint64], NDArray[int32], list[NDArray[int64]]]: ...

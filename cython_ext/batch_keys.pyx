@@ -2,10 +2,12 @@
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from cython_ext.checks cimport checked_array, keys_of
+from cython_ext.checks cimport checked_array, keys_of, whole_number
 from cython_ext.distinct cimport scratch_of
+from cython_ext.hashing cimport pslib_mix64
 
 import numpy as np
 
@@ -27,38 +29,55 @@ cdef extern from "batch_keys.h" nogil:
     void pslib_place_rows(
         PslibSoFar *so_far, const uint64_t *matrix, int64_t fields, const int64_t *rows, int64_t count,
         int32_t *places)
-    void pslib_gather_lists(
-        const uint64_t *values, int64_t size, const int64_t *offsets, const int64_t *rows, int64_t count,
-        const int64_t *starts, uint64_t *flat)
-    int64_t pslib_list_starts(
-        const int64_t *offsets, int64_t lists, int64_t size, const int64_t *rows, int64_t count,
-        int64_t *starts)
+    ctypedef struct PslibLists:
+        const void *values
+        int64_t size
+        int64_t lists
+        const int64_t *offsets
+        uint64_t base
+        int hashed
+        int level
 
+    int pslib_best_level()
+    void pslib_gather_lists(
+        const PslibLists *source, const int64_t *rows, int64_t count, const int64_t *starts, void *flat)
+    void pslib_place_lists(
+        PslibSoFar *so_far, const PslibLists *lists, const void *flat, int64_t n, int32_t *places)
+    int64_t pslib_list_starts(const PslibLists *source, const int64_t *rows, int64_t count, int64_t *starts)
+
+cdef uint64_t INT_TAG = 0x9E3779B97F4A7C15u  # as in hashing.pyx, whose golden values hold it
 cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
 
-_U64, _I64 = np.dtype(np.uint64), np.dtype(np.int64)
+_U64, _I64, _I32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.int32)
 
 
 cdef inline int64_t *longs_of(object array):
     return <int64_t *>cnp.PyArray_DATA(<cnp.ndarray>array)
 
 
-cdef tuple checked_lists(int which, object values, object offsets, object rows):
-    """A list column's values and offsets, and where the lists of the rows begin, (k + 1,)."""
-    values = checked_array(f"lists {which}: values", values, _U64, (None,))
-    offsets = checked_array(f"lists {which}: offsets", offsets, _I64, (None,))
-    cdef int64_t lists = len(offsets) - 1, size = len(values), count = len(rows), wrong
+cdef object set_lists(PslibLists *column, int which, object values, object offsets, object salt, object rows):
+    """Fill ``column``, which borrows the arrays, and give where the lists of the rows begin, (k + 1,)."""
+    column.hashed, column.level = salt is not None, pslib_best_level()
+    if checked_array(f"lists {which}: values", values, _U64 if salt is None else _I32, (None,)) is not values:
+        raise ValueError(f"lists {which}: values: expected an aligned array, got one that is not")
+    if checked_array(f"lists {which}: offsets", offsets, _I64, (None,)) is not offsets:
+        raise ValueError(f"lists {which}: offsets: expected an aligned array, got one that is not")
+    if salt is not None:
+        salt = whole_number(f"lists {which}: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
+        column.base = pslib_mix64(<uint64_t>salt ^ INT_TAG)
+    column.values, column.size = cnp.PyArray_DATA(<cnp.ndarray>values), len(values)
+    column.offsets, column.lists = longs_of(offsets), len(offsets) - 1
+    cdef int64_t count = len(rows), wrong
     starts = np.empty(count + 1, np.int64)
-    cdef const int64_t *offset = longs_of(offsets)
     cdef const int64_t *row = longs_of(rows)
     cdef int64_t *start = longs_of(starts)
     with nogil:
-        wrong = pslib_list_starts(offset, lists, size, row, count, start)
+        wrong = pslib_list_starts(column, row, count, start)
     if wrong >= 0:
         raise ValueError(
-            f"lists {which}: expected rows in 0..{lists - 1} whose offsets rise within 0..{size}, got row "
-            f"{rows[wrong]} at place {wrong}")
-    return values, offsets, starts
+            f"lists {which}: expected rows in 0..{column.lists - 1} whose offsets rise within "
+            f"0..{column.size}, got row {rows[wrong]} at place {wrong}")
+    return starts
 
 
 cdef int check_rows(object rows, Py_ssize_t known) except -1:
@@ -75,29 +94,58 @@ cdef struct Parts:
 
 
 cdef int place_all(
-    PslibSoFar *so_far, Parts parts, object matrix, object rows, list lists, object drawn, uint64_t *flat,
-    int32_t *places,
+    PslibSoFar *so_far, Parts parts, object matrix, object rows, PslibLists *columns, list starts,
+    object drawn, void *flat, int32_t *places,
 ) except -1:
     """Places of sparse keys, of lists (each column's gathered in ``flat``) and of drawn keys."""
     cdef const uint64_t *keys = keys_of(matrix)
     cdef const uint64_t *last = keys_of(drawn)
     cdef const int64_t *row = longs_of(rows)
-    cdef const int64_t *offset
     cdef const int64_t *start
-    cdef const uint64_t *elements
-    cdef int64_t size
+    cdef Py_ssize_t j
     with nogil:
         pslib_place_rows(so_far, keys, parts.fields, row, parts.rows, places)
     places += parts.rows * parts.fields
-    for values, offsets, begin in lists:
-        elements, offset, start, size = keys_of(values), longs_of(offsets), longs_of(begin), len(values)
+    for j in range(len(starts)):
+        start = longs_of(starts[j])
         with nogil:
-            pslib_gather_lists(elements, size, offset, row, parts.rows, start, flat)
-            pslib_place_keys(so_far, flat, start[parts.rows], places)
+            pslib_gather_lists(&columns[j], row, parts.rows, start, flat)
+            pslib_place_lists(so_far, &columns[j], flat, start[parts.rows], places)
         places += start[parts.rows]
     with nogil:
         pslib_place_keys(so_far, last, parts.drawn, places)
     return 0
+
+
+cdef tuple keys_and_places(
+    object sparse, object rows, PslibLists *columns, list starts, object drawn,
+):
+    """``found`` and ``inverse`` of `batch_keys`, of arguments that fit."""
+    cdef Parts parts = Parts(len(rows), sparse.shape[1], len(drawn))
+    cdef Py_ssize_t n = parts.rows * parts.fields + parts.drawn
+    cdef Py_ssize_t longest = 0
+    for some in starts:
+        n += longs_of(some)[parts.rows]
+        longest = max(longest, <Py_ssize_t>longs_of(some)[parts.rows])
+    if n > KEYS_MAX:
+        raise ValueError(f"expected at most {KEYS_MAX} keys, got {n}")
+    cdef size_t cell_count = 16
+    while cell_count < <size_t>(2 * n):
+        cell_count *= 2
+    cdef size_t found_count = n + 1, cell_bytes = cell_count * sizeof(uint32_t)
+    cdef size_t flat_count = (longest + PSLIB_LIST_COPY) if starts else 0
+    cdef uint8_t[::1] scratch = scratch_of((found_count + flat_count) * sizeof(uint64_t) + cell_bytes)
+    cdef PslibSoFar so_far
+    so_far.found, so_far.mask, so_far.count = <uint64_t *>&scratch[0], cell_count - 1, 0
+    so_far.cells = <uint32_t *>(so_far.found + found_count + flat_count)
+    memset(so_far.cells, 0, cell_bytes)
+    inverse = np.empty(n, np.int32)
+    place_all(
+        &so_far, parts, sparse, rows, columns, starts, drawn, so_far.found + found_count,
+        <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>inverse))
+    found = np.empty(so_far.count, np.uint64)
+    memcpy(keys_of(found), so_far.found, so_far.count * sizeof(uint64_t))
+    return found, inverse
 
 
 def batch_keys(sparse, lists, rows, drawn):
@@ -108,9 +156,10 @@ def batch_keys(sparse, lists, rows, drawn):
     sparse : (n, F) uint64
         Keys of a window, a row each. Every key is legal, but unless keys are mixed numbers, as those of
         `hashing` are, this may be slow.
-    lists : sequence of (values, offsets)
-        Keys (m,) uint64 of each list column, list ``i`` being ``values[offsets[i]:offsets[i + 1]]``;
-        offsets (n + 1,) int64.
+    lists : sequence of (values, offsets, salt)
+        Of each list column the elements (m,), list ``i`` being ``values[offsets[i]:offsets[i + 1]]``;
+        offsets (n + 1,) int64. With ``salt`` None the elements are keys (uint64); else they are int32, and
+        their keys are what `hashing.hash_ints` makes of them with this salt.
     rows : (k,) int64
         Which rows, in this order.
     drawn : (d,) uint64
@@ -135,30 +184,13 @@ def batch_keys(sparse, lists, rows, drawn):
     rows = checked_array("rows", rows, _I64, (None,))
     drawn = checked_array("drawn", drawn, _U64, (None,))
     check_rows(rows, len(sparse))
-    lists = [checked_lists(j, values, offsets, rows) for j, (values, offsets) in enumerate(lists)]
-    starts = [some[2] for some in lists]
-    cdef Parts parts = Parts(len(rows), sparse.shape[1], len(drawn))
-    cdef Py_ssize_t n = parts.rows * parts.fields + parts.drawn
-    cdef Py_ssize_t longest = 0
-    for some in starts:
-        n += longs_of(some)[parts.rows]
-        longest = max(longest, <Py_ssize_t>longs_of(some)[parts.rows])
-    if n > KEYS_MAX:
-        raise ValueError(f"expected at most {KEYS_MAX} keys, got {n}")
-    cdef size_t cell_count = 16
-    while cell_count < <size_t>(2 * n):
-        cell_count *= 2
-    cdef size_t found_count = n + 1, cell_bytes = cell_count * sizeof(uint32_t)
-    cdef size_t flat_count = (longest + PSLIB_LIST_COPY) if lists else 0
-    cdef uint8_t[::1] scratch = scratch_of((found_count + flat_count) * sizeof(uint64_t) + cell_bytes)
-    cdef PslibSoFar so_far
-    so_far.found, so_far.mask, so_far.count = <uint64_t *>&scratch[0], cell_count - 1, 0
-    so_far.cells = <uint32_t *>(so_far.found + found_count + flat_count)
-    memset(so_far.cells, 0, cell_bytes)
-    inverse = np.empty(n, np.int32)
-    place_all(
-        &so_far, parts, sparse, rows, lists, drawn, so_far.found + found_count,
-        <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>inverse))
-    found = np.empty(so_far.count, np.uint64)
-    memcpy(keys_of(found), so_far.found, so_far.count * sizeof(uint64_t))
-    return found, inverse, starts
+    cdef PslibLists *columns = <PslibLists *>calloc(max(1, len(lists)), sizeof(PslibLists))
+    if columns == NULL:
+        raise MemoryError
+    try:
+        starts = []
+        for j, (values, offsets, salt) in enumerate(lists):
+            starts.append(set_lists(&columns[<int>j], j, values, offsets, salt, rows))
+        return *keys_and_places(sparse, rows, columns, starts, drawn), starts
+    finally:
+        free(columns)

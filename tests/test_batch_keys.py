@@ -1,5 +1,7 @@
 """Keys of one batch, beside their definition: a dict in order of first appearance."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,25 +9,32 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cython_ext.batch_keys import batch_keys
-from cython_ext.hashing import mix64
+from cython_ext.hashing import hash_ints, mix64
 
 Keys = NDArray[np.uint64]
-Lists = list[tuple[Keys, NDArray[np.int64]]]
+Lists = list[tuple[NDArray[Any], NDArray[np.int64], int | None]]
 NONE = np.empty(0, np.uint64)
 few = st.sampled_from([0, 1, (1 << 64) - 1, 1 << 63, 5, 64, 128, 1 << 32, 3 << 40, 7])
 some_keys = st.lists(few, max_size=5).map(lambda keys: np.array(keys, np.uint64))
 
 
-def lists_of(elements: list[list[int]]) -> tuple[Keys, NDArray[np.int64]]:
+def lists_of(elements: list[list[int]]) -> tuple[Keys, NDArray[np.int64], None]:
     offsets = np.cumsum([0, *map(len, elements)]).astype(np.int64)
-    return np.array([key for one in elements for key in one], np.uint64), offsets
+    return np.array([key for one in elements for key in one], np.uint64), offsets, None
+
+
+def integers_of(elements: list[list[int]], salt: int) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+    """The same elements, by what an int32 can hold of them."""
+    values, offsets, _ = lists_of(elements)
+    return values.astype(np.int32), offsets, salt
 
 
 def by_definition(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> list[int]:
     """All keys in their order."""
     keys = [key for row in rows.tolist() for key in sparse[row].tolist()]
-    for values, offsets in lists:
-        keys += [key for row in rows.tolist() for key in values[offsets[row] : offsets[row + 1]].tolist()]
+    for values, offsets, salt in lists:
+        every = values if salt is None else hash_ints(values.astype(np.int64), salt)
+        keys += [key for row in rows.tolist() for key in every[offsets[row] : offsets[row + 1]].tolist()]
     return keys + drawn.tolist()
 
 
@@ -35,7 +44,7 @@ def check(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> N
     assert (found.dtype, inverse.dtype) == (np.uint64, np.int32)
     assert found.tolist() == list(dict.fromkeys(keys))
     assert found[inverse].tolist() == keys
-    for (_, offsets), begins in zip(lists, starts, strict=True):
+    for (_, offsets, _), begins in zip(lists, starts, strict=True):
         assert begins.tolist() == [0, *np.cumsum(np.diff(offsets)[rows]).tolist()]
 
 
@@ -50,7 +59,12 @@ def test_keys_are_distinct_in_order_of_first_appearance(
 
     sparse = np.array(matrix(few, fields), np.uint64).reshape(count, fields)
     element_lists = st.lists(st.lists(few, max_size=12), min_size=count, max_size=count)
-    lists = [lists_of(data.draw(element_lists)) for _ in range(columns)]
+    salts = [data.draw(st.none() | st.integers(0, (1 << 64) - 1)) for _ in range(columns)]
+    elements = [data.draw(element_lists) for _ in salts]
+    lists: Lists = [
+        lists_of(one) if salt is None else integers_of(one, salt)
+        for one, salt in zip(elements, salts, strict=True)
+    ]
     rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=30)), np.int64)
     check(sparse, lists, rows, drawn)
 
@@ -60,8 +74,10 @@ def test_a_large_batch_of_shuffled_rows_comes_back() -> None:
     sparse = mix64(rng.zipf(1.2, 26_000).astype(np.uint64)).reshape(1000, 26)
     lengths = rng.integers(0, 40, 1000)
     values = mix64(rng.zipf(1.2, int(lengths.sum())).astype(np.uint64))
-    lists = [(values, np.concatenate([[0], np.cumsum(lengths)]))]
-    check(sparse, lists, rng.permutation(1000)[:700], values[:50])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    small = rng.integers(-(1 << 31), 1 << 31, values.size).astype(np.int32)
+    check(sparse, [(values, offsets, None)], rng.permutation(1000)[:700], values[:50])
+    check(sparse, [(small, offsets, 7), (values, offsets, None)], rng.permutation(1000)[:700], values[:50])
 
 
 @pytest.mark.parametrize("step", [1 << 20, 1 << 48])
@@ -76,7 +92,7 @@ def test_no_rows_and_no_fields_are_ordinary() -> None:
     check(np.empty((3, 0), np.uint64), [lists_of([[], [], []])], np.array([2, 0]), NONE)
 
 
-SPARSE, ROW = np.zeros((2, 1), np.uint64), np.array([1])
+SPARSE, ROW, TWO = np.zeros((2, 1), np.uint64), np.array([1]), np.array([0, 0, 0])
 BAD: dict[str, tuple[object, Lists, object, object, str]] = {
     "a row too far": (SPARSE, [], np.array([0, 2]), NONE, r"rows: expected 0\.\.1, got 2 at place 1"),
     "a row below 0": (SPARSE, [], np.array([-1]), NONE, r"rows: expected 0\.\.1, got -1 at place 0"),
@@ -86,14 +102,36 @@ BAD: dict[str, tuple[object, Lists, object, object, str]] = {
     "fewer lists": (SPARSE, [lists_of([[3]])], ROW, NONE, r"lists 0: expected rows in 0\.\.0 .* got row 1"),
     "offsets that fall": (
         SPARSE,
-        [(NONE, np.array([0, 1, 0]))],
+        [(NONE, np.array([0, 1, 0]), None)],
         ROW,
         NONE,
         "lists 0: .* got row 1 at place 0",
     ),
-    "offsets too far": (SPARSE, [(NONE, np.array([0, 0, 1]))], ROW, NONE, r"rise within 0\.\.0, got row 1"),
-    "offsets below 0": (SPARSE, [(NONE, np.array([0, -1, 0]))], ROW, NONE, "lists 0: .* got row 1"),
-    "strings for lists": (SPARSE, [(NONE, np.array(["a"]))], ROW, NONE, "lists 0: offsets: expected"),  # type: ignore[list-item]
+    "offsets too far": (
+        SPARSE,
+        [(NONE, np.array([0, 0, 1]), None)],
+        ROW,
+        NONE,
+        r"rise within 0\.\.0, got row 1",
+    ),
+    "offsets below 0": (SPARSE, [(NONE, np.array([0, -1, 0]), None)], ROW, NONE, "lists 0: .* got row 1"),
+    "strings for lists": (SPARSE, [(NONE, np.array(["a"]), None)], ROW, NONE, "lists 0: offsets: expected"),  # type: ignore[list-item]
+    "keys with a salt": (SPARSE, [(NONE, TWO, 5)], ROW, NONE, "lists 0: values: expected C-contiguous int32"),
+    "integers without one": (
+        SPARSE,
+        [(NONE.astype(np.int32), TWO, None)],
+        ROW,
+        NONE,
+        "lists 0: values: expected C-contiguous uint64",
+    ),
+    "a salt below 0": (SPARSE, [(NONE.astype(np.int32), TWO, -1)], ROW, NONE, "lists 0: salt: expected"),
+    "values that are not aligned": (
+        SPARSE,
+        [(np.zeros(9, np.uint8)[1:].view(np.uint64), TWO, None)],
+        ROW,
+        NONE,
+        "lists 0: values: expected an aligned array",
+    ),
 }
 
 

@@ -130,17 +130,16 @@ class LeaseReader:
 
     def _batch(self, window: DecodedWindow, rows: NDArray[np.int64], drawn: NDArray[np.uint64]) -> Batch:
         """Examples of some rows of a window, their keys and those ``drawn`` made distinct."""
-        lists = [(ragged.values, ragged.offsets) for ragged in window.ragged_keys]
-        keys, inverse, starts = batch_keys(window.sparse_keys, lists, rows, drawn)
+        keys, inverse, starts = batch_keys(window.sparse_keys, window.lists, rows, drawn)
         stop = rows.size * window.sparse_keys.shape[1]
         places, ragged = inverse[:stop].reshape(rows.size, window.sparse_keys.shape[1]), {}
         for field, offsets in zip(self._schema.ragged, starts, strict=True):
             ragged[field.name] = Ragged(inverse[stop : stop + offsets[-1]], offsets)
             stop += int(offsets[-1])
-        labels, numbers = window.labels[rows], window.dense.shape[1]
+        labels, numbers = np.take(window.labels, rows), window.dense.shape[1]
         dense = np.take(window.dense, rows, axis=0) if numbers else np.empty((rows.size, 0), np.float32)
         more_labels = None if window.more_labels is None else window.more_labels[rows]
-        weights = None if window.weights is None else window.weights[rows]
+        weights = None if window.weights is None else np.take(window.weights, rows)
         batch = Batch(labels, dense, keys, places, ragged, more_labels=more_labels, weights=weights)
         if self._sampler is None:
             return batch

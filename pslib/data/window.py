@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.examples import fill_keys, fill_numbers
-from pslib.data.columns import bitmap_of, elements_of, key_source, numbers_of
+from pslib.data.columns import bitmap_of, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
+from pslib.data.list_room import ListRoom, Lists
 from pslib.data.order import GroupSlice
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
-from pslib.ragged import Ragged
 from pslib.schema import DenseField, Schema
 
 __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder"]
@@ -45,7 +45,8 @@ class DecodedWindow:
     dense : (n, N) float32
         Filled and squeezed as the schema says.
     sparse_keys : (n, F) uint64
-    ragged_keys : one Ragged of uint64 a ragged field
+    lists : one (values, offsets, salt) a ragged field
+        As `cython_ext.batch_keys.batch_keys` takes them.
     more_labels : (n, M) float32 or None
     weights : (n,) float32 or None
     """
@@ -53,7 +54,7 @@ class DecodedWindow:
     labels: Floats
     dense: Floats
     sparse_keys: NDArray[np.uint64]
-    ragged_keys: tuple[Ragged[np.uint64], ...]
+    lists: tuple[Lists, ...]
     more_labels: Floats | None
     weights: Floats | None
 
@@ -206,7 +207,7 @@ class WindowDecoder:
         self._data, self._schema = data, data.schema
         self._scanner = GroupScanner(data)
         self._room = _Room.of(0, self._schema)
-        self._lists = [_ListRoom(field.salt) for field in data.schema.ragged]
+        self._lists = [ListRoom(field.salt) for field in data.schema.ragged]
 
     def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
         """Read and hash the slices of one window; the window before it is overwritten.
@@ -245,7 +246,7 @@ class WindowDecoder:
         """Close the file at hand and give the arrays back."""
         self._scanner.close()
         self._room = _Room.of(0, self._schema)
-        self._lists = [_ListRoom(field.salt) for field in self._schema.ragged]
+        self._lists = [ListRoom(field.salt) for field in self._schema.ragged]
 
     def _fill(self, batch: pa.RecordBatch, where: _Where, out: _Room) -> None:
         schema = self._schema
@@ -277,40 +278,6 @@ def _squeeze(out: NDArray[np.float32], columns: list[int]) -> None:
             block[:] = part
         else:
             block[:, columns] = part
-
-
-class _ListRoom:
-    """Keys of one list column, part after part, in arrays that are kept from window to window."""
-
-    def __init__(self, salt: int) -> None:
-        self._salt = salt
-        self._keys = np.empty((0, 1), np.uint64)
-        self._offsets = np.zeros(1, np.int64)
-        self._rows = self._used = 0
-
-    def begin(self, rows: int) -> None:
-        """A new window of so many rows."""
-        self._rows = self._used = 0
-        if rows >= self._offsets.size:
-            self._offsets = np.zeros(rows + 1, np.int64)
-
-    def add(self, array: pa.Array) -> None:
-        """The lists of some more rows."""
-        elements, bounds = elements_of(array)
-        end = self._used + len(elements)
-        if end > len(self._keys):
-            grown = np.empty((max(end, 2 * len(self._keys)), 1), np.uint64)
-            grown[: self._used] = self._keys[: self._used]
-            self._keys = grown
-        fill_keys([key_source(elements, self._salt)], self._keys[self._used : end])
-        stop = self._rows + len(array)
-        ends = self._offsets[self._rows + 1 : stop + 1]
-        np.add(bounds[1:], self._used - int(bounds[0]), out=ends, dtype=np.int64)
-        self._rows, self._used = stop, end
-
-    def lists(self) -> Ragged[np.uint64]:
-        """All of the window."""
-        return Ragged(self._keys[: self._used, 0], self._offsets[: self._rows + 1])
 
 
 @dataclass(frozen=True, slots=True)

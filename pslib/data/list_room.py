@@ -1,0 +1,99 @@
+"""Elements of one list column of a window, part after part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import types
+
+from cython_ext.examples import fill_keys
+from pslib.data.columns import elements_of, key_source, numbers_of
+
+__all__ = ["ListRoom", "Lists"]
+
+Lists = tuple[NDArray[Any], NDArray[np.int64], int | None]
+"""Elements, offsets and salt, as `cython_ext.batch_keys.batch_keys` takes them."""
+
+_SMALLEST, _LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+
+
+class ListRoom:
+    """Elements of one list column, in arrays that are kept from window to window.
+
+    Integers stay as they are for as long as all of a window's fit 4 bytes and none is null: batches gather
+    them in shuffled order out of memory, and wait less for 4 bytes than for keys of 8. From the first part on
+    that holds anything else the elements are keys.
+
+    Parameters
+    ----------
+    salt : int
+        Of the field.
+    """
+
+    def __init__(self, salt: int) -> None:
+        self._salt = salt
+        self._small = np.empty(0, np.int32)
+        self._keys = np.empty((0, 1), np.uint64)
+        self._offsets = np.zeros(1, np.int64)
+        self._rows = self._used = 0
+        self._hashed = False
+
+    def begin(self, rows: int) -> None:
+        """A new window of so many rows."""
+        self._rows = self._used = 0
+        self._hashed = False
+        if rows >= self._offsets.size:
+            self._offsets = np.zeros(rows + 1, np.int64)
+
+    def add(self, array: pa.Array) -> None:
+        """The lists of some more rows."""
+        elements, bounds = elements_of(array)
+        small = None if self._hashed else _small_integers(elements)
+        if small is None:
+            self._add_keys(elements)
+        else:
+            self._small = _with_room(self._small, self._used, len(elements))
+            self._small[self._used : self._used + len(elements)] = small
+        stop = self._rows + len(array)
+        ends = self._offsets[self._rows + 1 : stop + 1]
+        np.add(bounds[1:], self._used - int(bounds[0]), out=ends, dtype=np.int64)
+        self._rows, self._used = stop, self._used + len(elements)
+
+    def lists(self) -> Lists:
+        """All of the window."""
+        offsets = self._offsets[: self._rows + 1]
+        if self._hashed:
+            return self._keys[: self._used, 0], offsets, None
+        return self._small[: self._used], offsets, self._salt
+
+    def _add_keys(self, elements: pa.Array) -> None:
+        if not self._hashed:
+            self._keys = _with_room(self._keys, 0, self._used)
+            fill_keys([(self._small[: self._used], None, 0, self._salt, None)], self._keys[: self._used])
+            self._hashed = True
+        self._keys = _with_room(self._keys, self._used, len(elements))
+        end = self._used + len(elements)
+        fill_keys([key_source(elements, self._salt)], self._keys[self._used : end])
+
+
+def _with_room(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:
+    """The array, or a larger copy of what is used of it, with room for so many elements more."""
+    if used + more <= len(array):
+        return array
+    grown = np.empty((max(used + more, 2 * len(array)), *array.shape[1:]), array.dtype)
+    grown[:used] = array[:used]
+    return grown
+
+
+def _small_integers(elements: pa.Array) -> NDArray[Any] | None:
+    """The elements where they are integers that fit int32, none of them null; else None."""
+    if not len(elements):
+        return np.empty(0, np.int32)
+    if not types.is_integer(elements.type) or elements.null_count:
+        return None
+    values = numbers_of(elements)
+    fits = np.can_cast(values.dtype, np.int32)
+    return values if fits or (values.min() >= _SMALLEST and values.max() <= _LARGEST) else None
