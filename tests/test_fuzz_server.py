@@ -13,7 +13,7 @@ import zmq
 
 from pslib.errors import RemoteProtocolError
 from pslib.protocol.codec import Codec
-from pslib.protocol.messages import ALL_MESSAGES, Message, Pull, Stats, Status
+from pslib.protocol.messages import ALL_MESSAGES, Message, Pull, Reserve, Stats, Status
 from pslib.protocol.roles import ALLOWED
 from pslib.transport import Keys
 from pslib.transport.curve import encrypt_client
@@ -123,7 +123,8 @@ class Hostile:
 def hostile_frames(codec: Codec, count: int, seed: int, may_change: bool) -> Iterator[list[bytes]]:
     """Mutants to send; without ``may_change`` none that still are legal requests to change something.
 
-    Nobody can tell them from what a trainer wants; where there are keys, its role does.
+    Nobody can tell them from what a trainer wants; where there are keys, its role does. Nor are there any
+    that still ask for credit: those may be answered late or never, and here every message has its answer.
     """
     item = {"item": np.arange(3, dtype=np.uint64)}
     seeds: tuple[Message, ...] = (
@@ -134,15 +135,16 @@ def hostile_frames(codec: Codec, count: int, seed: int, may_change: bool) -> Ite
     )
     reads = {kind.kind for kind, roles in ALLOWED.items() if "reader" in roles}
     for frames in mutants(codec, seeds, count, seed):
-        if frames and (may_change or _harmless(codec, frames, reads)):
+        kind = _legal_kind(codec, frames)
+        if frames and kind != Reserve.kind and (may_change or not kind or kind in reads):
             yield frames
 
 
-def _harmless(codec: Codec, frames: list[bytes], reads: set[str]) -> bool:
+def _legal_kind(codec: Codec, frames: list[bytes]) -> str:
     try:
-        return codec.decode(frames).message.kind in reads
+        return codec.decode(frames).message.kind
     except RemoteProtocolError:
-        return True
+        return ""
 
 
 def attack(folder: Path, keys: bool, count: int) -> None:
