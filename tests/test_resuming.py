@@ -129,6 +129,17 @@ def test_a_run_that_was_killed_or_has_failed_goes_on_too() -> None:
     assert (lease.state, lease.epoch) == ("held", 1)
 
 
+def test_servers_that_came_later_are_asked_for_when_the_run_goes_on() -> None:
+    cluster = working()
+    about = ("tcp://s:new", 7, 1, "host", 1, 0)
+    cluster.ask(1.0, Register("server", *about))
+    assert cluster.session.moves.awaited_ranks() == []
+    cluster.start_again()
+    assert cluster.session.moves.awaited_ranks() == [0, 1]
+    cluster.join(2.0)
+    assert cluster.session.moves.awaited_ranks() == [1]
+
+
 def test_a_run_that_nobody_joins_again_ends_when_its_time_is_over() -> None:
     cluster = working()
     cluster.start_again()

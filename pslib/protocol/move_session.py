@@ -142,10 +142,12 @@ class MoveSession:
         return max(0, self.wanted - sum(rank not in self.leaving for rank in staying))
 
     def awaited_ranks(self) -> list[int]:
-        """Those that the servers which are wanted and not here will get: the lowest that nobody has had."""
-        had = {server.rank for server in self.members.servers}
+        """Those that somebody is to start: lost ones in the map, then the lowest that nobody has had."""
+        servers, here = self.members.servers, self._here()
+        lost = [one.rank for one in servers if one.state == "lost" and one.rank in here]
+        had = {server.rank for server in servers}
         free = (rank for rank in range(len(had) + self.awaited) if rank not in had)
-        return list(islice(free, self.awaited))
+        return [*lost, *islice(free, self.awaited)]
 
     def targets(self) -> list[int]:
         """Ranks of the servers that shall own units."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.messages import Adopt, Image, Load
@@ -22,25 +22,51 @@ class Checkpoints:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.tables: dict[str, dict[str, Any]] = {}
+        """Of each: how far every lease was."""
         self._images: dict[str, dict[int, Image]] = {}
         self.saved = ""
         """The last that the coordinator knows of."""
+        self.too_large = 0
+        """How many of the next ones find no space."""
+        self.refused = self.saved_after_refusal = 0
 
-    def take(self, number: int) -> None:
+    def path_of(self, number: int) -> str:
+        """Where a cut is kept; another life counts its cuts anew."""
+        return f"{moment_of_cut(number)} of life {self._world.lives.number}"
+
+    def take(self, number: int, table: dict[str, Any]) -> None:
         """Copy all units now, where somebody may ever load them."""
-        if self._world.config.recovery == "partial":
+        if self._world.config.recovery != "log":
             shards = self._world.live_shards()
-            self._images[moment_of_cut(number)] = {
+            self.tables[self.path_of(number)] = table
+            self._images[self.path_of(number)] = {
                 unit: _copied(image_of(shard, unit, 0))
                 for shard in shards
                 for unit in units_of_mask(shard.owned).tolist()
             }
 
-    def is_whole(self, number: int) -> bool:
+    def _is_whole(self, number: int) -> bool:
         """Whether no unit is missing."""
-        if self._world.config.recovery != "partial":
+        if self._world.config.recovery == "log":
             return True
-        return len(self._images.get(moment_of_cut(number), ())) == self._world.map.owners.size
+        return len(self._images.get(self.path_of(number), ())) == self._world.map.owners.size
+
+    def note_saved(self, path: str) -> bool:
+        """The coordinator knows of it; whether that is news."""
+        if self.saved == path:
+            return False
+        self.saved = path
+        self.saved_after_refusal += bool(self.refused)
+        return True
+
+    def problem(self, number: int) -> str:
+        """Why a cut can't become a checkpoint; empty: it can."""
+        if self.too_large:
+            self.too_large -= 1
+            self.refused += 1
+            return "No space left on device"
+        return "" if self._is_whole(number) else "a unit is missing"
 
     def load(self, shard: Shard, message: Load) -> None:
         """Replace what a shard owns."""

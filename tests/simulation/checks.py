@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cython_ext.hashing import partition_of
-from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.messages import (
     Adopt,
@@ -87,9 +86,8 @@ class Checks:
         if question.state == "begun" and isinstance(answer, CutTable):
             self._check_cut(question.cut, plain_of(answer.table))
         elif question.state == "saved" and isinstance(answer, Done):
-            moment, checkpoints = moment_of_cut(question.cut), self.world.checkpoints
-            if checkpoints.saved != moment:
-                checkpoints.saved = moment
+            checkpoints = self.world.checkpoints
+            if checkpoints.note_saved(checkpoints.path_of(question.cut)):
                 self.world.mishaps.saved()
 
     def _check_beat(self, question: Heartbeat, answer: Beat) -> None:
@@ -142,15 +140,18 @@ class Checks:
         if number in self.cuts:  # the answer was lost and is given again: others go on by now
             return
         self.cuts.add(number)
-        self.world.checkpoints.take(number)
-        leases = table["leases"]
-        done = {index for first, stop in leases["done"] for index in range(first, stop)}
-        begun = {index: batch for index, batch, _given_s in leases["begun"]}
+        self.world.checkpoints.take(number, table)
         for stream, script in self.world.scripts.items():
-            job, index = stream >> 32, stream & 0xFFFFFFFF
-            all_of_it = job < table["job"] or (job == table["job"] and index in done)
-            batches = len(script.ops) if all_of_it else begun.get(index, 0) if job == table["job"] else 0
-            self._check_position(script, batches)
+            self._check_position(script, self.batches_at(table, stream))
+
+    def batches_at(self, table: dict[str, Any], stream: int) -> int:
+        """How many batches of a lease are applied at a cut."""
+        leases, job, index = table["leases"], stream >> 32, stream & 0xFFFFFFFF
+        if job > table["job"]:
+            return 0
+        if job < table["job"] or any(first <= index < stop for first, stop in leases["done"]):
+            return len(self.world.scripts[stream].ops)
+        return next((batch for begun, batch, _given_s in leases["begun"] if begun == index), 0)
 
     def _check_position(self, script: Script, batches: int) -> None:
         expected: dict[int, tuple[float, ...]] = {key: ABSENT for op in script.ops for key in op.item_keys}
@@ -206,7 +207,7 @@ class Checks:
         session = self.world.coordinator.session
         handle = member.member
         lost = self.world.coordinator.counts_as_lost(member.role, handle.rank, handle.incarnation)
-        if not (lost or session.error or handle.forsaken):
+        if not (lost or session.error or handle.forsaken or self.world.lives.abandoned):
             raise SimulationError(f"{member} fails though it is a live member: {reason}")
 
     # --- rows ---------------------------------------------------------------------------------------------
@@ -356,7 +357,7 @@ class Checks:
         error = world.coordinator.session.error
         if "came back without" in error:
             raise SimulationError(f"nothing was lost, and all the same {error}")
-        if error:
+        if error or world.lives.abandoned:
             return
         if any(member.preempted for member in world.coordinator.session.members.trainers):
             return  # the rest is for those who come next

@@ -66,7 +66,13 @@ class _Transport:
 class CoordinatorProcess(Process):
     """Answers whatever comes, and looks around ten times a second; killed, it has a successor."""
 
-    def __init__(self, world: World, config: ClusterConfig, before: CoordinatorProcess | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        config: ClusterConfig,
+        before: CoordinatorProcess | None = None,
+        resumes: bool = False,
+    ) -> None:
         super().__init__(world.network, "coordinator", before.generation + 1 if before else 1)
         self.world, self.predecessor = world, before
         self.questions: list[Message] = []
@@ -79,6 +85,8 @@ class CoordinatorProcess(Process):
             journal = CoordinatorLog(self.files, CODEC.cluster_id, self, **about)
         transport: Any = _Transport(self._link)
         self._role = Coordinator(transport, config, CODEC.cluster_id, COORDINATOR, self, journal)
+        if resumes:
+            self._role.resume()
         self._watch(self.session)
         self.deposed = False
         self.listen(COORDINATOR, self._receive)
@@ -146,7 +154,9 @@ class CoordinatorProcess(Process):
         self._succeeded_soon()
 
     def _succeeded_soon(self) -> None:
-        self.network.after(self.world.random.uniform(0.05, 1.0), self.world.restart_coordinator)
+        if self.world.config.coordinator_comes_back:
+            again = partial(self.world.restart_coordinator, self)
+            self.network.after(self.world.random.uniform(0.05, 1.0), again)
 
     def counts_as_lost(self, role: str, rank: int, incarnation: int) -> bool:
         """Whether a member has been silent too long, or is none at all."""

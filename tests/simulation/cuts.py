@@ -75,16 +75,16 @@ class Cuts:
 
     def _begun(self, number: int, answer: Message) -> None:
         trainer = self._trainer
-        if not trainer.world.checkpoints.is_whole(number):
-            self._step(number, "failed", _nothing)
+        if problem := trainer.world.checkpoints.problem(number):
+            self._step(number, "failed", _nothing, problem)
             return
         self.closed = 0 if self.closed == number else self.closed
         done = partial(self._step, number, "commit", lambda _answer: self._step(number, "saved", _nothing))
         trainer.after(trainer.world.random.uniform(0.01, 0.5), done)
 
-    def _step(self, number: int, state: str, then: Any) -> None:
+    def _step(self, number: int, state: str, then: Any, reason: str = "") -> None:
         trainer = self._trainer
-        about = {"path": moment_of_cut(number), "name": "n"}
+        about = {"path": trainer.world.checkpoints.path_of(number), "name": "n", "reason": reason}
         message = CutStep(trainer.rank, trainer.member.incarnation, number, state, about)
         trainer.ask(COORDINATOR, message, then, None, _nothing)
 

@@ -184,7 +184,7 @@ class Member(Asker):
         self.ask(COORDINATOR, message, self._registered, TIMING.silence_s, self._not_registered)
 
     def _not_registered(self, error: PslibError) -> None:
-        if isinstance(error, WaitTimeoutError):
+        if isinstance(error, WaitTimeoutError) and not self.world.lives.abandoned:
             self._register()
         else:
             self.failed(error)
@@ -245,4 +245,8 @@ class Member(Asker):
         self.leaving = True
         self.member.stop_heartbeats()
         message = Leave(self.role, self.member.rank, self.member.incarnation, self.progress(), preempted)
-        self.ask(COORDINATOR, message, lambda _answer: self.end("has left"))
+        comes_back = self.world.config.coordinator_comes_back
+        self.ask(COORDINATOR, message, self._has_left, None if comes_back else 3.0, self._has_left)
+
+    def _has_left(self, _answer: Message | PslibError) -> None:
+        self.end("has left")

@@ -25,12 +25,20 @@ class Mishaps:
         self.world = world
         self.cuts = self.stops = self.drains = self.kills = self.leaps = 0
         self.deposed = self.forgotten = self.late = self.asked = self.machines = self.slow = self.trims = 0
-        choice = world.random
         self.after_saves = 2
+        self.begin()
+
+    def begin(self) -> None:
+        """Choose what happens in this weather."""
+        world, choice = self.world, self.world.random
         for kind, most in self._kinds():
             until_s = HEALS_S + 1.0 if kind == self._kill_coordinator else HEALS_S - 0.5
             for _ in range(choice.randint(0, most)):
-                world.network.after(choice.uniform(0.2, until_s), kind)
+                world.network.after(choice.uniform(0.2, until_s), partial(self._befall, kind))
+
+    def _befall(self, kind: Callable[[], None]) -> None:
+        if not self.world.lives.down:  # else nobody is there
+            kind()
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         """What may happen, and how often at most."""
@@ -59,7 +67,8 @@ class Mishaps:
     def _seconds(self, process: Process) -> float:
         """How long: trainers may be away for longer than it takes to be lost, others hardly."""
         most = 2.0 * TIMING.silence_s if process in self.world.trainers else 0.4 * TIMING.silence_s
-        return min(self.world.random.uniform(0.05, most), HEALS_S + 1.0 - self.world.network.now_s)
+        heals_s = self.world.network.heals_s
+        return min(self.world.random.uniform(0.05, most), heals_s + 1.0 - self.world.network.now_s)
 
     def _cut(self) -> None:
         """A cable breaks between two processes, or between one and all others, perhaps one way only."""
@@ -169,6 +178,10 @@ class Mishaps:
         world.network.tell(f"a disk has room for {disk.space - disk.used} bytes")
         world.network.after(choice.uniform(0.1, 1.5), partial(setattr, disk, "space", None))
 
+    def _fill_disk_of_checkpoints(self) -> None:
+        """Where checkpoints go there is no space for the next one."""
+        self.world.checkpoints.too_large += 1
+
     def _kill_coordinator(self) -> None:
         """The same to the coordinator; its successor comes at the same address."""
         world, choice = self.world, self.world.random
@@ -184,6 +197,10 @@ class Mishaps:
         coordinator.end("loses its power" if loses_power else "kill -9")
         if loses_power:
             disk.lose_power()
+
+    def _end_launcher(self) -> None:
+        """All processes end with their launcher, and the run goes on from its logs."""
+        self.world.lives.end_all()
 
     def _kill_trainer(self) -> None:
         """A trainer gets kill -9 or SIGTERM, unless it is the last; perhaps another one comes."""

@@ -38,6 +38,8 @@ class Network:
         self.random, self._trace = choice, trace
         self.now_s = 0.0
         self.messages = self.lost_to_cuts = 0
+        self.heals_s = HEALS_S
+        self._cluster = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._doors: dict[str, Callable[[str, list[bytes]], None]] = {}
@@ -66,6 +68,11 @@ class Network:
         if self._trace:
             self._trace(f"{self.now_s:9.4f} {text}")
 
+    def begin_again(self) -> None:
+        """Another cluster begins in new weather: what is on its way in the old one is nobody's."""
+        self.heals_s = self.now_s + HEALS_S
+        self._cluster += 1
+
     # --- messages -----------------------------------------------------------------------------------------
 
     def open(self, address: str, door: Callable[[str, list[bytes]], None]) -> None:
@@ -89,7 +96,7 @@ class Network:
 
     def send(self, source: str, target: str, frames: Sequence[Any]) -> None:
         """Lose, double, delay: a message arrives never, once or twice, and not in order."""
-        healed = self.now_s >= HEALS_S
+        healed = self.now_s >= self.heals_s
         if not healed and self.random.random() < self._loss:
             return
         sent = [bytes(frame) for frame in frames]
@@ -98,7 +105,7 @@ class Network:
             delay_s = self._delay_s(healed)
             if self._slow_until_s.get(host_of(target), 0.0) > self.now_s:
                 delay_s += self.random.uniform(0.5, 2.0)
-            self.after(delay_s, partial(self._deliver, source, target, sent))
+            self.after(delay_s, partial(self._deliver, self._cluster, source, target, sent))
 
     def _delay_s(self, healed: bool) -> float:
         kind = 1.0 if healed else self.random.random()
@@ -106,7 +113,9 @@ class Network:
             return self.random.uniform(1.0, 5.0)
         return self.random.uniform(0.05, 1.0) if kind < 0.1 else self.random.uniform(0.001, 0.03)
 
-    def _deliver(self, source: str, target: str, frames: list[bytes]) -> None:
+    def _deliver(self, cluster: int, source: str, target: str, frames: list[bytes]) -> None:
+        if cluster != self._cluster:
+            return
         if self._cut_until_s.get((host_of(source), host_of(target)), 0.0) > self.now_s:
             self.lost_to_cuts += 1
             return

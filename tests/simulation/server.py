@@ -85,6 +85,7 @@ class Server(Member):
                 continue
             if units.size and not shard.tables:  # one that comes later gets tables with its first unit
                 shard.setup(SETUP)
+                self.world.lives.begin(shard)
             self.world.checks.check_shard(shard)
         credit = CreditPool(self.world.credit_bytes // 2, hold_s=HOLD_S)
         gate = self.logs.gate(joined.config, self._look) if self.logs else None

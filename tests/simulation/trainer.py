@@ -15,6 +15,7 @@ from pslib.errors import PslibError
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.json_arrays import json_array
 from pslib.protocol.membership import ANY_RANK
 from pslib.protocol.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
 from pslib.protocol.packed import PackedRows, pack_gradients
@@ -54,7 +55,7 @@ class Trainer(Member):
         super().__init__(world, name, generation)
         choice = world.random
         self.session: ClientSession | None = None
-        self.job = 0
+        self.job = int(world.lives.resume.get("job", 0))
         self.working = False
         self._asking = self._draining = False
         self._held: dict[int, _Held] = {}
@@ -114,7 +115,10 @@ class Trainer(Member):
 
     def _open(self) -> None:
         windows = self.world.windows[self.job]
-        message = OpenJob(self.rank, self.job, "fit", 7, self.world.details, windows)
+        about = (self.rank, self.job, "fit", 7, self.world.details, windows)
+        table = self.world.lives.resume
+        goes_on = bool(table) and self.job == table["job"]
+        message = OpenJob(*about, resume=json_array(table)) if goes_on else OpenJob(*about)
         self.ask(COORDINATOR, message, self._opened)
 
     def _opened(self, _answer: Done) -> None:

@@ -23,6 +23,7 @@ from tests.simulated_processes import DENSE_BLOCKS
 from tests.simulation.checkpoints import Checkpoints
 from tests.simulation.checks import Checks
 from tests.simulation.coordinator import CoordinatorProcess
+from tests.simulation.lives import Lives
 from tests.simulation.members import TIMING, Member
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.moves import Admin, RestlessMoves
@@ -49,6 +50,10 @@ class Planted:
     make_journal: Callable[..., ShardLog] = ShardLog
     make_mishaps: Callable[..., Mishaps] = Mishaps
     make_comeback: Callable[..., Comeback] = Comeback
+    make_trainer: Callable[..., Trainer] = Trainer
+    save_every_s: float = 0.0
+    """Of all jobs; 0: some are saved, and some are not."""
+    change_config: Callable[[ClusterConfig], ClusterConfig] = lambda config: config
 
 
 class World:
@@ -82,7 +87,9 @@ class World:
         )
         if random.Random(seed ^ PARTIAL).random() < (0.5 if self.config.durability == "memory" else 0.2):
             self.config = replace(self.config, recovery="partial")
+        self.config = planted.change_config(self.config)
         self.checkpoints = Checkpoints(self)
+        self.lives = Lives(self)
         self._disks: dict[str, SimulatedDisk] = {}
         self.credit_bytes = choice.choice([0, 0, 1500])
         units = self.config.units
@@ -90,8 +97,9 @@ class World:
         self.restless = choice.sample(range(self.config.partitions), 4) + choice.sample(blocks, 1)
         self._make_scripts()
         self._errors: list[BaseException] = []
-        cuts = {"checkpoint": {"every_s": choice.uniform(0.3, 1.5)}}
-        self.details = cuts if choice.random() < 0.5 else {}
+        every_s = choice.uniform(0.3, 1.5)
+        saves = choice.random() < 0.5 or planted.save_every_s > 0
+        self.details = {"checkpoint": {"every_s": planted.save_every_s or every_s}} if saves else {}
         """Of jobs: whether they are saved while they go on."""
         self._moving = False
         self.checks = Checks(self)
@@ -119,17 +127,18 @@ class World:
         """One more trainer; with a stream of its own beside its leases, or without."""
         number = len(self.trainers)
         script = own_script(self.random, number, self.restless, PARTITION_BITS) if own else None
-        if self.config.recovery == "partial":  # no cut waits for a stream of one's own
+        if self.config.recovery != "log" or self.lives.down:  # no cut waits for a stream of one's own
             script = None
         if script:
             self.history.add(script)
-        self.trainers.append(Trainer(self, f"trainer-{number}", script))
+        if not self.lives.down:
+            self.trainers.append(self.planted.make_trainer(self, f"trainer-{number}", script))
 
     def restart_trainer(self, trainer: Trainer) -> None:
         """Its successor, at its place; streams of its own died with it."""
-        if not self.coordinator.session.error:
-            again = Trainer(self, trainer.name, None, trainer.generation + 1, trainer.rank)
-            self.trainers[self.trainers.index(trainer)] = again
+        if not (self.coordinator.session.error or self.lives.down):
+            about = trainer.name, None, trainer.generation + 1, trainer.rank
+            self.trainers[self.trainers.index(trainer)] = self.planted.make_trainer(self, *about)
 
     def disk(self, machine: str) -> SimulatedDisk:
         """Of the machine that a process runs on, whichever generation it is."""
@@ -154,18 +163,33 @@ class World:
     def server_ended(self, server: Server) -> None:
         """What a launcher does: one that was killed, or was told that it is lost, is started again."""
         has_left = server.ended == "has left" and not server.early
-        if not self.config.servers_come_back or has_left or server.ended == "the run has failed":
+        if not self.config.servers_come_back or has_left or self.lives.down:
             return
-        self.network.after(self.random.uniform(0.05, 1.5), partial(self._start_again, server))
+        about = server, self.lives.number
+        self.network.after(self.random.uniform(0.05, 1.5), partial(self._start_again, *about))
 
-    def _start_again(self, server: Server) -> None:
-        if not self.coordinator.session.error:
-            self.former.append(server)
-            self.servers[self.servers.index(server)] = Server(self, server.name, server.generation + 1)
+    def _start_again(self, server: Server, life: int) -> None:
+        if not self.coordinator.session.error and not self.lives.down and life == self.lives.number:
+            self.replace_server(server)
 
-    def restart_coordinator(self) -> None:
+    def replace_server(self, server: Server) -> None:
+        """Start its successor."""
+        self.former.append(server)
+        self.servers[self.servers.index(server)] = Server(self, server.name, server.generation + 1)
+
+    def restart_coordinator(self, before: CoordinatorProcess) -> None:
         """At the same address, with the same journal."""
-        self.coordinator = CoordinatorProcess(self, self.config, self.coordinator)
+        if before is self.coordinator and not self.lives.down:
+            self.coordinator = CoordinatorProcess(self, self.config, before)
+
+    def begin_again(self, history: History) -> None:
+        """Nothing that was there before is used any more, and ``history`` says what is in the tables."""
+        self.admin.end("its run has failed")
+        self.network.begin_again()
+        self._disks.clear()
+        self.history, self.checks = history, Checks(self)
+        self.former, self._moving = [], False
+        self.admin = Admin(self)
 
     def start_server(self) -> None:
         """One more server, which owns nothing at first."""
@@ -231,7 +255,8 @@ class World:
     @property
     def _over(self) -> bool:
         members: list[Member] = [*self.servers, *self.trainers]
-        return self.coordinator.session.over and not any(member.alive for member in members)
+        over = self.lives.abandoned or (self.coordinator.session.over and not self.lives.down)
+        return over and not any(member.alive for member in members)
 
     def run(self) -> World:
         """Let it all happen, then check the end.
@@ -251,11 +276,11 @@ class World:
         return self
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._over or self.lives.begin_again():
             self.network.step()
             if self._errors:
                 raise self._errors[0]
-            if self.network.now_s > DRAINED_S:
+            if self.network.now_s > self.lives.began_s + DRAINED_S:
                 waiting = [str(member) for member in (*self.servers, *self.trainers) if member.alive]
                 raise SimulationError(
                     f"not over after {DRAINED_S:g} s: {', '.join(waiting) or 'coordinator'}"

@@ -1,0 +1,201 @@
+"""Simulated runs that end as a whole, and those that go on without a checkpoint or are taken back to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from pslib.config import ClusterConfig
+from pslib.protocol.leases import LeaseBook
+from pslib.protocol.move_session import MoveSession
+from tests.simulation.checkpoints import Checkpoints
+from tests.simulation.members import TIMING
+from tests.simulation.mishaps import Mishaps
+from tests.simulation.planting import caught
+from tests.simulation.world import Planted, World
+
+SEEDS = 8
+
+
+def with_log(config: ClusterConfig) -> ClusterConfig:
+    durability = "log" if config.durability == "memory" else config.durability
+    return replace(config, recovery="log", durability=durability)
+
+
+def without_log(config: ClusterConfig) -> ClusterConfig:
+    return replace(config, recovery="log", durability="memory")
+
+
+def with_rollback(config: ClusterConfig) -> ClusterConfig:
+    return replace(config, recovery="rollback")
+
+
+def worlds_of(planted: Planted, seeds: int = SEEDS) -> list[World]:
+    return [World(seed, planted).run() for seed in range(seeds)]
+
+
+# --- the launcher ends, and the run goes on from its logs ---
+
+
+class LaunchersEnd(Mishaps):
+    """All processes end with their launcher, twice in some worlds, among all that else happens."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [*super()._kinds(), (self._end_launcher, 2)]
+
+
+class LaunchersEndWithMoreServers(Mishaps):
+    """There is one more server than at first, and the launcher ends as soon as it owns anything."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._grow, 3)]
+
+    def _grow(self) -> None:
+        world = self.world
+        there = world.all_servers_live
+        if there and len(world.servers) == world.config.servers:
+            world.start_server()
+        elif there and world.config.servers in world.map.owners:
+            self._end_launcher()
+        if not world.lives.down and not world.lives.number:
+            world.network.after(0.1, self._grow)
+
+
+def test_a_run_whose_launcher_ends_goes_on_from_its_logs() -> None:
+    worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEnd))
+    assert sum(world.lives.resumed for world in worlds) > SEEDS // 2
+    assert sum(bool(world.coordinator.session.error) for world in worlds) <= SEEDS // 4
+
+
+def test_servers_that_came_later_are_started_again_with_the_run() -> None:
+    worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEndWithMoreServers))
+    assert sum(world.lives.resumed for world in worlds) > 2
+    assert not [world.seed for world in worlds if world.coordinator.session.error]
+
+
+def test_a_coordinator_that_asks_for_new_servers_only_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_new(moves: MoveSession) -> list[int]:
+        had = {server.rank for server in moves.members.servers}
+        return list(islice((rank for rank in range(99) if rank not in had), moves.awaited))
+
+    monkeypatch.setattr(MoveSession, "awaited_ranks", only_new)
+    planted = Planted(change_config=with_log, make_mishaps=LaunchersEndWithMoreServers)
+    ended = (World(seed, planted).run().coordinator.session.error for seed in range(10 * SEEDS))
+    assert any("nobody has started it again" in error for error in ended)
+
+
+# --- the coordinator ends, and has no journal ---
+
+
+class NoCoordinator(Mishaps):
+    """It ends when everybody is there."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._end_the_coordinator, 3)]
+
+    def _end_the_coordinator(self) -> None:
+        world = self.world
+        if all(trainer.session for trainer in world.trainers) and world.all_servers_live:
+            world.coordinator.end("kill -9")
+            self.ended_s = self.ended_s or world.network.now_s
+        elif world.coordinator.alive:
+            world.network.after(0.1, self._end_the_coordinator)
+
+    ended_s = 0.0
+
+
+def test_without_its_coordinator_and_a_journal_a_run_ends_and_names_it() -> None:
+    planted = Planted(change_config=without_log, make_mishaps=NoCoordinator)
+    worlds = [world for world in worlds_of(planted) if world.lives.abandoned]
+    assert len(worlds) > SEEDS // 3
+    for world in worlds:
+        ends = {member.ended for member in (*world.servers, *world.trainers)} - {"has left"}
+        assert all("coordinator.0" in why for why in ends), ends
+        late_s = world.network.now_s - world.mishaps.ended_s  # type: ignore[attr-defined]
+        assert late_s < 4 * TIMING.silence_s, world.seed
+
+
+# --- recovery: rollback ---
+
+
+class PeersAreLost(Mishaps):
+    """A server or the coordinator dies for good, soon after a save; trainers die, too."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        self.world.admin.left = 1  # no cut begins while units move
+        return [(self._kill_trainer, 2), (self._cut, 2)]
+
+    def saved(self) -> None:
+        if self.after_saves:
+            self.after_saves -= 1
+            self.world.network.after(self.world.random.uniform(0.0, 1.0), self._kill_a_peer)
+
+    def _kill_a_peer(self) -> None:
+        (self._kill_server if self.world.random.random() < 0.7 else self._kill_coordinator)()
+
+
+BACK = Planted(change_config=with_rollback, make_mishaps=PeersAreLost, save_every_s=0.3)
+
+
+def test_after_a_rollback_everything_counts_once_from_the_last_checkpoint_on() -> None:
+    worlds = worlds_of(BACK)
+    assert sum(world.lives.rolled_back for world in worlds) > SEEDS // 4
+    assert sum(bool(world.lives.resume) for world in worlds) > 2, "lives that began at a checkpoint"
+
+
+class BeginsAtTheBeginning(LeaseBook):
+    """A run that was rolled back does all again, also what its checkpoint holds."""
+
+    def restore(self, table: object) -> None:
+        return
+
+
+def test_leases_that_begin_again_after_a_rollback_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeaseBook, "restore", BeginsAtTheBeginning.restore)
+    assert caught(BACK, 10 * SEEDS)
+
+
+def test_a_checkpoint_that_is_not_loaded_after_a_rollback_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoints, "load", lambda *_about: None)
+    assert "expected" in caught(BACK, 10 * SEEDS)
+
+
+# --- a full disk during a checkpoint ---
+
+
+class FullDisks(Mishaps):
+    """There is no space for a checkpoint, once or more often."""
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        self.world.admin.left = 1  # no cut begins while units move
+        return [(self._fill_disk_of_checkpoints, 3), (self._kill_trainer, 1)]
+
+
+def test_a_checkpoint_that_finds_no_space_is_given_up_and_a_later_one_is_made() -> None:
+    worlds = worlds_of(Planted(make_mishaps=FullDisks, save_every_s=0.3))
+    assert not [world.seed for world in worlds if world.coordinator.session.error]
+    refused = [world for world in worlds if world.checkpoints.refused]
+    assert len(refused) > SEEDS // 4
+    told = [[event for event in world.coordinator.session.events if "No space" in event] for world in refused]
+    assert all(told), "each of them is an event"
+    assert any(world.checkpoints.saved_after_refusal for world in refused)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "planted",
+    [
+        Planted(change_config=with_log, make_mishaps=LaunchersEnd),
+        Planted(change_config=with_log, make_mishaps=LaunchersEndWithMoreServers),
+        Planted(change_config=without_log, make_mishaps=NoCoordinator),
+        BACK,
+        Planted(make_mishaps=FullDisks, save_every_s=0.3),
+    ],
+    ids=["launcher", "grown", "coordinator", "rollback", "disk"],
+)
+def test_all_of_them_in_many_more_worlds(planted: Planted) -> None:
+    assert worlds_of(planted, 300)
