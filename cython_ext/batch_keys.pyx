@@ -183,7 +183,8 @@ def batch_keys(sparse, lists, rows, drawn):
     sparse = checked_array("sparse", sparse, _U64, (None, None))
     rows = checked_array("rows", rows, _I64, (None,))
     drawn = checked_array("drawn", drawn, _U64, (None,))
-    check_rows(rows, len(sparse))
+    if sparse.shape[1] or not lists:  # else the lists' own checks tell
+        check_rows(rows, len(sparse))
     cdef PslibLists *columns = <PslibLists *>calloc(max(1, len(lists)), sizeof(PslibLists))
     if columns == NULL:
         raise MemoryError

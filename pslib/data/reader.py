@@ -134,9 +134,10 @@ class LeaseReader:
         stop = rows.size * window.sparse_keys.shape[1]
         places, ragged = inverse[:stop].reshape(rows.size, window.sparse_keys.shape[1]), {}
         for field, offsets in zip(self._schema.ragged, starts, strict=True):
-            ragged[field.name] = Ragged(inverse[stop : stop + offsets[-1]], offsets)
+            ragged[field.name] = Ragged.sound(inverse[stop : stop + offsets[-1]], offsets)
             stop += int(offsets[-1])
-        labels, numbers = np.take(window.labels, rows), window.dense.shape[1]
+        known, numbers = bool(self._schema.labels), window.dense.shape[1]
+        labels = np.take(window.labels, rows) if known else np.zeros(rows.size, np.float32)
         dense = np.take(window.dense, rows, axis=0) if numbers else np.empty((rows.size, 0), np.float32)
         more_labels = None if window.more_labels is None else window.more_labels[rows]
         weights = None if window.weights is None else np.take(window.weights, rows)
