@@ -209,8 +209,9 @@ def _server(options: argparse.Namespace) -> int:
 def _trainer(options: argparse.Namespace) -> int:
     os.environ["PSLIB_COORDINATOR"] = options.coordinator
     os.environ["PSLIB_CLUSTER_ID"] = options.cluster_id
-    from pslib.client.member import Place
-    from pslib.cluster import use_keys, use_place
+    from pslib.client.member import ANYWHERE, Place
+    from pslib.cluster import take_place, use_keys, use_place
+    from pslib.errors import ConfigurationError
 
     if options.keys is not None:
         use_keys(options.keys)
@@ -220,7 +221,12 @@ def _trainer(options: argparse.Namespace) -> int:
 
         _tell("result", train_job(Path(options.job)))
         return 0
-    return _run_script(options.script)
+    code = _run_script(options.script)
+    if code == 0 and take_place() != ANYWHERE:
+        raise ConfigurationError(
+            f"{options.script[0]}: it has ended without pslib.connect(), and all others wait for that"
+        )
+    return code
 
 
 def _run_script(arguments: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from pslib.client.endpoint import Endpoint, Pending
 from pslib.client.member import ANYWHERE, Place
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
-from pslib.errors import ConfigurationError, UnavailableError
+from pslib.errors import ConfigurationError, PslibError, UnavailableError
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
@@ -49,7 +49,7 @@ def use_place(place: Place) -> None:
     _place = place
 
 
-def _take_place() -> Place:
+def take_place() -> Place:
     """The launcher's place for this process, once: a second connection is another member."""
     place = _place
     use_place(ANYWHERE)
@@ -80,6 +80,7 @@ class Cluster:
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._closed = False
+        self._failure = ""
         atexit.register(self.close)
 
     @property
@@ -145,8 +146,9 @@ class Cluster:
             if self._embedded:
                 self._embedded.close()
         if self._embedded:
+            failed = {"phase": "failed", "error": self._failure} if self._failure else {}
             for _before, after in self._at_close:
-                after(self._embedded.last_status())
+                after(self._embedded.last_status() | failed)
 
     def __enter__(self) -> Cluster:
         return self
@@ -154,6 +156,10 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            self._failure = (
+                str(error) if isinstance(error, PslibError) else f"{type(error).__name__}: {error}"
+            )
         self.close()
 
 
@@ -235,9 +241,7 @@ def connect(
 def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Cluster:
     transport = ZmqTransport(keys=keys)
     try:
-        cluster = Cluster(
-            Client(transport, coordinator, cluster_id, SystemClock(), place=_take_place()), None
-        )
+        cluster = Cluster(Client(transport, coordinator, cluster_id, SystemClock(), place=take_place()), None)
         preemption.drain_s = cluster.client.joined.config.timing.drain_s
     except BaseException:
         transport.close()

@@ -213,6 +213,22 @@ def test_a_run_that_only_waits_shows_neither_a_speed_nor_a_loss():
     assert "saving, 2,000 of 10,000 examples, AUC" in last
 
 
+def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed_of_before():
+    stream, clock = io.StringIO(), HandClock()
+    run = RunRecorder(None, clock, progress=True, stream=stream)
+    for look, after_s in (
+        (training(500, loss_sum=0, loss_examples=0), 1.0),
+        (training(500, **bins_of(3, 1)), 0.1),
+    ):
+        clock.sleep_s(after_s)
+        run.observe(look | {"phase": "saving"})
+    run.observe(training(500, **bins_of(3, 1), phase="done"))
+    run.finish({})
+    first, *_, last = stream.getvalue().splitlines()
+    assert "500/s, AUC -, " in first
+    assert "done, 500 of 10,000 examples, 500/s, loss 0.5000, AUC 0.7500" in last
+
+
 def test_a_line_tells_how_much_of_the_memory_limit_is_taken():
     stream = io.StringIO()
     limited = {"rows": 7_000, "memory_bytes": 13_800_000, "memory_limit_bytes": 16_000_000}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import pslib
 from launch.worker import _run_reporting
 from pslib.errors import ConfigurationError, DataError, ProtocolError, ServerLostError
 from pslib.uncaught import told, uncaught_in_a_line
@@ -31,6 +33,30 @@ def test_a_plain_script_that_names_no_data_ends_with_one_line_and_our_exit_code(
     )  # fmt: skip
     assert done.stderr == "pslib: nowhere.parquet: no such file or folder\n"
     assert done.returncode == DataError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (DataError("a.parquet: no rows"), "a.parquet: no rows"),
+        (ValueError("mine"), "ValueError: mine"),
+        (SystemExit(3), "SystemExit: 3"),
+        (SystemExit(0), None),
+    ],
+    ids=repr,
+)
+def test_the_last_status_of_a_script_that_failed_says_so(error: BaseException, said: str | None) -> None:
+    """Its records would be those of a run that is done."""
+    last: list[dict[str, Any]] = []
+
+    def script() -> None:
+        with pslib.connect() as cluster:
+            cluster.at_close(lambda: None, last.append)
+            raise error
+
+    with pytest.raises(type(error)):
+        script()
+    assert (last[0]["error"], last[0]["phase"]) == (said, "failed" if said else "done")
 
 
 def shown(error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:

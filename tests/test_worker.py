@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
+
+from launch.worker import _trainer
+from pslib.cluster import take_place
+from pslib.errors import ConfigurationError
 
 STEPS = """
 import resource
@@ -35,3 +42,25 @@ def faults_of_a_step() -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator of another C library")
 def test_a_trainer_keeps_the_memory_of_a_step_for_the_next_one() -> None:
     assert faults_of_a_step() < 20
+
+
+def test_a_script_that_never_connects_is_told_so_and_one_that_ended_with_an_error_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others, and the coordinator, wait for a trainer at its place."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    script = tmp_path / "script.py"
+    about = {"coordinator": "tcp://127.0.0.1:1", "cluster_id": "x", "keys": None, "rank": 0, "generation": 0}
+    options = Namespace(**about, job=None, script=[str(script)])
+    script.write_text("print('no cluster')")
+    with pytest.raises(
+        ConfigurationError, match=r"script.py: it has ended without pslib.connect\(\), and all"
+    ):
+        _trainer(options)
+    script.write_text("raise SystemExit(3)")
+    assert _trainer(options) == 3
+    script.write_text("from pslib.cluster import take_place; take_place()  # as connect does")
+    assert _trainer(options) == 0
+    take_place()

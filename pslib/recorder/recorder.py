@@ -10,6 +10,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,8 @@ from pslib.recorder.status import Status, Window, auc_of
 
 __all__ = ["RunRecorder"]
 
+ENDS = ("done", "failed")
+"""Phases after which nothing comes but `RunRecorder.finish`, which shows them with the last figures."""
 LINE_EVERY_S = 1.0  # of metrics.jsonl: fine enough to see a stall, 86,400 lines a day
 RECENT_LOOKS = 10  # the recent AUC covers about this many seconds; one second's AUC is too noisy to read
 POINTS_MAX = 4_096  # of the picture; then every other one is dropped
@@ -111,7 +114,7 @@ class RunRecorder:
         if now_s - self._line_s >= LINE_EVERY_S:
             self._write_progress(now_s)
         self._take_results(now_s)
-        if self._display:
+        if self._display and status.get("phase") not in ENDS:
             self._display.show(self._status, self._window, now_s)
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +195,10 @@ class RunRecorder:
         # The last line may come right after the one before: a speed over so little says nothing.
         if now_s - self._line_s >= LINE_EVERY_S / 2 or not self._points:
             self._points.append(window)
-            self._window = window
+        else:
+            loss = window.loss if math.isfinite(window.loss) else self._window.loss
+            window = replace(window, loss=loss, examples_per_s=self._window.examples_per_s)
+        self._window = window
         self._line_status, self._line_s = status, now_s
         if len(self._points) > POINTS_MAX:
             del self._points[::2]
