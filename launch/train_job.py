@@ -199,12 +199,12 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
         When there is nothing to read, or the model has no vectors.
     """
     paths = data or (job.data.items if side == "item" else job.data.test)
-    if not paths:
+    if not paths and ranks_items(job.model.name):  # else that is what is wrong
         name = "data.items" if side == "item" else "data.test"
         raise ConfigurationError(f"no rows of the {side} side: give --data PATH or {name} in the job file")
     history = job.ranking.history if job.ranking else None
     with _loaded(job, checkpoint) as trainer:
-        trainer.export_vectors(paths, out, side=side, history=history)
+        trainer.export_vectors(paths or [], out, side=side, history=history)
 
 
 def saved_place(job: Job) -> str:

@@ -99,6 +99,14 @@ def test_two_lists_without_a_label_are_no_sessions(tmp_path):
         describe(tmp_path / "lists.parquet")
 
 
+def test_data_without_rows_or_files_says_so(tmp_path):
+    pq.write_table(pa.table(columns()).slice(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(DataError, match=r"empty.parquet: expected at least one row, got none"):
+        describe(tmp_path / "empty.parquet", "clicked")
+    with pytest.raises(DataError, match="nowhere: no such file or folder"):
+        describe(tmp_path / "nowhere")
+
+
 def test_a_named_label_wins_and_a_wrong_name_is_told(tmp_path):
     path = written(tmp_path / "data.parquet", other=np.arange(ROWS) % 2)
     assert describe(path, "other").schema.label == "other"

@@ -56,6 +56,9 @@ def test_nothing_is_wrong_with_a_cluster_that_works() -> None:
     assert "leases        0/4 done, 3 free; held: trainer 1: 1" in lines
     assert lines[-1] == "nothing is wrong"
     assert json.dumps(status)
+    status["pushes_missing"] = 3
+    pushes = "pushes        0 sent, 0 applied; 3 LOST that were acknowledged"
+    assert pushes in doctor_lines("tcp://c:1", status, [])
     status["moves"] |= {"moved": 4, "units": 20, "bytes": 3_000_000, "awaited": 1}
     moves = "moves         4 of 20 units, 3.0 MB; waiting for 1 more server to join"
     assert moves in doctor_lines("tcp://c:1", status, [])

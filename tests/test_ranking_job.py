@@ -126,6 +126,22 @@ def test_what_was_seen_is_left_out_only_where_a_history_says_what_that_is(folder
     assert "ranking.exclude_seen: expected the column of items before; give ranking.history" in line
 
 
+def test_sessions_have_a_history_of_their_own(folder):
+    assert read_job(folder / "job.yaml", ["ranking.exclude_seen=true"]).ranking.exclude_seen
+
+
+def test_every_epoch_that_is_ranked_knows_how_many_come(folder, monkeypatch):
+    told, fit = [], Trainer._fit
+    monkeypatch.setattr(Trainer, "_fit", lambda self, *how: (told.append(how[3]), fit(self, *how)))
+    monkeypatch.setattr(Trainer, "rank", lambda *_, **__: RankResult(4, {20: 0.5}, {20: 0.0}, {20: 0.0}))
+    with connect() as cluster:
+        model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=8)
+        trainer = Trainer(model, cluster, batch_rows=40, progress=False)
+        for how in ({}, {"stopping": EarlyStopping(metric="recall@20", restore=False)}):
+            trainer.fit_and_rank(folder / "train.parquet", folder, 3, **how)
+    assert told == [2, 1, 0] * 2
+
+
 def test_a_ranking_model_has_no_predictions_to_verify(folder, capsys):
     assert main(["verify", str(folder / "job.yaml")]) == 64
     assert "verify compares predictions of clicks, and gru4rec ranks items" in capsys.readouterr().err

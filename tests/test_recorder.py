@@ -104,7 +104,7 @@ def test_the_summary_holds_the_figures_of_the_last_look(tmp_path):
     expected = {
         "auc": 0.75, "logloss": 0.5, "examples": 6_000, "seconds": 8, "training_seconds": 4,
         "examples_per_s": 1_500, "servers": 2, "trainers": 3, "rows": 11, "parameters": 22, "pushes_sent": 60,
-        "pushes_applied": 59, "staleness_mean": 1.5, "staleness_max": 4, "seed": 7,
+        "pushes_applied": 59, "staleness_mean": 1.5, "staleness_max": 4, "seed": 7, "epochs": 1,
     }  # fmt: skip
     assert {name: whole[name] for name in expected} == expected
 

@@ -89,3 +89,8 @@ def test_a_heartbeat_looks_at_the_calls_that_are_open_alone(monkeypatch: pytest.
 
 def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:
     assert fresh_results([{}, {}], 0, 5) == ([], 2)
+
+
+def test_who_has_missed_results_sees_all_that_are_told() -> None:
+    told = [{"number": number} for number in range(5)]
+    assert fresh_results(told, 9, 7) == (told, 14)

@@ -16,7 +16,9 @@ STATUS = {
     "staleness_max": 2,
     "servers": 0,
     "trainers": 0,
-    "fit_seconds": 2.0,
+    "fit_seconds": 4.0,  # there were more fits before those that are told
+    "epoch": 5,
+    "epochs": 9,
     "results": [
         {"kind": "fit", "seconds": 1.5},
         {"kind": "evaluate", "seconds": 1, "auc": 0.6, "logloss": 0.5, "calibration": 1.0},
@@ -30,7 +32,7 @@ STATUS = {
 def test_the_summary_counts_training_time_alone_and_the_processes_that_were_there():
     summary = summary_of(STATUS, [], ClusterConfig(servers=2, trainers=3))
     assert (summary["auc"], summary["logloss"], summary["calibration"]) == (0.7, 0.4, 1.1)
-    assert (summary["examples_per_s"], summary["seconds"]) == (500.0, 9.0)
+    assert (summary["examples_per_s"], summary["seconds"], summary["epochs"]) == (250.0, 9.0, 5)
     assert (summary["servers"], summary["trainers"], summary["staleness_mean"]) == (2, 3, 1.5)
 
 

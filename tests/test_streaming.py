@@ -144,9 +144,9 @@ class FakeClock:
         self.now += seconds
 
 
-@pytest.mark.parametrize(("what", "said"), [("window", 0), ("fit", 3)])
-def test_who_waits_for_files_says_nothing_and_who_waits_for_others_says_so(
-    what: str, said: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("what", "own", "said"), [("window", [], 0), ("fit", [], 3), ("fit", [7], 0)])
+def test_who_waits_for_files_or_for_its_own_work_says_nothing_and_who_waits_for_others_says_so(
+    what: str, own: list[int], said: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([Done(), *[Lease("wait", 0, 0, 0, 0)] * 20, Lease("done", 0, 0, 0, 0)])
     endpoint = SimpleNamespace(clock=FakeClock(), timing=Timing(report_s=5.0))
@@ -156,7 +156,7 @@ def test_who_waits_for_files_says_nothing_and_who_waits_for_others_says_so(
         member=SimpleNamespace(incarnation=1),
         ask_coordinator=lambda _: next(answers),
     )
-    progress: Any = SimpleNamespace(forget_jobs_below=int, held=list)
+    progress: Any = SimpleNamespace(forget_jobs_below=int, held=lambda: own)
     job = Job(client, progress, 1, JobSpec(what, 0, {}, np.zeros(1, np.uint32)))
     job._look = SimpleNamespace(clear=int, wait=lambda _pause_s: endpoint.clock.sleep_s(1))  # type: ignore[assignment]
     assert list(job.leases()) == []

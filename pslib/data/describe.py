@@ -103,8 +103,9 @@ def describe(path: Paths, label: str | None = None) -> Description:
         When nothing can be read, a column has two types, or no column can be the label (or several could).
     """
     report = check(path)
-    if not report.files:
-        raise DataError(*report.problems)
+    if not report.rows:
+        files = ", ".join(one.file for one in report.files)
+        raise DataError(*(report.problems or [f"{files}: expected at least one row, got none"]))
     kinds: dict[str, list[str]] = {}
     for column in report.columns:
         kinds.setdefault(column.name, []).append(column.kind)

@@ -154,7 +154,8 @@ class Job:
                 pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
                 continue
             now_s = clock.now_s()
-            if now_s - max(reported_s, waiting_since) > report_s and not self._may_wait:
+            alone = not (self._may_wait or self.progress.held())  # else for files, or for its own work
+            if now_s - max(reported_s, waiting_since) > report_s and alone:
                 reported_s = now_s
                 log.warning(
                     "pslib: waiting %.0f s for leases that other trainers hold", now_s - waiting_since
