@@ -17,7 +17,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Codec
 from pslib.protocol.credit import SMALL_BYTES, ClientShares, CreditPool
-from pslib.protocol.messages import Done, Failure, Message, Pull, Pulled, Reserve
+from pslib.protocol.messages import Done, Failure, Message, Pull, Pulled, Push, Reserve
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
 from pslib.protocol.shard_jobs import Job, run_on_shard
@@ -116,6 +116,15 @@ class TestAClient:
         assert [message for _id, message in sent(requests)] == [Reserve(request_id, 0, 0)]
         assert requests.receive(wish) is None
         assert kinds(requests) == []
+
+    def test_a_part_of_a_step_never_waits_for_another_part_which_is_answered_when_all_are_there(self) -> None:
+        requests, no_keys = table(), {"t": np.empty(0, np.uint64)}
+        step = {"contributors": np.arange(2, dtype=np.uint32), "units": np.zeros(12_000, np.uint32)}
+        gradients, dense = {"t": np.empty((0, 1), np.float32)}, np.empty(0, np.float32)
+        for _ in range(2):
+            part = Push(1, 0, 0, 0, 0, no_keys, gradients, NO_BLOCKS, dense, sync=step)
+            requests.start(0.0, "a", part, answer_bytes=0)
+        assert kinds(requests) == ["Push", "Reserve"]
 
     def test_it_asks_again_for_the_same_grant_and_sends_once(self) -> None:
         requests = table()

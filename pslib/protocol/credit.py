@@ -53,11 +53,15 @@ class ClientShares:
 
     def enter(self, peer: str, ticket: int, cost: int) -> bool:
         """Whether a request may go now; otherwise it waits, and `leave` says when its turn has come."""
-        if not self._fits(peer, cost) or (cost > self.small_bytes and self._waiting.get(peer)):
+        if not self.has_room(peer, cost):
             self._waiting[peer].append((ticket, cost))
             return False
         self._go(peer, ticket, cost)
         return True
+
+    def has_room(self, peer: str, cost: int) -> bool:
+        """Whether a request of this size need not wait."""
+        return self._fits(peer, cost) and not (cost > self.small_bytes and self._waiting.get(peer))
 
     def leave(self, peer: str, ticket: int) -> list[int]:
         """A request is over, or is not wanted any more; the tickets of those that may go now."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pslib.config import Timing
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import ClientShares
-from pslib.protocol.messages import Message, Reserve
+from pslib.protocol.messages import Message, Push, Reserve
 
 __all__ = ["Expired", "Outgoing", "RequestTable"]
 
@@ -145,7 +145,10 @@ class RequestTable:
     def _begin(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
         """Send a request for the first time, or ask for credit, or let it wait for some."""
         self._now_s = now_s
-        if request.cost and self.shares.is_beyond(request.cost):
+        # the part of a step that is in flight may be answered only when this one has come, too
+        in_step = isinstance(request.message, Push) and bool(request.message.sync)
+        full = in_step and not self.shares.has_room(request.peer, request.cost)
+        if request.cost and (full or self.shares.is_beyond(request.cost)):
             self._reserve(now_s, request)
         elif request.cost and not self.shares.enter(request.peer, request.ticket, request.cost):
             request.next_try_s = inf

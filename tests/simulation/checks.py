@@ -249,6 +249,8 @@ class Checks:
                 self._check_keys(shard, name, shard.own_keys(keys), keys)
 
     def _check_keys(self, shard: Shard, table: str, places: Any, keys: Any) -> None:
+        if table not in ("item", "user"):  # of some tests, which look themselves
+            return
         for key, row in self._rows(shard, table, places, keys):
             self._check_row(table, key, row)
 
