@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["below", "is_uri", "open_uri", "parent_and_name", "place_of", "shown", "with_inner"]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+FILESYSTEMS_MAX = 64
+"""Different object stores, or ways to reach one, whose connections are kept."""
+
+_FILESYSTEMS: dict[tuple[int, str, str], fs.FileSystem] = {}
 _USER = re.compile(r"(?<=://)[^/@?]*@")
 
 
@@ -43,8 +47,17 @@ def open_uri(path: str) -> tuple[fs.FileSystem, str]:
 
     if is_uri(path):
         filesystem, inner = fs.FileSystem.from_uri(path)
-        return filesystem, inner.rstrip("/")
+        return _kept(path, filesystem), inner.rstrip("/")
     return fs.LocalFileSystem(), path
+
+
+def _kept(uri: str, filesystem: fs.FileSystem) -> fs.FileSystem:
+    """The file system of the first such URI: one for each file would make connections of its own."""
+    head, _, query = uri.partition("?")
+    scheme_and_place = "/".join(head.split("/")[:3])
+    if len(_FILESYSTEMS) >= FILESYSTEMS_MAX:
+        _FILESYSTEMS.clear()
+    return _FILESYSTEMS.setdefault((os.getpid(), scheme_and_place, query), filesystem)
 
 
 def below(path: str, name: str) -> str:

@@ -38,6 +38,9 @@ def record_batches(data: ParquetData) -> Iterator[pa.RecordBatch]:
         When a file has vanished, changed or is damaged.
     """
     with closing(GroupScanner(data)) as scanner:
+        scanner.expect(
+            [GroupSlice(i, 0, group.rows) for i, group in enumerate(data.row_groups) if group.rows]
+        )
         for place, group in enumerate(data.row_groups):
             for _, batch in scanner.rows(GroupSlice(place, 0, group.rows)) if group.rows else ():
                 yield batch

@@ -17,6 +17,7 @@ from pyarrow import types
 
 from pslib.data.features import field_problem
 from pslib.data.looking import about_each
+from pslib.data.opening import open_file, parquet_from
 from pslib.data.values import one_line, statistics_problems
 from pslib.errors import DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
@@ -31,9 +32,6 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".libsvm", ".svm")
 """Names of what `pslib convert` reads."""
-
-READ_BYTES = 1 << 20
-"""Read ahead for each column: bounds memory whatever the size of a row group."""
 
 PROBLEMS_MAX = 50
 """Problems shown at once: a thousand files with the same fault need not be listed."""
@@ -149,12 +147,12 @@ class _Look:
 
 def _look(schema: Schema, file: str) -> _Look:
     try:
-        with open_parquet(file) as opened:
+        with open_file(file) as source, parquet_from(source) as opened:
             metadata = opened.metadata
             counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
             problems = column_problems(opened.schema_arrow, schema, shown(file))
             of_values = [] if problems else statistics_problems(file, opened, schema)
-            return _Look(counts, opened.schema_arrow, _file_bytes(file), problems, of_values)
+            return _Look(counts, opened.schema_arrow, source.size(), problems, of_values)
     except (OSError, pa.ArrowException) as error:
         return _Look([], None, 0, [not_parquet(file, error)])
 
@@ -181,20 +179,9 @@ def not_parquet(file: str, error: Exception) -> str:
     return f"{text.rstrip('.')}; {'make one with: pslib convert' if name.endswith(TEXT_SUFFIXES) else advice}"
 
 
-def open_parquet(file: str, read_dictionary: list[str] | None = None) -> pq.ParquetFile:
-    """Open a path or URI; close it with ``with`` or `close`.
-
-    Read, not mapped into memory: somebody who writes a mapped file anew ends this process with SIGBUS, where
-    reading gives an error that can be told. It costs no time (880,000 examples/s of CPU on the demo's data
-    either way, 2026-11-21).
-    """
-    filesystem, path = open_uri(file)
-    source = filesystem.open_input_file(path)
-    try:
-        return pq.ParquetFile(source, read_dictionary=read_dictionary, buffer_size=READ_BYTES)
-    except BaseException:
-        source.close()
-        raise
+def open_parquet(file: str) -> pq.ParquetFile:
+    """Open a path or URI; close it with ``with`` or `close`."""
+    return parquet_from(open_file(file))
 
 
 def key_kind(kind: pa.DataType) -> str | None:
@@ -349,11 +336,6 @@ class _KeyKinds:
                     "would get different keys; write both with one type"
                 )
         return problems
-
-
-def _file_bytes(file: str) -> int:
-    filesystem, path = open_uri(file)
-    return int(filesystem.get_file_info(path).size)
 
 
 def _files_of(path: str) -> tuple[list[str], list[str]]:
