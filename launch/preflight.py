@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -133,6 +134,27 @@ def check_port(port: int) -> None:
             ) from error
 
 
+_held: dict[str, int] = {}
+"""Folders of this process's runs, open and locked until it ends, however it ends."""
+
+
+def _hold(folder: Path) -> None:
+    """Keep others out of a folder while this process lives; some file systems have no such locks."""
+    name = str(folder.resolve())
+    if name in _held:
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        raise ConfigurationError(f"out: a run goes on in {folder}: end it, or give another --out") from None
+    except OSError:
+        os.close(opened)
+    else:
+        _held[name] = opened
+
+
 def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     """Make the folder of a run.
 
@@ -147,7 +169,7 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     Raises
     ------
     ConfigurationError
-        When the folder can't be made or written to, or holds an earlier run.
+        When the folder can't be made or written to, or holds an earlier run or one that goes on.
     """
     folder = Path(out)
     try:
@@ -157,6 +179,7 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
         raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"out: {folder} can't be written to: permission denied; give another --out")
+    _hold(folder)
     if resume:
         return folder
     earlier = [folder / name for name in RUN_FILES if (folder / name).exists()]

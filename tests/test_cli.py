@@ -1,6 +1,7 @@
 """The command line: one line for every mistake, documented exit codes, nothing changed by bad input."""
 
 import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -15,8 +16,8 @@ import pytest
 from launch import checkpoint_commands, cli, commands
 from launch.cli import build_parser, main
 from launch.job import read_job
-from launch.preflight import check_data
-from pslib.errors import DataError, WaitTimeoutError
+from launch.preflight import check_data, prepare_out
+from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
 from tests.standin_launch import ROOT
 
 ROWS = 400
@@ -246,6 +247,24 @@ def test_an_earlier_run_is_not_overwritten_unasked(folder, capsys):
     (folder / "run" / "logs").mkdir(parents=True)
     (line,) = refused(capsys, "train", folder / "job.yaml")
     assert line == f"out: {folder}/run holds an earlier run (logs): give another --out, or --overwrite"
+
+
+def test_a_run_that_goes_on_keeps_its_folder(tmp_path):
+    """A second one in it would remove the records and logs of the first."""
+    (tmp_path / "metrics.jsonl").write_text("of the first")
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    for how in ({"overwrite": True}, {"overwrite": False, "resume": True}):
+        with pytest.raises(ConfigurationError, match=r"a run goes on in .*: end it, or give another --out"):
+            prepare_out(tmp_path, **how)
+    assert (tmp_path / "metrics.jsonl").read_text() == "of the first"
+    os.close(first)
+    for _again in range(2):  # one process may have several runs in a folder, one after the other
+        prepare_out(tmp_path, overwrite=True)
+    second = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(second)
 
 
 def test_an_output_that_cannot_be_made_is_one_line(folder, capsys):

@@ -67,6 +67,13 @@ def test_a_server_whose_rows_are_gone_is_not_started_again() -> None:
     assert Restarts(replace(CONFIG, durability="memory")).ended(0.0, SERVER, -9) == ""
 
 
+def test_where_a_lost_server_begins_at_a_checkpoint_a_coordinator_without_a_log_does_not_come_back() -> None:
+    for durability, comes_back in (("memory", False), ("log", True)):
+        restarts = Restarts(replace(CONFIG, durability=durability, recovery="partial"))
+        assert restarts.ended(0.0, SERVER, -9)
+        assert bool(restarts.ended(0.0, Task("coordinator", 0), -9)) is comes_back
+
+
 # --- the coordinator's side ---
 
 
