@@ -75,7 +75,7 @@ def erase_everywhere(
             if units and clock.now_s() > end_s:
                 raise UnavailableError(
                     f"{counted(len(units), 'partition has', 'partitions have')} had no owner for "
-                    f"{PATIENCE_S:g} s, rows in it are not erased; ask again when all servers are there"
+                    f"{PATIENCE_S:g} s, rows there are not erased; ask again when all servers are there"
                 )
             if units:
                 clock.sleep_s(PAUSE_S)

@@ -132,7 +132,7 @@ def test_a_unit_that_is_on_its_way_is_asked_for_again_under_the_same_name() -> N
 
 def test_a_unit_without_an_owner_is_given_up_in_words() -> None:
     servers = MovingUnits(10**6)
-    with pytest.raises(UnavailableError, match="1 partition has had no owner for 30 s, rows in it"):
+    with pytest.raises(UnavailableError, match="1 partition has had no owner for 30 s, rows there"):
         erase_everywhere(servers.ask, lambda: "ab", "item", np.zeros(1, np.uint64), 4, QuickClock())
 
 

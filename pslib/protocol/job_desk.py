@@ -86,7 +86,7 @@ class JobDesk:
             )
         self._give_up_earlier(message)
         if job.book.done:
-            self._finish(now_s, job)
+            self._finish(now_s, message.job)
         return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
 
     def _pass_over(self, now_s: float, number: int, resume: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ class JobDesk:
         if not was_done:
             job.words |= words
         if job.book.done:
-            self._finish(now_s, job)
+            self._finish(now_s, message.job)
         return Done()
 
     def clock(self, now_s: float, message: Clock) -> Message:
@@ -224,11 +224,12 @@ class JobDesk:
             return Failure("configuration", f"job {message.job} has not been opened")
         return self.jobs[message.job]
 
-    def _finish(self, now_s: float, job: CollectiveJob) -> None:
+    def _finish(self, now_s: float, number: int) -> None:
         """Write a job's outcome, once."""
+        job = self.jobs[number]
         if not job.finish(now_s):
             return
-        moment, load = moment_of_job(self.jobs.index(job)), job.details.get("load")
+        moment, load = moment_of_job(number), job.details.get("load")
         if job.what == "save":
             self.note_saved(str(job.details.get("path", "")), moment)
         elif job.what == "load" and load:
