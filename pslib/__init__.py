@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pslib.table.policies import Score as Score
     from pslib.table.schedules import Cosine as Cosine
     from pslib.table.schedules import InverseSqrt as InverseSqrt
+    from pslib.table.schedules import Linear as Linear
     from pslib.table.schedules import StepDecay as StepDecay
     from pslib.table.tables import PartSpec as PartSpec
     from pslib.table.tables import TableSpec as TableSpec
@@ -78,6 +79,7 @@ _HOMES = {
     "StreamSettings": "pslib.data.arrivals",
     "Cosine": "pslib.table.schedules",
     "InverseSqrt": "pslib.table.schedules",
+    "Linear": "pslib.table.schedules",
     "StepDecay": "pslib.table.schedules",
     "DenseField": "pslib.schema",
     "RaggedField": "pslib.schema",

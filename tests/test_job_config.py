@@ -353,7 +353,7 @@ def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):
         ),
         (
             "schedule={name: Cos}",
-            "training.schedule: expected one of Constant, InverseSqrt, Cosine, StepDecay,",
+            "training.schedule: expected one of Constant, InverseSqrt, Cosine, Linear, StepDecay,",
         ),
         ("schedule=Cosine", "training.schedule: expected settings as in {name: Cosine, batches: 20000}"),
         ("damping=-1", "training.damping: expected >= 0"),

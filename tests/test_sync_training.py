@@ -14,7 +14,7 @@ from pslib.errors import ConfigurationError, UnavailableError
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import FTRL, SGD, Adagrad, Optimizer
 from pslib.table.schedules import Constant as ConstantRate
-from pslib.table.schedules import Cosine, InverseSqrt, StepDecay, schedule_from_dict
+from pslib.table.schedules import Cosine, InverseSqrt, Linear, StepDecay, schedule_from_dict
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.trainer.geo import GeoCopy, geo_problems
 from pslib.trainer.settings import TrainerSettings
@@ -265,11 +265,21 @@ def test_schedules_are_their_formulas() -> None:
     assert [InverseSqrt(batches=100).factor(step) for step in (0, 100, 400)] == [1.0, 1.0, 0.5]
     cosine = Cosine(batches=100, floor=0.1)
     assert [round(cosine.factor(step), 6) for step in (0, 50, 100, 1000)] == [1.0, 0.5, 0.1, 0.1]
+    assert [Linear(batches=100, hold=80).factor(step) for step in (0, 80, 90, 95, 100, 200)] == [
+        1,
+        1,
+        0.5,
+        0.25,
+        0,
+        0,
+    ]
     assert [StepDecay(every=10, ratio=0.5).factor(step) for step in (9, 10, 35)] == [1.0, 0.5, 0.125]
     assert StepDecay(every=10, warmup=20).factor(9) == 0.5
 
 
-@pytest.mark.parametrize("schedule", [ConstantRate(warmup=3), InverseSqrt(), Cosine(floor=0.2), StepDecay()])
+@pytest.mark.parametrize(
+    "schedule", [ConstantRate(warmup=3), InverseSqrt(), Cosine(floor=0.2), Linear(hold=9), StepDecay()]
+)
 def test_a_schedule_is_read_back_as_it_was_written(schedule) -> None:  # type: ignore[no-untyped-def]
     assert schedule_from_dict(schedule.to_dict()) == schedule
 
@@ -277,10 +287,12 @@ def test_a_schedule_is_read_back_as_it_was_written(schedule) -> None:  # type: i
 @pytest.mark.parametrize(
     ("plain", "problem"),
     [
-        ({"name": "Linear"}, "expected one of Constant, InverseSqrt, Cosine, StepDecay"),
+        ({"name": "Poly"}, "expected one of Constant, InverseSqrt, Cosine, Linear, StepDecay"),
         ({"name": "Cosine", "steps": 3}, "unknown 'steps'"),
         ({"name": "Cosine", "batches": 0}, "Cosine.batches: expected a whole number"),
         ({"name": "Constant", "warmup": -1}, "Constant.warmup"),
+        ({"name": "Linear", "batches": 5, "hold": 5}, "Linear.hold: expected fewer than batches = 5, got 5"),
+        ({"name": "Linear", "batches": 5, "hold": "x"}, "Linear.hold: expected a whole number"),
         ({"name": "StepDecay", "ratio": 2.0}, "StepDecay.ratio"),
         ({"name": "Constant", "floor": "x"}, "Constant.floor"),
     ],

@@ -15,7 +15,16 @@ from typing import Any
 from pslib.errors import ConfigurationError
 from pslib.table.by_name import kind_and_fields
 
-__all__ = ["SCHEDULES", "Constant", "Cosine", "InverseSqrt", "Schedule", "StepDecay", "schedule_from_dict"]
+__all__ = [
+    "SCHEDULES",
+    "Constant",
+    "Cosine",
+    "InverseSqrt",
+    "Linear",
+    "Schedule",
+    "StepDecay",
+    "schedule_from_dict",
+]
 
 BATCHES_MAX = 1 << 40
 """More batches than anybody trains."""
@@ -115,6 +124,29 @@ class Cosine(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
+class Linear(Schedule):
+    """The full rate for ``hold`` batches, then down to 0 (or ``floor``) in equal steps, at ``batches``.
+
+    ``min(1, max(0, (batches - step) / (batches - hold)))``. What is still to be learnt late is learnt at the
+    full rate, and the fall at the end takes the noise away. Source: Hägele et al., arXiv:2405.18392,
+    a constant rate with a linear cooldown; with ``hold`` 0 the fall begins at once.
+    """
+
+    batches: int = 10_000
+    hold: int = 0
+
+    def _problems(self) -> Iterator[str]:
+        yield from Schedule._problems(self)
+        wrong = [*_whole(self, "batches", 1), *_whole(self, "hold", 0)]
+        yield from wrong
+        if not wrong and self.hold >= self.batches:
+            yield f"Linear.hold: expected fewer than batches = {self.batches}, got {self.hold}"
+
+    def _after(self, step: int) -> float:
+        return min(1.0, max(0.0, (self.batches - step) / (self.batches - self.hold)))
+
+
+@dataclass(frozen=True, slots=True)
 class StepDecay(Schedule):
     """``ratio ** (step // every)``: times ``ratio`` once every so many batches."""
 
@@ -132,7 +164,7 @@ class StepDecay(Schedule):
 
 
 SCHEDULES: dict[str, type[Schedule]] = {
-    kind.__name__: kind for kind in (Constant, InverseSqrt, Cosine, StepDecay)
+    kind.__name__: kind for kind in (Constant, InverseSqrt, Cosine, Linear, StepDecay)
 }
 """All schedules by name."""
 
