@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -18,12 +19,14 @@ import pytest
 import pslib
 from pslib import SparseField
 from pslib.batch import Batch
-from pslib.checkpoint import newest, read_manifest
+from pslib.checkpoint import Manifest, commit, newest, read_manifest
+from pslib.checkpoint.verification import verify_checkpoint
 from pslib.config import Timing
 from pslib.data.columns import keys_of
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.errors import ConfigurationError
+from pslib.errors import CheckpointError, ConfigurationError
 from pslib.table.optimizers import SGD, Adagrad, Adam
+from pslib.trainer import cuts
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import Trainers, cluster_of
@@ -215,6 +218,31 @@ def test_a_saved_line_says_how_long_it_took_and_how_long_trainers_paused(
         )
     assert len(list((tmp_path / "saved").iterdir())) == 2
     assert read_manifest(newest(str(tmp_path / "saved"))).format_version == 4
+
+
+def test_a_disk_that_is_full_during_a_checkpoint_is_one_line_and_training_goes_on(
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = itertools.count()
+
+    def full_at_first(place: str, manifest: Manifest) -> None:
+        if next(writes) == 0:
+            raise CheckpointError(f"{place}: can't write: No space left on device")
+        commit(place, manifest)
+
+    monkeypatch.setattr(cuts, "commit", full_at_first)
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
+    with cluster_of(2, timing=QUICK) as running:
+        trainer = counting(running.join(), slowly, checkpoint=every)
+        for _ in range(60):  # it is tried again after a second
+            trainer.fit(examples)
+            events = running.embedded.coordinator.session.events
+            if any(line.startswith("saved ") for line in events):
+                break
+    (line,) = [line for line in events if "No space left on device" in line]
+    assert line.startswith("checkpoint not made: ")
+    assert line.endswith("; again in 1 s")
+    verify_checkpoint(newest(str(tmp_path / "saved")))
 
 
 def test_settings_that_make_no_sense_are_told() -> None:

@@ -99,7 +99,7 @@ def test_a_server_that_dies_while_trainers_leave_is_named() -> None:
 # --- what the coordinator makes of it ----------------------------------------------------------------------
 
 
-def working_cluster() -> CoordinatorSession:
+def working_cluster(by_rank: bool = False) -> CoordinatorSession:
     """One server and two trainers that hold a lease each."""
     session = CoordinatorSession(ClusterConfig(servers=1, trainers=2))
     session.handle(0.0, Register("server", "tcp://s", 1, 1, "host"))
@@ -107,7 +107,8 @@ def working_cluster() -> CoordinatorSession:
     for rank in range(2):
         session.handle(0.0, Register("trainer", "", 10 + rank, 1, "host"))
     for rank in range(2):
-        session.handle(0.0, OpenJob(rank, 0, "fit", 1, {"examples": 9, "epochs": 1}, np.zeros(3, np.uint32)))
+        about = (rank, 0, "fit", 1, {"examples": 9, "epochs": 1}, np.zeros(3, np.uint32), by_rank)
+        session.handle(0.0, OpenJob(*about))
         session.handle(0.0, NextLease(rank, 10 + rank, 0, np.zeros(0, np.uint64)))
     return session
 
@@ -131,6 +132,13 @@ def test_a_cluster_whose_trainers_were_all_asked_to_leave_has_not_failed_and_its
     leave(session, "trainer", 1, 11)
     assert session.error == ""
     assert session.handle(1.0, Heartbeat("server", 0, 1, 1, {})).order == "leave"
+
+
+def test_a_trainer_of_a_job_in_step_that_was_asked_to_leave_ends_the_run_in_words() -> None:
+    session = working_cluster(by_rank=True)
+    leave(session, "trainer", 0, 10)
+    assert "trainer 0 (pid 1 on host) has left before the job was done" in session.error
+    assert "every step waits for every trainer" in session.error
 
 
 def test_work_that_was_left_to_a_trainer_which_is_then_lost_is_lost_in_words() -> None:
