@@ -35,9 +35,18 @@ def add_durability(parser: argparse.ArgumentParser) -> None:
 
 
 def durability_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What these options say, as arguments of `pslib.config.ClusterConfig`."""
-    from launch.restarts import RESTARTS
+    """What these options say, as arguments of `pslib.config.ClusterConfig`.
 
+    Raises
+    ------
+    ConfigurationError
+        When there is a folder for logs and nothing to log.
+    """
+    from launch.restarts import RESTARTS
+    from pslib.errors import ConfigurationError
+
+    if options.log and options.durability == "memory":
+        raise ConfigurationError("--log: expected --durability log or disk with it; else nothing is logged")
     restarts = RESTARTS if options.restarts is None else options.restarts
     return {"durability": options.durability, "recovery": options.recovery, "restarts": restarts}
 

@@ -181,6 +181,12 @@ class ClusterSection(Section):
     log: Name | None = None
     log_bytes: Annotated[int, BeforeValidator(_bytes_of), Field(ge=ClusterConfig.LOG_BYTES_MIN)] = 8 << 30
 
+    @model_validator(mode="after")
+    def _logs_somewhere(self) -> ClusterSection:
+        if self.log and self.durability == "memory":
+            raise ValueError("log: expected durability log or disk with it; with memory nothing is logged")
+        return self
+
 
 class CheckpointSection(Section):
     """Where and when the training is saved; see `pslib.Trainer.save` and `pslib.CheckpointSettings`."""

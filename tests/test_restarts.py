@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from launch.cli import main
+from launch.job import read_job
 from launch.process import Task
 from launch.restarts import PAUSE_MAX_S, PAUSE_S, WELL_S, Restarts, is_mishap
 from pslib.config import ClusterConfig, Timing
@@ -72,6 +75,23 @@ def test_where_a_lost_server_begins_at_a_checkpoint_a_coordinator_without_a_log_
         restarts = Restarts(replace(CONFIG, durability=durability, recovery="partial"))
         assert restarts.ended(0.0, SERVER, -9)
         assert bool(restarts.ended(0.0, Task("coordinator", 0), -9)) is comes_back
+
+
+def test_a_folder_for_logs_that_nobody_writes_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever names one believes that nothing is lost."""
+    (tmp_path / "job.yaml").write_text(
+        "{data: {train: a, schema: {label: y, sparse: [u]}}, model: {name: lr}}"
+    )
+    (tmp_path / "script.py").write_text("")
+    for command in (
+        ["train", tmp_path / "job.yaml", "--set", f"cluster.log={tmp_path}"],
+        ["launch", "--log", tmp_path, tmp_path / "script.py"],
+    ):
+        assert main([str(word) for word in command]) == 64
+        assert "log: expected " in capsys.readouterr().err
+    assert read_job(tmp_path / "job.yaml", ["cluster.log=logs", "cluster.durability=disk"]).cluster.log
 
 
 # --- the coordinator's side ---
