@@ -196,8 +196,9 @@ def _scan_file(
     scans: dict[tuple[str, str], ColumnScan],
     problems: list[str],
 ) -> None:
-    for name, role in _roles(schema, opened.schema_arrow):
-        kind = opened.schema_arrow.field(name).type
+    columns = opened.schema_arrow  # made anew each time that it is asked for
+    for name, role in _roles(schema, columns):
+        kind = columns.field(name).type
         if not _readable(kind):
             continue
         # A column that has another type in another file gets a line of its own.
@@ -214,7 +215,7 @@ def _arrays(
     try:
         for group in range(opened.metadata.num_row_groups):
             for batch in opened.iter_batches(batch_size=SCAN_ROWS, columns=[name], row_groups=[group]):
-                yield batch.column(0), row, group
+                yield batch.column(name), row, group  # a struct 'a' with a 'b' comes beside a column 'a.b'
                 row += batch.num_rows
     except (OSError, pa.ArrowException) as error:
         place = f"{shown(file)}: row {row} (from 0) or later in row group {group}, column {name!r}"

@@ -168,7 +168,7 @@ def _arrays(opened: pq.ParquetFile, group: int, name: str) -> Iterator[tuple[pa.
     row = 0
     try:
         for batch in opened.iter_batches(row_groups=[group], columns=[name], use_threads=False):
-            yield batch.column(0), row
+            yield batch.column(name), row  # a struct 'a' with a 'b' comes beside a column 'a.b'
             row += len(batch)
     except (OSError, pa.ArrowException):  # whoever reads it will say so
         return

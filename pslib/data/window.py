@@ -194,13 +194,13 @@ def _open_for_keys(schema: Schema, file: str) -> pq.ParquetFile:
     source = open_file(file, whole=True)
     opened = parquet_from(source)
     wanted = {name for field in schema.sparse for name in field.columns}
-    first = opened.metadata.row_group(0)
+    first, columns = opened.metadata.row_group(0), opened.schema_arrow
     coded = []
     for i in range(first.num_columns):
         chunk = first.column(i)
         name = chunk.path_in_schema
         if name in wanted and {"RLE_DICTIONARY", "PLAIN_DICTIONARY"} & set(chunk.encodings):
-            arrow_type = opened.schema_arrow.field(name).type
+            arrow_type = columns.field(name).type
             if types.is_string(arrow_type) or types.is_binary(arrow_type):
                 coded.append(name)
     return parquet_from(source, coded, opened.metadata) if coded else opened
