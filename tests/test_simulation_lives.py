@@ -137,11 +137,13 @@ class PeersAreLost(Mishaps):
         (self._kill_server if self.world.random.random() < 0.7 else self._kill_coordinator)()
 
 
+MOVING = 19
+"""A seed in which a new server dies while its first units are on their way to it, for good."""
 BACK = Planted(change_config=with_rollback, make_mishaps=PeersAreLost, save_every_s=0.3)
 
 
 def test_after_a_rollback_everything_counts_once_from_the_last_checkpoint_on() -> None:
-    worlds = worlds_of(BACK)
+    worlds = [*worlds_of(BACK), World(MOVING, BACK).run()]
     assert sum(world.lives.rolled_back for world in worlds) > SEEDS // 4
     assert sum(bool(world.lives.resume) for world in worlds) > 2, "lives that began at a checkpoint"
 

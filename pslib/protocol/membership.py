@@ -246,8 +246,8 @@ class Membership:
         return 0 if self.map is None else int(self.map.units_of(server.rank).size)
 
     def is_owner(self, server: Member) -> bool:
-        """Whether units are at a server's place, or may be in its log by the time it is back."""
-        return self.units_of(server) > 0 or (self.is_target(server) and self.may_come_back("server"))
+        """Whether units are at a server's place, or may have come there by now."""
+        return self.units_of(server) > 0 or self.is_target(server)
 
     def is_target(self, server: Member) -> bool:
         """Whether units are on their way to a server's place."""
