@@ -52,3 +52,14 @@ def test_a_column_named_like_the_inside_of_a_struct_is_itself(tmp_path: Path) ->
         ParquetData(tmp_path, schema)
     (found,) = check(tmp_path, schema).problems
     assert "column 'a.b': a label is 0 or 1, got 7" in found
+
+
+def test_a_damaged_name_of_a_column_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"y": [0, 1], "column": [1, 2]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"column", b"col\xe5mn"))
+    schema = Schema(label="y", sparse=["column"])
+    with pytest.raises(DataError, match=r"a\.parquet: expected a Parquet file; .*utf-8.*; write it anew"):
+        ParquetData(tmp_path, schema)
+    (found,) = check(tmp_path, schema).problems
+    assert "a.parquet: expected a Parquet file" in found

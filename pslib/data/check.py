@@ -129,7 +129,8 @@ def check(path: Paths, schema: Schema | None = None) -> CheckReport:
     for file in _all_files(path, problems):
         try:
             opened = open_parquet(file)
-        except (OSError, pa.ArrowException) as error:
+            _ = opened.schema_arrow  # where a damaged name is found
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             _say(problems, not_parquet(file, error))
             continue
         with opened:

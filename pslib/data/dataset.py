@@ -153,7 +153,7 @@ def _look(schema: Schema, file: str) -> _Look:
             problems = column_problems(opened.schema_arrow, schema, shown(file))
             of_values = [] if problems else statistics_problems(file, opened, schema)
             return _Look(counts, opened.schema_arrow, source.size(), problems, of_values)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last one: a damaged name
         return _Look([], None, 0, [not_parquet(file, error)])
 
 
