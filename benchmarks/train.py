@@ -71,13 +71,14 @@ class Rates:
     warmup_batches: int
     staleness: int
     falling: float = 0.0
+    beta1: float = 0.9
 
 
 _WITH_WEIGHTS = {4096: Rates(0.05, 6e-7, 1e-3, 50, 1), 512: Rates(0.05, 3e-5, 1e-3, 500, 2)}
 TUNED = {
     "deepfm": _WITH_WEIGHTS,
     "lr": _WITH_WEIGHTS,
-    "dnn": {4096: Rates(1.0, 6e-7, 1e-3, 50, 1, 0.3), 512: Rates(0.5, 1e-5, 1e-3, 500, 2, 0.3)},
+    "dnn": {4096: Rates(1.0, 6e-7, 1e-3, 50, 1, 0.3, 0.95), 512: Rates(0.5, 1e-5, 1e-3, 500, 2, 0.3)},
 }
 """DNN has no first-order weight that learns what a key says in a few steps, and all that fields say together
 it has to learn from vectors that are large enough for its relus to bend."""
@@ -176,7 +177,10 @@ def job_of(model: str, batch_rows: int, place: Path, config: GeneratorConfig, op
             },
         },
         "model": {"name": model} | ({} if model == "lr" else {"dim": DIM, "hidden": list(HIDDEN)}),
-        "optimizers": {"rows": rows, "dense": {"name": "Adam", "learning_rate": rates.dense}},
+        "optimizers": {
+            "rows": rows,
+            "dense": {"name": "Adam", "learning_rate": rates.dense, "beta1": rates.beta1},
+        },
         "cluster": {"servers": options.servers, "trainers": options.trainers},
         "training": {
             "batch_rows": batch_rows,
