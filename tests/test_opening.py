@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from pslib import places
 from pslib.data.opening import AHEAD, OpenedAhead, open_file, parquet_from
@@ -29,6 +30,17 @@ def ahead_of(open_one: object) -> OpenedAhead:
     return OpenedAhead(open_one)  # type: ignore[arg-type]
 
 
+def noting() -> tuple[OpenedAhead, list[str]]:
+    """One that opens anything, and the names in the order in which it began to."""
+    begun: list[str] = []
+
+    def open_one(name: str) -> Opened:
+        begun.append(name)
+        return Opened(name)
+
+    return ahead_of(open_one), begun
+
+
 def test_so_many_files_are_opened_at_once() -> None:
     """Each opening waits for the others: one after the other they would never end."""
     together = threading.Barrier(AHEAD)
@@ -44,13 +56,7 @@ def test_so_many_files_are_opened_at_once() -> None:
 
 
 def test_no_more_than_those_are_open_before_they_are_wanted() -> None:
-    begun: list[str] = []
-
-    def open_one(name: str) -> Opened:
-        begun.append(name)
-        return Opened(name)
-
-    ahead = ahead_of(open_one)
+    ahead, begun = noting()
     ahead.expect(FAR)
     for i, name in enumerate(FAR):
         ahead.open(name)
@@ -60,13 +66,7 @@ def test_no_more_than_those_are_open_before_they_are_wanted() -> None:
 
 
 def test_files_on_a_disk_are_opened_when_they_are_wanted_and_so_is_one_that_was_not_expected() -> None:
-    begun: list[str] = []
-
-    def open_one(name: str) -> Opened:
-        begun.append(name)
-        return Opened(name)
-
-    ahead = ahead_of(open_one)
+    ahead, begun = noting()
     ahead.expect(["a", "file:///b", "c"])
     ahead.open("c")
     ahead.open("s3://bucket/other")
@@ -131,6 +131,21 @@ def test_uris_of_one_store_share_its_connections(monkeypatch: pytest.MonkeyPatch
     assert (inner, other) == ("bucket/a b/c", "bucket/d")
     assert open_uri(f"s3://other:secret@bucket/d?{query}")[0] is not one
     assert open_uri(f"s3://key:secret@bucket/d?{query}".replace("us-east-1", "eu-west-1"))[0] is not one
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ["/", "/a", "/a/b.parquet", "/a/day=1/", "/a%20b/c", "/a//b", "/a+b", "/%C3%BC", "/a~b"],
+)
+@pytest.mark.parametrize("store", ["s3://key:secret@bucket", "file://"])
+def test_a_path_is_the_same_whether_its_store_is_known_or_not(store: str, inside: str) -> None:
+    """Of a store that is known, plain paths are taken from the URI: pyarrow says the same of each."""
+    query = "" if store == "file://" else "?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
+    for before in (inside, "/known/before", "/a%20b"):
+        places._FILESYSTEMS.clear()
+        open_uri(store + before + query)
+        said = fs.FileSystem.from_uri(store + inside + query)[1].rstrip("/")
+        assert open_uri(store + inside + query)[1] == said
 
 
 def test_few_stores_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
