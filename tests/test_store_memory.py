@@ -234,12 +234,6 @@ OUT_OF_MEMORY = """
 
 
 @pytest.mark.skipif(
-    not sys.platform.startswith("linux"),
-    reason="the test lets the system refuse memory by RLIMIT_AS, set from what /proc/self tells: other "
-    "systems ignore the one or lack the other; the same code stops and goes on above, where a partition is "
-    "full",
-)
-@pytest.mark.skipif(
     "libasan" in os.environ.get("LD_PRELOAD", ""),
     reason="the test limits address space, of which the address sanitizer reserves terabytes; the plain "
     "build runs it",

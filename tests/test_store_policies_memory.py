@@ -19,12 +19,6 @@ from tests.definitions_policies import BLOOM, COUNT, NORM, false_rate
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))
 HAS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
-LINUX_ONLY = pytest.mark.skipif(
-    not sys.platform.startswith("linux"),
-    reason="the test reads /proc/self, and limits memory by RLIMIT_AS, which other systems lack or ignore; "
-    "what filters and rows take and give back by the table's own count is tested here and in "
-    "test_store_memory.py",
-)
 NO_ASAN = pytest.mark.skipif(
     HAS_ASAN,
     reason="the test measures or limits memory: the address sanitizer keeps what is freed in quarantine and "
@@ -135,7 +129,6 @@ OUT_OF_MEMORY = """
 """
 
 
-@LINUX_ONLY
 @NO_ASAN
 def test_a_filter_that_finds_no_memory_says_how_many_keys_are_done() -> None:
     run(OUT_OF_MEMORY)
@@ -164,7 +157,6 @@ MEMORY_FALLS = """
 """
 
 
-@LINUX_ONLY
 @NO_ASAN
 @pytest.mark.parametrize("bits", [0, 6, 12])
 def test_a_table_that_has_lost_most_rows_gives_memory_back_to_the_system(bits: int) -> None:
