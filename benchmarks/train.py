@@ -230,6 +230,8 @@ def saving(job: dict[str, Any], staleness: int, out: Path, rounds: int) -> dict[
             run = train(job | (often if with_saves else {}), staleness, out)
             rates[with_saves].append(run["examples_per_s"])
             if with_saves:
+                if not run["saves"]:
+                    raise SystemExit("no save was done: expected a longer training, with more --rows")
                 sizes, seconds, pauses = map(sum, zip(*run["saves"], strict=True))
                 shares.append(seconds / run["training_seconds"])
                 written.append(sizes / (seconds - pauses))

@@ -56,7 +56,8 @@ PSLIB_FOR_PCLMUL static inline __m128i pslib_crc_fold(__m128i before, __m128i by
 /* IN rest, data[size], size >= PSLIB_CRC_FOLDED_MIN. The rest after these bytes. */
 PSLIB_FOR_PCLMUL static uint32_t pslib_crc_folded(uint32_t rest, const uint8_t *data, int64_t size)
 {
-    /* x^(n+64) and x^n mod P for n = 512 and 128 bits less 32: products of reversed bits stand one bit off. */
+    /* x^(n+32) and x^(n-32) mod P for n = 512 and 128, as 33 reversed bits: what 64 reversed bits times these leave in
+     * 128 is the x^(n+64) and x^n of above. */
     const __m128i by_64 = _mm_set_epi64x(0x1C6E41596, 0x154442BD4);
     const __m128i by_16 = _mm_set_epi64x(0x0CCAA009E, 0x1751997D0);
     const __m128i *from = (const __m128i *)data;

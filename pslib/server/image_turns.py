@@ -22,7 +22,7 @@ SHARE = 0.15
 RATE_BYTES_S = 375e6
 """Of one server's images while it serves: encoding and writing them takes processors from who works on them.
 Without a bound an image of 76 MB was written in half a second, in which a trainer made 0.45 of its steps.
-Files are written at some four fifths of it: the first and the last pieces wait for each other."""
+Files are written at some 0.85 of it (`benchmarks/train.py --saves`)."""
 PACE_REST_S, FILE_REST_S = 0.002, 0.0005
 """Until a thread with nothing else to do looks again: whether its image may go on, or whether files have
 taken what it gave them, which is some 1.5 ms of their work."""
