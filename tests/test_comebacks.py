@@ -183,7 +183,7 @@ def test_whoever_gives_units_away_makes_them_again_from_the_checkpoint() -> None
     first = hand.units[:1]
     cluster.ask(NextHand(0, 10, hand.version, 9, "", first, NO_UNITS, [[1, "s1.0"]]))
     released = cluster.server(0, 1).begins["released"]
-    assert released == [[unit, hand.version, 1] for unit in hand.units.tolist()], "also what has arrived"
+    assert released == [[unit, hand.version] for unit in hand.units.tolist()], "also what has arrived"
 
 
 def test_units_that_were_given_to_it_are_given_once_more_whatever_is_said_of_its_predecessor() -> None:
@@ -268,7 +268,7 @@ def test_it_tells_its_clients_with_what_it_has_begun(moment: str, said: str) -> 
 
 def test_units_that_were_on_their_way_are_released_again() -> None:
     unit = int(partition_of(KEYS[:1], BITS)[0])
-    server, _loads = lost_server(released=[[unit, 1 << 16, 1]])
+    server, _loads = lost_server(released=[[unit, 1 << 16]])
     ignored(server, SETUP)
     assert not any(shard.owned >> unit & 1 for shard in server.shards)
     (shard,) = [one for one in server.shards if unit in one.moves.released]

@@ -87,7 +87,7 @@ class Comeback:
         for stream, epoch, below in self._begins["streams"]:
             shard.say_later({"note": "seen", "stream": stream, "epoch": epoch, "below": below})
             shard.marks.saw(stream, epoch, below)
-        for unit, version, _owner in self._begins["released"]:
+        for unit, version in self._begins["released"]:
             if shard.owned >> unit & 1:  # who asks for it asks again until the hand-over has tables there
                 shard.release(Release(unit, NOBODY, version))
         if shard.dense is not None:

@@ -82,7 +82,7 @@ class Comebacks:
 
         ``loads`` are checkpoints, as `pslib.protocol.messages.Load` names them, and ``moment`` is when that
         was; ``streams`` has ``[stream, epoch, below]`` of leases under way, all others ``done_below`` are
-        over; ``released`` has ``[unit, map version, owner]`` of units that are on their way to others.
+        over; ``released`` has ``[unit, map version]`` of units that are on their way to others.
         """
         if not server.bare:
             return {}

@@ -314,7 +314,7 @@ class MoveSession:
         return self.wave is not None and bool((self.wave.sources == rank).any())
 
     def on_their_way(self, rank: int) -> list[list[int]]:
-        """``[unit, map version, owner]`` of what a server gives away in this wave, arrived there or not."""
+        """``[unit, map version]`` of what a server gives away in this wave, arrived there or not."""
         return [] if self.wave is None else self.wave.given_by(rank, self._over)
 
     def lost_by(self, rank: int) -> None:

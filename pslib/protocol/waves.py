@@ -24,11 +24,9 @@ class Wave:
     targets: NDArray[np.uint16]
 
     def given_by(self, rank: int, over: Mapping[int, bool]) -> list[list[int]]:
-        """``[unit, version, owner]`` of what server ``rank`` gives away, but what it keeps after all."""
-        mine = np.flatnonzero(self.sources == rank)
-        units, owners = self.units[mine].tolist(), self.targets[mine].tolist()
-        pairs = zip(units, owners, strict=True)
-        return [[unit, self.version, owner] for unit, owner in pairs if over.get(unit, True)]
+        """``[unit, version]`` of what server ``rank`` gives away, but what it keeps after all."""
+        mine = self.units[self.sources == rank].tolist()
+        return [[unit, self.version] for unit in mine if over.get(unit, True)]
 
     def given_to(self, rank: int, over: Mapping[int, bool]) -> list[int]:
         """Units that have arrived at server ``rank``."""
