@@ -25,7 +25,8 @@ class Leaving:
         self.members = Membership(CONFIG)
         for role in ("server", "trainer"):
             for number in range(3 if role == "server" else 2):
-                self.members.register(0.0, role, self.incarnation(role, number), f"tcp://{role}{number}", "here")
+                incarnation, address = self.incarnation(role, number), f"tcp://{role}{number}"
+                self.members.register(0.0, role, incarnation, address, "here")
         assert self.members.map is not None
         owners = np.where(self.members.map.owners == 2, 0, self.members.map.owners)
         self.members.map = replace(self.members.map, owners=owners.astype(np.uint16))
