@@ -115,13 +115,14 @@ def training_problems(
     rows : mapping of str to Optimizer
         Of each part of a row.
     """
-    from pslib.trainer.settings import CacheSettings, TrainerSettings, row_rate_problems
+    from pslib.trainer.settings import OF_CONSISTENCY, CacheSettings, TrainerSettings, row_rate_problems
 
     try:
         settings = TrainerSettings(
             dense_optimizer=dense,
             cache=CacheSettings(**training.cache.model_dump()),
             consistency=training.consistency,
+            **{name: getattr(training, name) for name in OF_CONSISTENCY},
             schedule=training.schedule_of_rates(),
             damping=training.damping,
         )

@@ -24,13 +24,14 @@ from launch.preflight import check_data, prepare_out
 from launch.ranking_settings import ranks_items
 from launch.supervise import Outcome, Plan, run_cluster
 from launch.train_job import evaluate_checkpoint, make_trainer
+from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.words import counted
 
 if TYPE_CHECKING:
     from pslib.metrics.paired import Difference
 
-__all__ = ["Verified", "kill_problem", "run_verify", "verdict_of"]
+__all__ = ["Verified", "kill_problem", "plain_modes", "run_verify", "verdict_of"]
 
 EXIT_DIFFERS = 1
 KILL_AT = 0.3
@@ -129,6 +130,13 @@ def _modes(job: Job, kill: str | None) -> list[str]:
     return [mode for mode in modes if not (mode == "sync" and kill == "trainer")]
 
 
+def plain_modes() -> dict[str, object]:
+    """What a job has that says nothing of how its trainers keep together."""
+    from pslib.trainer.settings import OF_CONSISTENCY
+
+    return {f"training.{name}": TrainingSection.model_fields[name].default for name in OF_CONSISTENCY}
+
+
 def _verify(
     job: Job, job_of: Callable[..., Job], out: Path, options: argparse.Namespace
 ) -> Iterator[Verified]:
@@ -139,7 +147,7 @@ def _verify(
     for seed in seeds:
         place = prepare_out(out / f"seed-{seed}" / "reference", options.overwrite)
         _told(options, f"seed {seed}: reference")
-        sequential = job_of(**SEQUENTIAL, **{"training.seed": seed, "out": str(place)})
+        sequential = job_of(**SEQUENTIAL, **plain_modes(), **{"training.seed": seed, "out": str(place)})
         due += _train_reference(sequential, place / "predictions")
         labels, scores = _scores(place / "predictions")
         references.append(scores)
@@ -152,6 +160,8 @@ def _verify(
             more: dict[str, object] = {"training.consistency": mode, "training.seed": seed, "out": str(place)}
             if mode == "sync":
                 more["training.cache"] = {"age_batches": 0}
+            if mode != job.training.consistency:
+                more |= plain_modes()
             ledger.append(_train_cluster(job_of(**more), place, options.kill))
             pairs.append((reference, _scores(place / "predictions")[1]))
         auc, logloss = paired_difference(labels, pairs)

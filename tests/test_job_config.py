@@ -367,6 +367,8 @@ def test_a_wrong_way_of_keeping_together_is_told_in_one_line(tmp_path, override,
 def test_settings_of_training_that_do_not_go_together_are_told_before_anything_starts(tmp_path):
     (told,) = problems(tmp_path, GOOD, "training.consistency=sync", "training.cache={age_batches: 8}")
     assert told.startswith("training.cache: expected consistency async or ssp, got 'sync'")
+    (told,) = problems(tmp_path, GOOD, "training.consistency=geo", "training.ssp_bound=4")
+    assert told.startswith("training.ssp_bound: expected consistency 'ssp' with it, got 'geo'")
     told = problems(tmp_path, GOOD, "optimizers.rows={name: FTRL}", "training.damping=0.1")
     assert [line.split(":")[:2] for line in told] == [
         ["training.damping", " part w of a row takes none"],

@@ -77,8 +77,8 @@ def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trai
     path = write_examples(tmp_path / "a.parquet", 130)
 
     def script(cluster: Cluster) -> tuple[list[float], int]:
-        settings = {"consistency": mode, "geo_every_batches": 3, "ssp_bound": 2}
-        trainer_on(cluster, **settings).fit(path, epochs=2)
+        own = {"geo": {"geo_every_batches": 3}, "ssp": {"ssp_bound": 2}}.get(mode, {})
+        trainer_on(cluster, consistency=mode, **own).fit(path, epochs=2)
         return counts_of(cluster, np.arange(130)).tolist(), examples_counted(cluster)
 
     with cluster_of(2, trainers, timing=UNHURRIED) as running:

@@ -318,7 +318,9 @@ def test_rates_follow_schedule_and_staleness() -> None:
 def test_the_servers_take_the_steps_that_a_schedule_says(tmp_path: Path, mode: str) -> None:
     """Each example adds what the learning rate of its batch is: batch 0 a quarter, batch 1 a half, then 1."""
     path = write_examples(tmp_path / "a.parquet", 40)
-    settings = {"consistency": mode, "schedule": ConstantRate(warmup=4), "geo_every_batches": 3}
+    settings: dict[str, Any] = {"consistency": mode, "schedule": ConstantRate(warmup=4)}
+    if mode == "geo":
+        settings["geo_every_batches"] = 3
     with cluster_of() as running:
         cluster = running.join()
         trainer_on(cluster, lease_rows=40, **settings).fit(path)

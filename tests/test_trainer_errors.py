@@ -166,9 +166,12 @@ def test_a_server_that_falls_silent_ends_fit_naming_it_and_what_was_lost(tmp_pat
         ("wire", "bfloat16", r"wire: expected a WireFormat, as in pslib\.WireFormat"),
         ("schedule", "cosine", r"schedule: expected a Schedule, as in pslib\.Cosine"),
         ("damping", True, r"damping: expected a number in 0\.\.1000, got True"),
+        ("ssp_bound", 4, "ssp_bound: expected consistency 'ssp' with it, got 'async'; else leave it out"),
+        ("geo_every_batches", 5, "geo_every_batches: expected consistency 'geo' with it"),
+        ("geo_rows", 99, "geo_rows: expected consistency 'geo' with it"),
     ],
 )
-def test_a_setting_of_another_class_is_told_with_what_to_write(name, value, expected):
+def test_a_setting_of_another_class_or_consistency_is_told_with_what_to_write(name, value, expected):
     from pslib.trainer.settings import TrainerSettings
 
     with pytest.raises(ConfigurationError, match=expected):

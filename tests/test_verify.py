@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launch.cli import main
 from launch.demo import demo_job
 from launch.job import read_job
-from launch.verify import Verified, kill_problem, verdict_of
+from launch.verify import Verified, kill_problem, plain_modes, verdict_of
 from launch.yaml_text import write_yaml
 from pslib.data.generator import GeneratorConfig, generate
 from pslib.metrics.metrics import ScoreCounts
@@ -109,6 +109,13 @@ def test_who_would_end_the_run_is_not_killed(job: Path) -> None:
     assert "durability" in (kill_problem("server", plain) or "")
     assert kill_problem("trainer", plain) is None
     assert "cluster.trainers" in (kill_problem("trainer", read_job(job, ["cluster.trainers=1"])) or "")
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_other_ways_than_the_jobs_own_are_tried_without_its_settings(job: Path, mode: str) -> None:
+    own = ["training.consistency=ssp", "training.ssp_bound=3"]
+    training = read_job(job, own, plain_modes() | {"training.consistency": mode}).training
+    assert (training.consistency, training.ssp_bound) == (mode, 8)
 
 
 def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path, capsys: Any) -> None:

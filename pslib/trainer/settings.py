@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 
 from pslib.errors import ConfigurationError
@@ -15,10 +15,20 @@ from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.model import TrainableModel
 
-__all__ = ["CONSISTENCIES", "NO_CACHE", "CacheSettings", "TrainerSettings", "row_rate_problems", "table_of"]
+__all__ = [
+    "CONSISTENCIES",
+    "NO_CACHE",
+    "OF_CONSISTENCY",
+    "CacheSettings",
+    "TrainerSettings",
+    "row_rate_problems",
+    "table_of",
+]
 
 CONSISTENCIES = ("async", "sync", "ssp", "geo")
 """How trainers keep together; see `pslib.trainer.modes`."""
+OF_CONSISTENCY = {"ssp_bound": "ssp", "geo_every_batches": "geo", "geo_rows": "geo"}
+"""Settings that mean something with one of them only."""
 CACHED = ("async", "ssp")
 """Those in which a trainer may keep rows: sync would no longer be repeatable, geo keeps a copy anyway."""
 
@@ -173,16 +183,28 @@ class TrainerSettings:
             if not isinstance(value, kind)
         ]
 
+    def _stray_settings(self) -> list[str]:
+        """Settings of a consistency that is not the chosen one: they would change nothing."""
+        defaults = {one.name: one.default for one in fields(self)}
+        problems = [
+            f"{name}: expected consistency {mode!r} with it, got {self.consistency!r}; else leave it out"
+            for name, mode in OF_CONSISTENCY.items()
+            if mode != self.consistency and getattr(self, name) != defaults[name]
+        ]
+        if self.cache.age_batches and self.consistency not in CACHED:
+            cached = " or ".join(CACHED)
+            problems.append(
+                f"cache: expected consistency {cached}, got {self.consistency!r}; else leave age_batches at 0"
+            )
+        return problems
+
     def _mode_problems(self) -> list[str]:
         problems = []
         if self.consistency not in CONSISTENCIES:
             expected = ", ".join(CONSISTENCIES)
             problems.append(f"consistency: expected one of {expected}, got {self.consistency!r}")
-        elif self.cache.age_batches and self.consistency not in CACHED:
-            cached = " or ".join(CACHED)
-            problems.append(
-                f"cache: expected consistency {cached}, got {self.consistency!r}; else leave age_batches at 0"
-            )
+        else:
+            problems += self._stray_settings()
         number = isinstance(self.damping, Real) and not isinstance(self.damping, bool)
         if not number or not 0 <= self.damping <= DAMPING_MAX:
             problems.append(f"damping: expected a number in 0..{DAMPING_MAX:g}, got {self.damping!r}")
