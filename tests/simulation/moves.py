@@ -67,6 +67,10 @@ class Admin(Asker):
         """Whether no move is under way and none will begin."""
         return not self.left and not self._scales and self.world.moves.wave is None
 
+    def rest(self) -> None:
+        """Move nothing, as there is nowhere to."""
+        self.left = self._scales = 0
+
     def begin(self) -> None:
         """All servers are there."""
         self.after(self.world.random.uniform(0, 0.3), self._turn)

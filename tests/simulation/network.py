@@ -6,6 +6,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 from tests.simulated_files import KilledError
@@ -146,6 +147,7 @@ class Process:
         self.alive = True
         self.ended = ""
         """Why it does not live any more."""
+        self.ended_s = inf
         self._clock_ahead_s = network.random.uniform(0, 100 * DAYS_S)
         self._goes_on_s = 0.0
         self._missed: list[tuple[bool, Callable[[], None]]] = []
@@ -212,7 +214,7 @@ class Process:
     def end(self, why: str) -> None:
         """Be no more: by a kill, or at the end of its work."""
         if self.alive:
-            self.alive, self.ended = False, why
+            self.alive, self.ended, self.ended_s = False, why, self.network.now_s
             self.network.tell(f"{self} ends: {why}")
             for address in self._doors:
                 self.network.close(address)

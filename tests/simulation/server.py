@@ -75,6 +75,9 @@ class Server(Member):
         self.rank = joined.rank
         self.shards = self._make_shards(joined.config)
         units = joined.map.units_of(joined.rank)
+        if self.name in self.world.torn:
+            self.world.torn.remove(self.name)
+            self.world.checks.lost_its_end(self)
         for index, shard in enumerate(self.shards):
             shard.slice_rows = choice.randint(1, 3)
             if self.logs is None or self.logs.is_new(index):

@@ -28,13 +28,13 @@ from tests.simulation.members import COORDINATOR, Member
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Trainer"]
+__all__ = ["Held", "Trainer"]
 
 IN_FLIGHT_MAX, HELD_MAX = 3, 2
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
     """A lease, or a stream of the trainer's own, that it works on."""
 
     script: Script
@@ -55,12 +55,14 @@ class Trainer(Member):
         super().__init__(world, name, generation)
         choice = world.random
         self.session: ClientSession | None = None
+        self.leaves_behind = 0
+        """Calls that nobody had acknowledged when it left."""
         self.job = int(world.lives.resume.get("job", 0))
         self.working = False
         self._asking = self._draining = False
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
         if own:
-            self._held[own.stream] = _Held(own, 0)
+            self._held[own.stream] = Held(own, 0)
         self._calls: dict[Op, None] = {}
         self._cuts = Cuts(self)
         self.member.on_cut = lambda cut: self._surely(partial(self._cuts.heard, cut))
@@ -140,7 +142,7 @@ class Trainer(Member):
             return
         assert self.session is not None
         script = self.world.scripts[lease.stream]
-        self._held[lease.stream] = _Held(script, lease.first_batch, lease.epoch)
+        self._held[lease.stream] = Held(script, lease.first_batch, lease.epoch)
         self.session.open_stream(lease.stream, lease.first_batch)
 
     def _may_ask(self) -> None:
@@ -152,7 +154,7 @@ class Trainer(Member):
         if self.job < len(self.world.windows):
             self._open()
 
-    def _end_lease(self, held: _Held) -> None:
+    def _end_lease(self, held: Held) -> None:
         held.ending = True
         stream = held.script.stream
         message = EndLease(self.rank, self.member.incarnation, self.job, stream, held.epoch, {})
@@ -164,12 +166,20 @@ class Trainer(Member):
         self.session.close_stream(stream)
         self._cuts.look()
 
-    def drain(self) -> None:
-        """SIGTERM: begin nothing new, wait until all is acknowledged, and go."""
+    def drain(self, patience_s: float | None = None) -> None:
+        """SIGTERM: begin nothing new, wait until all is acknowledged or time is over, and go."""
         self.network.tell(f"{self} is asked to go")
         self._draining = True
+        if patience_s is not None:
+            self.after(patience_s, self._time_is_over)
         if self.session is None:
             self.end("has not joined yet")
+
+    def _time_is_over(self) -> None:
+        """Whoever gets its leases sends again what nobody has acknowledged."""
+        if not self.leaving:
+            self.leaves_behind = len(self._calls)
+            self.leave(preempted=True)
 
     # --- calls --------------------------------------------------------------------------------------------
 
@@ -178,8 +188,15 @@ class Trainer(Member):
         """Whether it has nothing to do and waits for nothing."""
         return self.job == len(self.world.windows) and not (self._held or self._calls or self._pulling)
 
+    @property
+    def _may_go(self) -> bool:
+        """Whether nothing that it has begun is on its way."""
+        return not self._calls
+
     def _turn(self) -> None:
-        if self._draining and not self._calls:
+        if self.leaving:
+            return
+        if self._draining and self._may_go:
             self.leave(preempted=True)
             return
         if self.done and self.world.admin.done:
@@ -200,7 +217,7 @@ class Trainer(Member):
         elif self._held:
             self._work_on(self._held[choice.choice(list(self._held))])
 
-    def _work_on(self, held: _Held) -> None:
+    def _work_on(self, held: Held) -> None:
         assert self.session is not None
         stream, ops = held.script.stream, held.script.ops
         if self._cuts.closed and stream < 1 << 63:

@@ -107,6 +107,10 @@ class World:
         self.servers = [Server(self, f"server-{index}") for index in range(self.config.servers)]
         self.former: list[Server] = []
         """Servers that have been started again since."""
+        self.abandoned: set[str] = set()
+        """Names of servers that nobody starts again."""
+        self.torn: set[str] = set()
+        """Names of servers whose logs have lost their ends."""
         self.trainers: list[Trainer] = []
         self.admin = Admin(self)
         for _ in range(self.config.trainers):
@@ -162,7 +166,7 @@ class World:
 
     def server_ended(self, server: Server) -> None:
         """What a launcher does: one that was killed, or was told that it is lost, is started again."""
-        has_left = server.ended == "has left" and not server.early
+        has_left = (server.ended == "has left" and not server.early) or server.name in self.abandoned
         if not self.config.servers_come_back or has_left or self.lives.down:
             return
         about = server, self.lives.number
