@@ -44,10 +44,13 @@ def extension(source: Path) -> Extension:
     )
 
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 setup(
     ext_modules=cythonize(
         [extension(source) for source in sorted(Path("cython_ext").glob("*.pyx"))],
         compiler_directives=DIRECTIVES,
-        nthreads=2,
-    )
+        nthreads=CORES,
+    ),
+    options={"build_ext": {"parallel": CORES}},
 )
