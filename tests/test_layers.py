@@ -11,6 +11,7 @@ import rec_models.layers
 from pslib.batch import Batch
 from rec_models.layers import (
     add,
+    attention,
     concat,
     dropout,
     embedding,
@@ -25,6 +26,7 @@ from rec_models.layers import (
     sigmoid,
     split,
 )
+from rec_models.layers.attention import SHORT
 from rec_models.tape import Tape, Var
 from tests.gradient_check import BATCH, LAYERS, RELATIVE_ERROR_MAX, SCHEMA, layer_errors, make_batch, random
 
@@ -318,3 +320,27 @@ def test_a_hinge_loss_over_a_batch_holds_a_part_of_its_scores_at_once(monkeypatc
     for one, other in zip(step(), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     assert largest == 2 * 40
+
+
+@given(st.integers(1, 2 * SHORT), st.integers(0, 99))
+def test_attention_of_any_number_of_fields_is_its_definition(fields, seed):
+    q, k, v = (np.random.default_rng(seed + i).normal(size=(2, fields, 6)) for i in range(3))
+    found = attention(predicting(), Var(q), Var(k), Var(v), 2).value
+    for head in (slice(0, 3), slice(3, 6)):
+        weights = np.exp(q[..., head] @ k[..., head].swapaxes(1, 2))
+        weights /= weights.sum(axis=2, keepdims=True)
+        np.testing.assert_allclose(found[..., head], weights @ v[..., head], rtol=1e-12, atol=1e-14)
+
+
+def test_the_gradient_of_attention_of_many_fields_agrees_with_finite_differences():
+    def two_heads(tape, q, k, v):
+        return attention(tape, q, k, v, 2)
+
+    errors = layer_errors(two_heads, [random(1, SHORT + 1, 4) for _ in range(3)])
+    assert max(errors) <= RELATIVE_ERROR_MAX
+
+
+def test_attention_to_a_field_that_outweighs_all_others_is_exact_and_warns_nobody():
+    q, k = np.array([[[1e3], [-1e3]]]), np.array([[[1e3], [-1e3]]])
+    v = np.array([[[1.0], [2.0]]])
+    np.testing.assert_array_equal(attention(predicting(), Var(q), Var(k), Var(v), 1).value, v)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rec_models.tape import Array, Tape, Var
 
 __all__ = ["add"]
@@ -22,7 +24,8 @@ def add(tape: Tape, first: Var, *others: Var) -> Var:
     """
     value = first.value
     for term in others:
-        value = value + term.value
+        shape = np.broadcast_shapes(value.shape, term.value.shape)
+        value = np.add(value, term.value, out=tape.empty(shape, value.dtype))
 
     def backward(gradient: Array) -> None:
         for term in (first, *others):

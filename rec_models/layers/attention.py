@@ -14,6 +14,9 @@ __all__ = ["Backward", "attention", "mixed"]
 Backward: TypeAlias = Callable[[Array], tuple[Array, Array, Array]]
 """From the gradient of what was mixed to those of queries, keys and values."""
 
+SHORT = 32
+"""Rows of weights of so many places are worked on place by place: NumPy takes rows one at a time."""
+
 
 def attention(tape: Tape, query: Var, key: Var, value: Var, heads: int) -> Var:
     """Mix the values of all fields, weighted by how well their keys fit the query of each.
@@ -77,15 +80,34 @@ def mixed(
     weights = np.matmul(q, k.swapaxes(2, 3), out=empty((B, heads, F, F), q.dtype))
     if causal:
         weights[:, :, ~np.tri(F, dtype=bool)] = -np.inf
-    weights -= weights.max(axis=3, keepdims=True)
+    _row_by_row(np.subtract, weights, _reduced(np.maximum, weights))
     np.exp(weights, out=weights)
-    weights /= weights.sum(axis=3, keepdims=True)
+    _row_by_row(np.divide, weights, _reduced(np.add, weights))
 
     def gradients(gradient: Array) -> tuple[Array, Array, Array]:
         dy = by_head(gradient)
         ds = np.matmul(dy, v.swapaxes(2, 3), out=empty(weights.shape, dy.dtype))
-        ds -= np.einsum("bhij,bhij->bhi", weights, ds)[..., None]
+        _row_by_row(np.subtract, ds, np.einsum("bhij,bhij->bhi", weights, ds))
         ds *= weights
         return product(ds, k), product(ds.swapaxes(2, 3), q), product(weights.swapaxes(2, 3), dy)
 
     return product(weights, v), gradients
+
+
+def _reduced(operation: np.ufunc, x: Array) -> Array:
+    """``operation.reduce(x, axis=3)``, in rows that are short place by place."""
+    if x.shape[3] > SHORT:
+        return np.asarray(operation.reduce(x, axis=3))
+    found = x[..., 0].copy()
+    for place in range(1, x.shape[3]):
+        operation(found, x[..., place], out=found)
+    return found
+
+
+def _row_by_row(operation: np.ufunc, x: Array, others: Array) -> None:
+    """``x = operation(x, others[..., None])`` in place, likewise."""
+    if x.shape[3] > SHORT:
+        operation(x, others[..., None], out=x)
+        return
+    for place in range(x.shape[3]):
+        operation(x[..., place], others, out=x[..., place])
