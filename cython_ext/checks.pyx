@@ -36,16 +36,23 @@ _F32 = np.dtype(np.float32)
 _F32_MAX = float(np.finfo(np.float32).max)
 
 
+cdef bint is_array_of(object array, object dtype, tuple shape) except -1:
+    """Whether it has the dtype and shape and is C-contiguous; 0.1 us, of which short requests need ten."""
+    cdef int place
+    if not cnp.PyArray_Check(array):
+        return False
+    if cnp.PyArray_NDIM(<cnp.ndarray>array) != len(shape):
+        return False
+    for place in range(len(shape)):
+        want = shape[place]
+        if want is not None and <cnp.npy_intp>want != cnp.PyArray_DIM(<cnp.ndarray>array, place):
+            return False
+    return cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>array) and array.dtype == dtype
+
+
 cdef object checked_array(str where, object array, object dtype, tuple shape):
     """`array` itself when it has the dtype and shape (None = any length) and is C-contiguous; aligned."""
-    fits = (
-        isinstance(array, np.ndarray)
-        and array.dtype == dtype
-        and array.ndim == len(shape)
-        and all(want is None or want == have for want, have in zip(shape, array.shape, strict=True))
-        and array.flags.c_contiguous
-    )
-    if not fits:
+    if not is_array_of(array, dtype, shape):
         lengths = ", ".join("n" if want is None else str(want) for want in shape)
         if isinstance(array, np.ndarray):
             order = "C-contiguous" if array.flags.c_contiguous else "strided"
@@ -54,13 +61,13 @@ cdef object checked_array(str where, object array, object dtype, tuple shape):
             came = type(array).__name__
         comma = "," if len(shape) == 1 else ""
         raise ValueError(f"{where}: expected C-contiguous {dtype} ({lengths}{comma}), got {came}")
-    return array if array.flags.aligned else array.copy()
+    return array if cnp.PyArray_ISALIGNED(<cnp.ndarray>array) else array.copy()
 
 
 cdef object checked_target(str where, object array, object dtype, tuple shape):
     """As `checked_array`, for an array that is written to: it can't be a copy."""
     same = checked_array(where, array, dtype, shape)
-    if same is not array or not array.flags.writeable:
+    if same is not array or not cnp.PyArray_ISWRITEABLE(<cnp.ndarray>array):
         raise ValueError(f"{where}: expected a writeable and aligned array, got one that is not")
     return array
 

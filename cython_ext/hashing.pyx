@@ -65,6 +65,21 @@ def mix64(const uint64_t[::1] keys):
     return mixed
 
 
+def mix64_of(uint64_t number):
+    """One number, mixed as `mix64` does.
+
+    Parameters
+    ----------
+    number : int
+        0..2^64-1.
+
+    Returns
+    -------
+    int
+    """
+    return pslib_mix64(number)
+
+
 def partition_of(const uint64_t[::1] keys, int partition_bits):
     """Partition of each key: the top bits of the mixed key.
 

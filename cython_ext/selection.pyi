@@ -1,14 +1,14 @@
 from typing import Any
 
-from numpy import int32, int64, uint8, uint16, uint64
+from numpy import int32, int64, uint16, uint64
 from numpy.typing import NDArray
 
-__all__ = ["first_of_others", "gather_rows", "group_by_owner", "mark_partitions", "scatter_rows"]
+__all__ = ["first_of_others", "gather_rows", "group_by_owner", "partition_set", "scatter_rows"]
 
 def first_of_others(
     keys: NDArray[uint64], partition_bits: int, owners: NDArray[uint16], owner: int
 ) -> int: ...
-def mark_partitions(keys: NDArray[uint64], partition_bits: int, flags: NDArray[uint8]) -> None: ...
+def partition_set(keys: NDArray[uint64], partition_bits: int) -> int: ...
 def group_by_owner(
     keys: NDArray[uint64],
     partition_bits: int,

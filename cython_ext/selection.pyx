@@ -4,8 +4,9 @@ One pass over the keys each: hashing is most of it (1 ns a key), so nothing here
 """
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t
-from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from cython_ext.checks cimport checked_array, checked_target
 from cython_ext.hashing cimport partition_number
@@ -13,7 +14,7 @@ from cython_ext.hashing import check_partition_bits
 
 import numpy as np
 
-__all__ = ["first_of_others", "gather_rows", "group_by_owner", "mark_partitions", "scatter_rows"]
+__all__ = ["first_of_others", "gather_rows", "group_by_owner", "partition_set", "scatter_rows"]
 
 cnp.import_array()
 
@@ -62,26 +63,36 @@ def first_of_others(const uint64_t[::1] keys, int partition_bits, const uint16_t
     return i
 
 
-def mark_partitions(const uint64_t[::1] keys, int partition_bits, uint8_t[::1] flags):
-    """Write 1 into ``flags`` for every partition that holds one of the keys.
+def partition_set(const uint64_t[::1] keys, int partition_bits):
+    """Partitions that hold at least one of the keys, as one integer: bit ``p`` is partition ``p``.
 
     Parameters
     ----------
     keys : (n,) uint64
     partition_bits : int
         0..20.
-    flags : (2**partition_bits,) uint8, written to
+
+    Returns
+    -------
+    int
+        What `pslib.table.partition_map.mask_of_units` gives.
 
     Raises
     ------
     ValueError
-        When a number or length is out of range.
+        When ``partition_bits`` is out of range.
     """
-    check_owners(keys, partition_bits, flags)
-    cdef Py_ssize_t i, n = keys.shape[0]
+    check_partition_bits(partition_bits)
+    cdef Py_ssize_t i, n = keys.shape[0], size = ((<Py_ssize_t> 1 << partition_bits) + 7) >> 3
+    cdef uint32_t partition
+    cdef bytes bits = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t *data = <uint8_t *>PyBytes_AS_STRING(bits)
     with nogil:
+        memset(data, 0, size)
         for i in range(n):
-            flags[partition_number(keys[i], partition_bits)] = 1
+            partition = partition_number(keys[i], partition_bits)
+            data[partition >> 3] |= <uint8_t>(1 << (partition & 7))
+    return int.from_bytes(bits, "little")
 
 
 cdef void place_keys(

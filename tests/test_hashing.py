@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cython_ext.hashing import hash_ints, hash_strings, mix64, null_key, partition_of
+from cython_ext.hashing import hash_ints, hash_strings, mix64, mix64_of, null_key, partition_of
 
 MASK = (1 << 64) - 1
 SALT = 0x0123456789ABCDEF
@@ -64,6 +64,7 @@ def test_hashed_values_are_these_for_ever() -> None:
 @given(st.lists(keys64))
 def test_mix64_is_its_definition(keys: list[int]) -> None:
     assert mix64(np.array(keys, np.uint64)).tolist() == [mix(key) for key in keys]
+    assert [mix64_of(key) for key in keys] == [mix(key) for key in keys]
 
 
 @given(st.lists(keys64), st.integers(0, 20))

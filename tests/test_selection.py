@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from cython_ext.selection import first_of_others, gather_rows, group_by_owner, mark_partitions, scatter_rows
+from cython_ext.selection import first_of_others, gather_rows, group_by_owner, partition_set, scatter_rows
+from pslib.table.partition_map import mask_of_units
 
 Keys = NDArray[np.uint64]
 key_lists = st.lists(
@@ -39,12 +40,8 @@ def test_the_first_key_of_another_owner_is_found(keys: Keys, bits: int, random: 
 
 
 @given(key_lists, st.integers(0, 6))
-def test_partitions_of_keys_are_marked_and_others_left_alone(keys: Keys, bits: int) -> None:
-    flags = np.full(1 << bits, 7, np.uint8)
-    mark_partitions(keys, bits, flags)
-    expected = np.full(1 << bits, 7)
-    expected[partition_of(keys, bits)] = 1
-    np.testing.assert_array_equal(flags, expected)
+def test_the_partitions_of_keys_are_bits_of_one_integer(keys: Keys, bits: int) -> None:
+    assert partition_set(keys, bits) == mask_of_units(np.unique(partition_of(keys, bits)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int8])
@@ -85,8 +82,6 @@ def test_owners_that_do_not_fit_are_refused() -> None:
         group_by_owner(keys, 2, np.zeros(2, np.uint16), 1)
     with pytest.raises(ValueError, match="one a partition, 4, got 2"):
         first_of_others(keys, 2, np.zeros(2, np.uint16), 0)
-    with pytest.raises(ValueError, match="one a partition, 4, got 2"):
-        mark_partitions(keys, 2, np.zeros(2, np.uint8))
     with pytest.raises(ValueError, match="below owner_count 2, got 2"):
         group_by_owner(keys, 1, np.array([0, 2], np.uint16), 2)
     for count in (0, 65537):
@@ -95,6 +90,8 @@ def test_owners_that_do_not_fit_are_refused() -> None:
     for bits in (-1, 21):
         with pytest.raises(ValueError, match=r"0\.\.20"):
             group_by_owner(keys, bits, np.zeros(1, np.uint16), 1)
+        with pytest.raises(ValueError, match=r"0\.\.20"):
+            partition_set(keys, bits)
     for room in (0, 2):
         with pytest.raises(ValueError, match=f"grouped: expected room for 1 keys, got {room}"):
             group_by_owner(keys, 0, np.zeros(1, np.uint16), 1, np.empty(room, np.uint64))

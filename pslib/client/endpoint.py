@@ -291,8 +291,10 @@ class Endpoint:
             self._link.wait(max(0.0, self._sleeps_until_s - now_s))
             with self.lock:
                 came = self._link.receive()
-        for peer, frames in came:
-            self._receive(peer, frames)
+        if came:
+            now_s = self.clock.now_s()
+            for peer, frames in came:
+                self._receive(now_s, peer, frames)
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
 
@@ -310,7 +312,7 @@ class Endpoint:
         ):
             self._link.wake()
 
-    def _receive(self, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
+    def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         self.bytes_received += sum(map(len, frames))
         self.messages_received += 1
         try:
@@ -328,22 +330,23 @@ class Endpoint:
             if isinstance(message, Failure) and message.code == "log-full":
                 self.requests.refused_for_now(request_id, message.text)  # somebody may make room
                 return
-            ticket = self.requests.receive(request_id, self.clock.now_s())
+            ticket = self.requests.receive(request_id, now_s)
         if ticket is not None:
-            self._answer(peer, ticket, message)
+            self._answer(now_s, peer, ticket, message)
 
     def _refused(self, peer: str, refusal: Failure) -> None:
         """Nobody can connect to this peer: what waits for it hears why, at once."""
         with self.lock:
             tickets = self.requests.give_up(peer)
+        now_s = self.clock.now_s()
         for ticket in tickets:
-            self._answer(peer, ticket, refusal)
+            self._answer(now_s, peer, ticket, refusal)
 
-    def _answer(self, peer: str, ticket: int, message: Message) -> None:
+    def _answer(self, now_s: float, peer: str, ticket: int, message: Message) -> None:
         with self.lock:
             pending = self._asked.pop(ticket, None)
             if pending is None and self.session:
-                self.session.receive(self.clock.now_s(), ticket, message)
+                self.session.receive(now_s, ticket, message)
                 self._complete_calls()
                 return
         if pending is not None:
@@ -366,7 +369,8 @@ class Endpoint:
     def _expire(self, expired: Expired) -> None:
         ticket, peer, waited_s = expired.ticket, expired.peer, expired.waited_s
         if expired.why:
-            self._answer(peer, ticket, Failure("log-full", f"{expired.why}; asked for {waited_s:.0f} s"))
+            refusal = Failure("log-full", f"{expired.why}; asked for {waited_s:.0f} s")
+            self._answer(self.clock.now_s(), peer, ticket, refusal)
             return
         pending = self._asked.pop(ticket, None)
         if pending:

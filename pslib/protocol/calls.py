@@ -43,6 +43,7 @@ NO_VERSIONS = np.empty(0, np.uint64)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 NO_UNITS = np.empty(0, np.uint32)
+NO_FLOATS = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +202,12 @@ def gradient_of(
     call: Call, blocks: NDArray[np.uint32], bounds: Callable[[int], tuple[int, int]]
 ) -> NDArray[Any]:
     """The gradient of these dense blocks, side by side; nothing, when the call has none."""
-    dense = call.dense if isinstance(call, PushCall) else np.empty(0, np.float32)
-    pieces = [dense[slice(*bounds(block))] for block in blocks.tolist()] if dense.size else []
+    if not isinstance(call, PushCall):
+        return NO_FLOATS
+    dense = call.dense
+    if not dense.size:
+        return dense
+    pieces = [dense[slice(*bounds(block))] for block in blocks.tolist()]
     if sum(piece.size for piece in pieces) == dense.size:  # all of it, in order
         return dense
     return np.concatenate(pieces) if pieces else dense[:0]
@@ -234,9 +239,12 @@ def message_of(call: Call, part: Part, floor: int, dense: NDArray[Any]) -> Messa
     packed = {table: call.gradients[table].take(some) for table, some in part.places.items()}
     gradients = {table: rows.values for table, rows in packed.items()}
     scales = {table: rows.scales for table, rows in packed.items() if rows.scales.size}
-    counted = [(table, some) for table, some in part.places.items() if table in call.counts]
-    shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
-    clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
+    shows: dict[str, Rows] = {}
+    clicks: dict[str, Rows] = {}
+    if call.counts:
+        counted = [(table, some) for table, some in part.places.items() if table in call.counts]
+        shows = {table: _taken(call.counts[table].shows, some) for table, some in counted}
+        clicks = {table: _taken(call.counts[table].clicks, some) for table, some in counted}
     manner, sync = call.manner, {}
     if manner.contributors:
         sync = {"contributors": np.asarray(manner.contributors, np.uint32), "units": part.units}

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from cython_ext.distinct import partitions_touched
 from cython_ext.hashing import partition_of
-from cython_ext.selection import group_by_owner
 from pslib.errors import (
     ConfigurationError,
     LocalProtocolError,
@@ -25,6 +24,7 @@ from pslib.errors import (
 from pslib.protocol.acknowledged import Acknowledged
 from pslib.protocol.calls import (
     BEGINNING,
+    NO_FLOATS,
     NO_UNITS,
     PLAINLY,
     Acked,
@@ -51,6 +51,7 @@ from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_pulled
 from pslib.protocol.requests import RequestTable
+from pslib.protocol.splitting import first_unit, parts_of
 from pslib.table.partition_map import PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 
@@ -63,7 +64,6 @@ BOUNCE_PAUSE_MAX_S = 0.25
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
-NO_FLOATS = np.empty(0, np.float32)
 SYNC_PATIENCE_S = 3600.0
 """A push of a sync step waits for the slowest trainer; one that dies ends the job long before."""
 
@@ -269,38 +269,17 @@ class ClientSession:
         bounces: int = 0,
     ) -> None:
         """Send one message to each server that owns some of these places, blocks and units."""
-        call, bits, servers = self._calls[number], self.map.partition_bits, self.map.servers
-        parts: dict[int, Part] = {}
-
-        def part_of(server: int) -> Part:
-            return parts.setdefault(server, Part(number, server, {}, np.empty(0, np.uint32), bounces))
-
-        for name, some in places.items():
-            keys = keys_of(call, name, some)
-            if servers == 1 and keys.size:  # nothing to sort
-                part_of(0).places[name] = some
-                continue
-            order, starts = group_by_owner(keys, bits, self._owners[: self.map.partitions], servers)
-            for server in np.flatnonzero(np.diff(starts)).tolist():
-                chosen = order[starts[server] : starts[server + 1]]
-                whole = chosen.size == keys.size and some is None
-                part_of(server).places[name] = None if whole else (chosen if some is None else some[chosen])
-        owners = self._owners[self._first_unit(call) + blocks]
-        for server in np.unique(owners).tolist():
-            part_of(server).blocks = blocks[owners == server]
-        owners = self._owners[units]
-        for server in np.unique(owners).tolist():
-            part_of(server).units = units[owners == server]
+        call = self._calls[number]
+        parts = parts_of(call, self.map, self._owners, places, blocks, units)
         delay_s = 0.0 if bounces < 2 else min(BOUNCE_PAUSE_S * 2 ** min(bounces - 2, 6), BOUNCE_PAUSE_MAX_S)
         patience_s = call.started_s + self._patience_s(call) - now_s
+        floor = 0 if isinstance(call, PullCall) else self.acked_below(call.name.stream)
+        is_pull, addresses = isinstance(call, PullCall), self.map.addresses
         for server, part in sorted(parts.items()):
-            floor = 0 if isinstance(call, PullCall) else self.acked_below(call.name.stream)
+            part.call, part.bounces = number, bounces
             message = message_of(call, part, floor, gradient_of(call, part.blocks, self._bounds))
-            floats = self._floats(part) if isinstance(call, PullCall) else 0
-            back = answer_bytes_of(message, self.dims, floats)
-            ticket = self.requests.start(
-                now_s, self.map.addresses[server], message, delay_s, patience_s, back
-            )
+            back = answer_bytes_of(message, self.dims, self._floats(part)) if is_pull else 0
+            ticket = self.requests.start(now_s, addresses[server], message, delay_s, patience_s, back)
             self._parts[ticket] = part
             call.open_parts += 1
 
@@ -315,10 +294,6 @@ class ClientSession:
         partitions = np.arange(self.map.partitions, dtype=np.uint32)
         blocks = self._all_blocks() if call.dense.size else NO_UNITS
         return np.concatenate([partitions, np.uint32(self.map.partitions) + blocks])
-
-    def _first_unit(self, call: Call) -> int:
-        """The unit that number 0 among the blocks of a call stands for."""
-        return 0 if isinstance(call, MaintainCall) else self.map.partitions
 
     def _bounds(self, block: int) -> tuple[int, int]:
         size = self._block_size
@@ -359,7 +334,9 @@ class ClientSession:
     def _fits(self, call: Call, part: Part, message: Pulled | Pushed) -> bool:
         """Whether an answer has the shapes of its question: bytes from outside index our arrays below."""
         units = message.refused_units
-        if units.size != message.refused_owners.size or (units >= self.map.owners.size).any():
+        if units.size != message.refused_owners.size:
+            return False
+        if units.size and (units >= self.map.owners.size).any():
             return False
         if not isinstance(call, PullCall) or isinstance(message, Pushed):
             return not isinstance(call, PullCall) and isinstance(message, Pushed)
@@ -390,7 +367,7 @@ class ClientSession:
             hit = np.flatnonzero(refused[partition_of(keys, self.map.partition_bits)]).astype(np.int32)
             if hit.size:
                 places[name] = hit if some is None else some[hit]
-        blocks = part.blocks[refused[self._first_unit(call) + part.blocks]]
+        blocks = part.blocks[refused[first_unit(call, self.map) + part.blocks]]
         if now_s - call.started_s >= self._patience_s(call):
             text = f"waited {now_s - call.started_s:.0f} s for an owner of unit {units[0]}"
             last = f"server {part.server} at {self.map.addresses[part.server]} refused it last"

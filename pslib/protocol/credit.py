@@ -160,6 +160,8 @@ class CreditPool:
     def tick(self, now_s: float) -> list[tuple[Name, int]]:
         """Time passes: take back what nobody has given back; whom to answer now."""
         self._now_s = now_s
+        if not self._wishes and not self._held:  # nearly always
+            return []
         for name in [name for name, wish in self._wishes.items() if wish.asked_s + self.hold_s < now_s]:
             del self._wishes[name]
         late = [name for name, (_size, since_s) in self._held.items() if since_s + self.hold_s < now_s]

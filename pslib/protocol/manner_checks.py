@@ -31,11 +31,12 @@ def manner_problem(
     """
     if not 0 <= message.rate <= RATE_MAX:
         return f"rate: expected 0..{RATE_MAX:g}, got {message.rate:g}"
-    used: list[Optimizer] = [part.optimizer for name in message.keys for part in tables[name].parts]
-    if message.blocks.size and dense:
-        used.append(dense.optimizer)
-    if message.rate != 1 and not message.delta and (problem := rate_problem(used)):
-        return problem
+    if message.rate != 1 and not message.delta:
+        used: list[Optimizer] = [part.optimizer for name in message.keys for part in tables[name].parts]
+        if message.blocks.size and dense:
+            used.append(dense.optimizer)
+        if problem := rate_problem(used):
+            return problem
     return _sync_problem(message, units) if message.sync else None
 
 

@@ -11,24 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from cython_ext.hashing import mix64
+from cython_ext.hashing import mix64_of
 
 __all__ = ["FencedError", "Marks", "record_salt"]
 
 
 def record_salt(stream: int, number: int) -> int:
     """Random bits of a record: a hash of its name alone, so the same however the push is split."""
-    return int(mix64(np.array([_mixed(stream) ^ number], np.uint64)).item())
-
-
-@lru_cache(1024)
-def _mixed(stream: int) -> int:
-    return int(mix64(np.array([stream], np.uint64)).item())
+    return mix64_of(mix64_of(stream) ^ number)
 
 
 class FencedError(Exception):

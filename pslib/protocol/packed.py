@@ -36,6 +36,9 @@ NO_SCALES = np.empty(0, np.float32)
 FLOAT16_EXPONENT = 14
 """Gradients are scaled so that the largest is below 2^15; the largest float16 is 65504."""
 
+_SCALES = {dtype: {"float16": (0, 1), "int8": ()}.get(name, (0,)) for name, dtype in ROW_TYPES.items()}
+"""How many scales rows of a type may have; nothing: one a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
@@ -63,15 +66,16 @@ class PackedRows:
 
     def problem(self, rows: int, dim: int) -> str:
         """What is wrong with rows that came; empty when they are ``rows`` rows of ``dim``."""
+        kind, scales = self.values.dtype, self.scales
         if self.values.shape != (rows, dim):
             return f"expected {(rows, dim)}, got {self.values.shape}"
-        if self.values.dtype not in ROW_TYPES.values():
-            return f"expected float32 {(rows, dim)}, got {self.values.dtype}"
-        allowed = {np.dtype(np.int8): (rows,), np.dtype(np.float16): (0, 1)}.get(self.values.dtype, (0,))
-        if self.scales.size not in allowed:
+        if kind not in _SCALES:
+            return f"expected float32 {(rows, dim)}, got {kind}"
+        allowed = _SCALES[kind] or (rows,)
+        if scales.size not in allowed:
             wanted = " or ".join(map(str, allowed))
-            return f"expected {wanted} scales for {self.values.dtype} rows, got {self.scales.size}"
-        if (self.scales < 0).any() or np.isinf(self.scales).any():
+            return f"expected {wanted} scales for {kind} rows, got {scales.size}"
+        if scales.size and ((scales < 0).any() or np.isinf(scales).any()):
             return "expected scales >= 0, finite or NaN"
         return ""
 
@@ -134,7 +138,7 @@ def gradients_of(message: Push, table: str) -> PackedRows:
 def request_problem(message: Pull | Push) -> str:
     """What is wrong with the types and scales that a request names; empty when nothing is."""
     if isinstance(message, Push):
-        strangers = set(message.gradient_scales) - set(message.keys)
+        strangers = message.gradient_scales.keys() - message.keys.keys() if message.gradient_scales else ()
         return f"scales of {min(strangers)}: there are no gradients of it" if strangers else ""
     for what, name, known in (
         ("rows_as", message.rows_as, ROW_TYPES),
@@ -142,8 +146,10 @@ def request_problem(message: Pull | Push) -> str:
     ):
         if name not in known:
             return f"{what}: expected one of {', '.join(known)}, got {name[:80]!r}"
+    if not message.known:
+        return ""
     sizes = {name: array.size for name, array in message.known.items()}
-    if sizes not in ({}, {"versions": message.blocks.size}):
+    if sizes != {"versions": message.blocks.size}:
         return f"known: expected {message.blocks.size} versions of dense blocks or nothing, got {sizes}"
     return ""
 

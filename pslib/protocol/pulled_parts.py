@@ -20,14 +20,16 @@ Bounds = Callable[[int], tuple[int, int]]
 
 def pulled_fits(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: Bounds) -> bool:
     """Whether an answer has the types and shapes of its question: bytes from outside index our arrays."""
-    if set(message.rows) != set(part.places) or not set(message.row_scales) <= set(part.places):
+    if message.rows.keys() != part.places.keys() or not message.row_scales.keys() <= part.places.keys():
         return False
     for name, some in part.places.items():
         size, rows = call.keys[name].size if some is None else some.size, rows_of(message, name)
         if rows.problem(size, dims[name]) or rows.values.dtype != ROW_TYPES[call.rows_as]:
             return False
+    if not part.blocks.size:
+        return not message.dense_versions and not message.dense.size
     sizes = {name: array.size for name, array in message.dense_versions.items()}
-    if sizes != ({VERSIONS: part.blocks.size} if call.known and part.blocks.size else {}):
+    if sizes != ({VERSIONS: part.blocks.size} if call.known else {}):
         return False
     spans = [bounds(block) for block in part.blocks[_news(call, part, message)].tolist()]
     floats = sum(last - first for first, last in spans)
@@ -36,7 +38,7 @@ def pulled_fits(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, 
 
 def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
     """Which blocks of the part have come; refused ones come as zeros where versions were not asked for."""
-    if call.known is None or not part.blocks.size:
+    if call.known is None:
         return np.ones(part.blocks.size, bool)
     versions = message.dense_versions[VERSIONS]
     return (versions != 0) & (versions != call.known.versions[part.blocks])
@@ -49,6 +51,8 @@ def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: Bounds) ->
             call.rows[name] = rows_of(message, name).floats()
         else:
             rows_of(message, name).write_to(call.rows[name], some)
+    if not part.blocks.size:
+        return
     start, dense, news = 0, floats_of(message.dense), _news(call, part, message).tolist()
     for block, is_news in zip(part.blocks.tolist(), news, strict=True):
         first, last = bounds(block)
@@ -57,5 +61,5 @@ def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: Bounds) ->
             start += last - first
         elif call.known and call.known.versions[block]:  # else it is refused and nothing is known
             call.dense[first:last] = call.known.vector[first:last]
-    if call.known and part.blocks.size:
+    if call.known:
         call.versions[part.blocks] = message.dense_versions[VERSIONS]

@@ -7,9 +7,8 @@ have a part in it run it (`pslib.protocol.shard_jobs`); when the last of them is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,12 +68,15 @@ REQUESTS = (
 )
 CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
 """Requests whose answers promise something."""
+SPLIT = (Pull, Push, Erase)
+"""Requests with keys, of which each shard has its own."""
+ANSWERED_BY_UNIT = (*SPLIT, Maintain)
+NO_UNITS, NO_OWNERS = np.empty(0, np.uint32), np.empty(0, np.uint16)
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An instruction to send frames to a peer."""
 
     peer: bytes
@@ -132,15 +134,20 @@ class ServerSession:
         if isinstance(job.message, Reserve):
             self._reserve(peer, job.request_id, job.message)
             return None
-        if isinstance(job.message, Pull | Push | Erase):
-            self._split(job, job.message)
-        if isinstance(job.message, Pull):
-            self._make_outputs(job, job.message)
-        if isinstance(job.message, Push) and job.message.sync:
-            # it waits for others, who may need the same credit: what is held is bounded by its step
-            self._granted(self.credit.give_back((peer, job.request_id)))
+        self._prepare(job)
         self._open.add((peer, job.request_id))
         return job
+
+    def _prepare(self, job: Job) -> None:
+        """Split a job among the shards, and make room for what it asks for."""
+        message = job.message
+        if isinstance(message, SPLIT):
+            self._split(job, message)
+        if isinstance(message, Pull):
+            self._make_outputs(job, message)
+        elif isinstance(message, Push) and message.sync:
+            # it waits for others, who may need the same credit: what is held is bounded by its step
+            self._granted(self.credit.give_back((job.peer, job.request_id)))
 
     def _waits(self, message: Message) -> bool:
         """Whether nobody is answered yet; once somebody is, that is over."""
@@ -199,9 +206,23 @@ class ServerSession:
 
     def _problem(self, message: Message) -> Failure | None:
         """What is wrong with a request, seen before any shard has touched anything."""
+        if isinstance(message, Pull):
+            return self._split_problem(message) or self._answer_problem(message)
+        if isinstance(message, Push | Erase):
+            problem = self._split_problem(message) or self._unit_problem("home unit", message.home)
+            return problem or (None if isinstance(message, Erase) else self._gradient_problem(message))
         if not isinstance(message, REQUESTS):
             self.protocol_errors += 1
             return Failure("protocol", f"a server does not take {message.kind}")
+        return self._rare_problem(message)
+
+    def _split_problem(self, message: Pull | Push | Erase) -> Failure | None:
+        problem = self._table_problem(message.keys)
+        if problem or isinstance(message, Erase):
+            return problem
+        return self._dense_problem(message) or _time_problem(message.time_s) or _packing_problem(message)
+
+    def _rare_problem(self, message: Message) -> Failure | None:
         if isinstance(message, Release | Adopt | Keep):
             return self._unit_problem("unit", message.unit)
         if isinstance(message, Maintain):
@@ -210,15 +231,7 @@ class ServerSession:
             return Failure(
                 "configuration", f"credit: a request and its answer never have {message.bytes} bytes"
             )
-        if not isinstance(message, Pull | Push | Erase):
-            return None
-        problem = self._table_problem(message.keys) or self._dense_problem(message)
-        if not isinstance(message, Erase):
-            problem = problem or _time_problem(message.time_s) or _packing_problem(message)
-        if isinstance(message, Pull):
-            return problem or self._answer_problem(message)
-        problem = problem or self._unit_problem("home unit", message.home)
-        return problem or (None if isinstance(message, Erase) else self._gradient_problem(message))
+        return None
 
     def _table_problem(self, names: Iterable[str]) -> Failure | None:
         tables = self.shards[0].tables
@@ -252,8 +265,8 @@ class ServerSession:
             "configuration", f"a pull of {sum(sizes)} bytes does not fit an answer; pull fewer keys at a time"
         )
 
-    def _dense_problem(self, message: Pull | Push | Erase) -> Failure | None:
-        if isinstance(message, Erase) or not message.blocks.size:
+    def _dense_problem(self, message: Pull | Push) -> Failure | None:
+        if not message.blocks.size:
             return None
         dense, blocks = self.shards[0].dense, message.blocks
         if dense is None:
@@ -268,7 +281,7 @@ class ServerSession:
         return None
 
     def _gradient_problem(self, message: Push) -> Failure | None:
-        if set(message.gradients) != set(message.keys):
+        if message.gradients.keys() != message.keys.keys():
             return Failure("configuration", "gradients and keys name different tables")
         for name, keys in message.keys.items():
             problem = gradients_of(message, name).problem(keys.size, self.shards[0].tables[name].dim)
@@ -313,10 +326,10 @@ class ServerSession:
 
     def _answer(self, job: Job) -> Message:
         results = [job.results[index] for index in sorted(job.results)]
-        failures = [result for result in results if isinstance(result, Failure)]
-        if failures:
-            return failures[0]
-        if isinstance(job.message, Pull | Push | Erase | Maintain):
+        for result in results:
+            if isinstance(result, Failure):
+                return result
+        if isinstance(job.message, ANSWERED_BY_UNIT):
             return self._answer_split(job, results)
         if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave | TrimLog):
             return Done()
@@ -328,8 +341,10 @@ class ServerSession:
         refused = {unit: owner for part in results for unit, owner in part.refused.items()}
         if refused and isinstance(job.message, Push) and job.message.sync:
             refused = refused_in_step(job.message, refused)
-        units = np.fromiter(refused.keys(), np.uint32, len(refused))
-        owners = np.fromiter(refused.values(), np.uint16, len(refused))
+        units, owners = NO_UNITS, NO_OWNERS
+        if refused:
+            units = np.fromiter(refused.keys(), np.uint32, len(refused))
+            owners = np.fromiter(refused.values(), np.uint16, len(refused))
         if isinstance(job.message, Pull):
             scales = {name: rows.scales for name, rows in job.rows.items() if rows.scales.size}
             values = {name: rows.values for name, rows in job.rows.items()}

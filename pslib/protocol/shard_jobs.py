@@ -61,6 +61,10 @@ FileWork = Callable[[Shard, Message], dict[str, Any]]
 Work = Callable[[Shard], None]
 
 
+NO_DENSE = DenseAnswer()
+"""Room for nothing: nobody writes to it."""
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """One request on its way through the shards.
@@ -89,7 +93,7 @@ class Job:
     shards: tuple[int, ...] = (0,)
     shares: Mapping[int, Mapping[str, KeyShare]] = field(default_factory=dict)
     rows: dict[str, PackedRows] = field(default_factory=dict)
-    dense: DenseAnswer = field(default_factory=DenseAnswer)
+    dense: DenseAnswer = field(default_factory=lambda: NO_DENSE)
     results: dict[int, Any] = field(default_factory=dict)
     answered: bool = False
     taker: Callable[[Message], None] | None = None
@@ -106,9 +110,14 @@ class Job:
         16 dense parameters count as one row.
         """
         message = self.message
-        if not isinstance(message, Pull | Push) or (isinstance(message, Push) and message.sync):
+        if isinstance(message, Push):
+            if message.sync:
+                return False
+            dense = message.dense
+        elif isinstance(message, Pull):
+            dense = self.dense.vector
+        else:
             return False
-        dense = message.dense if isinstance(message, Push) else self.dense.vector
         return self.key_count + dense.size // ROW_FLOATS <= rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,11 @@ def whole(tables: Arrays) -> dict[str, KeyShare]:
     return {name: KeyShare(keys) for name, keys in tables.items()}
 
 
-def cuts(length: int, most: int) -> Iterator[tuple[int, int]]:
+def cuts(length: int, most: int) -> Iterable[tuple[int, int]]:
     """Ranges of at most so many; one, if empty, for nothing."""
-    for start in range(0, max(length, 1), most):
-        yield start, min(start + most, length)
+    if length <= most:
+        return ((0, length),)
+    return ((start, min(start + most, length)) for start in range(0, length, most))
 
 
 def placed(share: KeyShare, start: int, stop: int) -> KeyShare:

@@ -22,22 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cython_ext.distinct import partitions_touched
-from cython_ext.hashing import partition_of
+from cython_ext.selection import partition_set
 from pslib.protocol.journal import Note
 from pslib.protocol.messages import Erase, Image, Push
 from pslib.protocol.packed import gradients_of
-from pslib.table.partition_map import mask_of_units, units_of_mask
+from pslib.table.partition_map import units_of_mask
 
 if TYPE_CHECKING:
     from pslib.shard.key_shares import KeyShare
     from pslib.shard.shard import Shard
 
 __all__ = ["applied_erase", "applied_push", "note_of_own", "note_of_step", "seen", "state_of", "units_in"]
-
-
-FEW_KEYS = 32
-"""Up to so many, the units of a request are quicker found one by one than as an array."""
 
 
 def applied_push(shard: Shard, message: Push, shares: Mapping[str, KeyShare], fresh: int) -> Push:
@@ -127,11 +122,7 @@ def units_in(shard: Shard, message: Push | Erase) -> int:
     for block in message.blocks.tolist() if isinstance(message, Push) else ():
         units |= 1 << shard.partitions + block
     for keys in message.keys.values():
-        if keys.size > FEW_KEYS:
-            units |= mask_of_units(partitions_touched(keys, shard.partition_bits))
-        else:
-            for unit in partition_of(keys, shard.partition_bits).tolist():
-                units |= 1 << unit
+        units |= partition_set(keys, shard.partition_bits)
     return units
 
 

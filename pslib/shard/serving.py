@@ -7,8 +7,7 @@ and marks that were looked up before the first slice of a push still hold after 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from cython_ext.selection import first_of_others, group_by_owner, mark_partitions
+from cython_ext.selection import first_of_others, group_by_owner, partition_set
 from pslib.errors import ConfigurationError, UnavailableError
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry
@@ -201,10 +200,13 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     fresh = fresh_units(shard, message, selection.units)
     if fresh:
         shares = _fresh_shares(shard, selection, fresh)
-        with said_if_refused(shard, message):
+        try:
             _make_room(shard, shares)
             if shard.journal is not None:
                 shard.journal.append(applied_push(shard, message, shares, fresh))
+        except UnavailableError:
+            shard.say_later(seen(message))  # who is refused has told of its stream all the same
+            raise
         yield from _push_rows(shard, message, shares)
         yield from _push_dense(shard, message, fresh)
         _record(shard, message, fresh)
@@ -250,8 +252,11 @@ def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> S
     fresh = fresh_units(shard, message, selection.units)
     if fresh:
         shares = _fresh_shares(shard, selection, fresh)
-        with said_if_refused(shard, message):
+        try:
             shard.say(applied_erase(message, shares))
+        except UnavailableError:
+            shard.say_later(seen(message))
+            raise
         for name, kept in shares.items():
             for start, stop in cuts(kept.keys.size, shard.slice_rows):
                 shard.stores[name].erase(kept.keys[start:stop])
@@ -265,17 +270,15 @@ def _select(
 ) -> Steps[_Selection]:
     """Split a request into what this shard owns and what it must refuse (siblings do their own)."""
     selection = _Selection()
-    touched = np.zeros(shard.partitions, np.uint8)
     for name, share in _checked(shard, message.keys, shares).items():
         mine = []
         for start, stop in cuts(share.keys.size, SELECT_ROWS * shard.slice_rows):
             if start:
                 yield
             part, _theirs = _own(shard, placed(share, start, stop), selection.refused)
-            mark_partitions(part.keys, shard.partition_bits, touched)
+            selection.units |= partition_set(part.keys, shard.partition_bits)
             mine.append(part)
         selection.shares[name] = joined(mine, share)
-    selection.units = int.from_bytes(np.packbits(touched, bitorder="little").tobytes(), "little")
     for block in blocks.tolist():
         unit = shard.partitions + block
         if shard.owned >> unit & 1:
@@ -292,16 +295,6 @@ def fresh_units(shard: Shard, message: Any, units: int) -> int:
     if not fresh:
         shard.say_later(seen(message))
     return fresh
-
-
-@contextmanager
-def said_if_refused(shard: Shard, message: Any) -> Iterator[None]:
-    """A request that is refused has told of its stream all the same."""
-    try:
-        yield
-    except UnavailableError:
-        shard.say_later(seen(message))
-        raise
 
 
 def _record(shard: Shard, message: Push | Erase, fresh: int) -> None:
@@ -353,10 +346,12 @@ def _push_slice(
         cut = share.cut(*where)
         given = given if cut.places is not None else given.cut(*where)
     gradients = (given if cut.places is None else given.take(cut.places)).floats()
-    counts = [
-        None if name not in of else of[name][slice(*where) if cut.places is None else cut.places]
-        for of in (message.shows, message.clicks)
-    ]
+    counts: list[Any] = [None, None]
+    if message.shows or message.clicks:
+        counts = [
+            None if name not in of else of[name][slice(*where) if cut.places is None else cut.places]
+            for of in (message.shows, message.clicks)
+        ]
     now = shard.tables[name].now(message.step, message.time_s)
     shard.stores[name].push(
         cut.keys,

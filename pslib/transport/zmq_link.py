@@ -33,6 +33,10 @@ COPIED_BYTES = 1 << 16
 """Frames below this size are copied: to hand over their memory, and to take it back from another thread,
 costs more."""
 
+_NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""Plain numbers: each operation on ZeroMQ's own kind of them is a microsecond of Python."""
+
 # option: (value, why)
 _OPTIONS: dict[int, tuple[int, str]] = {
     zmq.LINGER: (
@@ -41,7 +45,7 @@ _OPTIONS: dict[int, tuple[int, str]] = {
     ),
     zmq.HEARTBEAT_IVL: (1000, "without it a cut cable raises no event at all"),
     zmq.HEARTBEAT_TIMEOUT: (5000, "a machine that is short of CPU answers late"),
-    zmq.HEARTBEAT_TTL: (5000, "the same for the other side"),
+    zmq.HEARTBEAT_TTL: (5000, "the same for the other side, which asks nothing itself"),
     zmq.CONNECT_TIMEOUT: (3000, "the kernel's own is 127 s, seen after a restarted peer"),
     zmq.RECONNECT_IVL: (50, "a restarted peer is found quickly"),
     zmq.RECONNECT_IVL_MAX: (2000, "hundreds of clients must not storm it"),
@@ -98,6 +102,7 @@ class _Router:
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
         self.idle = False  # nothing has come in the last wait
+        self._is_empty = False  # nothing was here at the last look, since when nobody has waited or sent
         self._waker = _Waker()
         self._waiting = select.poll()
         self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
@@ -105,10 +110,11 @@ class _Router:
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
         send, last = self._socket.send, len(frames) - 1
+        self._is_empty = False
         try:
-            send(routing_id, zmq.NOBLOCK | zmq.SNDMORE)
+            send(routing_id, _NOW_AND_MORE)
             for place, frame in enumerate(frames):
-                more = zmq.NOBLOCK if place == last else zmq.NOBLOCK | zmq.SNDMORE
+                more = _NOW if place == last else _NOW_AND_MORE
                 send(frame, more, copy=len(frame) < COPIED_BYTES)
         except zmq.Again:  # the queue to this peer is full: it is slow or dead, and the request is sent again
             return
@@ -116,28 +122,29 @@ class _Router:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
 
-    def _sender(self, routing_id: zmq.Frame) -> bytes | None:
-        """Who sent the message that begins so; None: the message is not to be looked at."""
-        return routing_id.bytes
+    def _sender(self) -> bytes | None:
+        """Take the first frame of a message: who sent it; None: the message is not to be looked at."""
+        return self._socket.recv(_NOW)
 
     def _receive(self) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that are here, and who sent them."""
-        socket = self._socket
+        receive = self._socket.recv
         came: list[tuple[bytes, list[Buffer]]] = []
-        while len(came) < BATCH_MAX and self.ready():
-            sender = self._sender(socket.recv(zmq.NOBLOCK, copy=False))
-            frame = socket.recv(zmq.NOBLOCK, copy=False)
+        while not self._is_empty and len(came) < BATCH_MAX and self.ready():
+            sender = self._sender()
+            frame = receive(_NOW, copy=False)
             frames: list[Buffer] = [frame.bytes if len(frame) < COPIED_BYTES else frame.buffer]
             while frame.more:
-                frame = socket.recv(zmq.NOBLOCK, copy=False)
+                frame = receive(_NOW, copy=False)
                 frames.append(frame.buffer)
             if sender is not None:
                 came.append((sender, frames))
         return came
 
     def ready(self) -> bool:
-        """Whether a message is here."""
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        """Whether a message is here; a look is a system call."""
+        self._is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
+        return not self._is_empty
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have come, for `wake`, or for the timeout."""
@@ -146,6 +153,7 @@ class _Router:
         for fd, _event in ready:
             if fd == self._waker.fd:
                 self._waker.drain()
+        self._is_empty = False
 
     def wake(self) -> None:
         """End a wait in another thread."""
@@ -192,6 +200,7 @@ class ZmqClientLink(_Router):
 
     def _disconnect(self, peer: str) -> None:
         self._silent.discard(peer)
+        self._is_empty = False
         del self._peers[self._ids.pop(peer)]
         with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
             self._socket.disconnect(peer)
@@ -234,6 +243,7 @@ class ZmqServerLink(_Router):
     ) -> None:
         super().__init__(context, limits)
         self._monitor: Monitor | None = None
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, 0)  # those that connect ask often enough for both
         if keys:
             encrypt_server(self._socket, keys)
             self._monitor = Monitor(self._socket)
@@ -250,8 +260,10 @@ class ZmqServerLink(_Router):
         """Queue an answer."""
         self._send(peer, frames)
 
-    def _sender(self, routing_id: zmq.Frame) -> bytes | None:
-        return routing_id.bytes if self._monitor is None else peer_of(routing_id)
+    def _sender(self) -> bytes | None:
+        if self._monitor is None:
+            return super()._sender()
+        return peer_of(self._socket.recv(_NOW, copy=False))
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that have come; waits for one."""
