@@ -1,7 +1,7 @@
 """The store's optimizer steps and first values without a table: for dense blocks, and for tests."""
 
 cimport numpy as cnp
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, intptr_t, uint64_t
 
 from cython_ext.checks cimport (
     checked_array,
@@ -57,6 +57,28 @@ def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights
     ValueError
         When a shape or dtype is another, or the optimizer mixes elements.
     """
+    apply_dense_blocks(
+        optimizer_kind, hyperparameters, modifiers, corrections, (weights,), (state,), gradient, rate)
+
+
+def apply_dense_blocks(optimizer_kind, hyperparameters, modifiers, corrections, weights, states, gradient,
+                       rate=1.0):
+    """As `apply_dense`, for several vectors whose gradients stand side by side.
+
+    Parameters
+    ----------
+    optimizer_kind, hyperparameters, modifiers, corrections, rate
+        As for `apply_dense`.
+    weights : sequence of (n,) float32, changed
+        None is there twice.
+    states : sequence of (state floats,) float32, changed
+    gradient : (sum of all n,) float32
+
+    Raises
+    ------
+    ValueError
+        As for `apply_dense`; nothing has changed then.
+    """
     cdef PslibOptimizer optimizer
     corrections = checked_array("apply_dense: corrections", corrections, _F32, (None, 2))
     set_optimizer(&optimizer, "apply_dense", optimizer_kind, hyperparameters, modifiers, corrections)
@@ -66,15 +88,26 @@ def apply_dense(optimizer_kind, hyperparameters, modifiers, corrections, weights
         raise ValueError("apply_dense: modifiers: expected no clipping of a dense vector: norms are of rows")
     cdef float factor = finite_number("apply_dense: rate", rate)
     pslib_set_rate(&optimizer, factor, False)
-    weights = checked_target("apply_dense: weights", weights, _F32, (None,))
-    cdef int64_t n = len(weights)
-    state = checked_target("apply_dense: state", state, _F32, (pslib_state_floats(optimizer.kind, n),))
-    gradient = checked_array("apply_dense: gradient", gradient, _F32, (n,))
-    cdef float *weight_data = floats_of(weights)
-    cdef float *state_data = floats_of(state)
+    cdef Py_ssize_t blocks = len(weights), i
+    if len(states) != blocks:
+        raise ValueError(f"apply_dense: state: expected one for each of {blocks} blocks, got {len(states)}")
+    cdef int64_t[:, ::1] where = np.empty((blocks, 3), np.int64)
+    cdef int64_t n, floats, total = 0
+    for i in range(blocks):
+        one = checked_target("apply_dense: weights", weights[i], _F32, (None,))
+        n = len(one)
+        floats = pslib_state_floats(optimizer.kind, n)
+        state = checked_target("apply_dense: state", states[i], _F32, (floats,))
+        where[i, 0], where[i, 1], where[i, 2] = n, <intptr_t> floats_of(one), <intptr_t> floats_of(state)
+        total += n
+    gradient = checked_array("apply_dense: gradient", gradient, _F32, (total,))
     cdef const float *gradient_data = floats_of(gradient)
     with nogil:
-        pslib_full_step(&optimizer, n, weight_data, state_data, gradient_data, 1.0, 1.0)
+        for i in range(blocks):
+            pslib_full_step(
+                &optimizer, where[i, 0], <float *> <intptr_t> where[i, 1], <float *> <intptr_t> where[i, 2],
+                gradient_data, 1.0, 1.0)
+            gradient_data += where[i, 0]
 
 
 def apply_row(optimizer_kind, hyperparameters, modifiers, corrections, weights, state, gradient, shows,

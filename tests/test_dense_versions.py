@@ -10,7 +10,7 @@ import pytest
 from pslib.client.client import Client
 from pslib.errors import ConfigurationError
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
-from pslib.protocol.messages import Failure, Pull, Pulled, Push
+from pslib.protocol.messages import NOBODY, Failure, Pull, Pulled, Push
 from pslib.protocol.packed import PackedRows
 from pslib.table.optimizers import SGD
 from pslib.table.partition_map import PartitionMap
@@ -141,6 +141,17 @@ class TestClientSession:
         assert (again[1].blocks.tolist(), again[1].known[VERSIONS].tolist()) == ([2], [7])
         answer(client, 0.1, again[0], self.came([40, 50], 9))
         answer(client, 0.1, messages["1"][0], self.came([], 6, 8))
+        assert completed(client) == [(call, None)]
+        assert client.pulled(call).dense.tolist() == [0, 1, 2, 3, 40, 50, 6, 7]
+
+    def test_a_block_that_was_refused_joins_the_others_wherever_their_answer_stands(self) -> None:
+        client = make_client(1, {}, dense_length=8)
+        call = client.pull(0.0, {}, dense=True)
+        unit, owner = np.array([(1 << BITS) + 2], np.uint32), np.array([NOBODY], np.uint16)
+        answer(client, 0.1, asked(client)["0"][0], Pulled({}, np.arange(8, dtype=np.float32), unit, owner))
+        again = asked(client)["0"]
+        assert again[1].blocks.tolist() == [2]
+        answer(client, 0.2, again[0], self.came([40, 50]))
         assert completed(client) == [(call, None)]
         assert client.pulled(call).dense.tolist() == [0, 1, 2, 3, 40, 50, 6, 7]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.steps import apply_dense, apply_row
+from cython_ext.steps import apply_dense, apply_dense_blocks, apply_row
 from cython_ext.store import Store, vector_levels
 from pslib.errors import ConfigurationError
 from pslib.shard.stores import store_parts
@@ -327,6 +327,35 @@ def test_a_wrong_argument_is_refused_by_name(name: str, value: object, message: 
     message = message.replace("2.. rows", "2..16777216 rows")
     with pytest.raises(ValueError, match=message):
         apply_dense(**(dense_arguments() | {name: value}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (5, 16, 0, 33)])
+def test_a_step_of_several_blocks_is_a_step_of_each(sizes: tuple[int, ...]) -> None:
+    rng, optimizer = np.random.default_rng(5), Adam(0.1)
+    numbers = (optimizer.kind, optimizer.hyperparameters(), optimizer.modifiers(), optimizer.corrections())
+    blocks = [rng.standard_normal(size, np.float32) for size in sizes]
+    states = [optimizer.initial_state(size) for size in sizes]
+    alone = [(block.copy(), state.copy()) for block, state in zip(blocks, states, strict=True)]
+    gradient = rng.standard_normal(sum(sizes), np.float32)
+    apply_dense_blocks(*numbers, blocks, states, gradient, 0.5)
+    start = 0
+    for block, state, (weights, own) in zip(blocks, states, alone, strict=True):
+        apply_dense(*numbers, weights, own, gradient[start : start + block.size], 0.5)
+        start += block.size
+        assert weights.tobytes() == block.tobytes()
+        assert own.tobytes() == state.tobytes()
+
+
+def test_a_step_of_several_blocks_that_do_not_fit_changes_none() -> None:
+    numbers = (0, *(dense_arguments()[name] for name in ("hyperparameters", "modifiers", "corrections")))
+    blocks = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    for states, gradient in (
+        ([np.empty(0, np.float32)], np.ones(5, np.float32)),
+        (None, np.ones(4, np.float32)),
+    ):
+        with pytest.raises(ValueError, match="apply_dense: "):
+            apply_dense_blocks(*numbers, blocks, states or [np.empty(0, np.float32)] * 2, gradient)
+    assert all((block == 1).all() for block in blocks)
 
 
 def test_dense_weights_that_are_read_only_are_refused() -> None:

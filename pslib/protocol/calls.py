@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from pslib.errors import (
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
+from pslib.table.block_bounds import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
@@ -198,18 +199,16 @@ def keys_of(call: Call, table: str, places: NDArray[np.int32] | None) -> Keys:
     return _taken(call.keys[table], places)
 
 
-def gradient_of(
-    call: Call, blocks: NDArray[np.uint32], bounds: Callable[[int], tuple[int, int]]
-) -> NDArray[Any]:
+def gradient_of(call: Call, blocks: NDArray[np.uint32], bounds: BlockBounds) -> NDArray[Any]:
     """The gradient of these dense blocks, side by side; nothing, when the call has none."""
     if not isinstance(call, PushCall):
         return NO_FLOATS
     dense = call.dense
     if not dense.size:
         return dense
-    pieces = [dense[slice(*bounds(block))] for block in blocks.tolist()]
-    if sum(piece.size for piece in pieces) == dense.size:  # all of it, in order
-        return dense
+    pieces = [dense[first:last] for first, last in bounds.runs(blocks)]
+    if len(pieces) == 1:  # all of it, or what stands side by side
+        return pieces[0]
     return np.concatenate(pieces) if pieces else dense[:0]
 
 

@@ -52,6 +52,7 @@ from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_pulled
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.splitting import first_unit, parts_of
+from pslib.table.block_bounds import BlockBounds
 from pslib.table.partition_map import PartitionMap
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, check_type
 
@@ -97,7 +98,7 @@ class ClientSession:
         self.updates_sent = 0
         self.map = partition_map
         self._owners = partition_map.owners.copy()
-        self._block_size = -(-dense_length // partition_map.dense_blocks)
+        self._bounds = BlockBounds(dense_length, partition_map.dense_blocks)
         self.acknowledged = Acknowledged(partition_map.partition_bits)
         self._calls: dict[int, Call] = {}
         self._parts: dict[int, Part] = {}
@@ -195,9 +196,11 @@ class ClientSession:
     def _touched(self, keys: Mapping[str, Keys], dense: bool) -> NDArray[np.uint32]:
         """All units of these keys and, with ``dense``, of the dense parameters; ascending."""
         units = [partitions_touched(array, self.map.partition_bits) for array in keys.values()]
+        if len(units) > 1:  # those of one table rise already, each once
+            units = [np.unique(np.concatenate(units))]
         if dense:
-            units.append(self.map.partitions + self._all_blocks())
-        return np.unique(np.concatenate(units)) if units else NO_UNITS
+            units.append(np.uint32(self.map.partitions) + self._all_blocks())
+        return np.concatenate(units) if units else NO_UNITS
 
     def _begin_push(self, now_s: float, push: PushCall, units: int) -> int:
         call = self._begin(now_s, push, self._all_blocks() if push.dense.size else NO_UNITS)
@@ -239,8 +242,7 @@ class ClientSession:
 
     def _all_blocks(self) -> NDArray[np.uint32]:
         """Dense blocks that hold anything."""
-        used = -(-self.dense_length // self._block_size) if self.dense_length else 0
-        return np.arange(used, dtype=np.uint32)
+        return np.arange(self._bounds.used, dtype=np.uint32)
 
     def _begin(self, now_s: float, call: Call, blocks: NDArray[np.uint32]) -> int:
         number = self._next_call
@@ -278,7 +280,7 @@ class ClientSession:
         for server, part in sorted(parts.items()):
             part.call, part.bounces = number, bounces
             message = message_of(call, part, floor, gradient_of(call, part.blocks, self._bounds))
-            back = answer_bytes_of(message, self.dims, self._floats(part)) if is_pull else 0
+            back = answer_bytes_of(message, self.dims, self._bounds.floats(part.blocks)) if is_pull else 0
             ticket = self.requests.start(now_s, addresses[server], message, delay_s, patience_s, back)
             self._parts[ticket] = part
             call.open_parts += 1
@@ -294,14 +296,6 @@ class ClientSession:
         partitions = np.arange(self.map.partitions, dtype=np.uint32)
         blocks = self._all_blocks() if call.dense.size else NO_UNITS
         return np.concatenate([partitions, np.uint32(self.map.partitions) + blocks])
-
-    def _bounds(self, block: int) -> tuple[int, int]:
-        size = self._block_size
-        return min(block * size, self.dense_length), min((block + 1) * size, self.dense_length)
-
-    def _floats(self, part: Part) -> int:
-        """Dense parameters in the blocks of a part."""
-        return sum(last - first for first, last in map(self._bounds, part.blocks.tolist()))
 
     # --- answers ------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +11,15 @@ from pslib.protocol.calls import Part, PullCall
 from pslib.protocol.dense_answer import VERSIONS
 from pslib.protocol.messages import Pulled
 from pslib.protocol.packed import floats_of, rows_of
+from pslib.table.block_bounds import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["pulled_fits", "store_pulled"]
 
-Bounds = Callable[[int], tuple[int, int]]
 
-
-def pulled_fits(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: Bounds) -> bool:
+def pulled_fits(
+    call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int], bounds: BlockBounds
+) -> bool:
     """Whether an answer has the types and shapes of its question: bytes from outside index our arrays."""
     if message.rows.keys() != part.places.keys() or not message.row_scales.keys() <= part.places.keys():
         return False
@@ -31,8 +32,7 @@ def pulled_fits(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, 
     sizes = {name: array.size for name, array in message.dense_versions.items()}
     if sizes != ({VERSIONS: part.blocks.size} if call.known else {}):
         return False
-    spans = [bounds(block) for block in part.blocks[_news(call, part, message)].tolist()]
-    floats = sum(last - first for first, last in spans)
+    floats = bounds.floats(part.blocks[_news(call, part, message)])
     return message.dense.size == floats and (not floats or message.dense.dtype == DENSE_TYPES[call.dense_as])
 
 
@@ -44,7 +44,7 @@ def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
     return (versions != 0) & (versions != call.known.versions[part.blocks])
 
 
-def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: Bounds) -> None:
+def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: BlockBounds) -> None:
     """Write an answer that fits into the outputs of its call."""
     for name, some in part.places.items():
         if some is None:
@@ -53,13 +53,16 @@ def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: Bounds) ->
             rows_of(message, name).write_to(call.rows[name], some)
     if not part.blocks.size:
         return
-    start, dense, news = 0, floats_of(message.dense), _news(call, part, message).tolist()
-    for block, is_news in zip(part.blocks.tolist(), news, strict=True):
-        first, last = bounds(block)
-        if is_news:
-            call.dense[first:last] = dense[start : start + last - first]
-            start += last - first
-        elif call.known and call.known.versions[block]:  # else it is refused and nothing is known
-            call.dense[first:last] = call.known.vector[first:last]
+    dense, is_news = floats_of(message.dense), _news(call, part, message)
+    start = 0
+    for first, last in bounds.runs(part.blocks[is_news]):
+        if last - first == call.dense.size and not message.refused_units.size:
+            call.dense = dense  # all there is: it stays where it came, and nothing is written to it any more
+            break
+        call.dense[first:last] = dense[start : start + last - first]
+        start += last - first
     if call.known:
+        kept = part.blocks[~is_news]
+        for first, last in bounds.runs(kept[call.known.versions[kept] != 0]):  # else refused, nothing known
+            call.dense[first:last] = call.known.vector[first:last]
         call.versions[part.blocks] = message.dense_versions[VERSIONS]

@@ -271,10 +271,11 @@ class ServerSession:
         dense, blocks = self.shards[0].dense, message.blocks
         if dense is None:
             return Failure("configuration", "dense parameters have not been set up")
-        if int(blocks.max()) >= self.shards[0].dense_blocks or np.unique(blocks).size != blocks.size:
+        rising = (blocks[1:] > blocks[:-1]).all()  # as a client asks
+        repeated = not rising and np.unique(blocks).size != blocks.size
+        if int(blocks.max()) >= self.shards[0].dense_blocks or repeated:
             return Failure("configuration", "dense blocks: out of range or repeated")
-        floats = sum(stop - start for start, stop in map(dense.bounds, blocks.tolist()))
-        if isinstance(message, Push) and message.dense.size != floats:
+        if isinstance(message, Push) and message.dense.size != (floats := dense.bounds.floats(blocks)):
             return Failure(
                 "configuration", f"dense gradient: expected {floats} floats, got {message.dense.size}"
             )

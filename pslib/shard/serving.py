@@ -7,7 +7,7 @@ and marks that were looked up before the first slice of a push still hold after 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,7 @@ from pslib.protocol.messages import Arrays, Erase, Pull, Push
 from pslib.protocol.packed import PackedRows, floats_of, gradients_of
 from pslib.shard.key_shares import KeyShare, Shares, cuts, joined, placed, whole
 from pslib.shard.recording import applied_erase, applied_push, seen
-from pslib.table.partition_map import units_of_mask
+from pslib.table.partition_map import mask_of_units, units_of_mask
 
 if TYPE_CHECKING:
     from pslib.shard.shard import Shard
@@ -165,17 +165,28 @@ def _pull_slice(
 
 
 def _pull_dense(shard: Shard, message: Pull, dense: DenseAnswer, refused: dict[int, int]) -> Steps[None]:
-    served = 0
-    for block in message.blocks.tolist():
+    mine: list[int] = []
+    for place, block in enumerate(message.blocks.tolist()):
         unit = shard.partitions + block
         if shard.owned >> unit & 1 and shard.dense:
-            if served >= ROW_FLOATS * shard.slice_rows:
-                served = 0
-                yield
-            served += dense.put(block, shard.dense.weights[block], shard.dense.versions[block])
+            mine.append(place)
         elif shard.is_responsible(unit):
             refused |= shard.refusals([unit])
-            dense.refuse(block)
+            dense.refuse(place)
+    if shard.dense is None:
+        return
+    served, at_once = 0, _blocks_of_slice(shard)
+    for start in range(0, len(mine), at_once):
+        if served >= ROW_FLOATS * shard.slice_rows:
+            served = 0
+            yield
+        served += dense.put(mine[start : start + at_once], shard.dense.weights, shard.dense.versions)
+
+
+def _blocks_of_slice(shard: Shard) -> int:
+    """Dense blocks that cost what a slice of rows costs, at least one."""
+    size = shard.dense.bounds.size if shard.dense else 0
+    return max(1, ROW_FLOATS * shard.slice_rows // max(1, size))
 
 
 # --- push and erase ----------------------------------------------------------------------------------------
@@ -279,12 +290,11 @@ def _select(
             selection.units |= partition_set(part.keys, shard.partition_bits)
             mine.append(part)
         selection.shares[name] = joined(mine, share)
-    for block in blocks.tolist():
-        unit = shard.partitions + block
-        if shard.owned >> unit & 1:
-            selection.units |= 1 << unit
-        elif shard.is_responsible(unit):
-            selection.refused |= shard.refusals([unit])
+    if blocks.size:
+        units = mask_of_units(shard.partitions + blocks.astype(np.int64))
+        selection.units |= units & shard.owned
+        if theirs := units & shard.responsible & ~shard.owned:
+            selection.refused |= shard.refusals(units_of_mask(theirs))
     return selection
 
 
@@ -368,14 +378,20 @@ def _push_slice(
 def _push_dense(shard: Shard, message: Push, fresh: int) -> Steps[None]:
     if shard.dense is None:
         return
-    start = served = 0
-    for block in message.blocks.tolist():
-        first, last = shard.dense.bounds(block)
-        if fresh >> (shard.partitions + block) & 1:
-            if served >= ROW_FLOATS * shard.slice_rows:
-                served = 0
-                yield
-            served += last - first
-            gradient = floats_of(message.dense[start : start + last - first])
-            shard.dense.apply(block, gradient, message.rate, message.delta)
-        start += last - first
+    ends, numbers = shard.dense.bounds.ends(message.blocks).tolist(), message.blocks.tolist()
+    begins = [0, *ends]
+    mine = [place for place, block in enumerate(numbers) if fresh >> (shard.partitions + block) & 1]
+    for many, run in enumerate(_runs(mine, _blocks_of_slice(shard))):
+        if many:
+            yield
+        gradient = floats_of(message.dense[begins[run.start] : ends[run.stop - 1]])
+        shard.dense.apply_all(numbers[run], gradient, message.rate, message.delta)
+
+
+def _runs(places: list[int], longest: int) -> Iterator[slice]:
+    """Runs of places that follow each other, cut where they get longer than ``longest``."""
+    start = 0
+    for end in range(1, len(places) + 1):
+        if end == len(places) or places[end] != places[end - 1] + 1 or end - start == longest:
+            yield slice(places[start], places[end - 1] + 1)
+            start = end

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.store import Store, apply_dense
+from cython_ext.steps import apply_dense_blocks
+from cython_ext.store import Store
 from pslib.errors import ConfigurationError
 from pslib.protocol.messages import Setup
+from pslib.table.block_bounds import BlockBounds
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
@@ -54,14 +57,11 @@ def make_store(spec: TableSpec, partition_bits: int) -> Store:
 
 
 class DenseBlocks:
-    """Blocks of the dense parameters, each a flat float32 array with its state.
-
-    Block ``b`` covers ``[b * size, min((b + 1) * size, length))`` with ``size = ceil(length / blocks)``.
-    """
+    """Blocks of the dense parameters, each a flat float32 array with its state; see `BlockBounds`."""
 
     def __init__(self, spec: DenseSpec, blocks: int) -> None:
         self.spec = spec
-        self.size = -(-spec.length // blocks)
+        self.bounds = BlockBounds(spec.length, blocks)
         self.weights: dict[int, FloatRows] = {}
         self.state: dict[int, FloatRows] = {}
         self.versions: dict[int, int] = {}
@@ -70,10 +70,6 @@ class DenseBlocks:
         self._hyperparameters = spec.optimizer.hyperparameters()
         self._modifiers = spec.optimizer.modifiers()
         self._corrections = spec.optimizer.corrections()
-
-    def bounds(self, block: int) -> tuple[int, int]:
-        """First and last-but-one element of a block."""
-        return min(block * self.size, self.spec.length), min((block + 1) * self.size, self.spec.length)
 
     def put(
         self, block: int, weights: FloatRows, state: FloatRows | None = None, version: int | None = None
@@ -97,17 +93,28 @@ class DenseBlocks:
 
     def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
         """One optimizer step of one block, its learning rate times ``rate``; with ``delta``, add instead."""
-        self.versions[block] += 1
+        self.apply_all([block], gradient, rate, delta)
+
+    def apply_all(
+        self, blocks: Sequence[int], gradient: FloatRows, rate: float = 1.0, delta: bool = False
+    ) -> None:
+        """As `apply`, for several blocks whose gradients stand side by side."""
+        weights = [self.weights[block] for block in blocks]
+        for block in blocks:
+            self.versions[block] += 1
         if delta:
-            self.weights[block] += gradient
+            start = 0
+            for values in weights:
+                np.add(values, gradient[start : start + values.size], out=values)
+                start += values.size
             return
-        apply_dense(
+        apply_dense_blocks(
             self.spec.optimizer.kind,
             self._hyperparameters,
             self._modifiers,
             self._corrections,
-            self.weights[block],
-            self.state[block],
+            weights,
+            [self.state[block] for block in blocks],
             gradient,
             rate,
         )

@@ -198,7 +198,7 @@ def _row_bytes(shard: Shard, table: str) -> int:
 def _unit_bytes(shard: Shard, unit: int) -> int:
     """About what the image of a unit takes."""
     if unit >= shard.partitions:
-        return 8 * shard.dense.size if shard.dense else 0
+        return 8 * shard.dense.bounds.size if shard.dense else 0
     return sum(store.partition_rows(unit) * _row_bytes(shard, name) for name, store in shard.stores.items())
 
 
