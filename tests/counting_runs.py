@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,6 +56,26 @@ def launch_counting(
         lambda: len(command.lines("first batch")) == trainers or command.process.poll() is not None,
         40,
         f"all trainers to train:\n{command.output}",
+    )
+    return command
+
+
+def train_in_step(start: Start, examples: Path, tmp_path: Path, **cluster: str) -> Command:
+    """``pslib train`` of a model with ``consistency: sync`` that goes on for long, once steps are made."""
+    job = {
+        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 256, "epochs": 1000, "seed": 7, "consistency": "sync", "staleness": 0},
+        "cluster": {"servers": 2, "trainers": 2, **cluster},
+        "out": str(tmp_path / "out"),
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
+    command = start("train", tmp_path / "job.yaml", "--quiet")
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    wait_until(
+        lambda: metrics.exists() and re.search(r'"pushes_applied": [1-9]', metrics.read_text()) is not None,
+        40,
+        f"steps to be made:\n{command.output}",
     )
     return command
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import psutil
@@ -23,6 +18,7 @@ from pslib.config import ClusterConfig, Timing
 from pslib.protocol.client_session import PushName
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
+from tests.processes_by_hand import processes_by_hand
 
 ROWS, DIM = 50_000, 16
 PUSH_BYTES = ROWS * (8 + 4 * DIM)
@@ -31,41 +27,13 @@ CALLERS_BYTES = 4 * PUSH_BYTES
 """Arrays of the test itself, and what an allocator keeps."""
 
 
-@contextmanager
-def processes(config: ClusterConfig) -> Iterator[tuple[str, int]]:
-    """A coordinator and one server; gives the coordinator's address and the server's process id."""
-    worker = [sys.executable, "-m", "launch.worker"]
-    listen = ["--cluster-id", "credit", "--listen", "tcp://127.0.0.1:0"]
-    coordinator = subprocess.Popen(
-        [*worker, "coordinator", *listen, "--config", json.dumps(config.to_dict())],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    started = [coordinator]
-    try:
-        assert coordinator.stdout is not None
-        lines = iter(coordinator.stdout.readline, "")
-        address = next(line.split()[1] for line in lines if line.startswith("pslib-listening"))
-        server = subprocess.Popen(
-            [*worker, "server", *listen, "--coordinator", address], stdout=subprocess.DEVNULL, text=True
-        )
-        started.append(server)
-        yield address, server.pid
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
-
-
 @pytest.mark.timeout(240)
 def test_a_stopped_server_does_not_fill_the_memory_of_who_pushes(caplog: pytest.LogCaptureFixture) -> None:
     timing = Timing(silence_s=30.0, report_s=1.0)
     config = ClusterConfig(credit_bytes=CREDIT_BYTES, timing=timing)
     transport = ZmqTransport()
-    with processes(config) as (address, pid):
-        client = Client(transport, address, "credit", SystemClock())
+    with processes_by_hand(config, "credit") as started:
+        client = Client(transport, started.address, "credit", SystemClock())
         try:
             client.setup([TableSpec("t", (PartSpec("v", DIM),))])
             keys = np.arange(ROWS, dtype=np.uint64)
@@ -81,7 +49,7 @@ def test_a_stopped_server_does_not_fill_the_memory_of_who_pushes(caplog: pytest.
 
             caller = threading.Thread(target=push_for_ever)
             before = psutil.Process().memory_info().rss
-            os.kill(pid, signal.SIGSTOP)
+            os.kill(started.server.pid, signal.SIGSTOP)
             with caplog.at_level(logging.WARNING, "pslib"):
                 caller.start()
                 most = 0
@@ -90,7 +58,7 @@ def test_a_stopped_server_does_not_fill_the_memory_of_who_pushes(caplog: pytest.
                     most = max(most, psutil.Process().memory_info().rss - before)
             stuck = len(pushed)
             over.set()
-            os.kill(pid, signal.SIGCONT)
+            os.kill(started.server.pid, signal.SIGCONT)
             caller.join(20)
             for one in pushed:
                 one.wait()

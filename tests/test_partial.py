@@ -13,7 +13,13 @@ from cython_ext.hashing import partition_of
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from tests.command import Command, wait_until
-from tests.counting_runs import Start, counts_of, launch_counting, write_counting_examples
+from tests.counting_runs import (
+    Start,
+    counts_of,
+    launch_counting,
+    train_in_step,
+    write_counting_examples,
+)
 
 CONFIG = ClusterConfig(servers=2)
 PARTIAL = ("--recovery", "partial")
@@ -63,4 +69,16 @@ def test_a_killed_server_begins_at_the_last_checkpoint_and_what_is_lost_is_count
     assert summary["pushes_missing"] == sum(pushes)
     assert lost <= 64 * sum(pushes)
     assert cuts or min([lost, *pushes]) > 0
+    assert "Traceback" not in command.output
+
+
+def test_a_run_in_step_ends_when_a_server_has_lost_what_it_knew(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = train_in_step(start, examples, tmp_path, recovery="partial")
+    command.kill("server 1")
+    assert command.finish(60) == 69, command.output
+    (line,) = command.lines("with consistency sync no step can go on without it")
+    assert "server 1 comes back without what it knew" in line
+    assert "start again from their first values: there is no checkpoint" in line
     assert "Traceback" not in command.output

@@ -25,6 +25,7 @@ from tests.counting_runs import (
     Start,
     assert_counted_once,
     launch_counting,
+    train_in_step,
     write_counting_examples,
 )
 
@@ -304,6 +305,19 @@ def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over
     command.wait_for("not acknowledged, and its leases go back", 10)
     command.process.terminate()
     assert command.finish(15) == 75
+    assert "Traceback" not in command.output
+
+
+def test_a_run_in_step_ends_with_75_when_one_of_its_trainers_is_asked_to_leave(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = train_in_step(start, examples, tmp_path)
+    command.kill("trainer 1", signal.SIGTERM)
+    assert command.finish(40) == 75, command.output
+    assert command.lines("all pushes are acknowledged, and its leases go back")
+    (line,) = command.lines("with consistency sync every step waits for every trainer")
+    assert "trainer 1 (pid " in line
+    assert "start again from the beginning: there is no checkpoint" in line
     assert "Traceback" not in command.output
 
 

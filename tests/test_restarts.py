@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,15 @@ from launch.cli import main
 from launch.job import read_job
 from launch.process import Task
 from launch.restarts import PAUSE_MAX_S, PAUSE_S, WELL_S, Restarts, is_mishap
+from pslib.client.client import Client
+from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
+from pslib.errors import UnavailableError
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Heartbeat, Leave, Message, NextLease, OpenJob, Register
+from pslib.table.tables import PartSpec, TableSpec
+from pslib.transport import ZmqTransport
+from tests.processes_by_hand import processes_by_hand
 
 TRAINER, SERVER = Task("trainer", 1), Task("server", 0)
 TIMING = Timing(silence_s=6.0, restart_s=30.0, report_s=5.0)
@@ -241,3 +248,35 @@ def test_without_a_log_a_silent_server_ends_the_run_at_once() -> None:
     world.pass_time(7.0, ("server", 0), ("trainer", 0), ("trainer", 1))
     assert "server 1 at tcp://server:2" in world.session.error
     assert "counts as lost" in world.session.error
+
+
+# --- with real processes ---
+
+
+def push_for_ever(client: Client, rows: Any) -> None:
+    while True:
+        client.push(rows).wait()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
+def test_a_server_that_nobody_starts_again_is_awaited_and_then_ends_the_run(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    """Asked to leave, it says so, and the wait begins at once; killed, it is missed after `silence_s`."""
+    config = ClusterConfig(durability="log", timing=Timing(restart_s=0.5))
+    transport = ZmqTransport()
+    with processes_by_hand(config, "alone", tmp_path) as started:
+        client = Client(transport, started.address, "alone", SystemClock())
+        try:
+            client.setup([TableSpec("t", (PartSpec("v", 1),))])
+            rows = {"t": (np.arange(9, dtype=np.uint64), np.ones((9, 1), np.float32))}
+            client.push(rows).wait()
+            started.server.send_signal(how)
+            with pytest.raises(UnavailableError, match="nobody has started it again") as told:
+                push_for_ever(client, rows)
+        finally:
+            client.close()
+            transport.close()
+        assert f"s for server 0 (pid {started.server.pid} on " in str(told.value)
+        assert started.server.wait(60) == (75 if how == signal.SIGTERM else -how)
+        assert started.coordinator.wait(60) == 69
