@@ -8,10 +8,15 @@ from itertools import islice
 
 import pytest
 
+from launch.draining import COORDINATOR_S, SERVERS_S, Draining
+from launch.process import Task
 from pslib.config import ClusterConfig
+from pslib.preemption import HARD_S
 from pslib.protocol.leases import LeaseBook
 from pslib.protocol.move_session import MoveSession
+from tests.invariants import SimulationError
 from tests.simulation.checkpoints import Checkpoints
+from tests.simulation.launcher import DRAIN_S, Leaving
 from tests.simulation.members import TIMING
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.planting import caught
@@ -47,6 +52,21 @@ class LaunchersEnd(Mishaps):
         return [*super()._kinds(), (self._end_launcher, 2)]
 
 
+class LaunchersAreAskedToLeave(Mishaps):
+    """The launcher gets SIGTERM, at most twice, among all that else happens but servers that are lost."""
+
+    def begin(self) -> None:
+        self.leavings: list[Leaving] = []
+        super().begin()
+
+    def _kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [(self._cut, 2), (self._stop, 1), (self._kill_trainer, 2), (self._ask_launcher_to_leave, 2)]
+
+    def _ask_launcher_to_leave(self) -> None:
+        if leaving := self.world.lives.ask_all_to_leave():
+            self.leavings.append(leaving)
+
+
 class LaunchersEndWithMoreServers(Mishaps):
     """There is one more server than at first, and the launcher ends as soon as it owns anything."""
 
@@ -68,6 +88,43 @@ def test_a_run_whose_launcher_ends_goes_on_from_its_logs() -> None:
     worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEnd))
     assert sum(world.lives.resumed for world in worlds) > SEEDS // 2
     assert sum(bool(world.coordinator.session.error) for world in worlds) <= SEEDS // 4
+
+
+ASKED = Planted(change_config=with_log, make_mishaps=LaunchersAreAskedToLeave)
+LEAVE_S = DRAIN_S + HARD_S + SERVERS_S + COORDINATOR_S
+
+
+def leave_all(seed: int) -> World:
+    """One world; raises where anybody had to be killed, or something is left undone."""
+    world = World(seed, ASKED).run()
+    for leaving in world.mishaps.leavings:  # type: ignore[attr-defined]
+        if leaving.verdict.exit_code != 75 or leaving.took_s > LEAVE_S + 1.0:
+            raise SimulationError(f"seed {seed}: {leaving.verdict} after {leaving.took_s:.1f} s")
+        if leaving.killed and not leaving.waited_for:
+            raise SimulationError(f"seed {seed}: {leaving.killed} had not left")
+    undone = [stream for stream in world.scripts if not world.history.is_done(stream)]
+    if undone and not world.coordinator.session.error:
+        raise SimulationError(f"seed {seed}: leases {undone} are not done")
+    return world
+
+
+def test_all_leave_in_order_when_their_launcher_is_asked_to_and_the_run_goes_on() -> None:
+    worlds = [leave_all(seed) for seed in range(SEEDS // 2)]
+    leavings = [one for world in worlds for one in world.mishaps.leavings]  # type: ignore[attr-defined]
+    assert sum(not leaving.killed for leaving in leavings) > 1
+    assert sum(world.lives.resumed for world in worlds) == len(leavings)
+
+
+def test_a_launcher_that_waits_for_nobody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Draining._ask
+
+    def asks_and_goes(draining: Draining, tasks: list[Task]) -> None:
+        ask(draining, tasks)
+        draining.hurried = True
+
+    monkeypatch.setattr(Draining, "_ask", asks_and_goes)
+    with pytest.raises(SimulationError, match="had not left"):
+        list(map(leave_all, range(10 * SEEDS)))
 
 
 def test_servers_that_came_later_are_started_again_with_the_run() -> None:
@@ -201,3 +258,10 @@ def test_a_checkpoint_that_finds_no_space_is_given_up_and_a_later_one_is_made() 
 )
 def test_all_of_them_in_many_more_worlds(planted: Planted) -> None:
     assert worlds_of(planted, 300)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_all_leave_in_order_in_many_more_worlds() -> None:
+    for seed in range(SEEDS // 2, 300):
+        leave_all(seed)

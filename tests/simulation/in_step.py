@@ -102,7 +102,7 @@ class RankedTrainer(Trainer):
         is_first = self.step >= self.world.begun[self.rank]
         if is_first and seen != self.world.reference.after[self.step]:
             raise SimulationError(f"rank {self.rank}: its pull of step {self.step} sees another state")
-        if self._draining:
+        if self.draining:
             self._busy = False
             return
         self.world.begun[self.rank] = max(self.world.begun[self.rank], self.step + 1)

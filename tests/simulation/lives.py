@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pslib.protocol.messages import Load
 from tests.invariants import History
 from tests.simulation.coordinator import CoordinatorProcess
+from tests.simulation.launcher import Leaving
 from tests.simulation.server import Server
 
 if TYPE_CHECKING:
@@ -48,6 +49,24 @@ class Lives:
             return
         self.down = True
         world.network.tell("the launcher is killed")
+        self.ended()
+
+    def ask_all_to_leave(self) -> Leaving | None:
+        """The launcher gets SIGTERM; nobody is started again, and somebody goes on with the run."""
+        world = self._world
+        if self.down or world.coordinator.session.over or world.coordinator.session.error:
+            return None
+        if not (
+            world.coordinator.alive and world.all_servers_live
+        ):  # it would end as if they had been killed
+            return None
+        self.down = True
+        world.network.tell("the launcher is asked to leave")
+        return Leaving(world)
+
+    def ended(self) -> None:
+        """Whoever is there still ends with the launcher; soon somebody goes on with the run."""
+        world = self._world
         deposed = world.coordinator.predecessor
         for process in (*world.trainers, *world.servers, world.coordinator, deposed):
             if process is not None:

@@ -59,7 +59,7 @@ class Trainer(Member):
         """Calls that nobody had acknowledged when it left."""
         self.job = int(world.lives.resume.get("job", 0))
         self.working = False
-        self._asking = self._draining = False
+        self._asking = self.draining = False
         self._held: dict[int, Held] = {}
         if own:
             self._held[own.stream] = Held(own, 0)
@@ -169,7 +169,7 @@ class Trainer(Member):
     def drain(self, patience_s: float | None = None) -> None:
         """SIGTERM: begin nothing new, wait until all is acknowledged or time is over, and go."""
         self.network.tell(f"{self} is asked to go")
-        self._draining = True
+        self.draining = True
         if patience_s is not None:
             self.after(patience_s, self._time_is_over)
         if self.session is None:
@@ -196,13 +196,13 @@ class Trainer(Member):
     def _turn(self) -> None:
         if self.leaving:
             return
-        if self._draining and self._may_go:
+        if self.draining and self._may_go:
             self.leave(preempted=True)
             return
         if self.done and self.world.admin.done:
             self.leave()
             return
-        if not self._draining and len(self._calls) + self._pulling < IN_FLIGHT_MAX:
+        if not self.draining and len(self._calls) + self._pulling < IN_FLIGHT_MAX:
             self._begin()
         self.after(self.world.random.uniform(0.005, self._pause_s), self._turn)
 
