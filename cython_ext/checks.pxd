@@ -8,6 +8,7 @@ from cython_ext.table cimport PslibAdmission, PslibInitializer, PslibOptimizer, 
 
 cdef object checked_array(str where, object array, object dtype, tuple shape)
 cdef object checked_target(str where, object array, object dtype, tuple shape)
+cdef int level_of(object vectors) except -1
 cdef object whole_number(str where, object number, object low, object high)
 cdef object finite_number(str where, object number)
 cdef object checked_counts(str where, object counts, object n, object zero)

@@ -3,6 +3,8 @@
 Every refusal is a ValueError of one line that names the argument, what was expected and what came.
 """
 
+import os
+
 from libc.string cimport memcpy
 
 from cython_ext.table cimport (
@@ -29,6 +31,15 @@ from cython_ext.table cimport (
 import numpy as np
 
 cnp.import_array()
+
+cdef extern from "vectors.h" nogil:
+    enum:
+        PSLIB_PLAIN
+        PSLIB_AVX2
+        PSLIB_AVX512
+    int pslib_best_level()
+
+_LEVELS = {"plain": PSLIB_PLAIN, "avx2": PSLIB_AVX2, "avx512": PSLIB_AVX512}
 
 CORRECTIONS_MAX = 1 << 24  # a float32 counts exactly so far
 
@@ -62,6 +73,21 @@ cdef object checked_array(str where, object array, object dtype, tuple shape):
         comma = "," if len(shape) == 1 else ""
         raise ValueError(f"{where}: expected C-contiguous {dtype} ({lengths}{comma}), got {came}")
     return array if cnp.PyArray_ISALIGNED(<cnp.ndarray>array) else array.copy()
+
+
+cdef int level_of(object vectors) except -1:
+    """The instruction set of this name; of None the best, or what ``PSLIB_VECTORS`` named at the start."""
+    if vectors is None:
+        return BEST
+    levels = [name for name, level in _LEVELS.items() if level <= pslib_best_level()]
+    if vectors not in levels:
+        raise ValueError(f"vectors: expected one of {', '.join(levels)} on this machine, got {vectors}")
+    return _LEVELS[vectors]
+
+
+cdef int BEST = pslib_best_level()
+if os.environ.get("PSLIB_VECTORS"):
+    BEST = level_of(os.environ["PSLIB_VECTORS"])
 
 
 cdef object checked_target(str where, object array, object dtype, tuple shape):

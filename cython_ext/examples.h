@@ -42,9 +42,15 @@ typedef struct {
     float fill;
 } PslibNumberColumn;
 
-static inline int pslib_bit(const uint8_t *bits, int64_t place)
+/* Up to PSLIB_WORD bits of a bitmap: a vector of them is one shift of the same word each. */
+#define PSLIB_WORD 32
+
+static inline uint32_t pslib_word_of_bits(const uint8_t *bits, int64_t place, int64_t count)
 {
-    return bits[place >> 3] >> (place & 7) & 1;
+    const int64_t bytes = ((place & 7) + count + 7) >> 3;
+    uint64_t word = 0;
+    for (int64_t k = 0; k < bytes; k++) word |= (uint64_t)bits[(place >> 3) + k] << (8 * k);
+    return (uint32_t)(word >> (place & 7));
 }
 
 /* second ? b : a, without a branch */
@@ -95,15 +101,30 @@ PSLIB_BODY void pslib_keys_of_block_at(const PslibKeyColumn *column, int64_t sta
     default: PSLIB_KEY_LOOP(uint64_t, uint64_t); break; /* signed ones by the same bits */
     }
     if (valid) { /* whether a value is null is a coin toss, so there is no branch */
-        for (int64_t i = 0; i < rows; i++) {
-            const uint64_t mask = (uint64_t)pslib_bit(valid, first_bit + i) - 1;
-            keys[i] = (keys[i] & ~mask) | (null_key & mask);
+        for (int64_t first = 0; first < rows; first += PSLIB_WORD) {
+            const int64_t size = rows - first < PSLIB_WORD ? rows - first : PSLIB_WORD;
+            const uint32_t word = pslib_word_of_bits(valid, first_bit + first, size);
+            for (int64_t i = 0; i < size; i++) {
+                const uint64_t mask = (uint64_t)(word >> i & 1) - 1;
+                keys[first + i] = (keys[first + i] & ~mask) | (null_key & mask);
+            }
         }
     }
 }
 
 PSLIB_COPIES(void, pslib_keys_of_block, column->level,
              (const PslibKeyColumn *column, int64_t start, int64_t rows, uint64_t *keys), column, start, rows, keys)
+
+/* Asks for `bytes` at a place that will be written to soon. A column's values are written with a stride, which the
+ * processor foresees badly: stores wait for a line of memory one by one, longer than hashing takes. */
+PSLIB_BODY void pslib_written_soon(const void *place, int64_t bytes)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)place + at, 1);
+#else
+    (void)place, (void)bytes;
+#endif
+}
 
 static void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_t rows, uint64_t *out)
 {
@@ -116,6 +137,9 @@ static void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_
         const int64_t size = rows - start < PSLIB_EXAMPLES_BLOCK ? rows - start : PSLIB_EXAMPLES_BLOCK;
         for (int64_t j = 0; j < count; j++) {
             uint64_t *at = out + start * count + j;
+            if (start + 2 * PSLIB_EXAMPLES_BLOCK <= rows) { /* a part of the next block, of which each column asks for one */
+                pslib_written_soon(out + (start + PSLIB_EXAMPLES_BLOCK) * count + j * PSLIB_EXAMPLES_BLOCK, sizeof(keys));
+            }
             pslib_keys_of_block(&columns[j], start, size, keys);
             for (int64_t i = 0; i < size; i++, at += count) *at = keys[i];
         }
@@ -155,8 +179,12 @@ PSLIB_BODY int pslib_numbers_of_block_at(const PslibNumberColumn *column, int64_
     default: PSLIB_NUMBER_LOOP(double); break;
     }
     if (valid) {
-        for (int64_t i = 0; i < rows; i++) {
-            numbers[i] = pslib_one_of(numbers[i], fill, !pslib_bit(valid, first_bit + i));
+        for (int64_t first = 0; first < rows; first += PSLIB_WORD) {
+            const int64_t size = rows - first < PSLIB_WORD ? rows - first : PSLIB_WORD;
+            const uint32_t word = pslib_word_of_bits(valid, first_bit + first, size);
+            for (int64_t i = 0; i < size; i++) {
+                numbers[first + i] = pslib_one_of(numbers[first + i], fill, !(word >> i & 1));
+            }
         }
     }
     return infinite;
@@ -174,6 +202,9 @@ static void pslib_fill_numbers(const PslibNumberColumn *columns, int64_t count, 
         const int64_t size = rows - start < PSLIB_EXAMPLES_BLOCK ? rows - start : PSLIB_EXAMPLES_BLOCK;
         for (int64_t j = 0; j < count; j++) {
             float *at = out + start * count + j;
+            if (start + 2 * PSLIB_EXAMPLES_BLOCK <= rows) {
+                pslib_written_soon(out + (start + PSLIB_EXAMPLES_BLOCK) * count + j * PSLIB_EXAMPLES_BLOCK, sizeof(numbers));
+            }
             infinite[j] |= (uint8_t)pslib_numbers_of_block(&columns[j], start, size, numbers);
             for (int64_t i = 0; i < size; i++, at += count) *at = numbers[i];
         }

@@ -8,7 +8,7 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from cython_ext.checks cimport checked_array, checked_target, whole_number
+from cython_ext.checks cimport checked_array, checked_target, level_of, whole_number
 from cython_ext.hashing cimport pslib_mix64
 
 import numpy as np
@@ -43,7 +43,6 @@ cdef extern from "examples.h" nogil:
         int level
         float fill
 
-    int pslib_best_level()
     void pslib_fill_keys(const PslibKeyColumn *columns, int64_t count, int64_t rows, uint64_t *out)
     void pslib_fill_numbers(
         const PslibNumberColumn *columns, int64_t count, int64_t rows, float *out, uint8_t *infinite)
@@ -82,7 +81,7 @@ cdef const uint8_t *bits_of(str where, object valid, object first_bit, Py_ssize_
 
 cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid, object first_bit,
                   object salt, object table, Py_ssize_t rows) except -1:
-    column.type, column.level = type_of(where, values, _INTEGERS, rows), pslib_best_level()
+    column.type = type_of(where, values, _INTEGERS, rows)
     column.values = cnp.PyArray_DATA(<cnp.ndarray>values)
     if salt is None:
         if values.dtype != _U64:
@@ -102,7 +101,7 @@ cdef int set_keys(PslibKeyColumn *column, str where, object values, object valid
     return 0
 
 
-def fill_keys(columns, out):
+def fill_keys(columns, out, vectors=None):
     """Keys of columns, a row each.
 
     Parameters
@@ -114,6 +113,8 @@ def fill_keys(columns, out):
         `hashing.hash_ints` does. What is null, or a place that the table does not have, is the null key.
     out : (n, F) uint64
         Written to.
+    vectors : str or None
+        Instruction set, of `vector_levels`; None takes the best. All give the same bits.
 
     Raises
     ------
@@ -121,6 +122,7 @@ def fill_keys(columns, out):
         When a type or length does not fit.
     """
     cdef Py_ssize_t count = len(columns), rows = len(out), j
+    cdef int level = level_of(vectors)
     checked_target("out", out, _U64, (None, count))
     if not count or not rows:
         return
@@ -131,13 +133,14 @@ def fill_keys(columns, out):
     try:
         for j, (values, valid, first_bit, salt, table) in enumerate(columns):
             set_keys(&all_of_them[j], f"column {j}", values, valid, first_bit, salt, table, rows)
+            all_of_them[j].level = level
         with nogil:
             pslib_fill_keys(all_of_them, count, rows, first)
     finally:
         free(all_of_them)
 
 
-def fill_numbers(columns, out):
+def fill_numbers(columns, out, vectors=None):
     """Numbers of columns as float32, a row each.
 
     Parameters
@@ -147,6 +150,8 @@ def fill_numbers(columns, out):
         for null and NaN.
     out : (n, N) float32
         Written to.
+    vectors : str or None
+        As for `fill_keys`.
 
     Returns
     -------
@@ -162,7 +167,7 @@ def fill_numbers(columns, out):
     checked_target("out", out, _F32, (None, count))
     if not count or not rows:
         return []
-    cdef int level = pslib_best_level()
+    cdef int level = level_of(vectors)
     infinite = np.zeros(count, np.uint8)
     cdef PslibNumberColumn *all_of_them = <PslibNumberColumn *>calloc(count, sizeof(PslibNumberColumn))
     if all_of_them == NULL:

@@ -4,17 +4,13 @@ The arithmetic stands in `packing.h`; the dtype of the packed array says which i
 give the same bits.
 """
 
-import os
-
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
 
-from cython_ext.checks cimport checked_array, checked_target, finite_number, floats_of, keys_of
+from cython_ext.checks cimport checked_array, checked_target, finite_number, floats_of, keys_of, level_of
 from cython_ext.hashing cimport pslib_mix64
 
 import numpy as np
-
-from cython_ext.store_memory import vector_levels
 
 cnp.import_array()
 
@@ -22,9 +18,6 @@ __all__ = ["pack", "pack_with_feedback", "rounding_bases", "unpack"]
 
 cdef extern from "packing.h" nogil:
     enum:
-        PSLIB_PLAIN
-        PSLIB_AVX2
-        PSLIB_AVX512
         PSLIB_BFLOAT16
         PSLIB_FLOAT16
         PSLIB_INT8
@@ -50,20 +43,8 @@ _KINDS = {
     np.dtype(np.float16): PSLIB_FLOAT16,
     np.dtype(np.int8): PSLIB_INT8,
 }
-_LEVELS = {"plain": PSLIB_PLAIN, "avx2": PSLIB_AVX2, "avx512": PSLIB_AVX512}
 
 cdef uint64_t ROUNDING_TAG = 0x8CB92BA72F3D8DD7u  # other bits than those by which a table rounds its weights
-
-
-cdef int level_of(object vectors) except -1:
-    levels = vector_levels()
-    name = vectors or os.environ.get("PSLIB_VECTORS") or levels[len(levels) - 1]
-    if name not in levels:
-        raise ValueError(f"vectors: expected one of {', '.join(levels)} on this machine, got {name}")
-    return _LEVELS[name]
-
-
-cdef int BEST = level_of(None)
 
 
 cdef object kind_of(str where, object packed):
@@ -135,7 +116,7 @@ def pack(rows, out, scales=None, places=None, bases=None, factor=1.0, *, vectors
         how.bases = keys_of(bases)
     cdef const float *row_data = floats_of(rows)
     cdef void *out_data = cnp.PyArray_DATA(<cnp.ndarray> out)
-    how.level = BEST if vectors is None else level_of(vectors)
+    how.level = level_of(vectors)
     with nogil:
         pslib_pack(&how, row_data, out_data, scale_data)
 
@@ -178,7 +159,7 @@ def unpack(packed, scales, out, places=None, *, vectors=None):
     set_places(&how, "unpack: out", places, how.n, len(out))
     cdef const void *packed_data = cnp.PyArray_DATA(<cnp.ndarray> packed)
     cdef float *out_data = floats_of(out)
-    how.level = BEST if vectors is None else level_of(vectors)
+    how.level = level_of(vectors)
     with nogil:
         pslib_unpack(&how, packed_data, scale_data, out_data)
 
@@ -211,7 +192,7 @@ def pack_with_feedback(gradient, residual, out, *, vectors=None):
     cdef const float *gradient_data = floats_of(gradient)
     cdef float *residual_data = floats_of(residual)
     cdef uint16_t *out_data = <uint16_t *> cnp.PyArray_DATA(<cnp.ndarray> out)
-    how.level = BEST if vectors is None else level_of(vectors)
+    how.level = level_of(vectors)
     with nogil:
         pslib_feedback(&how, gradient_data, residual_data, out_data)
 

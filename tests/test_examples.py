@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cython_ext.examples import fill_keys, fill_numbers
 from cython_ext.hashing import hash_ints, null_key
+from cython_ext.store import vector_levels
 from pslib.data.dataset import ParquetData
 from pslib.data.order import GroupSlice
 from pslib.data.window import WindowDecoder
@@ -21,6 +22,7 @@ from pslib.schema import DenseField, Schema
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 SALT = 12_345
 ROWS = st.integers(0, 2_500)  # more than two blocks of rows
+LEVELS = st.sampled_from(vector_levels())
 
 
 def columns_of(kinds: list[np.dtype], rows: int, seed: int) -> list[np.ndarray]:
@@ -33,31 +35,31 @@ def bitmap(present: np.ndarray, first_bit: int) -> np.ndarray:
     return np.packbits(np.concatenate([np.ones(first_bit, bool), present]), bitorder="little")
 
 
-@given(st.lists(st.sampled_from(INTEGERS), max_size=4), ROWS, st.integers(0, 9), st.integers(0, 99))
+@given(st.lists(st.sampled_from(INTEGERS), max_size=4), ROWS, st.integers(0, 9), st.integers(0, 99), LEVELS)
 def test_keys_of_integers_are_those_of_hash_ints_a_row_each(
-    kinds: list[np.dtype], rows: int, first_bit: int, seed: int
+    kinds: list[np.dtype], rows: int, first_bit: int, seed: int, level: str
 ) -> None:
     columns = columns_of(kinds, rows, seed)
     present = np.random.default_rng(seed).random((len(kinds), rows)) < 0.7
     out = np.zeros((rows, len(kinds)), np.uint64)
     given_columns = [(values, bitmap(there, first_bit), first_bit, SALT + j, None)
                      for j, (values, there) in enumerate(zip(columns, present, strict=True))]  # fmt: skip
-    fill_keys(given_columns, out)
+    fill_keys(given_columns, out, level)
     for j, (values, there) in enumerate(zip(columns, present, strict=True)):
         wide = values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64)
         np.testing.assert_array_equal(out[:, j], hash_ints(wide, SALT + j, there.view(np.uint8)))
 
 
-@given(st.sampled_from(INTEGERS), ROWS, st.integers(1, 100), st.integers(0, 99))
+@given(st.sampled_from(INTEGERS), ROWS, st.integers(1, 100), st.integers(0, 99), LEVELS)
 def test_places_become_the_keys_of_a_table_and_null_or_absent_ones_the_null_key(
-    kind: np.dtype, rows: int, size: int, seed: int
+    kind: np.dtype, rows: int, size: int, seed: int, level: str
 ) -> None:
     rng = np.random.default_rng(seed)
     table = rng.integers(0, 1 << 64, size, np.uint64)
     places = rng.integers(0, 120, rows).astype(kind)
     present = rng.random(rows) < 0.7
     out = np.zeros((rows, 2), np.uint64)
-    fill_keys([(places, None, 0, SALT, table), (places, bitmap(present, 0), 0, SALT, table)], out)
+    fill_keys([(places, None, 0, SALT, table), (places, bitmap(present, 0), 0, SALT, table)], out, level)
     wanted = np.append(table, np.uint64(null_key(SALT)))[np.minimum(places, size)]
     np.testing.assert_array_equal(out[:, 0], wanted)
     np.testing.assert_array_equal(out[:, 1], np.where(present, wanted, np.uint64(null_key(SALT))))
@@ -72,16 +74,16 @@ def test_keys_that_are_there_already_stand_as_they_are() -> None:
 
 @given(
     st.sampled_from([*INTEGERS, np.dtype(np.float32), np.dtype(np.float64)]), ROWS, st.integers(0, 9),
-    st.integers(0, 99),
+    st.integers(0, 99), LEVELS,
 )  # fmt: skip
 def test_numbers_are_what_numpy_makes_of_them_with_nulls_and_nan_filled(
-    kind: np.dtype, rows: int, first_bit: int, seed: int
+    kind: np.dtype, rows: int, first_bit: int, seed: int, level: str
 ) -> None:
     (values,) = columns_of([kind], rows, seed)  # any bits: NaN, infinite and subnormal numbers among them
     present = np.random.default_rng(seed).random(rows) < 0.7
     out = np.zeros((rows, 2), np.float32)
     infinite = fill_numbers(
-        [(values, bitmap(present, first_bit), first_bit, 7.5), (values, None, 0, -1.0)], out
+        [(values, bitmap(present, first_bit), first_bit, 7.5), (values, None, 0, -1.0)], out, level
     )
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(np.float32)
@@ -107,6 +109,11 @@ BAD_COLUMNS = {
 def test_a_column_that_does_not_fit_is_refused(case: str) -> None:
     with pytest.raises(ValueError, match=r"expected"):
         fill_keys([BAD_COLUMNS[case]], np.zeros((3, 1), np.uint64))
+
+
+def test_an_instruction_set_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"vectors: expected one of plain.* got mmx"):
+        fill_keys([(GIVEN, None, 0, SALT, None)], np.zeros((3, 1), np.uint64), "mmx")
 
 
 def test_targets_that_do_not_fit_are_refused() -> None:
