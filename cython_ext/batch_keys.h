@@ -25,8 +25,11 @@
 #define PSLIB_SOON(address) ((void)0)
 #endif
 
-/* Rows ahead of the one at hand whose keys are asked for; offsets of lists twice as far. */
+/* Lists ahead of the one at hand that are asked for; their offsets three times as far. */
 #define PSLIB_ROWS_AHEAD 32
+
+/* Keys ahead of those at hand that are asked for, in whole rows. */
+#define PSLIB_KEYS_AHEAD 256
 
 /* Elements that are copied at once; the room behind the last list has as many more. */
 #define PSLIB_LIST_COPY 16
@@ -78,8 +81,9 @@ static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t
                              int64_t count, int32_t *places)
 {
     PslibSoFar mine = *so_far; /* stays in registers */
+    const int64_t ahead = fields < PSLIB_KEYS_AHEAD / 4 ? PSLIB_KEYS_AHEAD / (fields + 1) : 4;
     for (int64_t k = 0; fields > 0 && k < count; k++) {
-        if (k + PSLIB_ROWS_AHEAD < count) pslib_soon(matrix + rows[k + PSLIB_ROWS_AHEAD] * fields, fields);
+        if (k + ahead < count) pslib_soon(matrix + rows[k + ahead] * fields, fields);
         pslib_place_keys(&mine, matrix + rows[k] * fields, fields, places + k * fields);
     }
     *so_far = mine;
@@ -89,25 +93,29 @@ static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t
 typedef struct {
     const void *values;
     int64_t size, lists;
-    const int64_t *offsets;
+    const void *offsets; /* int64_t or, `narrow`, int32_t: half as much to wait for */
     uint64_t base;
     int hashed; /* 1: values are int32 and their keys mix64(value ^ base); 0: they are keys, uint64 */
-    int level;
+    int narrow, level;
 } PslibLists;
+
+#define PSLIB_OFFSET(offsets, i, narrow) \
+    ((narrow) ? (int64_t)((const int32_t *)(offsets))[i] : ((const int64_t *)(offsets))[i])
 
 static inline __attribute__((always_inline)) void pslib_gather_as(const PslibLists *from, const int64_t *rows,
                                                                   int64_t count, const int64_t *starts,
-                                                                  uint8_t *restrict flat, const int64_t width)
+                                                                  uint8_t *restrict flat, const int64_t width,
+                                                                  const int narrow)
 {
     const uint8_t *const values = from->values;
-    const int64_t *const offsets = from->offsets;
+    const void *const offsets = from->offsets;
     for (int64_t k = 0; k < count; k++) {
         if (k + PSLIB_ROWS_AHEAD < count) {
-            const uint8_t *later = values + offsets[rows[k + PSLIB_ROWS_AHEAD]] * width;
+            const uint8_t *later = values + PSLIB_OFFSET(offsets, rows[k + PSLIB_ROWS_AHEAD], narrow) * width;
             PSLIB_SOON(later);
             PSLIB_SOON(later + 8 * width);
         }
-        const int64_t first = offsets[rows[k]], length = starts[k + 1] - starts[k];
+        const int64_t first = PSLIB_OFFSET(offsets, rows[k], narrow), length = starts[k + 1] - starts[k];
         if (length <= PSLIB_LIST_COPY && first + PSLIB_LIST_COPY <= from->size) {
             memcpy(flat + starts[k] * width, values + first * width, (size_t)(PSLIB_LIST_COPY * width));
         } else {
@@ -121,10 +129,14 @@ static inline __attribute__((always_inline)) void pslib_gather_as(const PslibLis
 static void pslib_gather_lists(const PslibLists *from, const int64_t *rows, int64_t count, const int64_t *starts,
                                void *flat)
 {
-    if (from->hashed) {
-        pslib_gather_as(from, rows, count, starts, flat, sizeof(int32_t));
+    if (from->hashed && from->narrow) {
+        pslib_gather_as(from, rows, count, starts, flat, sizeof(int32_t), 1);
+    } else if (from->hashed) {
+        pslib_gather_as(from, rows, count, starts, flat, sizeof(int32_t), 0);
+    } else if (from->narrow) {
+        pslib_gather_as(from, rows, count, starts, flat, sizeof(uint64_t), 1);
     } else {
-        pslib_gather_as(from, rows, count, starts, flat, sizeof(uint64_t));
+        pslib_gather_as(from, rows, count, starts, flat, sizeof(uint64_t), 0);
     }
 }
 
@@ -157,26 +169,51 @@ static void pslib_place_lists(PslibSoFar *so_far, const PslibLists *lists, const
     *so_far = mine;
 }
 
-/* Where the list of each row begins when they stand one after the other; the first row that is not there or whose
- * offsets do not fit `size` values, or -1. */
-static int64_t pslib_list_starts(const PslibLists *from, const int64_t *rows, int64_t count, int64_t *starts)
+static inline __attribute__((always_inline)) int64_t pslib_list_starts_as(const PslibLists *from, const int64_t *rows,
+                                                                         int64_t count, int64_t *starts,
+                                                                         const int narrow)
 {
-    const int64_t *const offsets = from->offsets;
+    const void *const offsets = from->offsets;
     const int64_t lists = from->lists, size = from->size;
     int64_t at = 0;
     starts[0] = 0;
     for (int64_t k = 0; k < count; k++) {
         if (k + 3 * PSLIB_ROWS_AHEAD < count) {
             const uint64_t later = (uint64_t)rows[k + 3 * PSLIB_ROWS_AHEAD];
-            if (later < (uint64_t)lists) PSLIB_SOON(offsets + later);
+            if (later < (uint64_t)lists) PSLIB_SOON((const uint8_t *)offsets + later * (narrow ? 4 : 8));
         }
         if ((uint64_t)rows[k] >= (uint64_t)lists) return k;
-        const int64_t first = offsets[rows[k]], end = offsets[rows[k] + 1];
+        const int64_t first = PSLIB_OFFSET(offsets, rows[k], narrow), end = PSLIB_OFFSET(offsets, rows[k] + 1, narrow);
         if (first < 0 || end < first || end > size) return k;
         at += end - first;
         starts[k + 1] = at;
     }
     return -1;
+}
+
+/* Where the list of each row begins when they stand one after the other; the first row that is not there or whose
+ * offsets do not fit `size` values, or -1. */
+static int64_t pslib_list_starts(const PslibLists *from, const int64_t *rows, int64_t count, int64_t *starts)
+{
+    return from->narrow ? pslib_list_starts_as(from, rows, count, starts, 1)
+                        : pslib_list_starts_as(from, rows, count, starts, 0);
+}
+
+/* Rows of a matrix of `numbers` floats a row; each row is in range. */
+static void pslib_take_rows(const float *matrix, int64_t numbers, const int64_t *rows, int64_t count, float *to)
+{
+    for (int64_t k = 0; k < count; k++) {
+        if (k + PSLIB_ROWS_AHEAD < count) {
+            const float *later = matrix + rows[k + PSLIB_ROWS_AHEAD] * numbers;
+            PSLIB_SOON(later);
+            PSLIB_SOON(later + numbers - 1);
+        }
+        if (numbers == 1) {
+            to[k] = matrix[rows[k]];
+        } else {
+            memcpy(to + k * numbers, matrix + rows[k] * numbers, (size_t)numbers * sizeof(float));
+        }
+    }
 }
 
 #endif

@@ -1,17 +1,17 @@
-"""Keys of one batch: rows of a window, gathered and made distinct in one call (`batch_keys.h`)."""
+"""Keys and numbers of one batch: rows of a window, gathered, and keys made distinct (`batch_keys.h`)."""
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from cython_ext.checks cimport checked_array, keys_of, whole_number
+from cython_ext.checks cimport checked_array, floats_of, keys_of, level_of, whole_number
 from cython_ext.distinct cimport scratch_of
 from cython_ext.hashing cimport pslib_mix64
 
 import numpy as np
 
-__all__ = ["batch_keys"]
+__all__ = ["batch_keys", "take_rows"]
 
 cnp.import_array()
 
@@ -33,22 +33,24 @@ cdef extern from "batch_keys.h" nogil:
         const void *values
         int64_t size
         int64_t lists
-        const int64_t *offsets
+        const void *offsets
         uint64_t base
         int hashed
+        int narrow
         int level
 
-    int pslib_best_level()
     void pslib_gather_lists(
         const PslibLists *source, const int64_t *rows, int64_t count, const int64_t *starts, void *flat)
     void pslib_place_lists(
         PslibSoFar *so_far, const PslibLists *lists, const void *flat, int64_t n, int32_t *places)
     int64_t pslib_list_starts(const PslibLists *source, const int64_t *rows, int64_t count, int64_t *starts)
+    void pslib_take_rows(const float *matrix, int64_t numbers, const int64_t *rows, int64_t count, float *to)
 
 cdef uint64_t INT_TAG = 0x9E3779B97F4A7C15u  # as in hashing.pyx, whose golden values hold it
 cdef Py_ssize_t KEYS_MAX = 0x7FFFFFFF  # places are int32
 
 _U64, _I64, _I32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.int32)
+_F32 = np.dtype(np.float32)
 
 
 cdef inline int64_t *longs_of(object array):
@@ -57,16 +59,17 @@ cdef inline int64_t *longs_of(object array):
 
 cdef object set_lists(PslibLists *column, int which, object values, object offsets, object salt, object rows):
     """Fill ``column``, which borrows the arrays, and give where the lists of the rows begin, (k + 1,)."""
-    column.hashed, column.level = salt is not None, pslib_best_level()
+    column.hashed, column.narrow = salt is not None, getattr(offsets, "dtype", None) == _I32
     if checked_array(f"lists {which}: values", values, _U64 if salt is None else _I32, (None,)) is not values:
         raise ValueError(f"lists {which}: values: expected an aligned array, got one that is not")
-    if checked_array(f"lists {which}: offsets", offsets, _I64, (None,)) is not offsets:
+    wanted = _I32 if column.narrow else _I64
+    if checked_array(f"lists {which}: offsets", offsets, wanted, (None,)) is not offsets:
         raise ValueError(f"lists {which}: offsets: expected an aligned array, got one that is not")
     if salt is not None:
         salt = whole_number(f"lists {which}: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
         column.base = pslib_mix64(<uint64_t>salt ^ INT_TAG)
     column.values, column.size = cnp.PyArray_DATA(<cnp.ndarray>values), len(values)
-    column.offsets, column.lists = longs_of(offsets), len(offsets) - 1
+    column.offsets, column.lists = cnp.PyArray_DATA(<cnp.ndarray>offsets), len(offsets) - 1
     cdef int64_t count = len(rows), wrong
     starts = np.empty(count + 1, np.int64)
     cdef const int64_t *row = longs_of(rows)
@@ -148,7 +151,7 @@ cdef tuple keys_and_places(
     return found, inverse
 
 
-def batch_keys(sparse, lists, rows, drawn):
+def batch_keys(sparse, lists, rows, drawn, vectors=None):
     """Keys of some rows, made distinct, and where each stands.
 
     Parameters
@@ -158,12 +161,14 @@ def batch_keys(sparse, lists, rows, drawn):
         `hashing` are, this may be slow.
     lists : sequence of (values, offsets, salt)
         Of each list column the elements (m,), list ``i`` being ``values[offsets[i]:offsets[i + 1]]``;
-        offsets (n + 1,) int64. With ``salt`` None the elements are keys (uint64); else they are int32, and
-        their keys are what `hashing.hash_ints` makes of them with this salt.
+        offsets (n + 1,) int64 or int32. With ``salt`` None the elements are keys (uint64); else they are
+        int32, and their keys are what `hashing.hash_ints` makes of them with this salt.
     rows : (k,) int64
         Which rows, in this order.
     drawn : (d,) uint64
         More keys, which belong to no row.
+    vectors : str or None
+        Instruction set, of `vector_levels`; None takes the best. All give the same bits.
 
     Returns
     -------
@@ -183,6 +188,7 @@ def batch_keys(sparse, lists, rows, drawn):
     sparse = checked_array("sparse", sparse, _U64, (None, None))
     rows = checked_array("rows", rows, _I64, (None,))
     drawn = checked_array("drawn", drawn, _U64, (None,))
+    cdef int level = level_of(vectors)
     if sparse.shape[1] or not lists:  # else the lists' own checks tell
         check_rows(rows, len(sparse))
     cdef PslibLists *columns = <PslibLists *>calloc(max(1, len(lists)), sizeof(PslibLists))
@@ -191,7 +197,41 @@ def batch_keys(sparse, lists, rows, drawn):
     try:
         starts = []
         for j, (values, offsets, salt) in enumerate(lists):
+            columns[<int>j].level = level
             starts.append(set_lists(&columns[<int>j], j, values, offsets, salt, rows))
         return *keys_and_places(sparse, rows, columns, starts, drawn), starts
     finally:
         free(columns)
+
+
+def take_rows(matrix, rows):
+    """Some rows of a window's numbers.
+
+    Parameters
+    ----------
+    matrix : (n, N) or (n,) float32
+    rows : (k,) int64
+        Which rows, in this order; they are asked for before they are wanted, since they lie far apart.
+
+    Returns
+    -------
+    (k, N) or (k,) float32
+        ``matrix[rows]``.
+
+    Raises
+    ------
+    ValueError
+        When a row is not there, or a type does not fit.
+    """
+    matrix = checked_array("matrix", matrix, _F32, (None, None)[: getattr(matrix, "ndim", 2)])
+    rows = checked_array("rows", rows, _I64, (None,))
+    check_rows(rows, len(matrix))
+    taken = np.empty((len(rows), *matrix.shape[1:]), np.float32)
+    cdef int64_t numbers = matrix.shape[1] if matrix.ndim == 2 else 1
+    cdef int64_t count = len(rows) if numbers else 0
+    cdef const int64_t *row = longs_of(rows)
+    cdef const float *first = floats_of(matrix)
+    cdef float *to = floats_of(taken)
+    with nogil:
+        pslib_take_rows(first, numbers, row, count, to)
+    return taken

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cython_ext.batch_keys import batch_keys
+from cython_ext.batch_keys import batch_keys, take_rows
 from cython_ext.hashing import hash_ints, mix64
+from cython_ext.store import vector_levels
 
 Keys = NDArray[np.uint64]
 Lists = list[tuple[NDArray[Any], NDArray[np.int64], int | None]]
@@ -39,13 +40,16 @@ def by_definition(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Ke
 
 
 def check(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> None:
-    found, inverse, starts = batch_keys(sparse, lists, rows, drawn)
+    """By each instruction set, and with offsets of 8 and of 4 bytes."""
     keys = by_definition(sparse, lists, rows, drawn)
-    assert (found.dtype, inverse.dtype) == (np.uint64, np.int32)
-    assert found.tolist() == list(dict.fromkeys(keys))
-    assert found[inverse].tolist() == keys
-    for (_, offsets, _), begins in zip(lists, starts, strict=True):
-        assert begins.tolist() == [0, *np.cumsum(np.diff(offsets)[rows]).tolist()]
+    narrow = [(values, offsets.astype(np.int32), salt) for values, offsets, salt in lists]
+    for level, some in [(level, some) for level in vector_levels() for some in (lists, narrow)]:
+        found, inverse, starts = batch_keys(sparse, some, rows, drawn, level)
+        assert (found.dtype, inverse.dtype) == (np.uint64, np.int32)
+        assert found.tolist() == list(dict.fromkeys(keys))
+        assert found[inverse].tolist() == keys
+        for (_, offsets, _), begins in zip(lists, starts, strict=True):
+            assert begins.tolist() == [0, *np.cumsum(np.diff(offsets)[rows]).tolist()]
 
 
 @given(st.data(), st.integers(1, 9), st.integers(0, 4), st.integers(0, 2), some_keys)
@@ -140,3 +144,27 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
     sparse, lists, rows, drawn, said = BAD[case]
     with pytest.raises(ValueError, match=said):
         batch_keys(sparse, lists, rows, drawn)  # type: ignore[arg-type]
+
+
+@given(st.sampled_from([(), (0,), (1,), (2,), (13,), (40,)]), st.integers(0, 300), st.integers(0, 99))
+def test_rows_are_taken_as_numpy_takes_them(width: tuple[int, ...], count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = np.frombuffer(rng.bytes(4 * 50 * int(np.prod(width))), np.float32).reshape(50, *width)
+    rows = rng.integers(0, 50, count)
+    assert take_rows(matrix, rows).tobytes() == matrix[rows].tobytes()  # NaN and all
+    assert take_rows(matrix, rows).shape == (count, *width)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "rows", "said"),
+    [
+        (np.zeros((2, 1), np.float32), np.array([0, 2]), r"rows: expected 0\.\.1, got 2 at place 1"),
+        (np.zeros((2, 0), np.float32), np.array([-1]), r"rows: expected 0\.\.1, got -1 at place 0"),
+        (np.zeros(2), ROW, "matrix: expected C-contiguous float32"),
+        (np.zeros((2, 2, 2), np.float32), ROW, "matrix: expected C-contiguous float32"),
+        (np.zeros(2, np.float32), ROW.astype(np.int32), "rows: expected C-contiguous int64"),
+    ],
+)
+def test_rows_that_are_not_there_are_refused(matrix: Any, rows: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        take_rows(matrix, rows)

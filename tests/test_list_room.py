@@ -78,3 +78,17 @@ def test_from_the_first_other_value_on_they_are_keys() -> None:
     values, offsets, salt = room.lists()
     assert (values.dtype, salt) == (np.uint64, None)
     assert offsets.tolist() == [0, 1, 3, 5, 6, 8, 8, 10]
+
+
+def test_lists_of_more_elements_than_4_bytes_count_get_wider_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslib.data.list_room._NARROW_MAX", 6)
+    room = ListRoom(SALT)
+    check(room, [SMALL, SMALL, PARTS["a null element"]])
+    assert room.lists()[1].dtype == np.int64
+    check(room, [SMALL])
+    assert room.lists()[1].dtype == np.int32
+
+
+def test_large_lists_are_lists() -> None:
+    large = pa.array([[1, 2], [], [3]], pa.large_list(pa.int32()))
+    check(ListRoom(SALT), [SMALL, large.slice(1), large])

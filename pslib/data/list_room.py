@@ -14,9 +14,10 @@ from pslib.data.columns import elements_of, key_source, numbers_of
 
 __all__ = ["ListRoom", "Lists"]
 
-Lists = tuple[NDArray[Any], NDArray[np.int64], int | None]
+Lists = tuple[NDArray[Any], NDArray[Any], int | None]
 """Elements, offsets and salt, as `cython_ext.batch_keys.batch_keys` takes them."""
 
+_NARROW_MAX = 2**31 - 1
 _SMALLEST, _LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
@@ -37,7 +38,7 @@ class ListRoom:
         self._salt = salt
         self._small = np.empty(0, np.int32)
         self._keys = np.empty((0, 1), np.uint64)
-        self._offsets = np.zeros(1, np.int64)
+        self._offsets: NDArray[Any] = np.zeros(1, np.int32)
         self._rows = self._used = 0
         self._hashed = False
 
@@ -45,8 +46,8 @@ class ListRoom:
         """A new window of so many rows."""
         self._rows = self._used = 0
         self._hashed = False
-        if rows >= self._offsets.size:
-            self._offsets = np.zeros(rows + 1, np.int64)
+        if rows >= self._offsets.size or self._offsets.dtype != np.int32:
+            self._offsets = np.zeros(rows + 1, np.int32)
 
     def add(self, array: pa.Array) -> None:
         """The lists of some more rows."""
@@ -57,10 +58,14 @@ class ListRoom:
         else:
             self._small = _with_room(self._small, self._used, len(elements))
             self._small[self._used : self._used + len(elements)] = small
-        stop = self._rows + len(array)
+        stop, before = self._rows + len(array), self._used
+        self._used += len(elements)
+        if self._used > _NARROW_MAX and self._offsets.dtype == np.int32:
+            self._offsets = self._offsets.astype(np.int64)
         ends = self._offsets[self._rows + 1 : stop + 1]
-        np.add(bounds[1:], self._used - int(bounds[0]), out=ends, dtype=np.int64)
-        self._rows, self._used = stop, self._used + len(elements)
+        kind = np.int32 if bounds.dtype == ends.dtype == np.int32 else np.int64
+        np.add(bounds[1:], before - int(bounds[0]), out=ends, dtype=kind, casting="same_kind")
+        self._rows = stop
 
     def lists(self) -> Lists:
         """All of the window."""

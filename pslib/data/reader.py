@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.batch_keys import batch_keys
+from cython_ext.batch_keys import batch_keys, take_rows
 from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler
@@ -136,11 +136,10 @@ class LeaseReader:
         for field, offsets in zip(self._schema.ragged, starts, strict=True):
             ragged[field.name] = Ragged.sound(inverse[stop : stop + offsets[-1]], offsets)
             stop += int(offsets[-1])
-        known, numbers = bool(self._schema.labels), window.dense.shape[1]
-        labels = np.take(window.labels, rows) if known else np.zeros(rows.size, np.float32)
-        dense = np.take(window.dense, rows, axis=0) if numbers else np.empty((rows.size, 0), np.float32)
-        more_labels = None if window.more_labels is None else window.more_labels[rows]
-        weights = None if window.weights is None else np.take(window.weights, rows)
+        labels = take_rows(window.labels, rows) if self._schema.labels else np.zeros(rows.size, np.float32)
+        dense = take_rows(window.dense, rows)
+        more_labels = None if window.more_labels is None else take_rows(window.more_labels, rows)
+        weights = None if window.weights is None else take_rows(window.weights, rows)
         batch = Batch(labels, dense, keys, places, ragged, more_labels=more_labels, weights=weights)
         if self._sampler is None:
             return batch

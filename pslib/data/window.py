@@ -31,8 +31,10 @@ __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder"]
 SCAN_ROWS = 65_536
 """Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
 
-SQUEEZE_ROWS = 4_096
+SQUEEZE_ROWS = 1_024
 """Rows whose logarithms are taken at a time: what is between stays in a core's cache."""
+
+_SIGN = np.uint32(1 << 31)
 
 Floats = NDArray[np.float32]
 _NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float]
@@ -281,14 +283,17 @@ class WindowDecoder:
 
 
 def _squeeze(out: NDArray[np.float32], columns: list[int]) -> None:
-    """``sign(x) * log(1 + |x|)`` in some columns of ``out`` (n, N), on contiguous copies."""
+    """``sign(x) * log(1 + |x|)`` in some columns of ``out`` (n, N); signs move as bits, the fastest."""
+    whole = len(columns) == out.shape[1]
     for start in range(0, out.shape[0] if columns else 0, SQUEEZE_ROWS):
         block = out[start : start + SQUEEZE_ROWS]
-        part = block if len(columns) == out.shape[1] else block[:, columns]
-        part = np.copysign(np.log1p(np.abs(part)), part)
-        if len(columns) == out.shape[1]:
-            block[:] = part
-        else:
+        part = block if whole else block[:, columns]
+        bits = part.view(np.uint32)
+        signs = bits & _SIGN
+        bits &= ~_SIGN
+        np.log1p(part, out=part)
+        bits |= signs
+        if not whole:
             block[:, columns] = part
 
 
