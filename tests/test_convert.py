@@ -94,13 +94,6 @@ def test_a_generated_file_written_as_text_and_converted_is_the_same(tmp_path, ou
     }
 
 
-def test_gzip_and_plain_text_give_the_same(tmp_path, out):
-    text = "\n".join(criteo_line(str(i % 2)) for i in range(50)) + "\n"
-    convert_criteo(written(tmp_path, text), out)
-    convert_criteo(written(tmp_path, gzip.compress(text.encode()), "in.gz"), tmp_path / "gz.parquet")
-    assert pq.read_table(tmp_path / "gz.parquet").equals(pq.read_table(out))
-
-
 @pytest.mark.parametrize("ending", ["\n", "\r\n", ""], ids=["newline", "windows", "no newline at the end"])
 def test_line_endings_make_no_difference(tmp_path, out, ending):
     text = (ending or "\n").join([criteo_line("0"), criteo_line("1")]) + ending
@@ -207,6 +200,8 @@ def test_a_source_without_records_is_an_error(tmp_path, out, content, message):
 def test_a_missing_source_and_a_wrong_share_are_errors(tmp_path, out):
     with pytest.raises(DataError, match="no such file"):
         convert_criteo(tmp_path / "absent", out)
+    with pytest.raises(DataError, match="expected a file, got a folder"):
+        convert_criteo(tmp_path, out)
     with pytest.raises(ConfigurationError, match="rejects_max_share: expected a share from 0 to 1, got 2"):
         convert_criteo(written(tmp_path, criteo_line()), out, rejects_max_share=2)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.cli import main
-from pslib.data.convert import convert_jsonl, convert_libffm
+from pslib.data.convert import convert_criteo, convert_csv, convert_jsonl, convert_libffm
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, SparseField
-from tests.test_convert import rejects_of, rows_of, written
+from tests.test_convert import criteo_line, rejects_of, rows_of, written
 
 
 @pytest.fixture
@@ -82,6 +85,7 @@ def test_a_bad_record_is_set_aside_with_its_line_and_the_others_stay(tmp_path, o
         ([{"label": 1, "x": [1, "a"]}], "column 'x': expected lists of int or str, got int, str"),
         ([{"label": 1, "x": [1]}, {"label": 1, "x": 1}], "column 'x': expected one type, got lists and int"),
         ([{"labe": 1, "x": 1}], "no column 'label'; did you mean 'labe'?"),
+        ([{"label": 1, "": 1}], "column '': expected a name, got none"),
         ([7], "expected a JSON object a line, found none in the first 10,000"),
     ],
 )
@@ -179,3 +183,46 @@ def test_the_command_line_knows_both(tmp_path, out, capsys):
     source = written(tmp_path, lines({"y": 1, "a": 2.5}), "in.jsonl")
     assert main(["convert", "jsonl", str(source), str(out), "--label", "y", "--overwrite"]) == 0
     assert "dense: [a]" in capsys.readouterr().out
+
+
+PACKED = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda text: pa.Codec("zstd").compress(text, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_and_plain_text_give_the_same(tmp_path, out, kind):
+    text = "\n".join(criteo_line(str(i % 2)) for i in range(50)) + "\n"
+    convert_criteo(written(tmp_path, text), out)
+    packed = written(tmp_path, PACKED[kind](text.encode()), "in.packed")
+    convert_criteo(packed, tmp_path / "packed.parquet")
+    assert pq.read_table(tmp_path / "packed.parquet").equals(pq.read_table(out))
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_text_that_is_cut_is_refused(tmp_path, out, kind):
+    text = "".join(criteo_line(words=[f"{i * j:08x}" for j in range(26)]) + "\n" for i in range(500))
+    packed = PACKED[kind](text.encode())
+    with pytest.raises(
+        DataError, match=rf"in.txt: the {kind} data is cut or damaged .*; fetch the file again"
+    ):
+        convert_criteo(written(tmp_path, packed[: len(packed) // 2]), out)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"PAR1....PAR1", "this is a Parquet file already"),
+        (b"PK\x03\x04....", "expected text, got a zip archive; unpack it"),
+        ("label,a,b\n1,x,y\n".encode("utf-16"), "expected UTF-8, got UTF-16; rewrite it"),
+        (b"label,a,b\r1,x,y\r", "line 1: .* lines end with CR alone"),
+        (b",label,a\n0,1,x\n", "line 1: column 1 has no name; write one into the header"),
+    ],
+)
+def test_a_csv_that_is_something_else_says_what_it_is(tmp_path, out, content, said):
+    with pytest.raises(DataError, match=said):
+        convert_csv(written(tmp_path, content), out)
+    assert not out.exists()

@@ -105,6 +105,8 @@ class Conversion:
         self._share_max, self._progress = share_max, progress
         if not 0 <= share_max <= 1:
             raise ConfigurationError(f"rejects_max_share: expected a share from 0 to 1, got {share_max}")
+        if self.source.is_dir():
+            raise DataError(f"{source}: expected a file, got a folder; convert its files one by one")
         if not self.source.is_file():
             raise DataError(f"{source}: no such file")
         refuse_existing(self.out, rejects_path(out), overwrite=overwrite)

@@ -57,7 +57,7 @@ def convert_criteo(
     Parameters
     ----------
     source : str or Path
-        Plain or gzip.
+        Plain, gzip, bzip2, xz or zstd.
     out : str or Path
         Parquet file: label int8, I1..I13 int64, C1..C26 string; empty cells are nulls.
     overwrite : bool

@@ -83,11 +83,18 @@ def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Pi
     try:
         names = next(csv.reader([text.decode().rstrip("\r")], delimiter=delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{source}: line {line}: expected a header, can't read it: {error}") from error
+        bare = b"\r" in text.rstrip(b"\r") and b'"' not in text
+        why = "its lines end with CR alone; rewrite it with LF, as by tr" if bare else error
+        raise DataError(f"{source}: line {line}: expected a header, can't read it: {why}") from error
     names = [name.strip() for name in names]
     twice = sorted({name for name in names if names.count(name) > 1})
     problems = [
         f"{source}: line {line}: column {name!r} is named {names.count(name)} times" for name in twice
+    ]
+    problems += [
+        f"{source}: line {line}: column {place + 1} has no name; write one into the header"
+        for place, name in enumerate(names)
+        if not name
     ]
     if len(names) < 2:
         problems.append(f"{source}: line {line}: only one column: is {delimiter!r} the right delimiter?")

@@ -53,6 +53,8 @@ def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataTyp
     if not plain:
         raise DataError(f"{source}: expected a JSON object a line, found none in the first {SAMPLE_ROWS:,}")
     found = {name: _type_of(plain[name], lists[name]) for name in plain}
+    if "" in found:
+        found[""] = "expected a name, got none"
     types = {name: one for name, one in found.items() if not isinstance(one, str)}
     if len(types) < len(found):
         raise DataError(*(f"{source}: column {name!r}: {found[name]}" for name in found if name not in types))

@@ -7,7 +7,9 @@ there is one definition of what is right, the parser's own, and sound files cost
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,22 @@ QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote
 EARLY_LINES = 100_000  # allowed for, until the end: one bad line of the first ten is no verdict
 
 _BOM = b"\xef\xbb\xbf"
+
+_PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
+    b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
+    b"BZh": ("bzip2", bz2.BZ2File),
+    b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
+    b"\x28\xb5\x2f\xfd": ("zstd", lambda file: pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")),
+}
+"""What a packed file begins with, its kind, and what reads it."""
+
+_NO_TEXT = {
+    b"PAR1": "this is a Parquet file already; train from it as it is",
+    b"PK\x03\x04": "expected text, got a zip archive; unpack it",
+    b"\xff\xfe": "expected UTF-8, got UTF-16; rewrite it, as by iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "expected UTF-8, got UTF-16; rewrite it, as by iconv -f UTF-16 -t UTF-8",
+}
+"""What other files begin with, and what to say of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +185,7 @@ def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None =
     Parameters
     ----------
     source : Path
-        Plain text or gzip (told by its first bytes). A byte order mark is passed over.
+        Plain text, gzip, bzip2, xz or zstd (told by its first bytes). A byte order mark is passed over.
     quoted_by : bytes, optional
         The delimiter, where a field that begins with ``"`` may hold newlines; default: a record a line.
     comment : bytes, optional
@@ -180,33 +198,53 @@ def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None =
     Raises
     ------
     DataError
-        When the file can't be read, ends inside gzip data, or a record is longer than 16 MiB.
+        When the file can't be read or is no text, ends inside packed data, or a record is longer than 16 MiB.
     """
     try:
         with _opened(source) as file:
             yield from _whole_records(file, source, quoted_by, comment)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{source}: the gzip data is cut or damaged ({error}); fetch the file again"
-        ) from error
+    except _Damaged as error:
+        raise DataError(f"{source}: {error}; fetch the file again") from error
     except OSError as error:
         raise DataError(f"{source}: can't be read: {error.strerror or error}") from error
 
 
+class _Damaged(Exception):  # noqa: N818 - becomes a DataError that names the file
+    """Packed data ends too early or makes no sense."""
+
+
+class _Unpacked:
+    """Reads a packed file; says so where it is damaged."""
+
+    def __init__(self, kind: str, file: Any) -> None:
+        self._kind, self._file = kind, file
+
+    def read(self, size: int) -> bytes:
+        """As of any file."""
+        try:
+            return bytes(self._file.read(size))
+        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            raise _Damaged(f"the {self._kind} data is cut or damaged ({error})") from error
+
+
 @contextmanager
-def _opened(source: Path) -> Iterator[IO[bytes]]:
+def _opened(source: Path) -> Iterator[IO[bytes] | _Unpacked]:
     with source.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
+        start = file.read(6)
         file.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                yield unpacked  # type: ignore[misc]
-        else:
-            yield file
+        for first, said in _NO_TEXT.items():
+            if start.startswith(first):
+                raise DataError(f"{source}: {said}")
+        for first, (kind, reader) in _PACKED.items():
+            if start.startswith(first):
+                with reader(file) as unpacked:
+                    yield _Unpacked(kind, unpacked)
+                return
+        yield file
 
 
 def _whole_records(
-    file: IO[bytes], source: Path, quoted_by: bytes | None, comment: bytes | None
+    file: IO[bytes] | _Unpacked, source: Path, quoted_by: bytes | None, comment: bytes | None
 ) -> Iterator[Piece]:
     rest, line = b"", 1
     pattern = _record_pattern(quoted_by) if quoted_by is not None else None
