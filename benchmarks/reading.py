@@ -8,10 +8,12 @@ in one run, the medians of ``--turns`` turns; files are in the page cache.
 - *keyed*: one epoch of `LeaseReader.batches`: decoded, hashed, shuffled in windows of 262,144 rows, keys of
   each batch made distinct;
 - *arrow*: `pyarrow.parquet.ParquetFile.iter_batches` over the same row groups and columns, batches of 65,536
-  rows thrown away; the faster of strings as strings, and of strings as dictionaries where the file has them.
+  rows thrown away; the faster of strings as strings, and of strings as dictionaries where the file has them,
+  with Arrow's own allocator and with glibc's.
 
-The bound is keyed / arrow >= 0.5. ``--cpu`` takes the processor time of the process instead of the clock's,
-for a machine with other work. ``--quick`` reads 200,000 rows of each.
+Memory is kept as in a trainer (`launch.worker.keep_memory`): *keyed* reads with glibc's allocator, which
+gives freed memory back to nobody. The bound is keyed / arrow >= 0.5. ``--cpu`` takes the processor time of
+the process instead of the clock's, for a machine with other work. ``--quick`` reads 200,000 rows of each.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from launch.worker import keep_memory
 from pslib.data import LeaseReader, Order, ParquetData, default_lease_rows
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
 from pslib.schema import Schema
@@ -41,6 +44,8 @@ from train import FADE, vocabularies  # the folder of benchmarks is no package
 BOUND = 0.5
 SCAN_ROWS = 65_536
 ITEMS = 50_000
+ARROWS_OWN = pa.default_memory_pool()
+"""Before `keep_memory` names another one."""
 
 
 def clicks(folder: Path, rows: int, kind: str) -> tuple[Path, Schema]:
@@ -101,17 +106,22 @@ def measure(path: Path, schema: Schema, options: argparse.Namespace) -> dict[str
     """Rows/s of each, median over the turns, and the ratio to the faster scan (median of the turns')."""
     data = ParquetData(path, schema)
     strings = [name for name in schema.columns if pa.types.is_string(pq.read_schema(path).field(name).type)]
-    ways = {"keyed": keyed(data, options.batch_rows, data.rows), "arrow": scanned(data, [])}
-    ways |= {"arrow_coded": scanned(data, strings)} if strings else {}
+    own, kept = ARROWS_OWN, pa.system_memory_pool()
+    ways = {"keyed": (kept, keyed(data, options.batch_rows, data.rows))}
+    for suffix, coded in [("", []), ("_coded", strings)][: 2 if strings else 1]:
+        ways[f"arrow{suffix}"] = own, scanned(data, coded)
+        ways[f"arrow{suffix}_glibc"] = kept, scanned(data, coded)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     pa.set_cpu_count(1)
     clock = time.process_time if options.cpu else time.perf_counter
     for _ in range(options.turns):
-        for name, work in ways.items():
+        for name, (pool, work) in ways.items():
+            pa.set_memory_pool(pool)
             start = clock()
             rows = work()
             rates[name].append(rows / (clock() - start))
     ratios = [mine / max(others) for mine, *others in zip(*rates.values(), strict=True)]
+    pa.set_memory_pool(own)
     figures = {f"{name}_rows_per_s": statistics.median(some) for name, some in rates.items()}
     return figures | {"of_arrow": statistics.median(ratios), "bound": BOUND}
 
@@ -134,6 +144,7 @@ def main() -> None:
     if options.quick:
         options.rows = 200_000
     options.folder.mkdir(parents=True, exist_ok=True)
+    keep_memory()
     cases = {}
     for name in options.set:
         kind = {"clicks": "string", "integers": "integer"}.get(name)

@@ -20,7 +20,7 @@ from launch.keys import FROM_INPUT
 from pslib.blas import TRAINERS_HERE, kernels_for
 from pslib.preemption import preemption
 
-__all__ = ["main"]
+__all__ = ["keep_memory", "main"]
 
 ANY_RANK = 0xFFFFFFFF
 """`pslib.protocol.membership.ANY_RANK`, which would import NumPy before its threads are set."""
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _tell("started", str(os.getpid()))
     _set_threads(options.role)
     if options.role != "coordinator":
-        _keep_memory()
+        keep_memory()
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
         "coordinator": _coordinator,
         "server": _server,
@@ -133,7 +133,7 @@ def _set_threads(role: str) -> None:
             os.environ.setdefault(variable, value)
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let glibc's allocator keep the memory of a step for the next one instead of giving it back.
 
     Every step allocates the same activations anew. Above 128 KiB to 32 MiB glibc maps them, or trims the heap

@@ -19,7 +19,7 @@ STEPS = """
 import resource
 import numpy as np
 from launch import worker
-worker._keep_memory()
+worker.keep_memory()
 def step():
     layers = [np.ones((1024, 400), np.float32) for _ in range(8)]
     return sum(layer[0, 0] for layer in layers)
