@@ -7,7 +7,7 @@ of tasks whose results stand in different places, so that any number of threads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -81,6 +81,22 @@ class Stepper:
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> StepResult:
         """See `Model.loss_and_gradients`. Gradients belong to the caller until nobody refers to them."""
+        stages = self.stages(batch, rows, dense, step_seed)
+        while True:
+            try:
+                tasks = next(stages)
+            except StopIteration as over:
+                result: StepResult = over.value
+                return result
+            self._run(tasks)
+
+    def stages(
+        self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
+    ) -> Generator[Sequence[Task], None, StepResult]:
+        """`loss_and_gradients` for a caller who runs the tasks: lists of them, each when all before are done.
+
+        One step at a time: the next one takes the same arrays.
+        """
         examples = len(batch)
         dense = {name: dense[name] for name in self._model.dense_shapes()}
         cuts = self._cuts(examples)
@@ -100,15 +116,13 @@ class Stepper:
         tasks: list[Task] = [partial(self._forward_backward, part, weight) for part in parts]
         if batch.sparse.size:
             tasks.append(partial(self._list, Places.of(batch), rows.shape[0], listed))
-        self._run(tasks)
+        yield tasks
         rows_gradient = self._kept.take(rows.shape, rows.dtype)
         gradients = self._dense_views(dense, rows.dtype)
-        self._run(
-            [
-                *(task for name, out in gradients.items() for task in _dense_tasks(name, parts, out)),
-                *self._row_tasks(batch, parts, listed, rows_gradient),
-            ]
-        )
+        yield [
+            *(task for name, out in gradients.items() for task in _dense_tasks(name, parts, out)),
+            *self._row_tasks(batch, parts, listed, rows_gradient),
+        ]
         return StepResult(
             loss=sum(part.loss for part in parts),
             logits=np.concatenate([part.logits for part in parts]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -18,7 +18,8 @@ from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client.client import PendingPush
 from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.model import ModelInParts, Step, Stepper, TrainableModel
+from pslib.trainer.model import ModelInParts, Step, Stepper, StepperInStages, TrainableModel
+from pslib.trainer.overlap import SLOTS, OverlappedSteps
 from pslib.trainer.pipeline import Prefetched, Send
 from pslib.trainer.progress import Progress
 from pslib.trainer.rows import Gradients, PulledRows, RowSource
@@ -40,17 +41,27 @@ class ModelThreads:
     threads : int or None
         None: as many as there are cores for this trainer; a model computed as a whole then keeps the threads
         that BLAS has.
+    overlap : bool
+        Whether a step may begin before the one before it is over; see `pslib.trainer.overlap`. Only where
+        there are several threads, and the model has steps in stages.
     """
 
-    def __init__(self, model: TrainableModel, threads: int | None) -> None:
+    def __init__(self, model: TrainableModel, threads: int | None, overlap: bool = False) -> None:
         self._stack = ExitStack()
         self._model: Stepper = model
+        self._overlapped: OverlappedSteps | None = None
+        self._slots: list[StepperInStages] = []
         in_parts = isinstance(model, ModelInParts)
         self.count = (threads or cores_given()) if in_parts else 1
         limit = 1 if in_parts else threads
         if limit is not None:
             self._stack.enter_context(blas_threads(limit))
-        if isinstance(model, ModelInParts):
+        if isinstance(model, ModelInParts) and overlap and self.count > 1:
+            self._slots = _slots_of(model)
+        if self._slots:
+            self._overlapped = OverlappedSteps(self.count)
+            self._stack.callback(self._overlapped.close)
+        elif isinstance(model, ModelInParts):
             helpers = ComputeThreads(self.count)
             self._stack.callback(helpers.close)
             self._model = model.stepper(helpers.run)
@@ -71,12 +82,50 @@ class ModelThreads:
     def step(
         self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
     ) -> Step:
-        """See `TrainableModel.loss_and_gradients`."""
+        """See `TrainableModel.loss_and_gradients`; alone, where steps may not overlap."""
         return self._model.loss_and_gradients(batch, rows, dense, step_seed)
+
+    def begin(
+        self,
+        arguments: tuple[Batch, NDArray[Any], Mapping[str, NDArray[Any]], int],
+        done: Callable[[Step], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Compute a step, or let it begin.
+
+        Parameters
+        ----------
+        arguments : tuple
+            Of `TrainableModel.loss_and_gradients`.
+        done : callable
+            Gets the step, in the order of calls; before `begin` returns, unless steps overlap.
+        failed : callable
+            Gets an error that comes later.
+        """
+        if self._overlapped is None:
+            done(self.step(*arguments))
+        else:
+            self._overlapped.begin(lambda slot: self._slots[slot].stages(*arguments), done, failed)
+
+    def finish(self) -> None:
+        """Wait until all steps that have begun are over."""
+        if self._overlapped is not None:
+            self._overlapped.finish()
 
     def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """See `TrainableModel.predict`."""
         return self._model.predict(batch, rows, dense)
+
+
+def _slots_of(model: ModelInParts) -> list[StepperInStages]:
+    """A stepper for each step that may be under way; none if the model's can't give stages."""
+    steppers = [model.stepper(_run_here) for _slot in range(SLOTS)]
+    return [stepper for stepper in steppers if isinstance(stepper, StepperInStages)]
+
+
+def _run_here(tasks: Sequence[Callable[[], None]]) -> None:
+    for task in tasks:
+        task()
 
 
 class Computer:
@@ -109,12 +158,27 @@ class Computer:
         self._model, self._layout, self._rows = model, layout, rows
         self._progress, self._step_seed, self._rate = progress, step_seed, rate
 
-    def train(self, item: Prefetched) -> Send:
-        """One step of one batch, when its rows are here; gives what counts it and sends its gradients."""
+    def train(
+        self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """One step of one batch, when its rows are here.
+
+        Parameters
+        ----------
+        item : Prefetched
+        push : callable
+            Gets what counts the batch and sends its gradients, in the order of batches.
+        failed : callable
+            Gets an error that comes after this call.
+        """
         pulled = item.pull.wait()
         views = self._layout.views(pulled.dense)
-        step = self._model.step(item.batch, pulled.rows, views, self._step_seed(item))
-        return partial(self._finish, item, pulled, step)
+        arguments = item.batch, pulled.rows, views, self._step_seed(item)
+        self._model.begin(arguments, lambda step: push(partial(self._finish, item, pulled, step)), failed)
+
+    def finish(self) -> None:
+        """Wait until all batches that have begun are computed."""
+        self._model.finish()
 
     def _finish(self, item: Prefetched, pulled: PulledRows, step: Step) -> PendingPush | None:
         self._progress.trained(step.loss, step.logits, item.batch.labels, item.staleness)

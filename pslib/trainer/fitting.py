@@ -85,7 +85,8 @@ class Fit:
             gate=tools.gate,
             began_s=began_s,
         )
-        with closing(reader), ModelThreads(tools.model, settings.compute_threads) as model:
+        threads, overlap = settings.compute_threads, pipeline.pushes_behind
+        with closing(reader), ModelThreads(tools.model, threads, overlap) as model:
             computer = Computer(
                 model,
                 tools.layout,
@@ -96,4 +97,4 @@ class Fit:
                 ),
                 lambda step, staleness: self.rate * settings.rate(step, staleness),
             )
-            pipeline.run(computer.train)
+            pipeline.run(computer)

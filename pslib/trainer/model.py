@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +12,7 @@ from pslib.batch import Batch
 from pslib.schema import Schema
 from pslib.table.tables import TableSpec
 
-__all__ = ["ModelInParts", "Step", "Stepper", "TrainableModel"]
+__all__ = ["ModelInParts", "Step", "Stepper", "StepperInStages", "TrainableModel"]
 
 
 class Step(Protocol):
@@ -59,6 +59,17 @@ class ModelInParts(Protocol):
 
     def stepper(self, run: Callable[[Sequence[Callable[[], None]]], None]) -> Stepper:
         """What computes its steps; ``run`` runs tasks in any order by any threads. Same bits as without."""
+        ...
+
+
+@runtime_checkable
+class StepperInStages(Protocol):
+    """What a stepper has besides if steps may overlap; see `pslib.trainer.overlap`."""
+
+    def stages(
+        self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]], step_seed: int
+    ) -> Generator[Sequence[Callable[[], None]], None, Step]:
+        """Lists of tasks, each when all of the one before are done; returns the step."""
         ...
 
 

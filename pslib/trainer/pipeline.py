@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPush
@@ -25,7 +26,7 @@ from pslib.trainer.rows import PendingRows, RowSource
 from pslib.trainer.steps import LeasePlan
 from pslib.words import counted
 
-__all__ = ["Pipeline", "Prefetched"]
+__all__ = ["Compute", "Pipeline", "Prefetched"]
 
 READ_AHEAD = 4
 """Batches that wait between reading and pulling: hides the decoding of a window's next piece."""
@@ -60,6 +61,23 @@ class Prefetched:
     pull: PendingRows
     staleness: int
     moment: Moment
+
+
+class Compute(Protocol):
+    """Computes batches, one after the other or overlapping; see `pslib.trainer.compute.Computer`."""
+
+    def train(
+        self, item: Prefetched, push: Callable[[Send], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """Compute a batch or let it begin: ``push`` gets what sends its gradients, in the order of batches.
+
+        ``failed`` gets an error that comes after this call.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait until all batches that have begun are computed."""
+        ...
 
 
 class Pipeline:
@@ -123,13 +141,18 @@ class Pipeline:
             for name, work in works.items()
         ]
 
-    def run(self, compute: Callable[[Prefetched], Send]) -> None:
-        """Call ``compute`` for every batch, in this thread; return when all of the job's leases are done.
+    @property
+    def pushes_behind(self) -> bool:
+        """Whether a batch may be computed before the gradients of the one before it are sent."""
+        return self._pushes_behind
+
+    def run(self, compute: Compute) -> None:
+        """Begin every batch, in this thread; return when all of the job's leases are done.
 
         Parameters
         ----------
-        compute : callable
-            Gives what sends the gradients of the batch: it is called in the order of batches, while the next
+        compute : Compute
+            Gives what sends the gradients of a batch: it is called in the order of batches, while the next
             one computes where the row source allows that.
 
         Raises
@@ -145,7 +168,8 @@ class Pipeline:
                     state, prefetched = item
                     if not self._gate.enter(prefetched.moment.step, self._must_stop):
                         break
-                    self._push(state, compute(prefetched))
+                    compute.train(prefetched, partial(self._push, state), self._stop)
+                compute.finish()
                 if preemption.asked:
                     self._drain()
             self._check()

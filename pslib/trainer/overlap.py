@@ -1,0 +1,156 @@
+"""Threads that compute steps, and begin the next one rather than wait for each other at the end of one.
+
+A step comes in stages: lists of tasks, each of which needs all of the list before it. Two threads that share
+a small batch are seldom done with a stage at the same moment, least of all where a server or a reader takes
+one of the cores for a while; so whoever finds nothing to do for the oldest step works at the one after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+__all__ = ["SLOTS", "OverlappedSteps", "Stages"]
+
+SLOTS = 2
+"""Steps at a time. Each has scratch arrays of its own, and a third one would find nobody idle."""
+
+Task: TypeAlias = Callable[[], None]
+Stages: TypeAlias = Generator[Sequence[Task], None, Any]
+"""Gives lists of tasks, each when all of the one before are done, and returns the outcome."""
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """A step that has begun."""
+
+    stages: Stages
+    slot: int
+    done: Callable[[Any], None]
+    failed: Callable[[BaseException], None]
+    tasks: Sequence[Task] = ()
+    given: int = 0
+    """Tasks of this stage that somebody has begun."""
+    left: int = 0
+    """Tasks of this stage that are not done."""
+    outcome: list[Any] = field(default_factory=list)
+    """Empty until the step is over."""
+
+
+class OverlappedSteps:
+    """Computes steps with a number of threads; the caller of `begin` only feeds them.
+
+    Parameters
+    ----------
+    count : int
+        Threads.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._changed = threading.Condition()
+        self._telling = threading.Lock()
+        self._steps: deque[_Step] = deque()
+        self._free = list(range(SLOTS))
+        self._ended = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"pslib-compute-{place}", daemon=True)
+            for place in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(
+        self,
+        stages_of: Callable[[int], Stages],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Begin a step, when a slot is free.
+
+        Parameters
+        ----------
+        stages_of : callable
+            The stages of the step with the arrays of a slot, 0 to ``SLOTS - 1``.
+        done : callable
+            Gets the outcome: in the order in which steps have begun, in any thread.
+        failed : callable
+            Gets the error that has ended a task or ``done``; no step is over after it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._ended)
+            if self._ended:
+                return
+            slot = self._free.pop()
+        step = _Step(stages_of(slot), slot, done, failed)
+        with self._changed:
+            self._steps.append(step)
+        self._go_on(step)
+
+    def finish(self) -> None:
+        """Wait until all steps that have begun are over, or one has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._steps or self._ended)
+
+    def close(self) -> None:
+        """End the threads and wait until they have; steps that are not over never will be."""
+        self._end()
+        for thread in self._threads:
+            thread.join()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (found := self._next_task()) is not None:
+            step, task = found
+            try:
+                task()
+                with self._changed:
+                    step.left -= 1
+                    over = step.left == 0
+                if over:
+                    self._go_on(step)
+            except BaseException as error:  # whatever it is, the caller must hear of it
+                self._end()
+                step.failed(error)
+
+    def _next_task(self) -> tuple[_Step, Task] | None:
+        """A task of the oldest step that has one; waits for it. None at the end."""
+        with self._changed:
+            while not self._ended:
+                for step in self._steps:
+                    if step.given < len(step.tasks):
+                        step.given += 1
+                        return step, step.tasks[step.given - 1]
+                self._changed.wait()
+        return None
+
+    def _go_on(self, step: _Step) -> None:
+        """The next stage of a step; only the thread that has ended the one before calls it."""
+        tasks: Sequence[Task] = ()
+        while not tasks:
+            try:
+                tasks = next(step.stages)
+            except StopIteration as over:
+                step.outcome.append(over.value)
+                self._tell()
+                return
+        with self._changed:
+            step.tasks, step.given, step.left = tasks, 0, len(tasks)
+            self._changed.notify_all()
+
+    def _tell(self) -> None:
+        """Hand over the outcomes of the oldest steps, as far as they are there."""
+        with self._telling:
+            while self._steps and self._steps[0].outcome:
+                step = self._steps[0]
+                step.done(step.outcome[0])
+                with self._changed:
+                    self._steps.popleft()
+                    self._free.append(step.slot)
+                    self._changed.notify_all()

@@ -1,0 +1,113 @@
+"""Steps that overlap: each stage after the one before, outcomes in order, nobody idle while there is work."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+
+from pslib.trainer.compute import ModelThreads
+from pslib.trainer.overlap import SLOTS, OverlappedSteps
+from rec_models import DeepFM
+from tests.gradient_check import SCHEMA, make_batch, random
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def steps() -> Iterator[OverlappedSteps]:
+    started = OverlappedSteps(2)
+    yield started
+    started.close()
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def test_a_stage_begins_when_the_one_before_is_done_and_outcomes_keep_their_order(
+    steps: OverlappedSteps,
+) -> None:
+    done: list[tuple[int, int]] = []
+    outcomes: list[int] = []
+
+    def stages(number: int, _slot: int) -> Generator[Sequence[partial[None]], None, int]:
+        for stage, size in enumerate((3, 0, 1, 5)):
+            assert sum(one == (number, before) for before in range(stage) for one in done) == sum(
+                (3, 0, 1, 5)[:stage]
+            )
+            yield [partial(done.append, (number, stage))] * size
+        return number
+
+    for number in range(50):
+        steps.begin(partial(stages, number), outcomes.append, fail)
+    steps.finish()
+    assert outcomes == list(range(50))
+    assert len(done) == 50 * 9
+
+
+def test_who_has_nothing_to_do_for_a_step_begins_the_next_one(steps: OverlappedSteps) -> None:
+    next_has_begun, outcomes = threading.Event(), queue.Queue[str]()
+
+    def first(_slot: int) -> Generator[Sequence[partial[bool]], None, str]:
+        yield [partial(next_has_begun.wait, PATIENCE_S)]
+        return "first"
+
+    def second(_slot: int) -> Generator[Sequence[object], None, str]:
+        yield [next_has_begun.set]
+        return "second"
+
+    steps.begin(first, outcomes.put, fail)  # type: ignore[arg-type]
+    steps.begin(second, outcomes.put, fail)  # type: ignore[arg-type]
+    assert [outcomes.get(timeout=PATIENCE_S) for _ in range(2)] == ["first", "second"]
+    assert next_has_begun.is_set()
+
+
+def test_a_slot_is_taken_by_one_step_at_a_time(steps: OverlappedSteps) -> None:
+    taken: set[int] = set()
+
+    def stages(slot: int) -> Generator[Sequence[partial[None]], None, int]:
+        assert slot in range(SLOTS)
+        assert slot not in taken
+        taken.add(slot)
+        yield [partial(int)] * 3
+        return slot
+
+    for _ in range(40):
+        steps.begin(stages, taken.remove, fail)
+    steps.finish()
+    assert taken == set()
+
+
+def test_an_error_of_a_task_is_heard_and_ends_all_steps(steps: OverlappedSteps) -> None:
+    heard: queue.Queue[BaseException] = queue.Queue()
+
+    def stages(_slot: int) -> Generator[Sequence[partial[float]], None, None]:
+        yield [partial(divmod, 1, 0)]
+
+    for _ in range(SLOTS + 2):  # none waits for a slot that is never free again
+        steps.begin(stages, fail, heard.put)
+    assert isinstance(heard.get(timeout=PATIENCE_S), ZeroDivisionError)
+    steps.finish()
+
+
+def test_a_model_has_the_same_bits_however_its_steps_overlap() -> None:
+    model = DeepFM(SCHEMA, dim=4, hidden=(32, 32))
+    cases = []
+    for seed in range(12):
+        batch = make_batch(seed=seed, rows=600, distinct=40)
+        rows = random(batch.keys.size, model.table().dim).astype(np.float32)
+        cases.append(
+            (batch, rows, {n: random(*s).astype(np.float32) for n, s in model.dense_shapes().items()})
+        )
+    overlapped: list[bytes] = []
+    with ModelThreads(model, 2, overlap=True) as threads:
+        for number, case in enumerate(cases):
+            threads.begin((*case, number), lambda step: overlapped.append(step.rows_gradient.tobytes()), fail)
+        threads.finish()
+    alone = [model.loss_and_gradients(*case, number) for number, case in enumerate(cases)]
+    assert overlapped == [step.rows_gradient.tobytes() for step in alone]
