@@ -367,6 +367,8 @@ def _packing_problem(message: Pull | Push) -> Failure | None:
 
 def _count_problem(message: Push) -> Failure | None:
     """Whether shows and clicks are of keys of this push, shows above 0 and clicks not below."""
+    if not message.shows and not message.clicks:
+        return None
     for what, given, least in (("shows", message.shows, SHOWS_MIN), ("clicks", message.clicks, 0.0)):
         for name, counts in given.items():
             if name not in message.keys or counts.shape != message.keys[name].shape:

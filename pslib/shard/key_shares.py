@@ -26,6 +26,8 @@ class KeyShare:
 
     def cut(self, start: int, stop: int) -> KeyShare:
         """Some of them that stand side by side."""
+        if start == 0 and stop == self.keys.size:
+            return self
         places = None if self.places is None else self.places[start:stop]
         return KeyShare(self.keys[start:stop], places)
 
@@ -59,6 +61,8 @@ def placed(share: KeyShare, start: int, stop: int) -> KeyShare:
 
 def joined(parts: list[KeyShare], share: KeyShare) -> KeyShare:
     """Cuts of a share side by side; the share itself where nothing of it is missing."""
+    if len(parts) == 1 and parts[0] is share:
+        return share
     if sum(part.keys.size for part in parts) == share.keys.size:
         return share
     places = [part.places for part in parts if part.places is not None]
