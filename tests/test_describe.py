@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from launch.cli import main
 from launch.job import read_job
 from launch.paths import near
+from pslib.data.dataset import ParquetData
 from pslib.data.describe import _is_rare, describe
 from pslib.data.key_sample import KEYS_MAX, KeySample
 from pslib.errors import DataError
@@ -242,3 +243,21 @@ def test_data_that_shares_no_folder_with_a_job_file_is_named_whole_and_a_uri_as_
 )
 def test_a_cut_off_is_proposed_where_many_values_are_seen_once(distinct, once, rare):
     assert _is_rare(SimpleNamespace(distinct=distinct, once=once)) == rare
+
+
+def test_lists_of_fractions_are_left_out_since_no_field_reads_them(tmp_path):
+    found = describe(written(tmp_path / "data.parquet", vector=[[0.5, 1.5]] * ROWS))
+    assert [one.reason for one in found.choices if one.name == "vector"] == [
+        "lists of numbers with fractions: no field is made of them"
+    ]
+    ParquetData(tmp_path / "data.parquet", found.schema)
+    pq.write_table(pa.table({"items": [[1, 2]] * 9, "vector": [[0.5]] * 9}), tmp_path / "sessions.parquet")
+    assert describe(tmp_path / "sessions.parquet").schema == Schema(label=None, ragged=["items"])
+
+
+def test_a_file_whose_columns_make_no_field_says_why(tmp_path):
+    labels, names = pa.array([0, 1] * 9), pa.array(["a", "b"] * 9)
+    twice = pa.Table.from_arrays([labels, names, names], ["click", "user", "user"])
+    pq.write_table(twice, tmp_path / "data.parquet")
+    with pytest.raises(DataError, match=r"data.parquet: no column but .* 'user': is there 2 times; rename"):
+        describe(tmp_path / "data.parquet")

@@ -31,6 +31,7 @@ CLICK_WORDS = (
     {"time", "timestamp", "ts", "datetime", "date", "eventdate", "timeframe"},
 )
 """What columns of sessions, items and times are called, perhaps with ``_id`` behind it."""
+NO_LIST = "lists of numbers with fractions: no field is made of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,9 @@ def describe(path: Paths, label: str | None = None) -> Description:
     if chosen not in {column.name for column in report.columns}:
         raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
     choices = (*(_choice(column, chosen) for column in report.columns), *_unread(report))
+    if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
+        left = "; ".join(f"{one.name!r}: {one.reason}" for one in choices if one.role != "label")
+        raise DataError(f"{report.files[0].file}: no column but the label {chosen!r} makes a field; {left}")
     far = {column.name for column in report.columns if _reach(column) > DENSE_FAR}
     schema = Schema(
         label=chosen,
@@ -139,6 +143,9 @@ def _unread(report: CheckReport) -> Iterator[Choice]:
         if field.name in read:
             continue
         reason = f"a {field.type}: no field is made of it"
+        count = [one.name for one in fields].count(field.name)
+        if count > 1:
+            reason = f"is there {count} times; rename all but one"
         if types.is_timestamp(field.type) or types.is_date(field.type):
             setting = f"{{name: {field.name}_hour, of: {field.name}, take: hour}}"
             reason = f"a {field.type}: {setting} makes keys of it"
@@ -153,7 +160,7 @@ def _label_of(report: CheckReport) -> str | None:
     if named or len(binary) == 1:
         return (named or binary)[0]
     names = [*(one.name for one in columns), *(one.name for one in _unread(report))]
-    lists = sum(column.lengths is not None for column in columns)
+    lists = sum(column.lengths is not None and not _is_list_of_fractions(column) for column in columns)
     if not binary and lists == 1 and len(names) <= SESSION_COLUMNS:
         return None
     if clicks := _click_columns(names):
@@ -184,7 +191,9 @@ def _sessions(report: CheckReport) -> Description:
     """Sessions: one list of items an example, and nothing else is read."""
     choices = []
     for column in report.columns:
-        if column.lengths is None:
+        if _is_list_of_fractions(column):
+            choices.append(Choice(column.name, "", NO_LIST))
+        elif column.lengths is None:
             choices.append(Choice(column.name, "", "a session model reads the list alone"))
         else:
             items = f"{column.distinct:,} different items" if column.distinct else "items"
@@ -199,6 +208,11 @@ def _is_binary(column: ColumnReport) -> bool:
     return is_number and min(column.zeros, column.ones) > 0 and column.zeros + column.ones == column.rows
 
 
+def _is_list_of_fractions(column: ColumnReport) -> bool:
+    """Lists that no ragged field reads."""
+    return column.lengths is not None and any(word in column.kind for word in ("float", "double"))
+
+
 def _reach(column: ColumnReport) -> float:
     if column.smallest is None or column.largest is None:
         return 0.0
@@ -211,6 +225,8 @@ def _choice(column: ColumnReport, label: str) -> Choice:
         return Choice(name, "label", f"{column.ones / rows:.2%} are 1")
     if column.nulls == column.rows:
         return Choice(name, "", "every value is missing")
+    if _is_list_of_fractions(column):
+        return Choice(name, "", NO_LIST)
     if column.lengths:
         return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
     if column.distinct is None:
