@@ -95,6 +95,19 @@ def test_an_error_of_a_task_is_heard_and_ends_all_steps(steps: OverlappedSteps) 
     steps.finish()
 
 
+def test_who_waits_for_the_end_hears_of_an_error_before(steps: OverlappedSteps) -> None:
+    """Else a fit whose last batch has failed could end as if nothing had happened."""
+    finished, told = threading.Event(), queue.Queue[bool]()
+
+    def stages(_slot: int) -> Generator[Sequence[partial[float]], None, None]:
+        yield [partial(divmod, 1, 0)]
+
+    steps.begin(stages, fail, lambda _error: told.put(finished.wait(0.2)))
+    steps.finish()
+    finished.set()
+    assert not told.get(timeout=PATIENCE_S)
+
+
 def test_a_model_has_the_same_bits_however_its_steps_overlap() -> None:
     model = DeepFM(SCHEMA, dim=4, hidden=(32, 32))
     cases = []

@@ -116,8 +116,8 @@ class OverlappedSteps:
                 if over:
                     self._go_on(step)
             except BaseException as error:  # whatever it is, the caller must hear of it
+                step.failed(error)  # first: else `finish` may return to one who knows of no error
                 self._end()
-                step.failed(error)
 
     def _next_task(self) -> tuple[_Step, Task] | None:
         """A task of the oldest step that has one; waits for it. None at the end."""
