@@ -24,6 +24,7 @@ from tests.test_simulation_lives import with_log, without_log
 
 SEEDS = 4
 GROWN_BYTES = 600
+FOUND = (40, 49)
 BUGS = 30
 
 
@@ -256,7 +257,7 @@ def unnoticed(world: World) -> list[Op]:
     told = [one for one in world.trainers if not world.coordinator.session.pushes_missing]
     return [
         op
-        for since_s, op, _rank in world.checks.missed
+        for since_s, op in world.checks.missed
         if any(op in getattr(one, "told", ()) and one.ended_s > since_s + 1.0 for one in told)
     ]
 
@@ -278,6 +279,12 @@ def test_a_log_that_has_lost_its_end_is_noticed_and_only_partial_goes_on(recover
         error = world.coordinator.session.error
         assert ("its log has lost its end" in error) == (recovery == "log"), world.seed
         assert (recovery == "partial") <= (error == ""), error
+
+
+def test_a_question_that_comes_late_and_a_log_of_one_of_two_shards_are_answered_right() -> None:
+    """Seeds that have found that floors of later pushes, and units of one shard alone, hid a loss."""
+    worlds = [World(seed, torn("log")).run() for seed in FOUND]
+    assert all(world.coordinator.session.pushes_missing for world in worlds)
 
 
 def test_clients_that_ask_nobody_what_it_has_lost_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

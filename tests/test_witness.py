@@ -40,7 +40,9 @@ def test_the_last_pushes_of_each_server_are_remembered_with_a_unit_that_they_tou
     assert first is not None
     assert second is not None
     assert first.numbers.tolist() == list(range(5, KEPT + 5))
-    assert set(first.units.tolist()) == set(partition_of(np.array([4], np.uint64), BITS).tolist())
+    assert set(first.units.tolist()) == set(partition_of(np.array([4, 5], np.uint64), BITS).tolist()), (
+        "in turn"
+    )
     assert (second.streams.tolist(), second.numbers.tolist()) == ([7], [77])
 
 
@@ -61,6 +63,19 @@ def test_marks_know_what_is_applied_what_is_below_a_floor_and_what_is_over() -> 
     assert not marks.knows(9, 0, 0)
     marks.finish_below(10)
     assert marks.knows(9, 0, 0)
+
+
+def test_what_was_lost_stays_unknown_whatever_others_say_of_it_since() -> None:
+    """A late question, or a second copy, is answered as the first was: floors may come between."""
+    marks = Marks()
+    marks.record(7, 3, 0b01)
+    marks.begin(0b11)
+    marks.raise_floor(7, 5)
+    assert marks.knows(7, 4, 0)
+    assert [marks.knew(7, number, 0) for number in (3, 4)] == [True, False]
+    marks.finish_below(10)
+    assert [marks.knew(7, number, 0) for number in (3, 4)] == [True, False]
+    assert marks.knew(7, 4, 2), "of a unit that has come since, what came with it counts"
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -39,19 +39,24 @@ class Acknowledged:
         """A server has acknowledged all of a part."""
         if isinstance(call, PullCall):
             return
-        unit = self._unit_of(call, part)
+        unit = self._unit_of(call, part, call.name.number)
         if unit is not None:
             last = self._last.setdefault(part.server, deque(maxlen=KEPT))
             last.append((call.name.stream, call.name.number, unit))
             self._counts[part.server] = self._counts.get(part.server, 0) + 1
 
-    def _unit_of(self, call: Call, part: Part) -> int | None:
-        """One unit that the part touches; None for an empty one."""
+    def _unit_of(self, call: Call, part: Part, number: int) -> int | None:
+        """One unit that the part touches, another one for each push; None for an empty one.
+
+        A server's shards have a log each: were it always the first unit, all could be of one shard.
+        """
         for table, places in part.places.items():
             keys = call.keys[table]
-            first = keys[:1] if places is None else keys[places[:1]]
-            if first.size:
-                return int(partition_of(first, self._bits)[0])
+            size = keys.size if places is None else places.size
+            if size:
+                at = number % size
+                one = keys[at : at + 1] if places is None else keys[places[at : at + 1]]
+                return int(partition_of(one, self._bits)[0])
         return None
 
     def pause(self, moment: str) -> None:

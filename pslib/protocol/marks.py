@@ -51,6 +51,9 @@ class Marks:
     def __init__(self) -> None:
         self._streams: dict[int, _Stream] = {}
         self._done_below = 0
+        self.began_units = 0
+        """Units that were here when all of a predecessor's records had been replayed; see `begin`."""
+        self._began: Marks = self
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -83,6 +86,22 @@ class Marks:
         if known is None:
             return False
         return number < known.floor or bool(known.applied.get(number, 0) >> unit & 1)
+
+    def begin(self, units: int) -> None:
+        """All records of a predecessor that owned ``units`` are replayed: `knew` is about this moment."""
+        began = Marks()
+        began._done_below = self._done_below
+        for stream, known in self._streams.items():
+            began._streams[stream] = _Stream(known.floor, known.epoch, dict(known.applied))
+        self.began_units, self._began = units, began
+
+    def knew(self, stream: int, number: int, unit: int) -> bool:
+        """Whether a push of the time before `begin` had been applied to a unit.
+
+        Floors that have come since say that somebody was told so, which is not the same when the end of a log
+        is lost. A unit that has come since brought what is known of it along.
+        """
+        return (self._began if self.began_units >> unit & 1 else self).knows(stream, number, unit)
 
     def record(self, stream: int, number: int, units: int) -> None:
         """Remember that the push has been applied to ``units``."""

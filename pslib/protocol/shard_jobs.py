@@ -232,13 +232,13 @@ def _run_rare(shard: Shard, job: Job, files: FileWork) -> Any:
 
 
 def _unknown(shard: Shard, message: Witness) -> int:
-    """How many pushes this shard does not know, of those to units that it owns."""
+    """How many pushes a predecessor has not left to this shard, of those to units that it has or had then."""
     if not message.streams.size == message.numbers.size == message.units.size:
         raise ConfigurationError("witness: expected as many numbers and units as streams")
     asked = zip(message.streams.tolist(), message.numbers.tolist(), message.units.tolist(), strict=True)
+    units = shard.owned | shard.marks.began_units
     return sum(
-        shard.owned >> unit & 1 and not shard.marks.knows(stream, number, unit)
-        for stream, number, unit in asked
+        units >> unit & 1 and not shard.marks.knew(stream, number, unit) for stream, number, unit in asked
     )
 
 

@@ -137,6 +137,7 @@ class ServerLog:
             self._open(index, about)
             shard = Shard(about["partition_bits"], about["dense_blocks"], index, about["shard_threads"])
             records += recover(self.logs[index], shard, load)
+            shard.marks.begin(shard.owned)
             self.shards.append(self._begin_anew(index, about) if shard.bare else shard)
         rows = sum(store.rows for shard in self.shards for store in shard.stores.values())
         took_s = self._clock.now_s() - began_s

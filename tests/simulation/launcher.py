@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,17 @@ class _Running:
             self.process.drain()
 
 
+class _AllRunning(dict[Task, Any]):
+    """Who runs now, as the launcher's own mapping says."""
+
+    def __init__(self, processes: Callable[[], dict[Task, Process]]) -> None:
+        super().__init__()
+        self._processes = processes
+
+    def __missing__(self, task: Task) -> _Running:
+        return _Running(self._processes()[task])
+
+
 class Leaving:
     """From SIGTERM to the end of all processes.
 
@@ -76,18 +88,18 @@ class Leaving:
         self.took_s = 0.0
         self._began_s = world.network.now_s
         self._waits: dict[str, float] = {}
-        running: Any = {task: _Running(process) for task, process in self._processes().items()}
-        self._draining = Draining(running, DRAIN_S, self._waited)
+        self._draining = Draining(_AllRunning(self.processes), DRAIN_S, self._waited)
         self._turn()
 
-    def _processes(self) -> dict[Task, Process]:
+    def processes(self) -> dict[Task, Process]:
+        """All that have been started, some of them since the launcher was asked to leave."""
         world = self._world
         servers = {Task("server", number): one for number, one in enumerate(world.servers)}
         trainers = {Task("trainer", number): one for number, one in enumerate(world.trainers)}
         return {Task("coordinator", 0): world.coordinator, **servers, **trainers}
 
     def _exits(self) -> dict[Task, int | None]:
-        exits = {task: exit_code_of(process) for task, process in self._processes().items()}
+        exits = {task: exit_code_of(process) for task, process in self.processes().items()}
         if self._world.coordinator.session.over:
             exits[Task("coordinator", 0)] = EXIT_DONE
         return exits

@@ -111,7 +111,7 @@ class Admin(Asker):
         self.ask(COORDINATOR, message, partial(self._granted, servers))
 
     def _granted(self, servers: int, answer: Result) -> None:
-        for _ in range(int(answer.values["awaited"])):
+        for _ in range(0 if self.world.lives.down else int(answer.values["awaited"])):
             self.world.start_server()
         self._wait(servers)
 
