@@ -79,9 +79,9 @@ PAPERS: dict[str, Paper] = {
     "autoint": Paper(
         0.9831,
         {"attention_layers": 3, "attention_dim": 64, "heads": 2},
-        l2=0.002,
+        l2=0.003,
         rate=0.003,
-        epochs=12,
+        epochs=20,
         batch_rows=256,
     ),
     "pnn": Paper(0.9841, DEEP | {"dropout": 0.3}),
