@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pslib.trainer import pipeline
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.overlap import SLOTS, OverlappedSteps
 from rec_models import DeepFM
+from tests.clusters import cluster_of
+from tests.counting import SCHEMA as COUNTED
+from tests.counting import write_examples
 from tests.gradient_check import SCHEMA, make_batch, random
+from tests.training import trainer_on
 
 PATIENCE_S = 60.0
 
@@ -124,3 +132,21 @@ def test_a_model_has_the_same_bits_however_its_steps_overlap() -> None:
         threads.finish()
     alone = [model.loss_and_gradients(*case, number) for number, case in enumerate(cases)]
     assert overlapped == [step.rows_gradient.tobytes() for step in alone]
+
+
+def test_an_error_of_a_step_counts_more_than_being_asked_to_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run would end as one that was preempted, and nobody would hear of the error."""
+    leave = type("Asked", (), {"asked": False, "left_s": 20.0, "finishing": contextlib.nullcontext})()
+
+    class Fails(DeepFM):
+        def forward(self, *_about: Any) -> Any:
+            leave.asked = True
+            raise ArithmeticError("of this step")
+
+    monkeypatch.setattr(pipeline, "preemption", leave)
+    model = Fails(COUNTED, dim=2, hidden=(4,))
+    path = write_examples(tmp_path / "a.parquet", 200)
+    with cluster_of() as running, pytest.raises(ArithmeticError, match="of this step"):
+        trainer_on(running.join(), model, compute_threads=2, staleness=2).fit(path)  # type: ignore[arg-type]

@@ -116,8 +116,11 @@ class OverlappedSteps:
                 if over:
                     self._go_on(step)
             except BaseException as error:  # whatever it is, the caller must hear of it
-                step.failed(error)  # first: else `finish` may return to one who knows of no error
-                self._end()
+                try:
+                    step.failed(error)  # first: else `finish` may return to one who knows of no error
+                finally:
+                    self._end()
+            del found, step, task  # who waits for work keeps no arrays
 
     def _next_task(self) -> tuple[_Step, Task] | None:
         """A task of the oldest step that has one; waits for it. None at the end."""

@@ -170,6 +170,7 @@ class Pipeline:
                         break
                     compute.train(prefetched, partial(self._push, state), self._stop)
                 compute.finish()
+                self._check()  # an error counts more than being asked to leave
                 if preemption.asked:
                     self._drain()
             self._check()
@@ -203,6 +204,7 @@ class Pipeline:
         self._end()
         with self._pushed:
             self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
+        self._check()
         left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
         raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
 
