@@ -56,6 +56,9 @@ _OPTIONS: dict[int, tuple[int, str]] = {
     zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
     zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
 }
+SERVER_ASKS_MS = 10_000
+"""Those that connect ask every second. A server asks too, more seldom: data that comes puts off what ZeroMQ
+does when nobody asks any more, so who vanished while it was busy would stay for ever."""
 SOCKETS_MAX = 65536
 """A context's default ends at a few hundred peers."""
 
@@ -188,6 +191,7 @@ class ZmqClientLink(_Router):
         self._send(routing_id, frames)
 
     def _connect(self, peer: str) -> bytes:
+        self._is_empty = False  # ZeroMQ takes its signals in any call
         self._connections += 1
         routing_id = b"p%d" % self._connections
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
@@ -243,7 +247,7 @@ class ZmqServerLink(_Router):
     ) -> None:
         super().__init__(context, limits)
         self._monitor: Monitor | None = None
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, 0)  # those that connect ask often enough for both
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
             encrypt_server(self._socket, keys)
             self._monitor = Monitor(self._socket)
