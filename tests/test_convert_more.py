@@ -226,3 +226,9 @@ def test_a_csv_that_is_something_else_says_what_it_is(tmp_path, out, content, sa
     with pytest.raises(DataError, match=said):
         convert_csv(written(tmp_path, content), out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["PAR1", "BZhour"])
+def test_a_header_that_begins_like_another_file_is_a_header(tmp_path, out, name):
+    convert_csv(written(tmp_path, f"{name},label,b\nx,1,y\n"), out)
+    assert pq.read_table(out).column_names == [name, "label", "b"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +33,12 @@ EARLY_LINES = 100_000  # allowed for, until the end: one bad line of the first t
 
 _BOM = b"\xef\xbb\xbf"
 
+_BZIP2_BLOCKS = b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"
+"""What comes after the level: a block, or the end of a file that holds nothing."""
+_BZIP2 = [b"BZh%d%b" % (level, block) for level in range(1, 10) for block in _BZIP2_BLOCKS]
 _PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
-    b"BZh": ("bzip2", bz2.BZ2File),
+    **dict.fromkeys(_BZIP2, ("bzip2", bz2.BZ2File)),
     b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
     b"\x28\xb5\x2f\xfd": ("zstd", lambda file: pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")),
 }
@@ -224,16 +228,25 @@ class _Unpacked:
         try:
             return bytes(self._file.read(size))
         except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the data's
+                raise
             raise _Damaged(f"the {self._kind} data is cut or damaged ({error})") from error
+
+
+def _end_of(source: Path, size: int) -> bytes:
+    """The last bytes of a file."""
+    with source.open("rb") as file:
+        file.seek(-size, os.SEEK_END)
+        return file.read()
 
 
 @contextmanager
 def _opened(source: Path) -> Iterator[IO[bytes] | _Unpacked]:
     with source.open("rb") as file:
-        start = file.read(6)
+        start = file.read(10)
         file.seek(0)
         for first, said in _NO_TEXT.items():
-            if start.startswith(first):
+            if start.startswith(first) and (first != b"PAR1" or _end_of(source, 4) == first):
                 raise DataError(f"{source}: {said}")
         for first, (kind, reader) in _PACKED.items():
             if start.startswith(first):
