@@ -21,7 +21,8 @@ Rows = NDArray[np.float32]
 class Pulled:
     """Rows in the order of the keys, and all dense parameters (empty when not asked for).
 
-    ``versions`` are those of the dense blocks, where some were `known`.
+    ``versions`` are those of the dense blocks, where some were `known`. Arrays may be read-only: what one
+    server has answered alone stays where it came. Copy what you want to change.
     """
 
     rows: Mapping[str, Rows]
