@@ -138,7 +138,15 @@ def _fields(kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, 
         raise ConfigurationError(
             f"expected a list of column names or fields, got {given!r}: write [{given!r}]"
         )
-    return tuple(kind(item) if isinstance(item, str) else item for item in given)
+    fields = [kind(item) if isinstance(item, str) else item for item in given]
+    problems = [
+        f"expected a column name or a pslib.{kind.__name__}, got {item!r}"
+        for item in fields
+        if not isinstance(item, kind)
+    ]
+    if problems:
+        raise ConfigurationError(*problems)
+    return tuple(fields)
 
 
 def _names(what: str, given: Iterable[str]) -> tuple[str, ...]:

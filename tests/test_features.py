@@ -172,6 +172,14 @@ def test_a_field_that_can_not_be_is_refused_in_one_line(settings_of_it, said):
     assert str(error.value) == f"sparse field 'f': {said}"
 
 
+def test_a_field_is_a_name_or_a_field_and_no_mapping_as_in_a_file():
+    with pytest.raises(ConfigurationError) as error:
+        Schema(label="y", sparse=["u", {"name": "f", "of": ["u", "v"]}])
+    assert str(error.value) == (
+        "expected a column name or a pslib.SparseField, got {'name': 'f', 'of': ['u', 'v']}"
+    )
+
+
 def test_the_label_can_not_be_a_feature_by_another_name():
     with pytest.raises(ConfigurationError, match="made from the label, which it would give away"):
         Schema(label="y", sparse=["u", SparseField("f", of=("u", "y"))])
