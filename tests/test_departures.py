@@ -31,8 +31,7 @@ class Leaving:
         owners = np.where(self.members.map.owners == 2, 0, self.members.map.owners)
         self.members.map = replace(self.members.map, owners=owners.astype(np.uint16))
         self.departures = Departures(self.members)
-        for trainer in range(2):
-            self.has_heard(trainer)
+        self.all_have_heard()
 
     @staticmethod
     def incarnation(role: str, number: int) -> int:
@@ -52,20 +51,32 @@ class Leaving:
         version = self.members.map.version
         self.members.heard(0.0, "trainer", trainer, self.incarnation("trainer", trainer), version)
 
+    def all_have_heard(self) -> None:
+        """So does each trainer."""
+        for trainer in range(2):
+            self.has_heard(trainer)
+
+    def may_leave(self, now_s: float) -> bool:
+        """Whether it may go now."""
+        return self.departures.may_leave(now_s, 2)
+
     def comes_back(self) -> None:
         """Another process at the place of the one that left."""
         self.members.register(5.0, "server", 99, "tcp://another", "here", rank=2, generation=1)
 
 
-def _all_know(leaving: Leaving, now_s: float) -> None:
+def _known_by_all(now_s: float) -> Leaving:
+    """It has left the map, and since ``now_s`` each trainer knows."""
+    leaving = Leaving()
     assert leaving.look(0.0) == [2]
-    _heard_by_all(leaving)
+    leaving.all_have_heard()
     assert leaving.look(now_s) == []
+    return leaving
 
 
-def _heard_by_all(leaving: Leaving) -> None:
-    for trainer in range(2):
-        leaving.has_heard(trainer)
+def _goes_when_its_stay_is_over(leaving: Leaving, known_s: float) -> None:
+    assert not leaving.may_leave(known_s + STAYS_S)
+    assert leaving.may_leave(known_s + STAYS_S + 0.1)
 
 
 def test_it_leaves_the_map_once_and_its_address_with_it() -> None:
@@ -98,24 +109,20 @@ def test_it_may_not_go_before_each_trainer_knows_the_map_without_it() -> None:
     leaving.look(0.0)
     leaving.has_heard(0)
     leaving.look(1.0)
-    assert not leaving.departures.may_leave(100.0, 2)
+    assert not leaving.may_leave(100.0)
     leaving.has_heard(1)
     leaving.look(100.0)
-    assert leaving.departures.may_leave(100.0 + STAYS_S + 0.1, 2)
+    assert leaving.may_leave(100.0 + STAYS_S + 0.1)
 
 
 def test_it_stays_two_heartbeats_longer_to_refuse_what_is_on_its_way() -> None:
-    leaving = Leaving()
-    _all_know(leaving, now_s=3.0)
-    assert not leaving.departures.may_leave(3.0 + STAYS_S, 2)
-    assert leaving.departures.may_leave(3.0 + STAYS_S + 0.1, 2)
+    _goes_when_its_stay_is_over(_known_by_all(3.0), 3.0)
 
 
 def test_that_time_runs_from_when_all_knew_not_from_the_last_look() -> None:
-    leaving = Leaving()
-    _all_know(leaving, now_s=3.0)
+    leaving = _known_by_all(3.0)
     leaving.look(3.0 + STAYS_S)
-    assert leaving.departures.may_leave(3.0 + STAYS_S + 0.1, 2)
+    assert leaving.may_leave(3.0 + STAYS_S + 0.1)
 
 
 def test_nobody_has_to_hear_of_it_where_there_is_no_trainer() -> None:
@@ -124,27 +131,24 @@ def test_nobody_has_to_hear_of_it_where_there_is_no_trainer() -> None:
         leaving.members.lose(0.0, trainer)
     leaving.look(0.0)
     leaving.look(1.0)
-    assert leaving.departures.may_leave(1.0 + STAYS_S + 0.1, 2)
+    assert leaving.may_leave(1.0 + STAYS_S + 0.1)
 
 
 def test_one_that_came_back_to_its_place_may_not_go_for_the_reasons_of_the_one_before() -> None:
-    leaving = Leaving()
-    _all_know(leaving, now_s=1.0)
+    leaving = _known_by_all(1.0)
     leaving.comes_back()
-    assert not leaving.departures.may_leave(100.0, 2)
+    assert not leaving.may_leave(100.0)
 
 
 def test_one_that_came_back_leaves_the_map_and_waits_until_all_know_like_any_other() -> None:
-    leaving = Leaving()
-    _all_know(leaving, now_s=1.0)
+    leaving = _known_by_all(1.0)
     leaving.comes_back()
     assert leaving.look(100.0) == [2]
     leaving.look(100.0)
-    assert not leaving.departures.may_leave(200.0, 2), "nobody has heard of the second departure"
-    _heard_by_all(leaving)
+    assert not leaving.may_leave(200.0), "nobody has heard of the second departure"
+    leaving.all_have_heard()
     leaving.look(200.0)
-    assert not leaving.departures.may_leave(200.0 + STAYS_S, 2)
-    assert leaving.departures.may_leave(200.0 + STAYS_S + 0.1, 2)
+    _goes_when_its_stay_is_over(leaving, 200.0)
 
 
 def test_records_bring_another_one_to_where_it_was() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import zmq
 
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
-from pslib.transport import ClientLink, MemoryTransport, ServerLink, Transport, ZmqTransport
+from pslib.transport import ClientLink, MemoryTransport, ServerLink, Transport, ZmqTransport, zmq_link
 from pslib.transport.zmq_link import is_loopback
 
 WAIT_S = 10.0
@@ -322,3 +324,38 @@ class TestZmqAlone:
         assert server.poll(0.2) == []
         for link in (server, rude, polite):
             link.close()
+
+    def test_a_server_lets_go_of_a_client_that_was_busy_and_says_nothing_any_more(
+        self, closing: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Data after a client's last PING puts off what ZeroMQ does for want of another: servers ask, too."""
+        monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 100)
+        monkeypatch.setitem(zmq_link._OPTIONS, zmq.HEARTBEAT_TIMEOUT, (100, "it need not wait long here"))
+        server = closing(ZmqTransport()).listen(LOOPBACK)
+        try:
+            with _raw_client(server.address) as client:
+                client.sendall(_command(b"PING", (1).to_bytes(2, "big")) + bytes([0, 4]) + b"busy")
+                assert _poll(server) == (b"raw", [b"busy"])
+                while client.recv(4096):  # until it hangs up; TimeoutError when it never does
+                    pass
+        finally:
+            server.close()
+
+
+def _raw_client(address: str) -> socket.socket:
+    """A connection of ZMTP 3.1 (https://rfc.zeromq.org/spec/37) after its handshake; it answers nothing."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    client = socket.create_connection((host, int(port)), WAIT_S)
+    client.sendall(b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32))
+    about = {b"Socket-Type": b"DEALER", b"Identity": b"raw"}
+    pairs = (bytes([len(k)]) + k + len(v).to_bytes(4, "big") + v for k, v in about.items())
+    client.sendall(_command(b"READY", b"".join(pairs)))
+    heard = b""
+    while b"READY" not in heard:  # after its greeting
+        heard += client.recv(4096) or pytest.fail(f"{address} hung up after {heard!r}")
+    return client
+
+
+def _command(name: bytes, data: bytes) -> bytes:
+    body = bytes([len(name)]) + name + data
+    return bytes([4, len(body)]) + body

@@ -45,7 +45,7 @@ _OPTIONS: dict[int, tuple[int, str]] = {
     ),
     zmq.HEARTBEAT_IVL: (1000, "without it a cut cable raises no event at all"),
     zmq.HEARTBEAT_TIMEOUT: (5000, "a machine that is short of CPU answers late"),
-    zmq.HEARTBEAT_TTL: (5000, "the same for the other side, which asks nothing itself"),
+    zmq.HEARTBEAT_TTL: (5000, "the same for the other side: a server asks more seldom"),
     zmq.CONNECT_TIMEOUT: (3000, "the kernel's own is 127 s, seen after a restarted peer"),
     zmq.RECONNECT_IVL: (50, "a restarted peer is found quickly"),
     zmq.RECONNECT_IVL_MAX: (2000, "hundreds of clients must not storm it"),
