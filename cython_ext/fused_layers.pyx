@@ -125,7 +125,8 @@ def head_gradient(
         What `add_bias_relu` gave; same dtype.
     weights : (m,)
     masked : (n, m), changed
-        Of the products: ``gradient[i] * weights[j]`` where ``values`` is above 0 (or NaN), else 0.
+        Of the products: ``gradient[i] * weights[j]`` where ``values`` is above 0 (or NaN), else 0. Not
+        ``values`` itself.
     total : (m,), changed
         The sum of ``masked`` over rows, in their order, is added to it: of the bias.
     weights_gradient : (m,), changed

@@ -45,7 +45,8 @@ LOOP_COPIES(void, LOOP(pslib_relu_gradient), pslib_layer_level,
              (const REAL *gradient, const REAL *values, REAL *masked, REAL *total, int64_t n, int64_t m), gradient,
              values, masked, total, n, m)
 
-/* For y = a w with a = max(z, 0):  dz = a <= 0 ? 0 : dy w;  dw += dy a;  total += dz */
+/* For y = a w with a = max(z, 0):  dz = a <= 0 ? 0 : dy w;  dw += dy a;  total += dz.  masked is no other array.
+ * Three loops: a product that is not always wanted is made in a branch, one column at a time. */
 PSLIB_INLINE void LOOP_AT(pslib_head_gradient)(const REAL *gradient, const REAL *values, const REAL *weights,
                                                REAL *masked, REAL *total, REAL *weights_gradient, int64_t n, int64_t m,
                                                int level)
@@ -54,13 +55,15 @@ PSLIB_INLINE void LOOP_AT(pslib_head_gradient)(const REAL *gradient, const REAL 
     for (int64_t i = 0; i < n; i++) {
         const REAL dy = gradient[i];
         const REAL *a = values + i * m;
+        REAL *dz = masked + i * m;
+        for (int64_t j = 0; j < m; j++) dz[j] = dy * weights[j];
         for (int64_t j = 0; j < m; j++) {
-            const REAL product = dy * weights[j];
-            const REAL kept = a[j] <= 0 ? 0 : product;
-            masked[i * m + j] = kept;
+            const REAL given = dz[j];
+            const REAL kept = a[j] <= 0 ? 0 : given;
+            dz[j] = kept;
             total[j] += kept;
-            weights_gradient[j] += dy * a[j];
         }
+        for (int64_t j = 0; j < m; j++) weights_gradient[j] += dy * a[j];
     }
 }
 LOOP_COPIES(void, LOOP(pslib_head_gradient), pslib_layer_level,
