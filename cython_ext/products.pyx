@@ -1,32 +1,50 @@
-"""Products of float32 matrices with the weights packed once: `products.h`. Needs AVX-512, see `has_products`.
+"""Products of float32 matrices with the weights packed once: `products.h`. Needs AVX2, see `product_levels`.
 
 A function that is called on another processor raises; whoever multiplies asks once, and takes NumPy's then.
+``vectors`` names the instruction set: one of `product_levels`, by default the last. Who packs and who
+multiplies name the same; all give the same bits.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
 
+from cython_ext.checks cimport level_of
 
 cdef extern from "products.h" nogil:
-    int PSLIB_AVX512
-    int pslib_best_level()
+    enum:
+        PSLIB_AVX2
+        PSLIB_AVX512
+    bint pslib_has_products(int level)
     int64_t pslib_packed_length(int64_t k, int64_t n)
     void pslib_pack(
-        const float* matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n, float* out)
+        int level, const float* matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n,
+        float* out)
     void pslib_multiply(
-        const float* left, int64_t row, const float* packed, float* out, int64_t out_row, int64_t m,
-        int64_t n, int64_t k, const float* bias, int relu)
+        int level, const float* left, int64_t row, const float* packed, float* out, int64_t out_row,
+        int64_t m, int64_t n, int64_t k, const float* bias, int relu)
     int pslib_outer(
         const float* left, int64_t left_row, const float* right, int64_t right_row, float* out,
         int64_t out_row, int64_t m, int64_t n, int64_t k)
 
-cdef bint available = pslib_best_level() == PSLIB_AVX512
+_LEVELS = {"avx2": PSLIB_AVX2, "avx512": PSLIB_AVX512}
+_BEST = level_of(None)
+_HAVE = tuple(name for name, level in _LEVELS.items() if level <= _BEST and pslib_has_products(level))
+cdef int BEST = _LEVELS[_HAVE[len(_HAVE) - 1]] if _HAVE else -1
+
+
+cdef int product_level(vectors) except -1:
+    """The instruction set of this name; of None the best."""
+    if BEST < 0:
+        raise ValueError("these products need a processor with AVX2 and FMA: ask product_levels() first")
+    if vectors is None:
+        return BEST
+    if vectors not in _HAVE:
+        raise ValueError(f"vectors: expected one of {', '.join(_HAVE)} on this machine, got {vectors}")
+    return _LEVELS[vectors]
 
 
 cdef int64_t row_step(name, const float[:, :] matrix) except -1:
     """Floats from row to row; ValueError unless the floats of a row stand side by side."""
     cdef Py_ssize_t step = matrix.strides[0]
-    if not available:
-        raise ValueError("these products need a processor with AVX-512: ask has_products() first")
     if matrix.shape[1] > 1 and matrix.strides[1] != sizeof(float):
         raise ValueError(f"{name}: expected rows whose floats stand side by side in memory")
     if step < 0 or step % sizeof(float) != 0:
@@ -40,14 +58,27 @@ cdef object check_packed(const float[::1] packed, Py_ssize_t k, Py_ssize_t n):
         raise ValueError(f"packed: expected {length} floats from a multiple of 64 bytes on")
 
 
-def has_products():
-    """Whether this processor has AVX-512.
+def product_levels():
+    """Instruction sets in which this machine can multiply, plainest first.
+
+    None after the one that the environment variable ``PSLIB_VECTORS`` names at the start.
+
+    Returns
+    -------
+    tuple of str
+        Some of ``avx2``, ``avx512``; without any NumPy is to multiply.
+    """
+    return _HAVE
+
+
+def has_outer():
+    """Whether this machine has `outer`: needs AVX-512.
 
     Returns
     -------
     bool
     """
-    return available
+    return BEST == PSLIB_AVX512
 
 
 def packed_length(Py_ssize_t rows, Py_ssize_t columns):
@@ -60,7 +91,7 @@ def packed_length(Py_ssize_t rows, Py_ssize_t columns):
     return pslib_packed_length(rows, columns)
 
 
-def pack(const float[:, :] matrix, float[::1] packed):
+def pack(const float[:, :] matrix, float[::1] packed, vectors=None):
     """Lay out a matrix for `multiply`.
 
     Parameters
@@ -69,12 +100,14 @@ def pack(const float[:, :] matrix, float[::1] packed):
         Its rows or, as in a transposed view, its columns stand side by side in memory.
     packed : (`packed_length` of it,) float32, changed
         From a multiple of 64 bytes on.
+    vectors : str or None
 
     Raises
     ------
     ValueError
         When the length, the place in memory or the processor does not fit.
     """
+    cdef int level = product_level(vectors)
     cdef Py_ssize_t k = matrix.shape[0], n = matrix.shape[1]
     cdef bint by_rows = n <= 1 or matrix.strides[1] == sizeof(float)
     cdef int64_t step = row_step("matrix", matrix if by_rows else matrix.T)
@@ -85,13 +118,13 @@ def pack(const float[:, :] matrix, float[::1] packed):
         return
     with nogil:
         if by_rows:
-            pslib_pack(&matrix[0, 0], step, 1, k, n, &packed[0])
+            pslib_pack(level, &matrix[0, 0], step, 1, k, n, &packed[0])
         else:
-            pslib_pack(&matrix[0, 0], 1, step, k, n, &packed[0])
+            pslib_pack(level, &matrix[0, 0], 1, step, k, n, &packed[0])
 
 
 def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, const float[::1] bias=None,
-             bint relu=False):
+             bint relu=False, vectors=None):
     """``out = left matrix``, then ``+ bias`` and ``max(., 0)`` where asked; NaN stays NaN.
 
     Parameters
@@ -102,12 +135,14 @@ def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, c
     out : (m, n) float32, changed
     bias : (n,) float32 or None
     relu : bool
+    vectors : str or None
 
     Raises
     ------
     ValueError
         When shapes, places in memory or the processor do not fit.
     """
+    cdef int level = product_level(vectors)
     cdef Py_ssize_t m = left.shape[0], k = left.shape[1], n = out.shape[1]
     cdef int64_t step = row_step("left", left), out_step = row_step("out", out)
     cdef const float* added = NULL
@@ -121,7 +156,8 @@ def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, c
     if bias is not None:
         added = &bias[0]
     with nogil:
-        pslib_multiply(&left[0, 0], step, &packed[0], &out[0, 0], out_step, m, n, k, added, relu)
+        pslib_multiply(
+            level, &left[0, 0], step, &packed[0], &out[0, 0], out_step, m, n, k, added, relu)
 
 
 def outer(const float[:, :] left, const float[:, :] right, float[:, :] out):
@@ -144,6 +180,8 @@ def outer(const float[:, :] left, const float[:, :] right, float[:, :] out):
     cdef int64_t left_step = row_step("left", left), right_step = row_step("right", right)
     cdef int64_t out_step = row_step("out", out)
     cdef int failed
+    if not has_outer():
+        raise ValueError("outer needs a processor with AVX-512: ask has_outer() first")
     if right.shape[0] != k or out.shape[0] != m or out.shape[1] != n:
         raise ValueError(f"right and out: expected shapes {(k, n)} and {(m, n)}")
     if k == 0:

@@ -1,6 +1,7 @@
 """Products with a weight matrix, which is packed once a step for all parts of a batch.
 
-On processors with AVX-512 float32 is multiplied by `cython_ext.products`, all else by NumPy's BLAS.
+On processors with AVX2 or AVX-512 float32 is multiplied by `cython_ext.products`, all else by NumPy's BLAS;
+so are gradients of weights without AVX-512, where it is as fast.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.fused_layers import add_bias_relu
-from cython_ext.products import has_products, multiply, outer, pack, packed_length
+from cython_ext.products import has_outer, multiply, outer, pack, packed_length, product_levels
 from rec_models.parts import DenseVar, Scratch
 from rec_models.tape import Array, Var
 
@@ -68,7 +69,7 @@ def _is_for_kernel(array: Array) -> TypeGuard[Float32]:
         and array.dtype == np.float32
         and array.strides[1] == array.itemsize
         and array.strides[0] >= 0
-        and has_products()
+        and bool(product_levels())
     )
 
 
@@ -136,7 +137,7 @@ def transposed_times(left: Array, right: Array, out: NDArray[Any]) -> None:
     out : (N, M), changed
     """
     wide = min(left.shape[1], right.shape[1]) >= WIDTH_MIN
-    if wide and all(map(_is_for_kernel, (left, right, out))):
+    if wide and has_outer() and all(map(_is_for_kernel, (left, right, out))):
         outer(left, right, out)
     else:
         np.matmul(left.T, right, out=out)

@@ -5,14 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.products import has_products, multiply, outer, pack, packed_length
+from cython_ext.products import has_outer, multiply, outer, pack, packed_length, product_levels
 
-SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440])
+SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440, 450])
 calm = settings(deadline=None, max_examples=60)  # under the address sanitizer, too
-needs_avx512 = pytest.mark.skipif(
-    not has_products(),
-    reason="the kernel is written in AVX-512, which this processor lacks: NumPy multiplies instead, as "
-    "tests/test_packed_weights.py shows on every processor",
+needs_vectors = pytest.mark.skipif(
+    not product_levels(),
+    reason="the kernels are written in AVX2 and AVX-512, which this processor lacks: NumPy multiplies "
+    "instead, as tests/test_packed_weights.py shows on every processor",
+)
+needs_outer = pytest.mark.skipif(
+    not has_outer(),
+    reason="gradients of weights need AVX-512, which this processor lacks: NumPy multiplies instead",
 )
 
 
@@ -22,9 +26,9 @@ def aligned(length):
     return room[skipped : skipped + length]
 
 
-def packed(matrix):
+def packed(matrix, level=None):
     out = aligned(packed_length(*matrix.shape))
-    pack(matrix, out)
+    pack(matrix, out, level)
     return out
 
 
@@ -45,53 +49,73 @@ def test_the_kernel_multiplies_where_it_says_that_it_can_and_refuses_in_one_line
     calls = (
         lambda: pack(right, room),
         lambda: multiply(left, room, out),
-        lambda: outer(np.ascontiguousarray(left.T), right, out),
     )
     for call in calls:
-        if has_products():
+        if product_levels():
             out[:] = np.nan
             call()
         else:
-            with pytest.raises(ValueError, match="a processor with AVX-512: ask has_products\\(\\) first"):
+            with pytest.raises(ValueError, match="with AVX2 and FMA: ask product_levels\\(\\) first"):
                 call()
-    assert not has_products() or close(out, left, right)
+    assert not product_levels() or close(out, left, right)
+    if has_outer():
+        out[:] = np.nan
+        outer(np.ascontiguousarray(left.T), right, out)
+        assert close(out, left, right)
+    else:
+        with pytest.raises(ValueError, match="with AVX-512: ask has_outer\\(\\) first"):
+            outer(np.ascontiguousarray(left.T), right, out)
 
 
-@needs_avx512
+@needs_vectors
 @calm
 @given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
-def test_the_product_is_that_of_float64_but_for_rounding(m, k, n, transposed, seed):
-    left, right = drawn(seed, m, k), drawn(seed + 1, k, n)
+def test_the_product_is_that_of_float64_but_for_rounding_with_the_same_bits_on_all_levels(
+    m, k, n, transposed, seed
+):
+    left, right, bias = drawn(seed, m, k), drawn(seed + 1, k, n), drawn(seed + 2, n)
     matrix = np.ascontiguousarray(right.T).T if transposed else right
-    out = np.full((m, n), np.nan, np.float32)
-    multiply(left, packed(matrix), out)
-    assert close(out, left, right)
-    result = np.full((k, n), np.nan, np.float32)
-    gradient = drawn(seed + 2, m, n)
-    outer(left, gradient, result)
-    assert close(result, left.T, gradient)
+    bits = set()
+    for level in product_levels():
+        out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
+        multiply(left, packed(matrix, level), out, vectors=level)
+        assert close(out, left, right)
+        multiply(left, packed(matrix, level), fused, bias, True, level)
+        np.testing.assert_array_equal(fused, np.maximum(out + bias, 0))
+        bits.add(out.tobytes())
+    assert len(bits) == 1
 
 
-@needs_avx512
+@needs_vectors
 @calm
-@given(SIZES, SIZES, st.integers(1, 60), st.data())
+@given(SIZES, SIZES, st.integers(1, 140), st.data())
 def test_the_bits_of_an_element_depend_on_its_row_and_column_alone(k, n, m, data):
-    left, right, gradient = drawn(1, m, k), drawn(2, k, n), drawn(3, m, n)
+    left, right = drawn(1, m, k), drawn(2, k, n)
     whole, parts = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
     cut = data.draw(st.integers(0, m))
-    multiply(left, packed(right), whole)
-    for some in (slice(0, cut), slice(cut, m)):
-        multiply(left[some], packed(right), parts[some])
-    assert whole.tobytes() == parts.tobytes()
-    whole, parts = np.empty((k, n), np.float32), np.empty((k, n), np.float32)
+    for level in product_levels():
+        weights = packed(right, level)
+        multiply(left, weights, whole, vectors=level)
+        for some in (slice(0, cut), slice(cut, m)):
+            multiply(left[some], weights, parts[some], vectors=level)
+        assert whole.tobytes() == parts.tobytes()
+
+
+@needs_outer
+@calm
+@given(SIZES, SIZES, SIZES, st.data())
+def test_gradients_of_weights_are_those_of_float64_but_for_rounding_wherever_they_are_cut(m, k, n, data):
+    left, gradient = drawn(1, m, k), drawn(3, m, n)
+    whole, parts = np.full((k, n), np.nan, np.float32), np.full((k, n), np.nan, np.float32)
     cut = data.draw(st.integers(0, k))
     outer(left, gradient, whole)
+    assert close(whole, left.T, gradient)
     for some in (slice(0, cut), slice(cut, k)):
         outer(left[:, some], gradient, parts[some])
     assert whole.tobytes() == parts.tobytes()
 
 
-@needs_avx512
+@needs_vectors
 def test_bias_and_relu_come_after_the_whole_sum_and_nan_stays():
     left, right, bias = drawn(1, 20, 300), drawn(2, 300, 37), drawn(3, 37)
     left[3, 7] = np.nan
@@ -104,7 +128,7 @@ def test_bias_and_relu_come_after_the_whole_sum_and_nan_stays():
     assert np.isnan(fused[3]).all()
 
 
-@needs_avx512
+@needs_vectors
 def test_rows_may_stand_apart_and_nothing_is_written_between_them():
     room, left = np.full((9, 50), 7, np.float32), drawn(1, 9, 60)[:, 5:45]
     right = drawn(2, 40, 50)[:, 3:36]
@@ -114,16 +138,17 @@ def test_rows_may_stand_apart_and_nothing_is_written_between_them():
     assert (room[:, 37:] == 7).all()
 
 
-@needs_avx512
+@needs_vectors
 def test_nothing_to_multiply_is_an_ordinary_case():
     out = np.ones((0, 40), np.float32)
     multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32)), out)
-    result = np.ones((4, 5), np.float32)
-    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result)
-    assert not result.any()
+    if has_outer():
+        result = np.ones((4, 5), np.float32)
+        outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result)
+        assert not result.any()
 
 
-@needs_avx512
+@needs_vectors
 def test_what_does_not_fit_is_refused():
     left, out = np.ones((2, 3), np.float32), np.ones((2, 40), np.float32)
     right = packed(np.ones((3, 40), np.float32))
@@ -135,5 +160,12 @@ def test_what_does_not_fit_is_refused():
         multiply(left, right, out, np.ones(39, np.float32))
     with pytest.raises(ValueError, match="left: expected rows whose floats stand side by side"):
         multiply(np.ones((3, 2), np.float32).T, right, out)
+    with pytest.raises(ValueError, match=r"vectors: expected one of avx2.* on this machine, got sse"):
+        multiply(left, right, out, vectors="sse")
+
+
+@needs_outer
+def test_gradients_whose_shapes_do_not_fit_are_refused():
+    left, out = np.ones((2, 3), np.float32), np.ones((2, 40), np.float32)
     with pytest.raises(ValueError, match=r"right and out: expected shapes \(2, 4\) and \(3, 4\)"):
         outer(left, np.ones((2, 4), np.float32), out)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.products import has_products
+from cython_ext.products import product_levels
 from pslib.batch import Batch
 from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client.client import PendingPush
@@ -65,7 +65,7 @@ class ModelThreads:
             helpers = ComputeThreads(self.count)
             self._stack.callback(helpers.close)
             self._model = model.stepper(helpers.run)
-        own = "pslib's AVX-512 kernels and " if in_parts and has_products() else ""
+        own = f"pslib's kernels ({product_levels()[-1]}) and " if in_parts and product_levels() else ""
         log.info("pslib: %d compute thread(s); matrix products by %s%s", self.count, own, describe_blas())
 
     def __enter__(self) -> ModelThreads:
