@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "logarithm.h"
 #include "mix.h"
 #include "vectors.h"
 
@@ -38,7 +39,7 @@ typedef struct {
     const void *values;
     const uint8_t *valid;
     int64_t first_bit;
-    int type, level;
+    int type, level, log1p;
     float fill;
 } PslibNumberColumn;
 
@@ -186,6 +187,9 @@ PSLIB_BODY int pslib_numbers_of_block_at(const PslibNumberColumn *column, int64_
                 numbers[first + i] = pslib_one_of(numbers[first + i], fill, !(word >> i & 1));
             }
         }
+    }
+    if (column->log1p) {
+        for (int64_t i = 0; i < rows; i++) numbers[i] = pslib_squeezed(numbers[i]);
     }
     return infinite;
 }

@@ -12,7 +12,7 @@ def fill_keys(
     vectors: str | None = None,
 ) -> None: ...
 def fill_numbers(
-    columns: Sequence[tuple[NDArray[Any], NDArray[uint8] | None, int, float]],
+    columns: Sequence[tuple[NDArray[Any], NDArray[uint8] | None, int, float, bool]],
     out: NDArray[float32],
     vectors: str | None = None,
 ) -> list[int]: ...

@@ -83,13 +83,43 @@ def test_numbers_are_what_numpy_makes_of_them_with_nulls_and_nan_filled(
     present = np.random.default_rng(seed).random(rows) < 0.7
     out = np.zeros((rows, 2), np.float32)
     infinite = fill_numbers(
-        [(values, bitmap(present, first_bit), first_bit, 7.5), (values, None, 0, -1.0)], out, level
+        [(values, bitmap(present, first_bit), first_bit, 7.5, False), (values, None, 0, -1.0, False)], out, level
     )
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(np.float32)
     for j, (there, fill) in enumerate([(present, np.float32(7.5)), (np.ones(rows, bool), np.float32(-1))]):
         np.testing.assert_array_equal(out[:, j], np.where(there & ~np.isnan(wanted), wanted, fill))
     assert infinite == ([0, 1] if np.isinf(wanted).any() else [])
+
+
+def squeezed_by_numpy(values: np.ndarray) -> np.ndarray:
+    wide = values.astype(np.float64)
+    return (np.sign(wide) * np.log1p(np.abs(wide))).astype(np.float32)
+
+
+@pytest.mark.parametrize("level", vector_levels())
+def test_a_squeezed_number_is_the_float_nearest_to_its_logarithm(level: str) -> None:
+    bits = np.arange(0, 0x7F80_0000, 4_099, dtype=np.uint32)  # of all sizes, also subnormal ones
+    every = np.concatenate([bits, bits | np.uint32(1 << 31)]).view(np.float32)
+    out = np.zeros((every.size, 1), np.float32)
+    assert fill_numbers([(every, None, 0, 0.0, True)], out, level) == []
+    np.testing.assert_array_equal(out[:, 0], squeezed_by_numpy(every))
+    assert np.signbit(out[:, 0]).tolist() == np.signbit(every).tolist()  # that of -0.0 too
+
+
+@given(st.sampled_from(INTEGERS), ROWS, st.integers(0, 99), LEVELS)
+def test_squeezed_and_other_columns_stand_side_by_side_and_what_fills_is_squeezed_too(
+    kind: np.dtype, rows: int, seed: int, level: str
+) -> None:
+    (values,) = columns_of([kind], rows, seed)
+    present = np.random.default_rng(seed).random(rows) < 0.7
+    out = np.zeros((rows, 3), np.float32)
+    bits = bitmap(present, 0)
+    fill_numbers([(values, bits, 0, -7.5, log1p) for log1p in (True, False, True)], out, level)
+    wanted = np.where(present, values.astype(np.float32), np.float32(-7.5))
+    np.testing.assert_array_equal(out[:, 1], wanted)
+    np.testing.assert_array_equal(out[:, 0], squeezed_by_numpy(wanted))
+    np.testing.assert_array_equal(out[:, 2], out[:, 0])
 
 
 GIVEN = np.zeros(3, np.int64)
@@ -120,9 +150,9 @@ def test_targets_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="out: expected"):
         fill_keys([(GIVEN, None, 0, SALT, None)], np.zeros((3, 2), np.uint64))
     with pytest.raises(ValueError, match="out: expected"):
-        fill_numbers([(GIVEN, None, 0, 0.0)], np.zeros((3, 1)))
+        fill_numbers([(GIVEN, None, 0, 0.0, False)], np.zeros((3, 1)))
     with pytest.raises(ValueError, match="column 0: expected an array of one of"):
-        fill_numbers([(np.zeros(3, bool), None, 0, 0.0)], np.zeros((3, 1), np.float32))
+        fill_numbers([(np.zeros(3, bool), None, 0, 0.0, False)], np.zeros((3, 1), np.float32))
 
 
 def test_no_rows_and_no_columns_are_ordinary() -> None:

@@ -31,13 +31,8 @@ __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder"]
 SCAN_ROWS = 65_536
 """Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
 
-SQUEEZE_ROWS = 1_024
-"""Rows whose logarithms are taken at a time: what is between stays in a core's cache."""
-
-_SIGN = np.uint32(1 << 31)
-
 Floats = NDArray[np.float32]
-_NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float]
+_NumberSource = tuple[NDArray[Any], NDArray[np.uint8] | None, int, float, bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,22 +274,6 @@ class WindowDecoder:
         sources = [_number_source(one, field) for one, field in zip(columns, fields, strict=True)]
         for i in fill_numbers(sources, out):
             where.check(columns[i], fields[i].name, DENSE)
-        _squeeze(out, [i for i, field in enumerate(fields) if field.log1p])
-
-
-def _squeeze(out: NDArray[np.float32], columns: list[int]) -> None:
-    """``sign(x) * log(1 + |x|)`` in some columns of ``out`` (n, N); signs move as bits, the fastest."""
-    whole = len(columns) == out.shape[1]
-    for start in range(0, out.shape[0] if columns else 0, SQUEEZE_ROWS):
-        block = out[start : start + SQUEEZE_ROWS]
-        part = block if whole else block[:, columns]
-        bits = part.view(np.uint32)
-        signs = bits & _SIGN
-        bits &= ~_SIGN
-        np.log1p(part, out=part)
-        bits |= signs
-        if not whole:
-            block[:, columns] = part
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +302,7 @@ def _number_source(array: pa.Array, field: DenseField) -> _NumberSource:
     plain = array.cast(array.type.value_type) if types.is_dictionary(array.type) else array
     values = numbers_of(plain)
     if types.is_null(plain.type):
-        return np.full(len(plain), field.fill, np.float32), None, 0, field.fill
+        return np.full(len(plain), field.fill, np.float32), None, 0, field.fill, field.log1p
     if values.dtype == np.float16:
         values = values.astype(np.float32)
-    return (values, *bitmap_of(plain), field.fill)
+    return (values, *bitmap_of(plain), field.fill, field.log1p)
