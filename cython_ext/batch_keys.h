@@ -3,9 +3,7 @@
  * As `distinct.pyx`, with three differences. Keys of a window are mixed numbers already, so their low bits name the
  * cell: without a mix in between, and with nothing but one addition from key to key that waits for the key before, the
  * processor looks far enough ahead by itself. What it can't foresee are the rows, which come in shuffled order out of
- * memory: those are prefetched. And lists are copied 16 elements at a time whatever their lengths, and then made
- * distinct in one loop: a loop a list ends with a branch that no predictor wins. Lists of integers come as they are, 4
- * bytes an element: less to wait for than their keys, which are made once the lists stand one after the other.
+ * memory: those are prefetched. And elements of lists come as they are (`batch_lists.h`).
  *
  * A dead end, measured on batches of sessions and of clicks: a table that begins small and grows with the keys that it
  * holds, for the L1 cache; it is fuller on the way, and what its collisions cost in wrong guesses is twice the gain.
@@ -31,43 +29,131 @@
 /* Keys ahead of those at hand that are asked for, in whole rows. */
 #define PSLIB_KEYS_AHEAD 256
 
-/* Elements that are copied at once; the room behind the last list has as many more. */
-#define PSLIB_LIST_COPY 16
-
-/* Integers that are hashed side by side before they are made distinct. */
-#define PSLIB_LIST_BLOCK 256
+/* Keys that are made distinct together, and before that hashed side by side where they are integers. */
+#define PSLIB_KEYS_BLOCK 256
 
 typedef struct {
     uint32_t *cells; /* mask + 1 of them; 1-based places among the keys found so far, 0: empty */
     uint64_t mask;
-    uint64_t *found; /* room for one key more than there are */
+    uint64_t *found; /* room for one key more than there are, and for one before them */
     uint32_t count;
+    int level, open; /* open: the cells hold what was found so far; else they hold anything */
 } PslibSoFar;
 
-/* Places of keys that follow each other. A new key and a known one run the same instructions, see `distinct.pyx`. */
-static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *restrict keys, int64_t n,
-                                    int32_t *restrict places)
+/* The cells are made ready when the first key is looked for there: see `pslib_place_small`. */
+static inline void pslib_open_cells(PslibSoFar *so_far)
+{
+    if (so_far->open) return;
+    memset(so_far->cells, 0, (size_t)(so_far->mask + 1) * sizeof(uint32_t));
+    for (uint32_t i = 0; i < so_far->count; i++) {
+        uint64_t where = so_far->found[i] & so_far->mask;
+        while (so_far->cells[where] != 0) where = (where + 1) & so_far->mask;
+        so_far->cells[where] = i + 1;
+    }
+    so_far->open = 1;
+}
+
+/* Place of one key. A new key and a known one run the same instructions, see `distinct.pyx`. */
+static inline __attribute__((always_inline)) int32_t pslib_place_key(uint32_t *restrict cells, uint64_t *restrict found,
+                                                                     const uint64_t mask, uint32_t *count,
+                                                                     const uint64_t key)
+{
+    uint64_t where = key & mask;
+    uint32_t there, cell;
+    found[*count] = key;
+    for (;;) {
+        there = cells[where];
+        cell = there | ((*count + 1) & (0u - (uint32_t)(there == 0)));
+        if (found[cell - 1] == key) break;
+        where = (where + 1) & mask;
+    }
+    cells[where] = cell;
+    *count += there == 0;
+    return (int32_t)(cell - 1);
+}
+
+static inline void pslib_place_in_turn(PslibSoFar *so_far, const uint64_t *restrict keys, int64_t n,
+                                       int32_t *restrict places)
 {
     uint32_t *const restrict cells = so_far->cells;
     uint64_t *const restrict found = so_far->found;
     const uint64_t mask = so_far->mask;
     uint32_t count = so_far->count;
-    for (int64_t i = 0; i < n; i++) {
-        const uint64_t key = keys[i];
-        uint64_t where = key & mask;
-        uint32_t there, cell;
-        found[count] = key;
-        for (;;) {
-            there = cells[where];
-            cell = there | ((count + 1) & (0u - (uint32_t)(there == 0)));
-            if (found[cell - 1] == key) break;
-            where = (where + 1) & mask;
+    for (int64_t i = 0; i < n; i++) places[i] = pslib_place_key(cells, found, mask, &count, keys[i]);
+    so_far->count = count;
+}
+
+/* What the block after this one will want, asked for a little at a time while this one is worked on: a processor waits
+ * for some twenty lines of memory at once, and asked for more it does nothing else. */
+typedef struct {
+    const uint8_t *at[2 * PSLIB_KEYS_BLOCK];
+    int64_t count, asked;
+} PslibSoon;
+
+#define PSLIB_STRIDE 8 /* keys between which something is asked for */
+
+static inline __attribute__((always_inline)) void pslib_ask(PslibSoon *soon, int64_t pace)
+{
+    for (int64_t i = 0; i < pace && soon->asked < soon->count; i++) PSLIB_SOON(soon->at[soon->asked++]);
+}
+
+static inline int64_t pslib_pace(const PslibSoon *soon, int64_t n)
+{
+    const int64_t strides = (n + PSLIB_STRIDE - 1) / PSLIB_STRIDE;
+    return (soon->count + strides - 1) / (strides > 0 ? strides : 1);
+}
+
+/* The same in two passes over a block. Most keys are known and stand in the cell that they name: the first pass looks
+ * there and writes nothing to the table, so that no look-up waits for a store before it, which it may or may not hit;
+ * the second one takes, in their order, the keys that it did not find.
+ *
+ * What an empty cell names is the place before the first, where the first key stands once more: its cell is not empty,
+ * so that it is no key that finds its cell empty, and one comparison tells both. */
+static inline void pslib_place_block(PslibSoFar *so_far, const uint64_t *restrict keys, int64_t n,
+                                     int32_t *restrict places, PslibSoon *soon)
+{
+    const int64_t pace = pslib_pace(soon, n);
+    uint8_t others[PSLIB_KEYS_BLOCK];
+    const uint32_t *const restrict cells = so_far->cells;
+    const uint64_t *const restrict found = so_far->found - 1;
+    const uint64_t mask = so_far->mask;
+    uint32_t count = so_far->count;
+    int64_t other = 0;
+    if (count == 0 && n > 0) {
+        places[0] = pslib_place_key(so_far->cells, so_far->found, mask, &count, keys[0]);
+        so_far->found[-1] = keys[0];
+    }
+    for (int64_t i = 0; i < n;) {
+        const int64_t stop = i + PSLIB_STRIDE < n ? i + PSLIB_STRIDE : n;
+        pslib_ask(soon, pace);
+        for (; i < stop; i++) {
+            const uint32_t cell = cells[keys[i] & mask];
+            places[i] = (int32_t)(cell - 1);
+            others[other] = (uint8_t)i;
+            other += found[cell] != keys[i];
         }
-        cells[where] = cell;
-        places[i] = (int32_t)(cell - 1);
-        count += there == 0;
+    }
+    for (int64_t j = 0; j < other; j++) {
+        const int64_t i = others[j];
+        places[i] = pslib_place_key(so_far->cells, so_far->found, mask, &count, keys[i]);
     }
     so_far->count = count;
+}
+
+/* Places of keys that follow each other. */
+static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, int64_t n, int32_t *places)
+{
+    pslib_open_cells(so_far);
+    if (so_far->level != PSLIB_AVX2) { /* AVX-512 and ARM: not measured */
+        pslib_place_in_turn(so_far, keys, n, places);
+        return;
+    }
+    PslibSoon nothing;
+    nothing.count = nothing.asked = 0;
+    for (int64_t start = 0; start < n; start += PSLIB_KEYS_BLOCK) {
+        const int64_t size = n - start < PSLIB_KEYS_BLOCK ? n - start : PSLIB_KEYS_BLOCK;
+        pslib_place_block(so_far, keys + start, size, places + start, &nothing);
+    }
 }
 
 static inline void pslib_soon(const uint64_t *keys, int64_t n)
@@ -77,126 +163,43 @@ static inline void pslib_soon(const uint64_t *keys, int64_t n)
 }
 
 /* Rows of a matrix (lists, fields); each row is in range. */
-static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t fields, const int64_t *rows,
-                             int64_t count, int32_t *places)
+static void pslib_place_rows_in_turn(PslibSoFar *so_far, const uint64_t *matrix, int64_t fields, const int64_t *rows,
+                                     int64_t count, int32_t *places)
 {
     PslibSoFar mine = *so_far; /* stays in registers */
     const int64_t ahead = fields < PSLIB_KEYS_AHEAD / 4 ? PSLIB_KEYS_AHEAD / (fields + 1) : 4;
-    for (int64_t k = 0; fields > 0 && k < count; k++) {
+    for (int64_t k = 0; k < count; k++) {
         if (k + ahead < count) pslib_soon(matrix + rows[k + ahead] * fields, fields);
         pslib_place_keys(&mine, matrix + rows[k] * fields, fields, places + k * fields);
     }
     *so_far = mine;
 }
 
-/* A list column: list i is values[offsets[i]] to values[offsets[i + 1]]. */
-typedef struct {
-    const void *values;
-    int64_t size, lists;
-    const void *offsets; /* int64_t or, `narrow`, int32_t: half as much to wait for */
-    uint64_t base;
-    int hashed; /* 1: values are int32 and their keys mix64(value ^ base); 0: they are keys, uint64 */
-    int narrow, level;
-} PslibLists;
-
-#define PSLIB_OFFSET(offsets, i, narrow) \
-    ((narrow) ? (int64_t)((const int32_t *)(offsets))[i] : ((const int64_t *)(offsets))[i])
-
-static inline __attribute__((always_inline)) void pslib_gather_as(const PslibLists *from, const int64_t *rows,
-                                                                  int64_t count, const int64_t *starts,
-                                                                  uint8_t *restrict flat, const int64_t width,
-                                                                  const int narrow)
+static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t fields, const int64_t *rows,
+                             int64_t count, int32_t *places)
 {
-    const uint8_t *const values = from->values;
-    const void *const offsets = from->offsets;
-    for (int64_t k = 0; k < count; k++) {
-        if (k + PSLIB_ROWS_AHEAD < count) {
-            const uint8_t *later = values + PSLIB_OFFSET(offsets, rows[k + PSLIB_ROWS_AHEAD], narrow) * width;
-            PSLIB_SOON(later);
-            PSLIB_SOON(later + 8 * width);
+    uint64_t keys[PSLIB_KEYS_BLOCK];
+    PslibSoon soon;
+    if (fields == 0 || count == 0) return;
+    pslib_open_cells(so_far);
+    const int64_t together = PSLIB_KEYS_BLOCK / fields;
+    if (so_far->level != PSLIB_AVX2 || together < 2) {
+        pslib_place_rows_in_turn(so_far, matrix, fields, rows, count, places);
+        return;
+    }
+    for (int64_t k = 0; k < count; k += together) {
+        const int64_t some = count - k < together ? count - k : together;
+        for (int64_t j = 0; j < some; j++) {
+            memcpy(keys + j * fields, matrix + rows[k + j] * fields, (size_t)fields * sizeof(uint64_t));
         }
-        const int64_t first = PSLIB_OFFSET(offsets, rows[k], narrow), length = starts[k + 1] - starts[k];
-        if (length <= PSLIB_LIST_COPY && first + PSLIB_LIST_COPY <= from->size) {
-            memcpy(flat + starts[k] * width, values + first * width, (size_t)(PSLIB_LIST_COPY * width));
-        } else {
-            memcpy(flat + starts[k] * width, values + first * width, (size_t)(length * width));
+        soon.count = soon.asked = 0;
+        for (int64_t j = k + together; j < count && j < k + 2 * together; j++) {
+            const uint8_t *row = (const uint8_t *)(matrix + rows[j] * fields);
+            for (int64_t line = 0; line < fields * 8; line += 64) soon.at[soon.count++] = row + line;
+            soon.at[soon.count++] = row + fields * 8 - 1;
         }
+        pslib_place_block(so_far, keys, some * fields, places + k * fields, &soon);
     }
-}
-
-/* Lists of rows one after the other in `flat`, which has room for PSLIB_LIST_COPY elements more; `starts` is where
- * each begins there. */
-static void pslib_gather_lists(const PslibLists *from, const int64_t *rows, int64_t count, const int64_t *starts,
-                               void *flat)
-{
-    if (from->hashed && from->narrow) {
-        pslib_gather_as(from, rows, count, starts, flat, sizeof(int32_t), 1);
-    } else if (from->hashed) {
-        pslib_gather_as(from, rows, count, starts, flat, sizeof(int32_t), 0);
-    } else if (from->narrow) {
-        pslib_gather_as(from, rows, count, starts, flat, sizeof(uint64_t), 1);
-    } else {
-        pslib_gather_as(from, rows, count, starts, flat, sizeof(uint64_t), 0);
-    }
-}
-
-static inline __attribute__((always_inline)) void pslib_hash_some_at(const PslibLists *lists, const int32_t *values,
-                                                                     int64_t n, uint64_t *restrict keys, int level)
-{
-    const uint64_t base = lists->base;
-    (void)level;
-    for (int64_t i = 0; i < n; i++) keys[i] = pslib_mix64((uint64_t)(int64_t)values[i] ^ base);
-}
-
-PSLIB_COPIES(void, pslib_hash_some, lists->level,
-             (const PslibLists *lists, const int32_t *values, int64_t n, uint64_t *keys), lists, values, n, keys)
-
-/* Places of what `pslib_gather_lists` left in `flat`. */
-static void pslib_place_lists(PslibSoFar *so_far, const PslibLists *lists, const void *flat, int64_t n,
-                              int32_t *places)
-{
-    uint64_t keys[PSLIB_LIST_BLOCK];
-    PslibSoFar mine = *so_far;
-    if (!lists->hashed) {
-        pslib_place_keys(&mine, flat, n, places);
-        n = 0;
-    }
-    for (int64_t start = 0; start < n; start += PSLIB_LIST_BLOCK) {
-        const int64_t size = n - start < PSLIB_LIST_BLOCK ? n - start : PSLIB_LIST_BLOCK;
-        pslib_hash_some(lists, (const int32_t *)flat + start, size, keys);
-        pslib_place_keys(&mine, keys, size, places + start);
-    }
-    *so_far = mine;
-}
-
-static inline __attribute__((always_inline)) int64_t pslib_list_starts_as(const PslibLists *from, const int64_t *rows,
-                                                                         int64_t count, int64_t *starts,
-                                                                         const int narrow)
-{
-    const void *const offsets = from->offsets;
-    const int64_t lists = from->lists, size = from->size;
-    int64_t at = 0;
-    starts[0] = 0;
-    for (int64_t k = 0; k < count; k++) {
-        if (k + 3 * PSLIB_ROWS_AHEAD < count) {
-            const uint64_t later = (uint64_t)rows[k + 3 * PSLIB_ROWS_AHEAD];
-            if (later < (uint64_t)lists) PSLIB_SOON((const uint8_t *)offsets + later * (narrow ? 4 : 8));
-        }
-        if ((uint64_t)rows[k] >= (uint64_t)lists) return k;
-        const int64_t first = PSLIB_OFFSET(offsets, rows[k], narrow), end = PSLIB_OFFSET(offsets, rows[k] + 1, narrow);
-        if (first < 0 || end < first || end > size) return k;
-        at += end - first;
-        starts[k + 1] = at;
-    }
-    return -1;
-}
-
-/* Where the list of each row begins when they stand one after the other; the first row that is not there or whose
- * offsets do not fit `size` values, or -1. */
-static int64_t pslib_list_starts(const PslibLists *from, const int64_t *rows, int64_t count, int64_t *starts)
-{
-    return from->narrow ? pslib_list_starts_as(from, rows, count, starts, 1)
-                        : pslib_list_starts_as(from, rows, count, starts, 0);
 }
 
 /* Rows of a matrix of `numbers` floats a row; each row is in range. */

@@ -25,9 +25,9 @@ def lists_of(elements: list[list[int]]) -> tuple[Keys, NDArray[np.int64], None]:
 
 
 def integers_of(elements: list[list[int]], salt: int) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """The same elements, by what an int32 can hold of them."""
+    """The same elements, by what an int32 can hold of them, or by what a uint16 can where the salt is odd."""
     values, offsets, _ = lists_of(elements)
-    return values.astype(np.int32), offsets, salt
+    return values.astype(np.uint16 if salt % 2 else np.int32), offsets, salt
 
 
 def by_definition(sparse: Keys, lists: Lists, rows: NDArray[np.int64], drawn: Keys) -> list[int]:
@@ -82,6 +82,33 @@ def test_a_large_batch_of_shuffled_rows_comes_back() -> None:
     small = rng.integers(-(1 << 31), 1 << 31, values.size).astype(np.int32)
     check(sparse, [(values, offsets, None)], rng.permutation(1000)[:700], values[:50])
     check(sparse, [(small, offsets, 7), (values, offsets, None)], rng.permutation(1000)[:700], values[:50])
+    tiny = small.astype(np.uint16)
+    of_it = hash_ints(tiny.astype(np.int64), 7)  # a column of which one before and one after it has keys
+    columns = [(of_it, offsets, None), (tiny, offsets, 7), (tiny % 99, offsets, 7), (small, offsets, 7)]
+    check(sparse, columns, rng.permutation(1000)[:700], of_it[:50])
+    check(sparse[:, :0], columns[1:], rng.permutation(1000)[:700], of_it[:50])
+    check(sparse[:, :0], columns[1:2], rng.permutation(1000)[:3], of_it[:50])
+
+
+@pytest.mark.parametrize("count", [65_535, 65_536, 65_537])
+def test_so_do_all_integers_of_two_bytes(count: int) -> None:
+    """The last of them has the largest place that two bytes count to, or one that they do not."""
+    values = np.random.default_rng(0).permutation(65_536).astype(np.uint16)
+    there_and_back = np.concatenate([values, values[::-1]])[:count]
+    offsets = np.array([0, count // 2, count])
+    check(np.empty((2, 0), np.uint64), [(there_and_back, offsets, 7)], np.array([0, 1]), NONE)
+
+
+def test_the_first_key_of_an_earlier_batch_is_unknown_to_a_later_one() -> None:
+    """Batches use the same memory, and what an empty cell names is the first key of this one."""
+    integers = np.arange(30_000).astype(np.uint16)
+    later = [(integers, np.array([0, integers.size]), 7)]
+    no_fields, row = np.empty((1, 0), np.uint64), np.array([0])
+    for key in (0, 5, 1 << 63):
+        first = np.array([[key]], np.uint64)
+        check(no_fields, later, row, NONE)
+        check(first, [], row, NONE)
+        check(no_fields, later, row, first[0])
 
 
 @pytest.mark.parametrize("step", [1 << 20, 1 << 48])

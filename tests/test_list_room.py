@@ -20,6 +20,9 @@ def part(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 SMALL = part([[1, 2], [], [-(2**31), 2**31 - 1]], pa.int32())
 PARTS = {
+    "int32 that fit 2 bytes": part([[0, 65_535], [7]], pa.int32()),
+    "int32 that do not": part([[65_536], [7]], pa.int32()),
+    "int8 below 0": part([[-1], [7]], pa.int8()),
     "int64 that fit 4 bytes": part([[3], [-4, 5]], pa.int64()),
     "int64 that do not": part([[2**31], [1]], pa.int64()),
     "the smallest int64": part([[-(2**63)], [1]], pa.int64()),
@@ -67,6 +70,21 @@ def test_integers_are_kept_in_4_bytes_while_they_fit() -> None:
     room.add(PARTS["int64 that fit 4 bytes"])
     assert room.lists()[0].dtype == np.int32
     assert room.lists()[2] == SALT
+
+
+def test_integers_are_kept_in_2_bytes_while_they_fit_in_each_window_anew() -> None:
+    room = ListRoom(SALT)
+    for parts, kind in [
+        (["int32 that fit 2 bytes", "uint8"], np.uint16),
+        (["int32 that fit 2 bytes", "int32 that do not"], np.int32),
+        (["int8 below 0", "uint8"], np.int32),
+        (["small uint64", "only empty lists"], np.uint16),
+    ]:
+        room.begin(4)
+        for name in parts:
+            room.add(PARTS[name])
+        assert room.lists()[0].dtype == kind
+        assert room.lists()[2] == SALT
 
 
 def test_from_the_first_other_value_on_they_are_keys() -> None:

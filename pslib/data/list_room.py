@@ -18,15 +18,16 @@ Lists = tuple[NDArray[Any], NDArray[Any], int | None]
 """Elements, offsets and salt, as `cython_ext.batch_keys.batch_keys` takes them."""
 
 _NARROW_MAX = 2**31 - 1
+_TINY_MAX = 2**16 - 1
 _SMALLEST, _LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 class ListRoom:
     """Elements of one list column, in arrays that are kept from window to window.
 
-    Integers stay as they are for as long as all of a window's fit 4 bytes and none is null: batches gather
-    them in shuffled order out of memory, and wait less for 4 bytes than for keys of 8. From the first part on
-    that holds anything else the elements are keys.
+    Integers stay integers, of 2 or 4 bytes, for as long as all of a window's fit and none is null: batches
+    gather them in shuffled order out of memory, and wait less for them than for keys of 8 bytes. From the
+    first part on that holds anything else the elements are keys.
 
     Parameters
     ----------
@@ -36,7 +37,10 @@ class ListRoom:
 
     def __init__(self, salt: int) -> None:
         self._salt = salt
-        self._small = np.empty(0, np.int32)
+        self._integers: dict[type[np.integer[Any]], NDArray[Any]] = {
+            kind: np.empty(0, kind) for kind in (np.uint16, np.int32)
+        }
+        self._kind: type[np.integer[Any]] = np.uint16
         self._keys = np.empty((0, 1), np.uint64)
         self._offsets: NDArray[Any] = np.zeros(1, np.int32)
         self._rows = self._used = 0
@@ -45,7 +49,7 @@ class ListRoom:
     def begin(self, rows: int) -> None:
         """A new window of so many rows."""
         self._rows = self._used = 0
-        self._hashed = False
+        self._hashed, self._kind = False, np.uint16
         if rows >= self._offsets.size or self._offsets.dtype != np.int32:
             self._offsets = np.zeros(rows + 1, np.int32)
 
@@ -56,8 +60,7 @@ class ListRoom:
         if small is None:
             self._add_keys(elements)
         else:
-            self._small = _with_room(self._small, self._used, len(elements))
-            self._small[self._used : self._used + len(elements)] = small
+            self._add_integers(*small)
         stop, before = self._rows + len(array), self._used
         self._used += len(elements)
         if self._used > _NARROW_MAX and self._offsets.dtype == np.int32:
@@ -72,12 +75,21 @@ class ListRoom:
         offsets = self._offsets[: self._rows + 1]
         if self._hashed:
             return self._keys[: self._used, 0], offsets, None
-        return self._small[: self._used], offsets, self._salt
+        return self._integers[self._kind][: self._used], offsets, self._salt
+
+    def _add_integers(self, values: NDArray[Any], kind: type[np.integer[Any]]) -> None:
+        if kind is not self._kind and kind is np.int32:
+            wider = _with_room(self._integers[kind], 0, self._used)
+            wider[: self._used] = self._integers[self._kind][: self._used]
+            self._integers[kind], self._kind = wider, kind
+        room = self._integers[self._kind] = _with_room(self._integers[self._kind], self._used, values.size)
+        np.copyto(room[self._used : self._used + values.size], values, casting="unsafe")
 
     def _add_keys(self, elements: pa.Array) -> None:
         if not self._hashed:
             self._keys = _with_room(self._keys, 0, self._used)
-            fill_keys([(self._small[: self._used], None, 0, self._salt, None)], self._keys[: self._used])
+            before = self._integers[self._kind][: self._used]
+            fill_keys([(before, None, 0, self._salt, None)], self._keys[: self._used])
             self._hashed = True
         self._keys = _with_room(self._keys, self._used, len(elements))
         end = self._used + len(elements)
@@ -93,12 +105,15 @@ def _with_room(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:
     return grown
 
 
-def _small_integers(elements: pa.Array) -> NDArray[Any] | None:
-    """The elements where they are integers that fit int32, none of them null; else None."""
+def _small_integers(elements: pa.Array) -> tuple[NDArray[Any], type[np.integer[Any]]] | None:
+    """The elements, and the smallest type for them, where they are integers that fit int32; else None."""
     if not len(elements):
-        return np.empty(0, np.int32)
+        return np.empty(0, np.uint16), np.uint16
     if not types.is_integer(elements.type) or elements.null_count:
         return None
     values = numbers_of(elements)
+    every = int(np.bitwise_or.reduce(values))  # one pass; below 0 where one of them is
+    if 0 <= every <= _TINY_MAX:
+        return values, np.uint16
     fits = np.can_cast(values.dtype, np.int32)
-    return values if fits or (values.min() >= _SMALLEST and values.max() <= _LARGEST) else None
+    return (values, np.int32) if fits or (values.min() >= _SMALLEST and values.max() <= _LARGEST) else None

@@ -137,7 +137,7 @@ class LeaseReader:
             ragged[field.name] = Ragged.sound(inverse[stop : stop + offsets[-1]], offsets)
             stop += int(offsets[-1])
         labels = take_rows(window.labels, rows) if self._schema.labels else np.zeros(rows.size, np.float32)
-        dense = take_rows(window.dense, rows)
+        dense = take_rows(window.dense, rows) if self._schema.dense else np.empty((rows.size, 0), np.float32)
         more_labels = None if window.more_labels is None else take_rows(window.more_labels, rows)
         weights = None if window.weights is None else take_rows(window.weights, rows)
         batch = Batch(labels, dense, keys, places, ragged, more_labels=more_labels, weights=weights)
