@@ -83,7 +83,9 @@ def test_numbers_are_what_numpy_makes_of_them_with_nulls_and_nan_filled(
     present = np.random.default_rng(seed).random(rows) < 0.7
     out = np.zeros((rows, 2), np.float32)
     infinite = fill_numbers(
-        [(values, bitmap(present, first_bit), first_bit, 7.5, False), (values, None, 0, -1.0, False)], out, level
+        [(values, bitmap(present, first_bit), first_bit, 7.5, False), (values, None, 0, -1.0, False)],
+        out,
+        level,
     )
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = values.astype(np.float32)
