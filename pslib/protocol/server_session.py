@@ -6,7 +6,7 @@ have a part in it run it (`pslib.protocol.shard_jobs`); when the last of them is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.shard import PullPart, PushPart, Shard
+from pslib.shard.short import TIME_S_MAX
 from pslib.shard.sync_steps import refused_in_step
 from pslib.table.wire_format import ROW_TYPES
 
@@ -58,9 +59,6 @@ __all__ = ["Reply", "ServerSession", "merge_results"]
 
 FAILURE_CHARS_MAX = 1000
 """An error text must fit a message, whatever it quotes."""
-
-TIME_S_MAX = 1e12
-"""31,000 years; tables keep times in float32, which ends at 3e38."""
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
@@ -111,6 +109,8 @@ class ServerSession:
         self.outbox: list[Reply] = []
         self.comeback: Comeback | None = None
         """Of a server that has lost what it knew: nobody is answered until it has what is left."""
+        self.answer_now: Callable[[Message], Message | None] = lambda _message: None
+        """Answers a request at once, if it may and can: see `pslib.protocol.shard_jobs.answer_now`."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
@@ -123,10 +123,13 @@ class ServerSession:
             self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
-        job = Job(peer, envelope.request_id, envelope.message, self._everybody)
         problem = refusal(getattr(peer, "role", None), envelope.message)
         if problem is None and self.comeback is not None and self._waits(envelope.message):
             return None
+        if problem is None and (answer := self.answer_now(envelope.message)) is not None:
+            self._reply(peer, envelope.request_id, answer)
+            return None
+        job = Job(peer, envelope.request_id, envelope.message, self._everybody)
         problem = problem or self._problem(envelope.message)
         if problem:
             self._reply(peer, job.request_id, problem)

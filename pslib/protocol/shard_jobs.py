@@ -42,6 +42,7 @@ from pslib.shard.cut import HELD
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
 from pslib.shard.shard import Shard
+from pslib.shard.short import short_answer
 
 __all__ = [
     "HELD",
@@ -49,6 +50,7 @@ __all__ = [
     "Job",
     "ShardTurns",
     "Work",
+    "answer_now",
     "jobs_over",
     "run_on_shard",
     "saves_over",
@@ -134,16 +136,29 @@ def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
         return (yield from _steps(shard, job, files))
     except LogError:  # nothing can be promised any more: the server ends
         raise
-    except (PslibError, FencedError) as error:
-        return _failure_of(error)
-    except Exception as error:  # a fault of ours: the peer must hear of it, and the server goes on
-        message, failure = job.message, _failure_of(error)
-        if isinstance(
-            message, Push | Erase | Maintain
-        ):  # perhaps half applied: no mark can make a retry exact any more
-            name = f"{message.kind} ({message.stream}, {message.number})"
-            shard.broken = f"{name} ended half-way: {failure.text}"
+    except Exception as error:
+        return _failure_in(shard, job.message, error)
+
+
+def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
+    """The answer to a short and plain request to the only shard; None: make a job of it."""
+    if shard.broken:
+        return None
+    try:
+        return short_answer(shard, message, rows_max)
+    except Exception as error:
+        return _failure_in(shard, message, error)
+
+
+def _failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
+    """How a peer is told of an error; after a fault of ours the server goes on, but perhaps not the shard."""
+    failure = _failure_of(error)
+    if isinstance(error, PslibError | FencedError):
         return failure
+    if isinstance(message, Push | Erase | Maintain):  # perhaps half applied: no mark can make a retry exact
+        name = f"{message.kind} ({message.stream}, {message.number})"
+        shard.broken = f"{name} ended half-way: {failure.text}"
+    return failure
 
 
 def _failure_of(error: Exception) -> Failure:

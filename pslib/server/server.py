@@ -24,7 +24,7 @@ from pslib.protocol.messages import Keep, Message, Release
 from pslib.protocol.server_session import ServerSession, merge_results
 from pslib.protocol.shard_jobs import Job
 from pslib.server.hand_over import HandOver
-from pslib.server.shard_thread import ShardThread, load_into
+from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
 from pslib.shard.shard import Shard
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import ServerLog, ShardLog, SyncThread
@@ -39,10 +39,6 @@ IO_THREADS = 2
 
 LEAVE_S = 2.0
 """Of the time of a server that was asked to leave: kept for its last answers and the end of its log."""
-
-SHORT_ROWS = 1024
-"""Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
-to hand them to another thread and their answer back."""
 
 
 class Server:
@@ -116,6 +112,8 @@ class Server:
             ShardThread(shard, self._done, self._fail, journal)
             for shard, journal in zip(shards, journals, strict=True)
         ]
+        if len(shards) == 1:
+            self._session.answer_now = self._threads[0].answer_now
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress

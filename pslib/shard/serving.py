@@ -40,8 +40,10 @@ __all__ = [
     "apply_steps",
     "erase_steps",
     "finish",
+    "fresh_units",
     "pull_steps",
     "push_steps",
+    "record",
     "replay_push",
 ]
 
@@ -220,7 +222,7 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
             raise
         yield from _push_rows(shard, message, shares)
         yield from _push_dense(shard, message, fresh)
-        _record(shard, message, fresh)
+        record(shard, message, fresh)
     return PushPart(selection.refused)
 
 
@@ -253,7 +255,7 @@ def replay_push(shard: Shard, message: Push, units: int) -> bool:
     finish(_push_rows(shard, message, _checked(shard, message.keys, None)))
     if message.blocks.size:
         finish(_push_dense(shard, message, units))
-    _record(shard, message, units)
+    record(shard, message, units)
     return True
 
 
@@ -272,7 +274,7 @@ def erase_steps(shard: Shard, message: Erase, shares: Shares | None = None) -> S
             for start, stop in cuts(kept.keys.size, shard.slice_rows):
                 shard.stores[name].erase(kept.keys[start:stop])
                 yield
-        _record(shard, message, fresh)
+        record(shard, message, fresh)
     return PushPart(selection.refused)
 
 
@@ -307,7 +309,8 @@ def fresh_units(shard: Shard, message: Any, units: int) -> int:
     return fresh
 
 
-def _record(shard: Shard, message: Push | Erase, fresh: int) -> None:
+def record(shard: Shard, message: Push | Erase, fresh: int) -> None:
+    """Mark and count these units as applied."""
     shard.marks.record(message.stream, message.number, fresh)
     shard.counters.updates_applied += fresh.bit_count()
     shard.counters.pushes_applied += fresh >> message.home & 1
