@@ -11,6 +11,7 @@
 #ifndef PSLIB_BATCH_KEYS_H
 #define PSLIB_BATCH_KEYS_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -88,18 +89,19 @@ static inline void pslib_place_in_turn(PslibSoFar *so_far, const uint64_t *restr
 typedef struct {
     const uint8_t *at[2 * PSLIB_KEYS_BLOCK];
     int64_t count, asked;
-} PslibSoon;
+} PslibSoon; /* NULL: nothing */
 
 #define PSLIB_STRIDE 8 /* keys between which something is asked for */
 
 static inline __attribute__((always_inline)) void pslib_ask(PslibSoon *soon, int64_t pace)
 {
-    for (int64_t i = 0; i < pace && soon->asked < soon->count; i++) PSLIB_SOON(soon->at[soon->asked++]);
+    for (int64_t i = 0; soon && i < pace && soon->asked < soon->count; i++) PSLIB_SOON(soon->at[soon->asked++]);
 }
 
 static inline int64_t pslib_pace(const PslibSoon *soon, int64_t n)
 {
     const int64_t strides = (n + PSLIB_STRIDE - 1) / PSLIB_STRIDE;
+    if (!soon) return 0;
     return (soon->count + strides - 1) / (strides > 0 ? strides : 1);
 }
 
@@ -148,11 +150,9 @@ static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, in
         pslib_place_in_turn(so_far, keys, n, places);
         return;
     }
-    PslibSoon nothing;
-    nothing.count = nothing.asked = 0;
     for (int64_t start = 0; start < n; start += PSLIB_KEYS_BLOCK) {
         const int64_t size = n - start < PSLIB_KEYS_BLOCK ? n - start : PSLIB_KEYS_BLOCK;
-        pslib_place_block(so_far, keys + start, size, places + start, &nothing);
+        pslib_place_block(so_far, keys + start, size, places + start, NULL);
     }
 }
 
