@@ -25,10 +25,10 @@ static inline __attribute__((always_inline)) uint64_t pslib_mix64(uint64_t x)
     return x;
 }
 
-/* The top `bits` bits of a mixed key. A shift by 64 is undefined in C, so 0 bits is a case of its own. */
+/* The top `bits` bits of a mixed key, 0 of 0 bits. Two shifts, because one by 64 is undefined in C. */
 static inline __attribute__((always_inline)) uint32_t pslib_partition_of_mixed(uint64_t mixed, int bits)
 {
-    return bits == 0 ? 0u : (uint32_t)(mixed >> (64 - bits));
+    return (uint32_t)(mixed >> 1 >> (63 - bits));
 }
 
 #endif

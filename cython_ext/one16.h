@@ -16,8 +16,11 @@ PSLIB_INLINE uint32_t pslib_strip_keys_of(int64_t strip, int64_t n)
     return strip < 0 || left <= 0 ? 0 : left < PSLIB_STRIP ? (uint32_t)left : PSLIB_STRIP;
 }
 
-/* Read the rows of one strip and find those of another, key by key in turn, so that the processor has both to
- * do. absent: INOUT. Returns how many keys are noted then. */
+/* Read the rows of one strip and find those of another. absent: INOUT. Returns how many keys are noted then.
+ *
+ * With AVX-512 key by key in turn, so that the processor has both to do. Else the prefetches of a strip follow each
+ * other closely: one retires when its address is translated, which takes long where the address cache (TLB) misses,
+ * and with the code of a key between two of them few fit into the processor's window (AMD Zen 3). */
 PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowMap *map, int level,
                                         PslibStrips *strips, int64_t n, int64_t find, uint32_t noted, float *out,
                                         int64_t *absent)
@@ -26,14 +29,18 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
     const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
     const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
     float *to = out + work * PSLIB_STRIP * 16;
-    if (finds == PSLIB_STRIP && works == PSLIB_STRIP) {
+    const void *next[PSLIB_STRIP];
+    if (finds == PSLIB_STRIP && works == PSLIB_STRIP && level == PSLIB_AVX512) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
-            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
+            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next[j]);
+            pslib_strip_prefetch(map, 0, strips, find_at + j, next[j]);
             *absent += pslib_strip_pull(table, map->storage, strips, work_at + j, to + 16 * j);
         }
         return noted;
     }
-    for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted);
+    for (uint32_t j = 0; j < finds; j++)
+        noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next[j]);
+    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 0, strips, find_at + j, next[j]);
     for (uint32_t j = 0; j < works; j++)
         *absent += pslib_strip_pull(table, map->storage, strips, work_at + j, to + 16 * j);
     return noted;
@@ -73,14 +80,18 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
     const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
     const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
     const float *from = gradients + work * PSLIB_STRIP * 16;
-    if (finds == PSLIB_STRIP && works == PSLIB_STRIP) {
+    const void *next[PSLIB_STRIP];
+    if (finds == PSLIB_STRIP && works == PSLIB_STRIP && level == PSLIB_AVX512) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
-            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
+            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
+            pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
             pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
         }
         return noted;
     }
-    for (uint32_t j = 0; j < finds; j++) noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted);
+    for (uint32_t j = 0; j < finds; j++)
+        noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
+    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
     for (uint32_t j = 0; j < works; j++)
         pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
     return noted;

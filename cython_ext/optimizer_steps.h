@@ -105,6 +105,7 @@ PSLIB_INLINE void pslib_adagrad(const float *numbers, int64_t dim, float *restri
 }
 
 typedef float PslibFour __attribute__((vector_size(16)));
+typedef float PslibSixteen __attribute__((vector_size(64))); /* the compiler cuts it into the vectors of the level */
 
 /* lanes[j % 16] += g[j] g[j] for the 16 floats at g */
 PSLIB_INLINE void pslib_add_squares(PslibFour *restrict lanes, const float *restrict g)
@@ -139,7 +140,15 @@ PSLIB_INLINE void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float
     const float rate = numbers[0], epsilon = numbers[1];
     a[0] += pslib_sum_of_squares(dim, g) / (float)dim;
     const float divisor = sqrtf(a[0]) + epsilon;
-    for (int64_t j = 0; j < dim; j++) w[j] -= (rate * g[j]) / divisor;
+    const int64_t whole = dim - dim % PSLIB_LANES;
+    for (int64_t j = 0; j < whole; j += PSLIB_LANES) {
+        PslibSixteen row, more;
+        memcpy(&row, w + j, sizeof row);
+        memcpy(&more, g + j, sizeof more);
+        row -= (rate * more) / divisor;
+        memcpy(w + j, &row, sizeof row);
+    }
+    for (int64_t j = whole; j < dim; j++) w[j] -= (rate * g[j]) / divisor;
 }
 
 /* The next step count of a row. It comes from memory that a checkpoint may have filled, and it indexes a

@@ -9,6 +9,19 @@ import numpy as np
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define PSLIB_PREFETCH_ROW(address) __builtin_prefetch(address)
+    #else
+    #define PSLIB_PREFETCH_ROW(address)
+    #endif
+    """
+    void PSLIB_PREFETCH_ROW(const void *address) nogil
+
+cdef enum:
+    AHEAD = 16  # places from a row's prefetch to its sum: rows lie in any order, beyond the nearer caches
+
 ctypedef fused real:
     float
     double
@@ -148,7 +161,7 @@ def pool_rows(const real[:, :] rows, const int32_t[::1] places, const int64_t[::
     check_places(places, rows.shape[0])
     check_offsets(offsets, places.shape[0])
     cdef Py_ssize_t i, b = offsets.shape[0] - 1, d = rows.shape[1]
-    cdef int64_t k, length
+    cdef int64_t k, length, last = places.shape[0] - 1
     pooled = np.zeros((b, d), np.float32 if real is float else np.float64)
     if b == 0 or d == 0:
         return pooled
@@ -156,6 +169,7 @@ def pool_rows(const real[:, :] rows, const int32_t[::1] places, const int64_t[::
     with nogil:
         for i in range(b):
             for k in range(offsets[i], offsets[i + 1]):
+                PSLIB_PREFETCH_ROW(&rows[places[min(k + AHEAD, last)], 0])
                 add_row(&out[i, 0], &rows[places[k], 0], d)
             length = offsets[i + 1] - offsets[i]
             if mean and length > 1:

@@ -110,18 +110,52 @@ PSLIB_INLINE void pslib_strip_homes(const PslibTable *table, PslibStrips *strips
 {
     for (int j = 0; j < PSLIB_STRIP; j++) {
         const PslibPartition *partition = pslib_table_partition(table, strips->mixed[at + j]);
-        const PslibLine *lines = partition->line_count == 0 ? &pslib_empty_line : partition->lines;
+        const PslibLine *lines = partition->lines == NULL ? &pslib_empty_line : partition->lines;
         strips->home[at + j] = lines + pslib_home_line(strips->mixed[at + j], partition->line_count);
     }
 }
 
-PSLIB_INLINE void pslib_strip_keys(const PslibTable *table, const uint64_t *keys, int64_t count, PslibStrips *strips,
-                                   uint32_t at)
+#if PSLIB_HAS_LEVELS
+/* x m, of which the processor has products of 32 bits: low low + (high low + low high) 2^32. */
+PSLIB_FOR_AVX2 static inline __m256i pslib_times_avx2(__m256i x, __m256i m)
 {
-    for (int j = 0; j < PSLIB_STRIP; j++) {
-        strips->key[at + j] = j < count ? keys[j] : 0;
-        strips->mixed[at + j] = pslib_mix64(strips->key[at + j]);
+    const __m256i high = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(x, 32), m),
+                                          _mm256_mul_epu32(x, _mm256_srli_epi64(m, 32)));
+    return _mm256_add_epi64(_mm256_mul_epu32(x, m), _mm256_slli_epi64(high, 32));
+}
+
+PSLIB_FOR_AVX2 static inline __m256i pslib_mix64_avx2(__m256i x)
+{
+    const __m256i multiplier = _mm256_set1_epi64x((long long)PSLIB_MIX_MULTIPLIER);
+    x = pslib_times_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 32)), multiplier);
+    x = pslib_times_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 32)), multiplier);
+    return _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
+}
+
+PSLIB_FOR_AVX2 static inline void pslib_strip_mix_avx2(const uint64_t *keys, PslibStrips *strips, uint32_t at)
+{
+    for (int j = 0; j < PSLIB_STRIP; j += 4) {
+        const __m256i some = _mm256_loadu_si256((const __m256i *)(const void *)(keys + j));
+        _mm256_store_si256((__m256i *)(void *)(strips->key + at + j), some);
+        _mm256_store_si256((__m256i *)(void *)(strips->mixed + at + j), pslib_mix64_avx2(some));
     }
+}
+#endif
+
+PSLIB_INLINE void pslib_strip_keys(const PslibTable *table, const uint64_t *keys, int64_t count, int level,
+                                   PslibStrips *strips, uint32_t at)
+{
+    uint64_t last[PSLIB_STRIP] = {0};
+    if (count < PSLIB_STRIP) keys = memcpy(last, keys, sizeof *keys * (size_t)count);
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX2) pslib_strip_mix_avx2(keys, strips, at);
+    else
+#endif
+        for (int j = 0; j < PSLIB_STRIP; j++) {
+            strips->key[at + j] = keys[j];
+            strips->mixed[at + j] = pslib_mix64(keys[j]);
+        }
+    (void)level;
     pslib_strip_homes(table, strips, at);
 }
 
@@ -134,8 +168,7 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
     if (level == PSLIB_AVX512) pslib_strip_keys_avx512(table, keys, count, strips, at);
     else
 #endif
-        pslib_strip_keys(table, keys, count, strips, at);
-    (void)level;
+        pslib_strip_keys(table, keys, count, level, strips, at);
     for (int j = 0; j < PSLIB_STRIP; j++) __builtin_prefetch(strips->home[at + j]);
 }
 
@@ -144,7 +177,7 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
 /* Where the row of a place lies; place 0 gives some address. state: OUT, where it is wanted. */
 PSLIB_INLINE void *pslib_row_at(const PslibRowMap *map, uint32_t place, float **state)
 {
-    const uint32_t row = (place - 1) & -(uint32_t)(place != 0);
+    const uint32_t row = place - (place != 0);
     uint8_t *base = map->bases[row >> map->slab_shift];
     const size_t inside = row & map->inside;
     if (state != NULL) *state = (float *)(void *)(base + map->state_start + inside * map->state_step);
@@ -157,27 +190,33 @@ PSLIB_INLINE void pslib_prefetch_state(const PslibRowMap *map, const float *stat
     if (map->state_step > sizeof(float)) pslib_prefetch_bytes(state, map->state_step);
 }
 
-/* Returns how many keys are noted then. */
+/* Returns how many keys are noted then. next: OUT, what is to be prefetched, the row or the line behind; for a push
+ * also the state. Whether a key is found is decided without a branch. */
 PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
-                                       uint32_t at, uint32_t noted)
+                                       uint32_t at, uint32_t noted, const void **next)
 {
     const PslibLine *line = strips->home[at];
     const uint32_t mask = pslib_line_same_at(level, line, strips->key[at]);
-    uint32_t place = line->place[pslib_lowest_cell(mask | 1 << (PSLIB_CELLS - 1))];
-    place &= -(uint32_t)(mask != 0);
-    const uintptr_t found = (uintptr_t)(place == 0) - 1;
+    const uint32_t cell = line->place[pslib_lowest_cell(mask | 1 << (PSLIB_CELLS - 1))];
+    const uint32_t place = mask != 0 ? cell : 0;
     float *state;
     void *weights = pslib_row_at(map, place, for_push ? &state : NULL);
-    const uintptr_t behind = (uintptr_t)(line + (line->place[PSLIB_CELLS - 1] != 0)); /* full */
-    __builtin_prefetch((const void *)(((uintptr_t)weights & found) | (behind & ~found)), for_push);
-    strips->weights[at] = (void *)((uintptr_t)weights & found);
+    const void *behind = line + (line->place[PSLIB_CELLS - 1] != 0); /* full */
+    *next = place != 0 ? weights : behind;
+    strips->weights[at] = place != 0 ? weights : NULL;
     if (for_push) {
         strips->state[at] = state;
         strips->made[at] = 0;
-        pslib_prefetch_state(map, state);
     }
     strips->now[noted] = at;
     return noted + (place == 0);
+}
+
+PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at,
+                                       const void *next)
+{
+    __builtin_prefetch(next, for_push);
+    if (for_push) pslib_prefetch_state(map, strips->state[at]);
 }
 
 /* --- every 2 strips: keys that were noted */
