@@ -116,8 +116,8 @@ static inline void pslib_place_block(PslibSoFar *so_far, const uint64_t *restric
 {
     const int64_t pace = pslib_pace(soon, n);
     uint8_t others[PSLIB_KEYS_BLOCK];
-    const uint32_t *const restrict cells = so_far->cells;
-    const uint64_t *const restrict found = so_far->found - 1;
+    const uint32_t *const cells = so_far->cells; /* not restrict: they are written through so_far below */
+    const uint64_t *const found = so_far->found - 1;
     const uint64_t mask = so_far->mask;
     uint32_t count = so_far->count;
     int64_t other = 0;
@@ -145,6 +145,7 @@ static inline void pslib_place_block(PslibSoFar *so_far, const uint64_t *restric
 /* Places of keys that follow each other. */
 static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, int64_t n, int32_t *places)
 {
+    if (n == 0) return; /* nor are cells made ready for nothing */
     pslib_open_cells(so_far);
     if (so_far->level != PSLIB_AVX2) { /* AVX-512 and ARM: not measured */
         pslib_place_in_turn(so_far, keys, n, places);

@@ -207,7 +207,7 @@ static inline __attribute__((always_inline)) int64_t pslib_place_starts_as(const
             const uint64_t later = (uint64_t)rows[k + 3 * PSLIB_ROWS_AHEAD];
             if (later < (uint64_t)lists) PSLIB_SOON((const uint8_t *)offsets + later * (narrow ? 4 : 8));
         }
-        if ((uint64_t)rows[k] >= (uint64_t)lists) return k;
+        if (rows[k] < 0 || rows[k] >= lists) return k; /* lists may be -1: no offsets at all */
         const int64_t first = PSLIB_OFFSET(offsets, rows[k], narrow), end = PSLIB_OFFSET(offsets, rows[k] + 1, narrow);
         if (first < 0 || end < first || end > size) return k;
         at += end - first;

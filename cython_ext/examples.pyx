@@ -149,7 +149,7 @@ def fill_numbers(columns, out, vectors=None):
     columns : sequence of (values, valid, first_bit, fill, log1p)
         For each column its ``(n,)`` integers or floats, Arrow's bitmap as for `fill_keys`, what stands for
         null and NaN, and whether ``sign(x) * log(1 + |x|)`` is wanted in place of ``x``: the nearest float32
-        (in all of 22 million tried), the same on every machine; of an infinite number anything.
+        but for a few in a million, the same on every machine; of an infinite number anything.
     out : (n, N) float32
         Written to.
     vectors : str or None

@@ -33,11 +33,22 @@ class DenseField:
         Stands for null and for NaN.
     log1p : bool
         Whether to feed ``sign(x) * log(1 + |x|)``, the usual squeeze for counts.
+
+    Raises
+    ------
+    ConfigurationError
+        When ``fill`` is NaN or infinite: no model can train on it.
     """
 
     name: str
     fill: float = 0.0
     log1p: bool = False
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.fill):
+            raise ConfigurationError(
+                f"dense field {self.name!r}: fill: expected a finite number, got {self.fill}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,13 @@ BAD: dict[str, tuple[object, Lists, object, object, str]] = {
         NONE,
         r"rise within 0\.\.0, got row 1",
     ),
+    "no offsets at all": (
+        np.zeros((2, 0), np.uint64),
+        [(NONE, np.empty(0, np.int64), None)],
+        np.array([1 << 40]),
+        NONE,
+        "lists 0: .* got row 1099511627776",
+    ),
     "offsets below 0": (SPARSE, [(NONE, np.array([0, -1, 0]), None)], ROW, NONE, "lists 0: .* got row 1"),
     "strings for lists": (SPARSE, [(NONE, np.array(["a"]), None)], ROW, NONE, "lists 0: offsets: expected"),  # type: ignore[list-item]
     "keys with a salt": (SPARSE, [(NONE, TWO, 5)], ROW, NONE, "lists 0: values: expected C-contiguous int32"),
