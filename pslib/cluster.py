@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from pslib.client.client import Client
-from pslib.client.endpoint import Endpoint
+from pslib.client.endpoint import Endpoint, Pending
 from pslib.client.member import ANYWHERE, Place
-from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PslibError, UnavailableError

@@ -243,49 +243,6 @@ def test_an_answer_that_comes_while_another_thread_sends_does_not_wait(
     assert time.monotonic() - started_s < WAIT_S
 
 
-def test_messages_wake_the_one_who_has_borrowed_a_link_alone(transport: Transport, opened: Any) -> None:
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
-    client.send(server.address, [b"hello"])
-    peer, _frames = _poll(server)
-    over = threading.Event()
-    client.borrow()
-    other = threading.Thread(target=lambda: (client.wait(WAIT_S), over.set()), daemon=True)
-    other.start()
-    server.send(peer, [b"one"])
-    assert _borrowed(client) == [b"one"]
-    assert not over.wait(0.05)
-    server.send(peer, [b"two"])
-    while not client.ready():  # ZeroMQ tells of it once: here
-        time.sleep(0.01)
-    client.give_back()
-    assert over.wait(WAIT_S / 2)
-    assert _poll(client) == (server.address, [b"two"])
-    other.join()
-
-
-def _borrowed(client: Any) -> list[bytes]:
-    """The frames of the one message that comes."""
-    while not (came := client.receive()):
-        client.wait_borrowed(WAIT_S)
-    return [bytes(frame) for frame in came[0][1]]
-
-
-def test_a_borrower_is_woken_by_name_at_once_or_the_next_time(transport: Transport, opened: Any) -> None:
-    client = opened(transport.connect())
-    client.borrow()
-    started_s = time.monotonic()
-    client.wake_borrower()
-    client.wait_borrowed(WAIT_S)
-    threading.Timer(0.05, client.wake_borrower).start()
-    client.wait_borrowed(float("inf"))
-    assert time.monotonic() - started_s < WAIT_S / 2
-    client.wake()
-    started_s = time.monotonic()
-    client.wait_borrowed(0.05)
-    assert time.monotonic() - started_s >= 0.04
-    client.give_back()
-
-
 def test_transports_in_memory_never_meet() -> None:
     one, other = MemoryTransport(), MemoryTransport()
     server, client = one.listen("memory:1"), other.connect()

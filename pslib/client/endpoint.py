@@ -1,47 +1,116 @@
 """What a process wants of others: it is sent, sent again, answered, or its time runs out.
 
-Callers in any thread send their requests themselves and get a `Pending`. One that waits receives answers, its
-own and others'; while none does, the endpoint's thread receives, which alone sends again. The sessions are
-pure, and they and the link are guarded by one lock.
+Callers in any thread send their requests themselves and get a `Pending`; one thread receives the answers and
+sends again. The sessions are pure, and they and the link are guarded by one lock.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Generic, TypeVar
 
-from pslib.client.pending import Pending, failure_error
 from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
+    AccessError,
+    CheckpointError,
+    ConfigurationError,
     ForeignMessageError,
+    LogFullError,
+    MemoryLimitError,
     PslibError,
     RemoteProtocolError,
     UnavailableError,
     WaitTimeoutError,
 )
 from pslib.protocol.client_session import ClientSession
-from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Message
 from pslib.protocol.requests import Expired, RequestTable
 from pslib.transport.link import ClientLink
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "Pending", "failure_error"]
 
 log = logging.getLogger("pslib")
+ValueT = TypeVar("ValueT")
 IDLE_S = 0.25
 """How late a heartbeat may be. Messages end a wait at once, and it is no longer than until the next retry: a
 turn of a thread costs some 30 us, of which hundreds of processes on a machine would make 20 a second
 each."""
 
-CLOSE_S = 5.0
-"""For threads that receive: their callbacks are short."""
 
 WAITS_TOLD = 4
 """In the log and in heartbeats; whoever waits for more peers than that waits for something they share."""
+
+
+_ERRORS: Mapping[str, type[PslibError]] = {
+    "configuration": ConfigurationError,
+    "unknown-table": ConfigurationError,
+    "forbidden": AccessError,
+    "checkpoint": CheckpointError,
+    "log-full": LogFullError,
+    "memory-limit": MemoryLimitError,
+    "protocol": RemoteProtocolError,
+}
+
+
+class Pending(Generic[ValueT]):
+    """An answer that is not here yet."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._future: Future[ValueT] = Future()
+
+    def wait(self, timeout_s: float | None = None) -> ValueT:
+        """The answer.
+
+        Parameters
+        ----------
+        timeout_s : float or None
+            None waits until the request itself is given up (`Timing.request_s`).
+
+        Raises
+        ------
+        WaitTimeoutError
+            When there is no answer after ``timeout_s``; the request goes on.
+        PslibError
+            What the request ended with.
+        """
+        try:
+            return self._future.result(timeout_s)
+        except FutureTimeoutError:
+            raise WaitTimeoutError(f"waited {timeout_s:g} s for {self._what}: no answer yet") from None
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return (or raise) at once."""
+        return self._future.done()
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the answer is here; it must be short and must not raise."""
+        self._future.add_done_callback(lambda _future: callback())
+
+    def succeed(self, value: ValueT) -> None:
+        """Give the answer; the first one counts."""
+        with suppress(InvalidStateError):
+            self._future.set_result(value)
+
+    def fail(self, error: PslibError) -> None:
+        """Give an error instead of an answer."""
+        with suppress(InvalidStateError):
+            self._future.set_exception(error)
+
+
+def failure_error(failure: Failure, peer: str) -> PslibError:
+    """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
+    text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
+    return _ERRORS.get(failure.code, UnavailableError)(text)
 
 
 class Endpoint:
@@ -84,9 +153,6 @@ class Endpoint:
         self._sleeps_until_s = 0.0
         self.beat_due_s = inf
         self._reported_s = 0.0
-        self._borrowing = threading.Lock()
-        self._borrower: int | None = None
-        """The thread that waits and receives; callbacks of answers are called in it."""
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
@@ -102,7 +168,7 @@ class Endpoint:
 
     def ask(self, peer: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
         """Send a request until it is answered; a `Failure` becomes an exception."""
-        pending: Pending[Message] = Pending(f"{message.kind} from {peer}", self._receive_for)
+        pending: Pending[Message] = Pending(f"{message.kind} from {peer}")
         with self.lock:
             self._check()
             ticket = self.requests.start(self.clock.now_s(), peer, message, patience_s=patience_s)
@@ -119,14 +185,14 @@ class Endpoint:
         """Start a pull or push of the session; the pending gives the call's number when it is complete.
 
         While more bytes wait for credit than may be in flight to one server, the caller waits too: a process
-        must not gather what a slow server does not take. Callbacks of whoever receives never wait.
+        must not gather what a slow server does not take. Callbacks of this endpoint's thread never wait.
 
         Raises
         ------
         WaitTimeoutError
             When there is still no room after ``Timing.request_s``.
         """
-        pending: Pending[int] = Pending(what, self._receive_for)
+        pending: Pending[int] = Pending(what)
         with self.lock:
             self._wait_for_room(what)
             self._check()
@@ -142,7 +208,7 @@ class Endpoint:
         return not share or self.requests.unsent_bytes <= share or self._error is not None
 
     def _wait_for_room(self, what: str) -> None:
-        if self._has_room() or self._is_receiver():
+        if self._has_room() or threading.current_thread() is self._thread:
             return
         if not self._room.wait_for(self._has_room, self.timing.request_s):
             unsent = self.requests.unsent_bytes
@@ -177,52 +243,9 @@ class Endpoint:
         """Stop the thread; what is still waiting fails."""
         self._closing = True
         self._link.wake()
-        self._link.wake_borrower()
-        if not self._is_receiver():
-            self._thread.join(CLOSE_S)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5.0)
         self.fail(UnavailableError("this process has left the cluster"))
-
-    # --- a thread that waits ------------------------------------------------------------------------------
-
-    def _is_receiver(self) -> bool:
-        return threading.get_ident() in (self._thread.ident, self._borrower)
-
-    def _receive_for(self, pending: Pending[Any], timeout_s: float | None) -> float | None:
-        """Receive in the thread that waits, unless another one does; else one would be woken to wake it.
-
-        The endpoint's thread goes on beside it with all else, and receives in its own turns too: nothing is
-        lost when this one stops in the middle. Returns what is left of the time.
-        """
-        if self._is_receiver() or not self._borrowing.acquire(blocking=False):
-            return timeout_s
-        now_s = self.machine_clock.now_s()
-        until_s = inf if timeout_s is None else now_s + timeout_s
-        try:
-            self._borrower = threading.get_ident()
-            pending.on_done(self._wake_borrower)
-            self._link.borrow()
-            while not (pending.done or self._closing) and now_s < until_s:
-                with self.lock:
-                    came = self._link.receive()
-                if came:
-                    self._receive_all(came)
-                else:
-                    self._link.wait_borrowed(until_s - now_s)
-                if until_s < inf:
-                    now_s = self.machine_clock.now_s()
-        except Exception as error:
-            self._die(error)
-        finally:
-            with self.lock:
-                self._borrower = None
-                self._link.give_back()
-            self._borrowing.release()
-        return None if timeout_s is None else max(0.0, until_s - now_s)
-
-    def _wake_borrower(self) -> None:
-        """An answer is here that another thread has received, or that has failed."""
-        if self._borrower not in (None, threading.get_ident()):
-            self._link.wake_borrower()
 
     # --- the thread ---------------------------------------------------------------------------------------
 
@@ -234,23 +257,16 @@ class Endpoint:
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:
-            self._die(error)
+        except Exception as error:  # nobody may wait for a thread that has died
+            log.exception("pslib: the endpoint's thread has died")
+            self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))
         finally:
-            self._closing = True
-            self._link.wake_borrower()
-            self._borrowing.acquire(timeout=CLOSE_S)  # for good
             with self.lock:
                 try:
                     self._send_all()  # the last good-byes
                 finally:
                     self._closed = True
                     self._link.close()
-
-    def _die(self, error: Exception) -> None:
-        """Nobody may wait for a thread that has died."""
-        log.exception("pslib: the endpoint has died")
-        self.fail(UnavailableError(f"internal: {type(error).__name__}: {error}"))
 
     def _turn(self) -> None:
         now_s = self.clock.now_s()
@@ -276,12 +292,14 @@ class Endpoint:
             with self.lock:
                 came = self._link.receive()
         if came:
-            self._receive_all(came)
+            now_s = self.clock.now_s()
+            for peer, frames in came:
+                self._receive(now_s, peer, frames)
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
 
     def _send_all(self) -> None:
-        """Send what is to be sent; who would sleep beside an answer, or too long, is woken."""
+        """Send what is to be sent; a thread that would sleep beside an answer, or too long, is woken."""
         outgoing, self.requests.outbox = self.requests.outbox, []
         if not outgoing or self._closed:
             return
@@ -289,19 +307,12 @@ class Endpoint:
         for one in outgoing:
             self.bytes_sent += sum(map(len, one.frames))
             self._link.send(one.peer, one.frames)
-        if self._is_receiver():
-            return
-        if self._borrower is not None and self._link.ready():
-            self._link.wake_borrower()
-        if self.requests.due_s < self._sleeps_until_s or (self._borrower is None and self._link.ready()):
+        if threading.current_thread() is not self._thread and (
+            self.requests.due_s < self._sleeps_until_s or self._link.ready()
+        ):
             self._link.wake()
 
-    def _receive_all(self, came: list[tuple[str, list[Buffer]]]) -> None:
-        now_s = self.clock.now_s()
-        for peer, frames in came:
-            self._receive(now_s, peer, frames)
-
-    def _receive(self, now_s: float, peer: str, frames: list[Buffer]) -> None:
+    def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         self.bytes_received += sum(map(len, frames))
         self.messages_received += 1
         try:

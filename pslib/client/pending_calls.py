@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.client.pending import Pending
+from pslib.client.endpoint import Pending
 from pslib.protocol.calls import NO_VERSIONS
 from pslib.protocol.dense_answer import KnownDense
 

@@ -28,9 +28,8 @@ class Peer(bytes):
 class ClientLink(Protocol):
     """Sends to any number of addresses.
 
-    `send`, `receive`, `give_back` and `close` come from one thread at a time, under a lock of the caller's.
-    Beside them one thread may be in `wait` and another one, which has borrowed the link, in `wait_borrowed`;
-    `wake` and `wake_borrower` come from anywhere.
+    `send`, `receive` and `close` come from one thread at a time, under a lock of the caller's. Beside them
+    one thread may be in `wait`; `wake` comes from anywhere.
     """
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
@@ -51,22 +50,6 @@ class ClientLink(Protocol):
         It may sleep beside a message unless `receive` came back empty before, and no `send` came after that:
         whoever sends looks whether the link is `ready`, and then receives or wakes.
         """
-        ...
-
-    def borrow(self) -> None:
-        """From now on messages end `wait_borrowed`, and not `wait`: one thread is woken for them, not two."""
-        ...
-
-    def wait_borrowed(self, timeout_s: float) -> None:
-        """Wait until something comes, for `wake_borrower`, or for the timeout, which may be infinite."""
-        ...
-
-    def wake_borrower(self) -> None:
-        """End a `wait_borrowed` in another thread at once, or the next one."""
-        ...
-
-    def give_back(self) -> None:
-        """From now on messages end `wait` again, also those that are here."""
         ...
 
     def refusals(self) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
-from math import inf
 from typing import Generic, TypeVar
 
 from pslib.errors import ConfigurationError
@@ -26,14 +25,13 @@ class _Mailbox(Generic[PeerT]):
 
     def __init__(self) -> None:
         self._messages: deque[tuple[PeerT, list[Buffer]]] = deque()
-        self._woken = self._borrower_woken = self._borrowed = False
-        lock = threading.Lock()
-        self._changed, self._changed_borrowed = threading.Condition(lock), threading.Condition(lock)
+        self._woken = False
+        self._changed = threading.Condition()
 
     def put(self, peer: PeerT, frames: list[Buffer]) -> None:
         with self._changed:
             self._messages.append((peer, frames))
-            (self._changed_borrowed if self._borrowed else self._changed).notify()
+            self._changed.notify()
 
     def wake(self) -> None:
         with self._changed:
@@ -42,26 +40,9 @@ class _Mailbox(Generic[PeerT]):
 
     def wait(self, timeout_s: float) -> None:
         with self._changed:
-            if not self._woken and (self._borrowed or not self._messages):
+            if not self._messages and not self._woken:
                 self._changed.wait(timeout_s)
             self._woken = False
-
-    def borrow(self, borrowed: bool) -> None:
-        with self._changed:
-            self._borrowed = borrowed
-            if self._messages and not borrowed:
-                self._changed.notify()
-
-    def wake_borrower(self) -> None:
-        with self._changed:
-            self._borrower_woken = True
-            self._changed_borrowed.notify()
-
-    def wait_borrowed(self, timeout_s: float) -> None:
-        with self._changed:
-            if not self._borrower_woken and not self._messages:
-                self._changed_borrowed.wait(None if timeout_s == inf else timeout_s)
-            self._borrower_woken = False
 
     def full(self) -> bool:
         return bool(self._messages)
@@ -97,22 +78,6 @@ class MemoryClientLink:
     def wait(self, timeout_s: float) -> None:
         """Wait for an answer, for `wake`, or for the timeout."""
         self.mailbox.wait(timeout_s)
-
-    def borrow(self) -> None:
-        """Answers end `wait_borrowed` only."""
-        self.mailbox.borrow(True)
-
-    def wait_borrowed(self, timeout_s: float) -> None:
-        """Wait for an answer, for `wake_borrower`, or for the timeout."""
-        self.mailbox.wait_borrowed(timeout_s)
-
-    def wake_borrower(self) -> None:
-        """End a wait of a thread that has borrowed the link."""
-        self.mailbox.wake_borrower()
-
-    def give_back(self) -> None:
-        """Answers end `wait` again."""
-        self.mailbox.borrow(False)
 
     def refusals(self) -> list[tuple[str, str]]:
         """Nobody is refused in memory."""

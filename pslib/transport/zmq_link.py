@@ -12,7 +12,7 @@ import select
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from math import ceil, inf
+from math import ceil
 
 import zmq
 
@@ -107,10 +107,9 @@ class _Router:
         self.idle = False  # nothing has come in the last wait
         self._is_empty = False  # nothing was here at the last look, since when nobody has waited or sent
         self._waker = _Waker()
-        self._came_fd = int(self._socket.getsockopt(zmq.FD))
-        self._waiting = select.epoll()
-        self._waiting.register(self._came_fd, select.EPOLLIN)
-        self._waiting.register(self._waker.fd, select.EPOLLIN)
+        self._waiting = select.poll()
+        self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
+        self._waiting.register(self._waker.fd, select.POLLIN)
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
         send, last = self._socket.send, len(frames) - 1
@@ -152,7 +151,7 @@ class _Router:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have come, for `wake`, or for the timeout."""
-        ready = self._waiting.poll(max(0.0, timeout_s))
+        ready = self._waiting.poll(ceil(max(0.0, timeout_s) * 1000))
         self.idle = not ready
         for fd, _event in ready:
             if fd == self._waker.fd:
@@ -184,10 +183,6 @@ class ZmqClientLink(_Router):
         self._peers: dict[bytes, str] = {}
         self._silent: set[str] = set()
         self._turns = 0
-        self._borrower_waker = _Waker()
-        self._waiting_borrowed = select.poll()
-        self._waiting_borrowed.register(self._came_fd, select.POLLIN)
-        self._waiting_borrowed.register(self._borrower_waker.fd, select.POLLIN)
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
         """Queue a message for the peer at an address."""
@@ -222,27 +217,6 @@ class ZmqClientLink(_Router):
             self._silent.difference_update([peer for peer, _frames in came])
         return came
 
-    def borrow(self) -> None:
-        """Messages end `wait_borrowed` only; a `wait` that is under way sleeps on."""
-        self._waiting.modify(self._came_fd, 0)
-
-    def wait_borrowed(self, timeout_s: float) -> None:
-        """Wait until a message may have come, for `wake_borrower`, or for the timeout."""
-        for fd, _event in self._waiting_borrowed.poll(None if timeout_s == inf else ceil(timeout_s * 1000)):
-            if fd == self._borrower_waker.fd:
-                self._borrower_waker.drain()
-        self._is_empty = False
-
-    def wake_borrower(self) -> None:
-        """End a wait of a thread that has borrowed the link."""
-        self._borrower_waker.wake()
-
-    def give_back(self) -> None:
-        """Messages end `wait` again, and those of which ZeroMQ has told already, now."""
-        self._waiting.modify(self._came_fd, select.EPOLLIN)
-        if not self._is_empty:
-            self.wake()
-
     def refusals(self) -> list[tuple[str, str]]:
         """Peers that could not be connected, and why; ZeroMQ gives up for good on some, so none are kept."""
         self._turns += 1
@@ -258,9 +232,7 @@ class ZmqClientLink(_Router):
         if not self._socket.closed:
             self._monitor.close()
         self._socket.close(linger=0)
-        self._borrower_waker.close()
         self._waker.close()
-        self._waiting.close()
 
 
 class ZmqServerLink(_Router):
@@ -319,7 +291,6 @@ class ZmqServerLink(_Router):
             self._monitor.close()
         self._socket.close(linger=linger_ms)
         self._waker.close()
-        self._waiting.close()
 
 
 def is_loopback(address: str) -> bool:

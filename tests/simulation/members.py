@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pslib.client.endpoint import Endpoint
+from pslib.client.endpoint import Endpoint, Pending
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place
-from pslib.client.pending import Pending
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
 from pslib.protocol.messages import Leave, Message, Register, Registered
@@ -59,18 +58,6 @@ class _Link:
         return bool(self.came)
 
     def wait(self, timeout_s: float) -> None:
-        return
-
-    def borrow(self) -> None:
-        return
-
-    def wait_borrowed(self, timeout_s: float) -> None:
-        return
-
-    def wake_borrower(self) -> None:
-        return
-
-    def give_back(self) -> None:
         return
 
     def refusals(self) -> list[tuple[str, str]]:
