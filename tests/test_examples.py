@@ -101,7 +101,9 @@ def squeezed_by_numpy(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("level", vector_levels())
 def test_a_squeezed_number_is_the_float_nearest_to_its_logarithm(level: str) -> None:
-    bits = np.arange(0, 0x7F80_0000, 4_099, dtype=np.uint32)  # of all sizes, also subnormal ones
+    sizes = np.arange(0, 0x7F80_0000, 4_099, dtype=np.uint32)  # also subnormal ones
+    hardest = np.arange(0.403, 0.405, 2e-8).astype(np.float32).view(np.uint32)  # where the series is longest
+    bits = np.concatenate([sizes, hardest])
     every = np.concatenate([bits, bits | np.uint32(1 << 31)]).view(np.float32)
     out = np.zeros((every.size, 1), np.float32)
     assert fill_numbers([(every, None, 0, 0.0, True)], out, level) == []

@@ -22,7 +22,7 @@ from pslib.data.features import field_keys
 from pslib.data.order import GroupSlice
 from pslib.data.window import WindowDecoder
 from pslib.errors import ConfigurationError, DataError
-from pslib.schema import Schema, SparseField
+from pslib.schema import DenseField, Schema, SparseField
 
 
 def keys(field: SparseField, **columns: pa.Array) -> list[int]:
@@ -185,6 +185,13 @@ def test_the_label_can_not_be_a_feature_by_another_name():
         Schema(label="y", sparse=["u", SparseField("f", of=("u", "y"))])
 
 
+@pytest.mark.parametrize("fill", [float("nan"), float("inf")])
+def test_what_stands_for_null_is_a_number_that_a_model_can_train_on(fill: float) -> None:
+    """Squeezed, it would look like one."""
+    with pytest.raises(ConfigurationError, match=r"'price': fill: expected a finite number, got (nan|inf)"):
+        DenseField("price", fill=fill, log1p=True)
+
+
 @pytest.mark.parametrize(
     ("field", "said"),
     [
@@ -196,13 +203,6 @@ def test_the_label_can_not_be_a_feature_by_another_name():
         (SparseField("f", of=("name", "nam")), "no column 'nam'; did you mean 'name'?"),
     ],
 )
-@pytest.mark.parametrize("fill", [float("nan"), float("inf")])
-def test_what_stands_for_null_is_a_number_that_a_model_can_train_on(fill: float) -> None:
-    """Squeezed, it would look like one."""
-    with pytest.raises(ConfigurationError, match=r"'price': fill: expected a finite number, got (nan|inf)"):
-        DenseField("price", fill=fill, log1p=True)
-
-
 def test_a_column_that_does_not_fit_its_field_is_named_with_its_file(tmp_path, field, said):
     pq.write_table(pa.table({"label": [0, 1], "name": ["a", "b"]}), tmp_path / "data.parquet")
     with pytest.raises(DataError, match=said.replace("?", r"\?")):

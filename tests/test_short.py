@@ -117,6 +117,16 @@ def test_who_has_lost_its_lease_is_refused_in_the_same_words() -> None:
     assert two.ask(replace(PUSH, number=3, epoch=1)).code == "fenced"
 
 
+def test_a_push_for_which_room_must_be_looked_for_is_served_in_full() -> None:
+    two = Two()
+    for server in (two.short, two.full):
+        server.shards[0].room.limit_bytes = 1 << 30
+    two.ask(PUSH)
+    assert two.at_once == 0, "nobody has looked yet"
+    two.ask(replace(PUSH, number=3))
+    assert two.at_once == 1
+
+
 def test_no_keys_at_all_are_no_special_case() -> None:
     two, nothing = Two(), np.empty(0, np.uint64)
     two.ask(replace(PULL, keys={"t": nothing}))

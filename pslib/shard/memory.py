@@ -54,6 +54,10 @@ class MemoryRoom:
         """Look again at the next push: rows have come or gone by another way."""
         self._sure_bytes = 0
 
+    def is_sure(self, keys: Mapping[str, NDArray[np.uint64]], specs: Mapping[str, TableSpec]) -> bool:
+        """Whether `make` returns at once for these keys: it need not look for room, nor let rows leave."""
+        return not self.limit_bytes or _most_bytes(keys, specs) <= self._sure_bytes
+
     def make(
         self,
         keys: Mapping[str, NDArray[np.uint64]],
@@ -76,10 +80,9 @@ class MemoryRoom:
         """
         if not self.limit_bytes:
             return
-        wanted = sum(array.size * new_row_bytes(specs[name]) for name, array in keys.items())
-        if wanted > self._sure_bytes:
+        if not self.is_sure(keys, specs):
             self._find(keys, stores, specs)
-        self._sure_bytes = max(0, self._sure_bytes - wanted)
+        self._sure_bytes = max(0, self._sure_bytes - _most_bytes(keys, specs))
 
     def _find(
         self,
@@ -138,6 +141,11 @@ def _advice(full: Sequence[TableSpec]) -> str:
     unset = [name for name in ("admission", "eviction") if not all(getattr(spec, name) for spec in full)]
     settings = f"{', '.join(unset)} or when_full" if unset else "when_full"
     return f"{steps}, add servers, or set {settings} of the table"
+
+
+def _most_bytes(keys: Mapping[str, NDArray[np.uint64]], specs: Mapping[str, TableSpec]) -> int:
+    """What rows for all of these keys cost, if none has one."""
+    return sum(array.size * new_row_bytes(specs[name]) for name, array in keys.items())
 
 
 def new_row_bytes(spec: TableSpec) -> int:
