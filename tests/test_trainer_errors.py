@@ -102,8 +102,8 @@ def test_an_error_in_a_shard_ends_fit_with_it(tmp_path: Path) -> None:
     with cluster_of(2) as running:
         error = fit_with(
             running,
-            path,
-            lambda: setattr(running.embedded.servers[0]._threads[0].shard, "push_steps", raising),
+            path,  # every push asks this, whichever way it is served
+            lambda: setattr(running.embedded.servers[0]._threads[0].shard.marks, "fresh", raising),
         )
     assert isinstance(error, UnavailableError)
     assert "a bug in the server" in str(error)
