@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from launch.cli import main
 from launch.job import read_job
 from launch.paths import near
+from pslib.data.check import check
 from pslib.data.dataset import ParquetData
 from pslib.data.describe import _is_rare, describe
 from pslib.data.key_sample import KEYS_MAX, KeySample
@@ -118,8 +119,34 @@ def test_a_named_label_wins_and_a_wrong_name_is_told(tmp_path):
 def test_a_column_with_two_types_is_told(tmp_path):
     written(tmp_path / "a.parquet")
     written(tmp_path / "b.parquet", user=[str(number) for number in range(ROWS)])
-    with pytest.raises(DataError, match=r"column 'user' has several types \(int64, string\)"):
+    with pytest.raises(DataError, match=r"b.parquet: column 'user' is string, but int64 in .*a.parquet"):
         describe(tmp_path)
+
+
+def test_a_column_of_whole_numbers_in_several_widths_is_one_column(tmp_path):
+    written(tmp_path / "a.parquet", user=np.arange(ROWS, dtype=np.int32) % 7)
+    written(tmp_path / "b.parquet", user=np.arange(ROWS, dtype=np.int64) % 11)
+    written(tmp_path / "c.parquet", user=pa.nulls(ROWS))
+    whole = describe(tmp_path)
+    (user,) = (column for column in whole.report.columns if column.name == "user")
+    assert (user.kind, user.distinct, user.rows, user.nulls) == ("int32, int64", 11, 3 * ROWS, ROWS)
+    assert "user" in [field.name for field in whole.schema.sparse]
+
+
+def test_a_column_that_begins_without_any_value_is_what_later_files_say(tmp_path):
+    written(tmp_path / "a.parquet", user=pa.nulls(ROWS))
+    written(tmp_path / "b.parquet", user=[f"u{number % 9}" for number in range(ROWS)])
+    (user,) = (column for column in describe(tmp_path).report.columns if column.name == "user")
+    assert (user.kind, user.distinct, user.rows) == ("string", 9, 2 * ROWS)
+
+
+@pytest.mark.parametrize("asked", ["", "*.parquet"])
+def test_a_link_that_leads_nowhere_is_told_and_not_left_out(tmp_path, asked):
+    written(tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "gone.parquet")
+    with pytest.raises(DataError, match=r"b.parquet: a link to .*gone.parquet, which is not there"):
+        ParquetData(tmp_path / asked, Schema(label="clicked", sparse=["user"]))
+    assert any("b.parquet: a link to" in problem for problem in check(tmp_path / asked).problems)
 
 
 def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pslib.data.column_scan import ColumnReport, ColumnScan
+from pslib.data.column_scan import ColumnReport, ColumnScan, read_alike
 from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, not_parquet, open_parquet
 from pslib.data.values import one_line
 from pslib.errors import DataError
@@ -202,10 +202,20 @@ def _scan_file(
         kind = columns.field(name).type
         if not _readable(kind):
             continue
-        # A column that has another type in another file gets a line of its own.
-        scan = scans.setdefault((name, str(kind)), ColumnScan(name, kind, role))
+        scan = _scan_of(name, kind, role, scans)
+        scan.begin(kind, file)
         for array, first_row, group in _arrays(file, opened, name, problems):
             scan.add(array, file, first_row, group)
+
+
+def _scan_of(name: str, kind: pa.DataType, role: str, scans: dict[tuple[str, str], ColumnScan]) -> ColumnScan:
+    """Where the values of a column go: one place for types that are read alike, a line each for others."""
+    alike = read_alike(kind)
+    if alike == "null":
+        alike = next((known for named, known in scans if named == name), alike)
+    elif (name, "null") in scans:
+        scans[name, alike] = scans.pop((name, "null"))
+    return scans.setdefault((name, alike), ColumnScan(name, role))
 
 
 def _arrays(

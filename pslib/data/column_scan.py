@@ -17,7 +17,7 @@ from pslib.data.dataset import is_list, key_kind, label_problem, weight_problem
 from pslib.data.key_sample import KeySample
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 
-__all__ = ["ColumnReport", "ColumnScan"]
+__all__ = ["ColumnReport", "ColumnScan", "read_alike"]
 
 SKETCH_BITS = 14
 """Of a HyperLogLog sketch (Flajolet et al. 2007; Apache DataSketches): 16 KB, 0.8 % off, less for few."""
@@ -30,7 +30,8 @@ class ColumnReport:
     Attributes
     ----------
     name, kind : str
-        Column name and Arrow type.
+        Column name and Arrow type; several types that are read alike, as int32 and int64 in different files,
+        are one column with both names.
     role : str
         ``"label"``, ``"weight"``, ``"dense"``, ``"sparse"``, ``"ragged"``, or ``""`` when no schema names it.
     rows, nulls : int
@@ -48,6 +49,8 @@ class ColumnReport:
     empty_lists, null_elements : int
     once : float or None
         Estimate of the share of the different values that occur once (0.016).
+    file : str
+        The first file that has the column with such a type.
     """
 
     name: str
@@ -66,6 +69,18 @@ class ColumnReport:
     empty_lists: int
     null_elements: int
     once: float | None = None
+    file: str = ""
+
+
+def read_alike(kind: pa.DataType) -> str:
+    """A name for all types whose values are read in the same way: ``"integer"``, ``"list of string"`` ...
+
+    ``"null"`` for a column without any value, and for lists of such: they go with every other type.
+    """
+    if not is_list(kind):
+        return key_kind(kind) or ("float" if types.is_floating(kind) else str(kind))
+    inner = read_alike(kind.value_type)
+    return inner if inner == "null" else f"list of {inner}"
 
 
 class ColumnScan:
@@ -74,13 +89,14 @@ class ColumnScan:
     Parameters
     ----------
     name : str
-    kind : pyarrow.DataType
     role : str
         As in `ColumnReport`; decides what counts as a problem.
     """
 
-    def __init__(self, name: str, kind: pa.DataType, role: str) -> None:
-        self.name, self.kind, self.role = name, kind, role
+    def __init__(self, name: str, role: str) -> None:
+        self.name, self.role = name, role
+        self._kinds: list[pa.DataType] = []
+        self._file = ""
         self._rows = self._nulls = self._nans = self._infinite = self._zeros = self._ones = 0
         self._smallest: Any = None
         self._largest: Any = None
@@ -89,6 +105,12 @@ class ColumnScan:
         self._sketch: hll_sketch | None = None
         self._sample = KeySample()
         self._bad: dict[str, tuple[str, int]] = {}
+
+    def begin(self, kind: pa.DataType, file: str) -> None:
+        """The column has this type in this file, whose rows come next; all its types are `read_alike`."""
+        self._file = self._file or file
+        if kind not in self._kinds:
+            self._kinds.append(kind)
 
     def add(self, array: pa.Array, file: str, first_row: int, row_group: int) -> None:
         """Look at the rows of ``file`` from ``first_row`` on, which are in ``row_group``."""
@@ -130,7 +152,7 @@ class ColumnScan:
             lengths = (int(self._shortest), self._elements / self._lists, self._longest)
         return ColumnReport(
             name=self.name,
-            kind=str(self.kind),
+            kind=", ".join(self._kind_names()),
             role=self.role,
             rows=self._rows,
             nulls=self._nulls,
@@ -145,7 +167,12 @@ class ColumnScan:
             empty_lists=self._empty,
             null_elements=self._null_elements,
             once=None if self._sketch is None else self._sample.share_below(2),
+            file=self._file,
         )
+
+    def _kind_names(self) -> list[str]:
+        """Types in the order of files; null, which says nothing, where there is no other."""
+        return [str(kind) for kind in self._kinds if not types.is_null(kind)] or ["null"]
 
     def _note(self, what: str, line: str, count: int) -> None:
         """Count bad values of a kind; keep the line about the first."""

@@ -350,19 +350,40 @@ def _files_of(path: str) -> tuple[list[str], list[str]]:
     if info.type == pafs.FileType.Directory:
         names = _data_files(filesystem, inner)
         found = sorted(with_inner(path, inner, name) if is_uri(path) else name for name in names)
+        lost = _lost_links(inner) if isinstance(filesystem, pafs.LocalFileSystem) else []
         missing = (
             f"{shown(path)}: expected a folder with {', '.join('*' + s for s in SUFFIXES)} files, got none"
         )
-        return found, [] if found else [missing]
+        return found, _dangling(lost) if found or lost else [missing]
     if not is_uri(path) and glob.has_magic(path):
-        found = sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
-        return found, [] if found else [f"{path}: no file matches this pattern"]
+        matches = sorted(name for name in glob.glob(path, recursive=True) if not Path(name).is_dir())
+        lost = [name for name in matches if not Path(name).exists()]
+        found = [name for name in matches if Path(name).exists()]
+        return found, _dangling(lost) if matches else [f"{path}: no file matches this pattern"]
     return [], [f"{shown(path)}: no such file or folder"]
 
 
 def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
     for info in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True)):
-        inner = info.path[len(folder) :].strip("/").split("/")
-        hidden = any(part.startswith(("_", ".")) for part in inner)
-        if info.type == pafs.FileType.File and info.path.lower().endswith(SUFFIXES) and not hidden:
+        if info.type == pafs.FileType.File and _is_data(info.path[len(folder) :]):
             yield info.path
+
+
+def _is_data(inner: str) -> bool:
+    """Whether a path below a folder is one of data, by its name."""
+    hidden = any(part.startswith(("_", ".")) for part in inner.strip("/").split("/"))
+    return inner.lower().endswith(SUFFIXES) and not hidden
+
+
+def _lost_links(folder: str) -> list[str]:
+    """Links with names of data that lead to no file, which Arrow leaves out."""
+    names = (os.path.join(place, name) for place, _folders, files in os.walk(folder) for name in files)
+    lost = (name for name in names if os.path.islink(name) and not os.path.exists(name))
+    return sorted(name for name in lost if _is_data(name[len(folder) :]))
+
+
+def _dangling(links: list[str]) -> list[str]:
+    """What is wrong with links that lead to no file: left out, a part of the data would be missing unseen."""
+    return [
+        f"{link}: a link to {os.readlink(link)}, which is not there; mend it or remove it" for link in links
+    ]

@@ -11,6 +11,7 @@ from pslib.data.check import CheckReport, check
 from pslib.data.column_scan import ColumnReport
 from pslib.data.dataset import Paths, open_parquet
 from pslib.errors import DataError
+from pslib.places import shown
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
 __all__ = ["Choice", "Description", "describe"]
@@ -107,14 +108,7 @@ def describe(path: Paths, label: str | None = None) -> Description:
     if not report.rows:
         files = ", ".join(one.file for one in report.files)
         raise DataError(*(report.problems or [f"{files}: expected at least one row, got none"]))
-    kinds: dict[str, list[str]] = {}
-    for column in report.columns:
-        kinds.setdefault(column.name, []).append(column.kind)
-    for name, several in kinds.items():
-        if len(several) > 1:
-            raise DataError(
-                f"column {name!r} has several types ({', '.join(several)}); write the files alike"
-            )
+    _refuse_changed(report)
     chosen = label or _label_of(report)
     if chosen is None:
         return _sessions(report)
@@ -132,6 +126,19 @@ def describe(path: Paths, label: str | None = None) -> Description:
         ragged=[RaggedField(one.name) for one in choices if one.role == "ragged"],
     )
     return Description(report, schema, choices)
+
+
+def _refuse_changed(report: CheckReport) -> None:
+    """Raise where a column is read in one way in one file and in another way in another."""
+    first: dict[str, ColumnReport] = {}
+    for column in report.columns:
+        before = first.setdefault(column.name, column)
+        if before is not column:
+            raise DataError(
+                f"{shown(column.file)}: column {column.name!r} is {column.kind}, but {before.kind} in "
+                f"{shown(before.file)}; write both with one type (in pandas a missing value makes whole "
+                "numbers double: astype('Int64') keeps them)"
+            )
 
 
 def _unread(report: CheckReport) -> Iterator[Choice]:
