@@ -1,0 +1,31 @@
+from typing import Any
+
+from _typeshed import ReadableBuffer
+from numpy import int32, uint8
+from numpy.typing import NDArray
+
+__all__ = ["VALUES_MAX", "flat_page", "list_page", "page_header"]
+
+VALUES_MAX: int
+
+def page_header(data: ReadableBuffer, first: int) -> tuple[int, ...] | None: ...
+def flat_page(
+    body: ReadableBuffer,
+    values: int,
+    level_bytes: int,
+    optional: bool,
+    dictionary: NDArray[Any] | None,
+    out: NDArray[Any],
+    valid: NDArray[uint8],
+) -> int: ...
+def list_page(
+    body: ReadableBuffer,
+    values: int,
+    level_bytes: tuple[int, int],
+    most: int,
+    empty: int,
+    dictionary: NDArray[Any] | None,
+    out: NDArray[Any],
+    ends: NDArray[int32],
+    rows: int,
+) -> int: ...
