@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cython_ext.hashing import hash_ints, hash_strings, null_key
 from pslib.batch import Batch
+from pslib.data import window
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
@@ -192,6 +193,38 @@ def test_a_batch_stays_as_it_is_while_reading_goes_on(folder: Path) -> None:
     for index in range(5):
         list(reader.batches(0, index))
     assert bits(batch) == before
+
+
+def test_the_next_reader_decodes_into_the_memory_of_one_that_was_closed(folder: Path) -> None:
+    """And gives the same; one that is still read has memory of its own."""
+
+    def room(reader: LeaseReader) -> np.ndarray:
+        return reader._decoder._room.sparse
+
+    first, second, third = (reader_of(folder, 16) for _ in range(3))
+    wanted = [bits(batch) for batch in first.batches(0, 0)]
+    memory = room(first)
+    first.close()
+    first.close()
+    assert [bits(batch) for batch in second.batches(0, 0)] == wanted
+    assert room(second) is memory
+    assert [bits(batch) for batch in third.batches(0, 0)] == wanted
+    assert not np.shares_memory(room(third), memory)
+    assert not room(first).size
+
+
+def test_memory_for_fewer_rows_or_other_columns_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    schemas = [Schema(label="y", sparse=["a"]), Schema(label="y", dense=["a"])]
+    wide, other = (window._Room.of(10, schema) for schema in schemas)
+    for rows, kept, taken in [
+        (10, (schemas[0], wide), True),
+        (11, (schemas[0], wide), False),
+        (5, (schemas[1], other), False),
+    ]:
+        monkeypatch.setattr(window, "_SPARE", [(window._widths(kept[0]), kept[1])])
+        assert (window._room_for(rows, schemas[0]) is wide) == taken
+        assert window._SPARE == []
+    assert wide.bytes == 10 * (4 + 8)
 
 
 def test_without_shuffling_examples_come_in_file_order(folder: Path) -> None:

@@ -1,0 +1,360 @@
+"""Record batches of a row group: columns of numbers straight from their pages, all others by Arrow.
+
+Arrow decodes columns of any depth and encoding, going over levels, bitmaps and values in turn. Most columns
+of ids and numbers are flat, or lists of integers, and written with a dictionary: for those `cython_ext.pages`
+has one pass each. What it does not understand, or finds damaged, is read by Arrow, with Arrow's errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import types
+
+from cython_ext.pages import VALUES_MAX, flat_page, list_page, page_header
+from pslib.data.opening import READ_BYTES
+
+__all__ = ["NumberColumns"]
+
+PAGE_BYTES_MAX = 16 << 20
+"""Of a page, decompressed; Arrow takes care of larger ones."""
+
+PAGE_ROWS = 1 << 15
+"""Room for a page beyond the rows that are wanted: Arrow ends pages after 20,000 rows, Spark too."""
+
+_DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
+_PLAIN, _RLE = 0, 3
+_PLACES = (2, 8)
+_ENCODINGS = frozenset({"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "BIT_PACKED"})
+_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
+_WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_NUMBERS = (
+    types.is_int32,
+    types.is_uint32,
+    types.is_int64,
+    types.is_uint64,
+    types.is_float32,
+    types.is_float64,
+)
+
+
+_WIDE = (np.dtype(np.int64), np.dtype(np.uint64))
+
+
+class _NotUnderstoodError(Exception):
+    """A page that is left to Arrow."""
+
+
+class _Header(NamedTuple):
+    """As `cython_ext.pages.page_header` gives it."""
+
+    bytes: int
+    type: int
+    plain_bytes: int
+    body_bytes: int
+    values: int
+    encoding: int
+    level_encoding: int
+    repeat_encoding: int
+    level_bytes: int
+    repeat_bytes: int
+    compressed: int
+
+
+class _Pages:
+    """The pages of one column of a row group, read a megabyte at a time, as Arrow does."""
+
+    def __init__(
+        self, source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, dtype: np.dtype[Any], narrow: bool
+    ) -> None:
+        first, at = chunk.dictionary_page_offset, chunk.data_page_offset
+        self._at = first if first is not None and 0 < first < at else at
+        self._end = self._at + chunk.total_compressed_size
+        self.left = chunk.num_values
+        codec = _CODECS[chunk.compression]
+        self._codec = None if codec is None else pa.Codec(codec)
+        self._source, self.dtype, self._narrow = source, dtype, narrow and dtype in _WIDE
+        self._read, self._read_from = memoryview(b""), self._at
+        self.dictionary: NDArray[Any] | None = None
+
+    def next(self) -> tuple[_Header, Any]:
+        """The next page of data, and its bytes."""
+        while True:
+            header, body = self._page()
+            if header.type == _DICTIONARY:
+                self._keep_dictionary(header, body)
+            elif header.type in (_DATA, _DATA_2):
+                break
+            else:
+                raise _NotUnderstoodError
+        places = header.encoding in _PLACES
+        levels_fit = header.type == _DATA_2 or header.level_encoding == header.repeat_encoding == _RLE
+        fits = levels_fit and 0 <= header.values <= min(self.left, VALUES_MAX)
+        if not fits or (not places and header.encoding != _PLAIN) or (places and self.dictionary is None):
+            raise _NotUnderstoodError
+        self.left -= header.values
+        return header, body
+
+    def dictionary_for(self, header: _Header) -> NDArray[Any] | None:
+        """What the values of a page are places of; None: they are plain."""
+        return self.dictionary if header.encoding in _PLACES else None
+
+    def _page(self) -> tuple[_Header, Any]:
+        found = page_header(self._read, self._at - self._read_from)
+        if found is None:
+            self._fill(READ_BYTES)
+            found = page_header(self._read, 0)
+        if found is None:
+            raise _NotUnderstoodError
+        header = _Header(*found)
+        if not (0 <= header.plain_bytes <= PAGE_BYTES_MAX and 0 <= header.body_bytes <= PAGE_BYTES_MAX):
+            raise _NotUnderstoodError
+        if self._at + header.bytes + header.body_bytes > self._read_from + len(self._read):
+            self._fill(max(READ_BYTES, header.bytes + header.body_bytes))
+        start = self._at - self._read_from + header.bytes
+        body = self._read[start : start + header.body_bytes]
+        if len(body) < header.body_bytes:
+            raise _NotUnderstoodError
+        self._at += header.bytes + header.body_bytes
+        return header, self._plain(header, body)
+
+    def _fill(self, size: int) -> None:
+        self._read = memoryview(self._source.read_at(min(size, self._end - self._at), self._at))
+        self._read_from = self._at
+
+    def _plain(self, header: _Header, body: memoryview) -> Any:
+        if self._codec is None:
+            return body
+        if header.type != _DATA_2:
+            return self._codec.decompress(body, header.plain_bytes)
+        levels = header.level_bytes + header.repeat_bytes
+        if header.level_bytes < 0 or header.repeat_bytes < 0 or levels > header.plain_bytes:
+            raise _NotUnderstoodError
+        if not header.compressed or header.plain_bytes == levels:
+            return body
+        values = self._codec.decompress(body[levels:], header.plain_bytes - levels)
+        return b"".join((body[:levels], values))
+
+    def _keep_dictionary(self, header: _Header, body: Any) -> None:
+        size = header.values * self.dtype.itemsize
+        fits = header.encoding in (_PLAIN, _PLACES[0]) and 0 <= header.values <= VALUES_MAX
+        if self.dictionary is not None or not fits or len(memoryview(body)) < size:
+            raise _NotUnderstoodError
+        values = np.frombuffer(body, self.dtype, header.values)
+        narrow = self._narrow and int(np.bitwise_or.reduce(values)) >> 32 == 0
+        self.dictionary = (
+            values.astype(np.uint32) if narrow else values if values.flags.aligned else values.copy()
+        )
+
+
+class _Flat:
+    """Values of a flat column, some rows at a time.
+
+    Where that is wanted, integers of 8 bytes come as uint32 while their dictionary fits it: half as much goes
+    through the cache.
+    """
+
+    def __init__(self, pages: _Pages, optional: bool) -> None:
+        self._pages, self._optional = pages, optional
+        self._values, self._valid = np.empty(0, pages.dtype), np.empty(0, np.uint8)
+
+    def take(self, rows: int) -> pa.Array:
+        """The next so many rows."""
+        used, values, valid, some_null = self._values.size, self._values, self._valid, False
+        if used < rows:
+            values, valid = _grown(values, used, rows), _grown(valid, used, rows)
+        some_null = bool(used) and not self._valid.all()
+        while used < rows:
+            header, body = self._pages.next()
+            dictionary = self._pages.dictionary_for(header)
+            stop, wanted = used + header.values, self._pages.dtype if dictionary is None else dictionary.dtype
+            if stop > values.size:
+                values, valid = _grown(values, used, stop), _grown(valid, used, stop)
+            if values.dtype != wanted:
+                values = _in_common(values, used, wanted)
+                dictionary = None if dictionary is None else dictionary.astype(values.dtype, copy=False)
+            nulls = flat_page(
+                body, header.values, header.level_bytes, self._optional, dictionary,
+                values[used:stop], valid[used:stop],
+            )  # fmt: skip
+            if nulls < 0:
+                raise _NotUnderstoodError
+            some_null |= nulls > 0
+            used = stop
+        self._values, self._valid = values[rows:used].copy(), valid[rows:used].copy()
+        marks = pa.py_buffer(np.packbits(valid[:rows], bitorder="little")) if some_null else None
+        return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), rows, [marks, pa.py_buffer(values)])
+
+
+class _ListsOf:
+    """Lists of integers, some rows at a time."""
+
+    def __init__(self, pages: _Pages, arrow: pa.DataType, most: int, empty: int) -> None:
+        self._pages, self._most, self._empty = pages, most, empty
+        self._arrow = arrow
+        self._values = np.empty(0, _dtype_of(arrow.value_type))
+        self._ends, self._rows = np.zeros(1, np.int32), 0
+
+    def take(self, rows: int) -> pa.Array:
+        """The next so many rows."""
+        values, ends, known = self._values, self._ends, self._rows
+        used = int(ends[known])
+        ends = _grown(ends, known + 1, rows + 1)
+        while known - (self._pages.left > 0) < rows:  # the last list may go on in the next page
+            header, body = self._pages.next()
+            stop = used + header.values
+            if stop > values.size:
+                values = _grown(values, used, stop + self._expected(rows, known, header.values))
+            if known + 1 + header.values > ends.size:
+                ends = _grown(ends, known + 1, known + 1 + header.values)
+            known = list_page(
+                body, header.values, (header.repeat_bytes, header.level_bytes), self._most, self._empty,
+                self._pages.dictionary_for(header), values[used:stop], ends, known,
+            )  # fmt: skip
+            if known < 0:
+                raise _NotUnderstoodError
+            used = int(ends[known])
+        last = int(ends[rows])
+        self._values, self._rows = values[last:used].copy(), known - rows
+        self._ends = ends[rows : known + 1] - np.int32(last)
+        elements = pa.Array.from_buffers(self._arrow.value_type, last, [None, pa.py_buffer(values)])
+        return pa.Array.from_buffers(self._arrow, rows, [None, pa.py_buffer(ends)], 0, children=[elements])
+
+    def _expected(self, rows: int, known: int, page: int) -> int:
+        """Elements for which room is made at once, that it need not be made again."""
+        return min(self._pages.left, 2 * page) if known < rows else 0
+
+
+def _in_common(values: NDArray[Any], used: int, wanted: np.dtype[Any]) -> NDArray[Any]:
+    """An array as long, of the wider one of two types of which one is uint32 where they differ."""
+    dtype = wanted if not used or wanted.itemsize == 8 else values.dtype
+    common = np.empty(values.size, dtype)
+    common[:used] = values[:used]
+    return common
+
+
+def _grown(array: NDArray[Any], used: int, size: int) -> NDArray[Any]:
+    """An array of so many values that begins with those used."""
+    grown = np.empty(size + PAGE_ROWS, array.dtype)
+    grown[:used] = array[:used]
+    return grown
+
+
+class _Kind(NamedTuple):
+    """A column that can be read from its pages: where it is, and its levels (``empty`` None: it is flat)."""
+
+    place: int
+    arrow: pa.DataType
+    most: int
+    empty: int | None
+
+
+class NumberColumns:
+    """The columns of a file, those of numbers read from their pages.
+
+    Parameters
+    ----------
+    file : pyarrow.parquet.ParquetFile
+    source : pyarrow.NativeFile
+        What ``file`` reads.
+    columns : sequence of str
+    narrow : bool
+        Integers may come in a narrower type than the file's.
+    """
+
+    def __init__(
+        self, file: pq.ParquetFile, source: pa.NativeFile, columns: Sequence[str], narrow: bool = False
+    ) -> None:
+        self._file, self._source, self._names, self._narrow = file, source, list(columns), narrow
+        self._metadata = file.metadata
+        schema, arrow = self._metadata.schema, file.schema_arrow
+        places: dict[str, list[int]] = {}
+        for i in range(self._metadata.num_columns):
+            path = schema.column(i).path
+            for name in (path, *(path[:k] for k, letter in enumerate(path) if letter == ".")):
+                places.setdefault(name, []).append(i)
+        self._kinds: dict[str, _Kind | None] = {}
+        for name in self._names:
+            first, *others = places.get(name, [-1])
+            alone = first >= 0 and not others
+            self._kinds[name] = _kind_of(schema.column(first), arrow.field(name), first) if alone else None
+
+    def batches(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+        """A row group, at most so many rows at a time.
+
+        Raises
+        ------
+        OSError, pyarrow.ArrowException
+            As Arrow raises them where the file can't be read.
+        """
+        given = 0
+        try:
+            for batch in self._from_pages(group, rows):
+                yield batch
+                given += len(batch)
+        except (_NotUnderstoodError, OSError, pa.ArrowException):
+            pass  # Arrow reads it, or says in its own words why it can't either
+        else:
+            return
+        for batch in self._by_arrow(group, rows, self._names):
+            known = min(given, len(batch))
+            given -= known
+            if known < len(batch):
+                yield batch.slice(known)
+
+    def _by_arrow(self, group: int, rows: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        return self._file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
+
+    def _from_pages(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        metadata = self._metadata.row_group(group)
+        readers = {name: self._reader(metadata, kind) for name, kind in self._kinds.items()}
+        by_arrow = [name for name, reader in readers.items() if reader is None]
+        if len(by_arrow) == len(readers):
+            raise _NotUnderstoodError
+        left, others = metadata.num_rows, self._by_arrow(group, batch_rows, by_arrow) if by_arrow else None
+        while left > 0:
+            batch: Any = next(others, None) if others is not None else None
+            rows = min(left, batch_rows) if others is None else len(batch) if batch is not None else 0
+            if not 0 < rows <= left:
+                raise _NotUnderstoodError
+            left -= rows
+            yield pa.RecordBatch.from_arrays(
+                [reader.take(rows) if reader else batch.column(name) for name, reader in readers.items()],
+                names=self._names,
+            )
+
+    def _reader(self, group: pq.RowGroupMetaData, kind: _Kind | None) -> _Flat | _ListsOf | None:
+        """Who reads a column of a row group from its pages; None: Arrow does."""
+        if kind is None:
+            return None
+        chunk = group.column(kind.place)
+        if chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings) or chunk.file_path:
+            return None
+        if kind.empty is None:
+            return _Flat(_Pages(self._source, chunk, _dtype_of(kind.arrow), self._narrow), kind.most > 0)
+        pages = _Pages(self._source, chunk, _dtype_of(kind.arrow.value_type), False)
+        return _ListsOf(pages, kind.arrow, kind.most, kind.empty)
+
+
+def _kind_of(column: pq.ColumnSchema, field: pa.Field, place: int) -> _Kind | None:
+    """None: a column that is left to Arrow."""
+    is_list, levels = types.is_list(field.type), int(field.nullable)
+    value = field.type.value_type if is_list else field.type
+    fits = any(test(value) for test in _NUMBERS) and _WIDTHS.get(column.physical_type) == value.bit_width // 8
+    if not fits or column.max_repetition_level != is_list:
+        return None
+    if not is_list:
+        flat = column.path == field.name and column.max_definition_level == levels
+        return _Kind(place, field.type, levels, None) if flat else None
+    most = levels + 1 + int(field.type.value_field.nullable)
+    known = types.is_integer(value) and column.max_definition_level == most
+    return _Kind(place, field.type, most, levels) if known else None
+
+
+def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    return np.dtype(kind.to_pandas_dtype())
