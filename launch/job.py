@@ -315,7 +315,8 @@ def _text_of(file: Path) -> str:
     except FileNotFoundError:
         raise ConfigurationError(f"{file}: no such file; expected a job file (YAML)") from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        no_text = "it is not UTF-8 text; of data pslib describe makes a job file"
+        reason = error.strerror if isinstance(error, OSError) else no_text
         raise ConfigurationError(f"{file}: the job file can't be read: {reason}") from error
 
 

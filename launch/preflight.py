@@ -16,7 +16,7 @@ from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from launch.stream_settings import StreamSection
-    from pslib.data.dataset import ParquetData
+    from pslib.data.dataset import KeyKinds, ParquetData
     from pslib.schema import Schema
 
 __all__ = ["check_data", "check_load", "check_port", "prepare_out"]
@@ -35,6 +35,7 @@ def check_data(job: Job) -> None:
     """
     problems: list[str] = []
     seen: set[str] = set()
+    key_kinds: KeyKinds = {}
     schema = job.schema_of_data
     asked, ranked = _ranked_schemas(job) if ranks_items(job.model.name) else (schema, schema)
     if job.data.stream:
@@ -42,7 +43,7 @@ def check_data(job: Job) -> None:
     train = None if job.data.stream else job.data.train  # its files are looked into as they come
     found = ((train, schema), (job.data.valid, asked), (job.data.test, asked), (job.data.items, ranked))
     for paths, columns in found:
-        for line in _problems_of(columns, paths) if paths else []:
+        for line in _problems_of(columns, paths, key_kinds) if paths else []:
             if line not in seen:
                 seen.add(line)
                 problems.append(line)
@@ -66,11 +67,11 @@ def _ranked_schemas(job: Job) -> tuple[Schema, Schema]:
     return sides.example_schema(how.history, [sides.goal(how.target)]), of_items
 
 
-def _problems_of(schema: Schema, paths: list[str]) -> list[str]:
+def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[str]:
     from pslib.data.dataset import ParquetData
 
     try:
-        data = ParquetData(paths, schema)
+        data = ParquetData(paths, schema, key_kinds=key_kinds)
     except DataError as error:
         return list(error.problems)
     return _label_problems(data)

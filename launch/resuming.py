@@ -123,5 +123,8 @@ def from_checkpoint(job: Job) -> Job:
         except CheckpointError as error:
             why = why or error
     if not found:
-        raise CheckpointError(f"--resume: nothing to go on from: {why}")
+        raise CheckpointError(
+            f"--resume: nothing to go on from: {why}; begin anew with --overwrite (checkpoint.every_s saves "
+            "while a run goes on)"
+        )
     return job.model_copy(update={"load": LoadSection(path=max(found)[1])})

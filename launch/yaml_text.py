@@ -98,6 +98,8 @@ def read_yaml(text: str, source: str) -> Any:
         what = error.problem or error.context or "cannot be read"
         if what.startswith("but "):
             what = f"{error.context} {what}"
+        if "'\\t'" in what:
+            what += "; YAML wants spaces, not tabs"
         raise ConfigurationError(f"{source}{place}: not YAML: {what}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from pslib.trainer.settings import CacheSettings as CacheSettings
     from pslib.trainer.stopping import EarlyStopping as EarlyStopping
 
+from pslib.uncaught import uncaught_in_a_line
+
 __version__ = "0.1.0"
 
 # Names are looked up when first used, so that `pslib --help` does not wait for pyarrow and ZeroMQ.
@@ -103,5 +105,6 @@ __all__ = [  # noqa: PLE0604 (a literal list could drift from _HOMES)
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
+        uncaught_in_a_line()  # whoever uses a name of ours may be told by it what is wrong with its arguments
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'pslib' has no attribute {name!r}")

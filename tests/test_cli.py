@@ -199,6 +199,10 @@ BAD_DATA = {
     "a list for a scalar": (ONLY.format("sparse: [history]"), "did you mean a ragged column?"),
     "a scalar for a list": (ONLY.format("ragged: [user]"), "did you mean a sparse column?"),
     "empty": ("data.train=empty.parquet", "expected at least one row, got none"),
+    "a test of another type": (
+        "data.test=numbered.parquet",
+        "numbered.parquet: column 'user' is integer, but string in",
+    ),
     "label 2": (
         "data.train=label2.parquet",
         "row 7 (from 0) in row group 0, column 'click': a label is 0 or 1, got 2;",
@@ -216,6 +220,7 @@ def test_bad_data_is_one_line_and_leaves_no_folder(case, folder, capsys):
     labels = table().column("click").to_pylist()
     save(folder, "label2.parquet", click=pa.array([*labels[:7], 2, *labels[8:]], pa.int8()))
     save(folder, "null.parquet", click=pa.array([None, *labels[1:]], pa.int8()))
+    save(folder, "numbered.parquet", user=pa.array(range(ROWS)))
     pq.write_table(table(0), folder / "empty.parquet")
     override, words = BAD_DATA[case]
     (line,) = refused(capsys, "train", folder / "job.yaml", "--set", override)

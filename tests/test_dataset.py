@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pslib.data.dataset import PROBLEMS_MAX, ParquetData, column_problems
+from pslib.data.dataset import PROBLEMS_MAX, KeyKinds, ParquetData, column_problems
 from pslib.errors import DataError
 from pslib.schema import Schema
 
@@ -192,3 +192,17 @@ def test_a_fault_of_a_thousand_files_is_not_a_thousand_lines(tmp_path: Path) -> 
     problems = problems_of([tmp_path / f"{i}.parquet" for i in range(PROBLEMS_MAX + 7)])
     assert len(problems) == PROBLEMS_MAX + 1
     assert problems[-1] == "... and 7 more problems"
+
+
+def test_keys_of_a_test_are_made_as_those_of_its_training(tmp_path: Path) -> None:
+    schema = Schema(label="y", sparse=["user"])
+    for name, users in (("train", ["1", "2"]), ("same", ["3", "4"]), ("other", [1, 2])):
+        pq.write_table(pa.table({"y": [0, 1], "user": users}), tmp_path / f"{name}.parquet")
+    key_kinds: KeyKinds = {}
+    ParquetData(tmp_path / "train.parquet", schema, key_kinds=key_kinds)
+    ParquetData(tmp_path / "same.parquet", schema, key_kinds=key_kinds)
+    for _again in range(2):  # what is refused changes nothing
+        with pytest.raises(
+            DataError, match=r"other.parquet: column 'user' is integer, but string in .*train"
+        ):
+            ParquetData(tmp_path / "other.parquet", schema, key_kinds=key_kinds)

@@ -35,6 +35,17 @@ def test_a_plain_script_that_names_no_data_ends_with_one_line_and_our_exit_code(
     assert done.returncode == DataError.exit_code
 
 
+def test_a_mistake_in_a_schema_that_stands_before_connect_is_one_line_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import pslib; pslib.Schema(label='click', sparse='user')"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pslib: ")
+    assert "['user']" in line
+    assert done.returncode == ConfigurationError.exit_code
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

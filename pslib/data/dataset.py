@@ -25,7 +25,15 @@ from pslib.schema import Schema, SparseField
 from pslib.table.tables import text_hash
 from pslib.words import counted
 
-__all__ = ["ParquetData", "RowGroup", "column_problems", "key_kind", "label_problem", "weight_problem"]
+__all__ = [
+    "KeyKinds",
+    "ParquetData",
+    "RowGroup",
+    "column_problems",
+    "key_kind",
+    "label_problem",
+    "weight_problem",
+]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
@@ -37,6 +45,8 @@ PROBLEMS_MAX = 50
 """Problems shown at once: a thousand files with the same fault need not be listed."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+KeyKinds = dict[str, tuple[str, str]]
+"""Of columns that make keys: ``"integer"`` or ``"string"``, and a file that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,9 @@ class ParquetData:
     schema : Schema
     may_be_empty : bool
         Whether files without any row are data too.
+    key_kinds : dict, optional
+        Of other data for the same rows, as training data for those of a test: columns that make keys, each
+        with the kind of its values and a file that has it. Gets those of this data.
 
     Raises
     ------
@@ -93,7 +106,9 @@ class ParquetData:
         folder, another one when a file was added, rewritten or renamed.
     """
 
-    def __init__(self, paths: Paths, schema: Schema, *, may_be_empty: bool = False) -> None:
+    def __init__(
+        self, paths: Paths, schema: Schema, *, may_be_empty: bool = False, key_kinds: KeyKinds | None = None
+    ) -> None:
         self.schema = schema
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         problems: list[str] = [] if given else ["data: expected at least one path, got none"]
@@ -105,7 +120,7 @@ class ParquetData:
             problems += problem
         groups: list[RowGroup] = []
         marks: list[str] = []
-        kinds = _KeyKinds(schema)
+        kinds = _KeyKinds(schema, key_kinds or {})
         every = list(dict.fromkeys(files))
         for file, look in zip(every, about_each(every, partial(_look, schema)), strict=True):
             problems += _taken(file, look, kinds, groups, marks)
@@ -120,6 +135,8 @@ class ParquetData:
             raise DataError(
                 *problems[:PROBLEMS_MAX], *([f"... and {counted(more, 'more problem')}"] if more > 0 else [])
             )
+        if key_kinds is not None:
+            key_kinds |= kinds.seen
         self.row_groups = tuple(groups)
         self.rows = sum(group.rows for group in groups)
         self.fingerprint = text_hash(*marks)
@@ -316,11 +333,11 @@ def _suggestion(name: str, names: list[str]) -> str:
 class _KeyKinds:
     """Whether each key column is made of integers or of strings, held the same over all files."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, before: KeyKinds) -> None:
         plain = [field for field in schema.sparse if not field.take and not field.buckets]
         of_sparse = (name for field in plain for name in field.columns)
         self.names = list(dict.fromkeys([*of_sparse, *(field.name for field in schema.ragged)]))
-        self.seen: dict[str, tuple[str, str]] = {}
+        self.seen = dict(before)
 
     def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:
         problems = []

@@ -10,7 +10,7 @@ from typing import Any
 from pslib.client.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.data.arrivals import Arrivals, StreamSettings
-from pslib.data.dataset import ParquetData
+from pslib.data.dataset import KeyKinds, ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
@@ -177,6 +177,7 @@ class Trainer(Retrieval):
         self._epochs = self._steps = 0
         self._seconds = 0.0
         self._files: list[str] = []
+        self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
         record(cluster, out, progress, seed)
 
@@ -217,14 +218,14 @@ class Trainer(Retrieval):
         """
         if epochs < 1:
             raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
-        train = ParquetData(strings(data), self.model.schema)
+        train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         if valid is None:
             for first in range(0, epochs, EPOCHS_A_JOB):
                 count = min(EPOCHS_A_JOB, epochs - first)
                 self._fit(train, count, to_come=epochs - first - count)
             return []
-        checked = ParquetData(strings(valid), self.model.schema)
+        checked = ParquetData(strings(valid), self.model.schema, key_kinds=self._key_kinds)
 
         def one_epoch(rate: float, to_come: int) -> EvalResult:
             self._fit(train, 1, rate, to_come)
@@ -330,7 +331,8 @@ class Trainer(Retrieval):
         """
         task = task_of(self.model.schema, label)
         files = None if predictions is None else PredictionFiles(predictions)
-        return self._evaluate(ParquetData(strings(data), self.model.schema), files, task)
+        asked = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        return self._evaluate(asked, files, task)
 
     def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None, task: int = 0) -> EvalResult:
         batch_rows = self.settings.batch_rows
