@@ -85,36 +85,73 @@ static inline uint32_t pslib_last_packed(const uint8_t *packed, const uint8_t *e
     return (uint32_t)(word >> (k * width & 7) & (((uint64_t)1 << width) - 1));
 }
 
+/* With a width that the compiler knows: eight values end where a byte does, so all shifts are known too. */
+#define PSLIB_EACH_WIDTH(CASE)                                                                                         \
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)        \
+    CASE(14) CASE(15) CASE(16) CASE(17) CASE(18) CASE(19) CASE(20)
+
+#define PSLIB_EIGHTS_CASE(WIDTH) \
+    case WIDTH: return pslib_placed_eights(packed, n, WIDTH, bytes, table, known, to);
+
+/* Packed values by their places in a dictionary, as long as there are eight of n; how many, or -1: a place is beyond
+ * it. Of each value 8 bytes can be read. */
+static inline __attribute__((always_inline)) int64_t pslib_placed_eights(const uint8_t *restrict packed, int64_t n,
+                                                                         const int width, const int bytes,
+                                                                         const void *restrict table, uint32_t known,
+                                                                         void *restrict to)
+{
+    const uint64_t mask = ((uint64_t)1 << width) - 1;
+    uint32_t wrong = 0;
+    int64_t k = 0;
+    for (; k + 8 <= n; k += 8, packed += width) {
+        for (int j = 0; j < 8; j++) {
+            uint64_t word;
+            memcpy(&word, packed + (j * width >> 3), sizeof(word));
+            const uint32_t read = (uint32_t)(word >> (j * width & 7) & mask), beyond = read >= known;
+            const uint32_t place = beyond ? 0 : read;
+            wrong |= beyond;
+            if (bytes == 4) {
+                ((uint32_t *)to)[k + j] = ((const uint32_t *)table)[place];
+            } else {
+                ((uint64_t *)to)[k + j] = ((const uint64_t *)table)[place];
+            }
+        }
+    }
+    return wrong ? -1 : k;
+}
+
+static inline __attribute__((always_inline)) int64_t pslib_placed_by_width(const uint8_t *packed, int64_t n, int width,
+                                                                           const int bytes, const void *table,
+                                                                           uint32_t known, void *to)
+{
+    switch (width) {
+        PSLIB_EACH_WIDTH(PSLIB_EIGHTS_CASE)
+    default: return pslib_placed_eights(packed, n, width, bytes, table, known, to);
+    }
+}
+
 /* Values of one run, of a type of 4 or 8 bytes, by their places in a dictionary; 0, or -1: a place is beyond it. */
 #define PSLIB_PLACED_RUN(NAME, TYPE)                                                                                   \
-    static inline int NAME(const PslibRuns *runs, int64_t n, const TYPE *restrict table, uint32_t known,               \
-                           TYPE *restrict to)                                                                          \
+    static int NAME(const PslibRuns *runs, int64_t n, const TYPE *restrict table, uint32_t known, TYPE *restrict to)   \
     {                                                                                                                  \
         const uint8_t *const packed = runs->packed;                                                                    \
         const int width = runs->width;                                                                                 \
-        const uint64_t mask = ((uint64_t)1 << width) - 1;                                                              \
         const int64_t room = runs->end - packed;                                                                       \
         const int64_t whole = !packed || room < 8 ? 0 : width == 0 ? n : (8 * (room - 8) + 7) / width + 1;             \
-        uint32_t wrong = 0;                                                                                            \
         int64_t k = 0;                                                                                                 \
         if (!packed) {                                                                                                 \
             if (runs->value >= known) return -1;                                                                       \
             for (; k < n; k++) to[k] = table[runs->value];                                                             \
             return 0;                                                                                                  \
         }                                                                                                              \
-        for (const int64_t stop = whole < n ? whole : n; k < stop; k++) {                                              \
-            uint64_t word;                                                                                             \
-            memcpy(&word, packed + (k * width >> 3), sizeof(word));                                                    \
-            const uint32_t place = (uint32_t)(word >> (k * width & 7) & mask);                                         \
-            wrong |= (uint32_t)(place >= known);                                                                       \
-            to[k] = table[place < known ? place : 0];                                                                  \
-        }                                                                                                              \
+        k = pslib_placed_by_width(packed, whole < n ? whole : n, width, (int)sizeof(TYPE), table, known, to);          \
+        if (k < 0) return -1;                                                                                          \
         for (; k < n; k++) {                                                                                           \
             const uint32_t place = pslib_last_packed(packed, runs->end, k, width);                                     \
-            wrong |= (uint32_t)(place >= known);                                                                       \
-            to[k] = table[place < known ? place : 0];                                                                  \
+            if (place >= known) return -1;                                                                             \
+            to[k] = table[place];                                                                                      \
         }                                                                                                              \
-        return wrong ? -1 : 0;                                                                                         \
+        return 0;                                                                                                      \
     }
 
 PSLIB_PLACED_RUN(pslib_placed_run_4, uint32_t)
