@@ -61,6 +61,7 @@ typedef struct PslibRegion {
 typedef struct {
     PslibRegion *regions;
     int sparing;          /* of the table: bytes count more than time (partition.h) */
+    int level;            /* of the table: which copy of the loops (vectors.h) */
     int64_t region_bytes; /* of all regions */
     int64_t used_bytes;   /* of blocks that are not free, with their first lines */
     int64_t blank_bytes;  /* of all regions, what has no memory */

@@ -133,6 +133,24 @@ PSLIB_INLINE uint32_t pslib_line_empty(const PslibLine *line)
     return mask;
 }
 
+#if PSLIB_HAS_LEVELS
+PSLIB_FOR_AVX2 static inline uint32_t pslib_line_empty_avx2(const PslibLine *line)
+{
+    const __m128i places = _mm_loadu_si128((const __m128i *)(const void *)line->place);
+    const __m128i empty = _mm_cmpeq_epi32(places, _mm_setzero_si128());
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(empty)) | (uint32_t)(line->place[4] == 0) << 4;
+}
+#endif
+
+PSLIB_INLINE uint32_t pslib_line_empty_at(int level, const PslibLine *line)
+{
+#if PSLIB_HAS_LEVELS
+    if (level >= PSLIB_AVX2) return pslib_line_empty_avx2(line);
+#endif
+    (void)level;
+    return pslib_line_empty(line);
+}
+
 PSLIB_INLINE int pslib_lowest_cell(uint32_t mask)
 {
     return __builtin_ctz(mask);

@@ -62,7 +62,7 @@ PSLIB_INLINE int64_t pslib_one16_pull_body(const PslibTable *table, const uint64
         if (find < 0) continue;
         noted = pslib_strips_pull(table, &map, level, &strips, n, find, noted, out, &absent);
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
-            pslib_strips_lay_by(&strips, noted);
+            pslib_strips_lay_by(table, 0, &strips, noted);
             noted = 0;
         }
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1)
@@ -85,7 +85,7 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
             noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
             pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
-            pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
+            pslib_strip_push(table, map->storage, level, strips, work_at + j, from + 16 * j, record);
         }
         return noted;
     }
@@ -93,7 +93,7 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
         noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
     for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
     for (uint32_t j = 0; j < works; j++)
-        pslib_strip_push(table, map->storage, strips, work_at + j, from + 16 * j, record);
+        pslib_strip_push(table, map->storage, level, strips, work_at + j, from + 16 * j, record);
     return noted;
 }
 
@@ -114,7 +114,7 @@ PSLIB_INLINE PslibStatus pslib_one16_push_body(PslibTable *table, const uint64_t
         if (find < 0) continue;
         noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients, record);
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
-            pslib_strips_lay_by(&strips, noted);
+            pslib_strips_lay_by(table, 1, &strips, noted);
             noted = 0;
         }
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1) {

@@ -17,6 +17,7 @@
 #define PSLIB_PARTITION_H
 
 #include "arena.h"
+#include "index_move.h"
 #include "mix.h"
 
 enum { PSLIB_WIDE = 0, PSLIB_NARROW = 1, PSLIB_CLASSES = 2 };
@@ -84,12 +85,12 @@ PSLIB_INLINE PslibFound pslib_partition_find(const PslibPartition *partition, ui
 }
 
 /* Put an entry that is not there yet into the first empty cell from its home line on. */
-static inline void pslib_lines_put(PslibLine *lines, uint32_t line_count, uint64_t key, uint64_t mixed,
-                                   uint32_t place)
+PSLIB_INLINE void pslib_lines_put(int level, PslibLine *lines, uint32_t line_count, uint64_t key, uint64_t mixed,
+                                  uint32_t place)
 {
     uint32_t number = pslib_home_line(mixed, line_count);
     uint32_t empty;
-    while ((empty = pslib_line_empty(&lines[number])) == 0) {
+    while ((empty = pslib_line_empty_at(level, &lines[number])) == 0) {
         lines[number].passed++;
         number = pslib_next_line(number, line_count);
     }
@@ -97,73 +98,24 @@ static inline void pslib_lines_put(PslibLine *lines, uint32_t line_count, uint64
     lines[number].place[pslib_lowest_cell(empty)] = place;
 }
 
-/* As pslib_lines_put, into lines that are being filled for the first time: the low 3 bits of `passed` are how many
- * cells are filled, the others how many keys went by. Reading back whole cells that were written a moment ago
- * would cost more than all the rest. */
-PSLIB_INLINE void pslib_lines_fill(PslibLine *lines, uint32_t line_count, uint64_t key, uint32_t number, uint32_t place)
-{
-    uint32_t filled;
-    while (((filled = lines[number].passed) & 7) == PSLIB_CELLS) {
-        lines[number].passed = filled + 8;
-        number = pslib_next_line(number, line_count);
-    }
-    lines[number].key[filled & 7] = key;
-    lines[number].place[filled & 7] = place;
-    lines[number].passed = filled + 1;
-}
-
-enum {
-    PSLIB_LINES_MOVED = 32, /* read before they are written: 2.5 KB of entries */
-    PSLIB_LINES_AHEAD = 16  /* asked for before they are read */
-};
-
-typedef struct {
-    uint64_t key[PSLIB_LINES_MOVED * PSLIB_CELLS];
-    uint32_t place[PSLIB_LINES_MOVED * PSLIB_CELLS], home[PSLIB_LINES_MOVED * PSLIB_CELLS];
-} PslibMoved;
-
-/* Entries of some lines, one behind the other, with their homes among line_count lines. moved: OUT. Returns how many
- * they are. Which cells are filled is a coin toss for the processor, so nothing branches on it: an empty cell is
- * written too, and then overwritten. */
-PSLIB_INLINE uint32_t pslib_lines_read(const PslibLine *from, const PslibLine *end, uint32_t line_count,
-                                       PslibMoved *moved)
-{
-    uint32_t count = 0;
-    for (; from != end; from++) {
-        __builtin_prefetch(from + PSLIB_LINES_AHEAD);
-        for (int cell = 0; cell < PSLIB_CELLS; cell++) {
-            moved->key[count] = from->key[cell];
-            moved->place[count] = from->place[cell];
-            moved->home[count] = pslib_home_line(pslib_mix64(from->key[cell]), line_count);
-            count += from->place[cell] != 0;
-        }
-    }
-    return count;
-}
-
-/* Move all entries to an index of so many lines. Homes keep their order when the number of lines changes, so
- * this reads and writes memory from front to back. On failure nothing has changed. */
+/* Move all entries to an index of so many lines. On failure nothing has changed. */
 PSLIB_APART PslibStatus pslib_index_resize(PslibPartition *partition, PslibHeap *heap, uint32_t line_count)
 {
+    uint8_t some[PSLIB_FILLS], *fills = some;
     for (uint32_t number = 0; number < PSLIB_LINES_AHEAD && number < partition->line_count; number++)
         __builtin_prefetch(partition->lines + number);
-    PslibLine *lines = pslib_heap_take(heap, (size_t)line_count * sizeof *lines);
-    if (lines == NULL) return PSLIB_NO_MEMORY;
-    memset(lines, 0, (size_t)line_count * sizeof *lines);
-    PslibMoved moved;
-    for (uint32_t first = 0; first < partition->line_count; first += PSLIB_LINES_MOVED) {
-        const uint32_t left = partition->line_count - first;
-        const PslibLine *from = partition->lines + first;
-        const uint32_t count =
-            pslib_lines_read(from, from + (left < PSLIB_LINES_MOVED ? left : PSLIB_LINES_MOVED), line_count, &moved);
-        for (uint32_t i = 0; i < count; i++)
-            pslib_lines_fill(lines, line_count, moved.key[i], moved.home[i], moved.place[i]);
+    if (line_count > PSLIB_FILLS) fills = malloc(line_count);
+    PslibLine *lines = fills == NULL ? NULL : pslib_heap_take(heap, (size_t)line_count * sizeof *lines);
+    if (lines != NULL) {
+        const PslibMove move = {
+            partition->lines, partition->line_count, heap->level, {lines, line_count, 0, fills}};
+        pslib_lines_move(&move);
+        pslib_heap_give_back(heap, partition->lines, (size_t)partition->line_count * sizeof *lines);
+        partition->lines = lines;
+        partition->line_count = line_count;
     }
-    for (uint32_t number = 0; number < line_count; number++) lines[number].passed >>= 3;
-    pslib_heap_give_back(heap, partition->lines, (size_t)partition->line_count * sizeof *lines);
-    partition->lines = lines;
-    partition->line_count = line_count;
-    return PSLIB_OK;
+    if (fills != some) free(fills);
+    return lines == NULL ? PSLIB_NO_MEMORY : PSLIB_OK;
 }
 
 PSLIB_INLINE uint64_t pslib_index_percent(const PslibHeap *heap)
@@ -220,7 +172,7 @@ static inline PslibStatus pslib_partition_count(PslibPartition *partition, Pslib
         const PslibStatus status = pslib_index_grow(partition, heap, mixed);
         if (status != PSLIB_OK) return status;
     }
-    pslib_lines_put(partition->lines, partition->line_count, key, mixed, PSLIB_COUNTED | count);
+    pslib_lines_put(PSLIB_PLAIN, partition->lines, partition->line_count, key, mixed, PSLIB_COUNTED | count);
     partition->filled++;
     return PSLIB_OK;
 }
@@ -237,9 +189,38 @@ PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibAre
     if (status == PSLIB_OK) status = pslib_arena_take(&arenas->of[row_class], &classes[row_class], &row);
     if (status != PSLIB_OK) return status;
     *place = pslib_place(row_class, row);
-    pslib_lines_put(partition->lines, partition->line_count, key, mixed, *place);
+    pslib_lines_put(PSLIB_PLAIN, partition->lines, partition->line_count, key, mixed, *place);
     partition->filled++;
     return PSLIB_OK;
+}
+
+/* Find the row of a key or make it, where no keys are counted. Most new keys go into their home line, by which no key
+ * has gone: they are not looked for a second time. made: OUT, set for a new row. On failure nothing has changed. */
+PSLIB_INLINE PslibStatus pslib_partition_find_or_add(int level, PslibPartition *partition, PslibArenas *arenas,
+                                                     PslibRowClass *classes, uint64_t key, uint64_t mixed,
+                                                     int row_class, uint32_t *place, uint8_t *made)
+{
+    const int full = pslib_index_is_full(partition, classes[row_class].heap);
+    if (!full) {
+        PslibLine *line = &partition->lines[pslib_home_line(mixed, partition->line_count)];
+        const uint32_t empty = pslib_line_empty_at(level, line);
+        if (line->passed == 0 && empty != 0 && pslib_line_mask_at(level, line, key) == 0) {
+            uint32_t row;
+            const PslibStatus status = pslib_arena_take(&arenas->of[row_class], &classes[row_class], &row);
+            if (status != PSLIB_OK) return status;
+            *place = pslib_place(row_class, row);
+            line->key[pslib_lowest_cell(empty)] = key;
+            line->place[pslib_lowest_cell(empty)] = *place;
+            partition->filled++;
+            *made = 1;
+            return PSLIB_OK;
+        }
+    }
+    *place = pslib_partition_find_at(level, partition, key, mixed).place;
+    if (*place != 0) return PSLIB_OK;
+    const PslibStatus status = pslib_partition_add(partition, arenas, classes, key, mixed, row_class, place);
+    *made = status == PSLIB_OK;
+    return status;
 }
 
 /* Make the row of a key that has none, in the cell that counted it or in a new one. found: INOUT, what a

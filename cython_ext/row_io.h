@@ -153,10 +153,11 @@ static inline void pslib_row_copy_common(const PslibTable *table, const PslibRow
 /* --- what a push does to one part */
 
 /* w, float32: what the part holds, or its first values when the row was made now. */
-PSLIB_INLINE void pslib_part_begin(const PslibPart *part, uint64_t key, float *w, float *state)
+PSLIB_INLINE void pslib_part_begin(const PslibPart *part, int level, uint64_t key, float *w, float *state)
 {
-    pslib_first_values(&part->initializer, key, part->dim, w);
-    if (part->state_floats > 0) memcpy(state, part->initial_state, sizeof(float) * (size_t)part->state_floats);
+    pslib_first_values_at(level, &part->initializer, key, part->dim, w);
+    if (part->state_floats == 1) state[0] = part->initial_state[0]; /* memcpy of a length that varies is a call */
+    else if (part->state_floats > 0) memcpy(state, part->initial_state, sizeof(float) * (size_t)part->state_floats);
 }
 
 PSLIB_INLINE uint64_t pslib_rounding_base(const PslibPart *part, uint64_t key, const PslibRecord *record)
@@ -166,7 +167,7 @@ PSLIB_INLINE uint64_t pslib_rounding_base(const PslibPart *part, uint64_t key, c
 
 /* One step of all parts of a row of any shape and storage type. made: the row is new and its bytes are whatever was
  * there. i: place of the key in the record. */
-PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *shape, uint64_t key, int made,
+PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *shape, int level, uint64_t key, int made,
                                  void *weights, float *state, const float *gradient, const PslibRecord *record,
                                  int64_t i)
 {
@@ -180,7 +181,7 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
     for (int p = 0; p < shape->part_count; p++) {
         const PslibPart *part = &table->parts[p];
         float *w = storage == PSLIB_FLOAT32 ? (float *)(void *)at : buffer;
-        if (made) pslib_part_begin(part, key, w, own);
+        if (made) pslib_part_begin(part, level, key, w, own);
         else if (storage != PSLIB_FLOAT32) pslib_load(storage, part->dim, at, storage == PSLIB_INT8 ? scales[p] : 0, w);
         if (pslib_optimizer_is_plain(&part->optimizer)) pslib_step(&part->optimizer, part->dim, w, own, gradient);
         else pslib_full_step(&part->optimizer, part->dim, w, own, gradient, shows, missed);
@@ -193,13 +194,13 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
 }
 
 /* The same for a row of one part of 16 without counters, whose storage type the compiler knows: no int8. */
-PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, uint64_t key, int made, void *weights,
-                                       float *state, const float *gradient, const PslibRecord *record)
+PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int level, uint64_t key, int made,
+                                       void *weights, float *state, const float *gradient, const PslibRecord *record)
 {
     float buffer[16];
     const PslibPart *part = &table->parts[0];
     float *w = storage == PSLIB_FLOAT32 ? weights : buffer;
-    if (made) pslib_part_begin(part, key, w, state);
+    if (made) pslib_part_begin(part, level, key, w, state);
     else if (storage != PSLIB_FLOAT32) pslib_load(storage, 16, weights, 0, w);
     pslib_step(&part->optimizer, 16, w, state, gradient);
     if (storage != PSLIB_FLOAT32)

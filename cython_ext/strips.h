@@ -228,9 +228,11 @@ PSLIB_INLINE void pslib_strips_open(PslibStrips *strips)
     strips->later_count = 0;
 }
 
-/* Put the notes aside; there are `noted` of them. */
-PSLIB_INLINE void pslib_strips_lay_by(PslibStrips *strips, uint32_t noted)
+/* Put the notes aside; there are `noted` of them. A push will ask for new rows in the arenas of their partitions. */
+PSLIB_INLINE void pslib_strips_lay_by(const PslibTable *table, int for_push, PslibStrips *strips, uint32_t noted)
 {
+    for (uint32_t q = 0; for_push && q < noted; q++)
+        __builtin_prefetch(pslib_table_arenas(table, strips->mixed[strips->now[q]]), 1);
     uint32_t *list = strips->now;
     strips->now = strips->later;
     strips->later = list;
@@ -260,15 +262,13 @@ PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int stor
     const uint64_t key = strips->key[at], mixed = strips->mixed[at];
     PslibPartition *partition = pslib_table_partition(table, mixed);
     const PslibLine *lines = partition->lines;
-    uint32_t place = pslib_partition_find_at(level, partition, key, mixed).place;
-    if (place == 0) {
-        const PslibStatus status = pslib_partition_add(partition, pslib_table_arenas(table, mixed), table->classes, key,
-                                                       mixed, PSLIB_WIDE, &place);
-        if (status != PSLIB_OK) return status;
-        strips->made[at] = 1;
-        table->rows[PSLIB_WIDE]++;
-        *grown |= partition->lines != lines;
-    }
+    uint32_t place;
+    const PslibStatus status = pslib_partition_find_or_add(level, partition, pslib_table_arenas(table, mixed),
+                                                           table->classes, key, mixed, PSLIB_WIDE, &place,
+                                                           &strips->made[at]);
+    if (status != PSLIB_OK) return status;
+    table->rows[PSLIB_WIDE] += strips->made[at];
+    *grown |= partition->lines != lines;
     const PslibRowMap map = pslib_row_map(table, storage); /* slabs may have come */
     strips->weights[at] = pslib_row_at(&map, place, &strips->state[at]);
     __builtin_prefetch(strips->weights[at], 1);
@@ -281,8 +281,6 @@ PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int stor
 PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int storage, PslibStrips *strips,
                                              int64_t first, int64_t n, PslibStatus *status, int *grown)
 {
-    for (uint32_t q = 0; q < strips->later_count; q++)
-        __builtin_prefetch(pslib_table_arenas(table, strips->mixed[strips->later[q]]), 1);
     for (uint32_t q = 0; q < strips->later_count; q++) {
         const uint32_t at = strips->later[q];
         const int64_t i = first + ((at - (uint32_t)first) & (PSLIB_STRIP_RING - 1));
@@ -299,10 +297,12 @@ PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int s
 
 /* --- strip s - 6: the rows */
 
-PSLIB_APART void pslib_first_row(const PslibTable *table, uint64_t key, float *out)
+PSLIB_INLINE void pslib_first_row_at(const PslibTable *table, uint64_t key, float *out, int level)
 {
-    pslib_first_parts(table, 0, key, out);
+    pslib_first_parts(table, level, 0, key, out);
 }
+
+PSLIB_COPIES(void, pslib_first_row, table->level, (const PslibTable *table, uint64_t key, float *out), table, key, out)
 
 PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, int storage, const PslibStrips *strips, uint32_t at,
                                       float *out)
@@ -315,10 +315,10 @@ PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, int storage, cons
     return 0;
 }
 
-PSLIB_INLINE void pslib_strip_push(const PslibTable *table, int storage, const PslibStrips *strips, uint32_t at,
-                                   const float *gradient, const PslibRecord *record)
+PSLIB_INLINE void pslib_strip_push(const PslibTable *table, int storage, int level, const PslibStrips *strips,
+                                   uint32_t at, const float *gradient, const PslibRecord *record)
 {
-    pslib_row_push_one16(table, storage, strips->key[at], strips->made[at], strips->weights[at], strips->state[at],
+    pslib_row_push_one16(table, storage, level, strips->key[at], strips->made[at], strips->weights[at], strips->state[at],
                          gradient, record);
 }
 

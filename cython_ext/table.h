@@ -90,6 +90,7 @@ static inline void pslib_table_shape(PslibTable *table, int part_count, int narr
                                             state, table->storage == PSLIB_INT8 || table->decays);
     }
     const PslibRowClass *most = &table->classes[narrow_parts > 0 ? PSLIB_NARROW : PSLIB_WIDE]; /* of the rows */
+    table->heap.level = table->level;
     table->heap.sparing = most->row_bytes < PSLIB_CACHE_LINE;
 }
 
@@ -181,10 +182,10 @@ static inline void pslib_block_prefetch(const PslibTable *table, const uint64_t 
 }
 
 /* First values of the parts from first_part on, as they stand side by side in a wide row. */
-PSLIB_INLINE void pslib_first_parts(const PslibTable *table, int first_part, uint64_t key, float *out)
+PSLIB_INLINE void pslib_first_parts(const PslibTable *table, int level, int first_part, uint64_t key, float *out)
 {
     for (int p = first_part; p < table->part_count; p++) {
-        pslib_first_values(&table->parts[p].initializer, key, table->parts[p].dim, out);
+        pslib_first_values_at(level, &table->parts[p].initializer, key, table->parts[p].dim, out);
         out += table->parts[p].dim;
     }
 }

@@ -77,18 +77,18 @@ PSLIB_INLINE void pslib_first_stages(const PslibTable *table, const uint64_t *ke
 }
 
 /* Weights of all parts of one key. place 0: the key has no row. */
-PSLIB_INLINE void pslib_pull_one(const PslibTable *table, uint64_t key, uint32_t place, float now,
+PSLIB_INLINE void pslib_pull_one(const PslibTable *table, int level, uint64_t key, uint32_t place, float now,
                                  float *out)
 {
     if (place == 0) {
-        pslib_first_parts(table, 0, key, out);
+        pslib_first_parts(table, level, 0, key, out);
         return;
     }
     const PslibRowClass *shape = &table->classes[pslib_place_class(place)];
     pslib_row_pull(table, shape, pslib_place_weights(table->classes, place), pslib_place_state(table->classes, place),
                    now, out);
     if (shape->part_count < table->part_count)
-        pslib_first_parts(table, shape->part_count, key, out + shape->weight_floats);
+        pslib_first_parts(table, level, shape->part_count, key, out + shape->weight_floats);
 }
 
 PSLIB_INLINE int64_t pslib_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out,
@@ -109,7 +109,7 @@ PSLIB_INLINE int64_t pslib_pull_at(const PslibTable *table, const uint64_t *keys
         i -= PSLIB_AHEAD;
         if (i < 0) continue;
         absent += ring.place[i % PSLIB_RING] == 0;
-        pslib_pull_one(table, keys[i], ring.place[i % PSLIB_RING], now, out + i * dim);
+        pslib_pull_one(table, level, keys[i], ring.place[i % PSLIB_RING], now, out + i * dim);
     }
     return absent;
 }
@@ -140,11 +140,11 @@ PSLIB_INLINE PslibStatus pslib_find_or_make(PslibTable *table, const uint64_t *k
 }
 
 /* The last stage of a push. */
-PSLIB_INLINE void pslib_push_one(const PslibTable *table, uint64_t key, uint32_t place, int made,
+PSLIB_INLINE void pslib_push_one(const PslibTable *table, int level, uint64_t key, uint32_t place, int made,
                                  const float *gradient, const PslibRecord *record, int64_t i)
 {
     const PslibRowClass *shape = &table->classes[pslib_place_class(place)];
-    pslib_row_push(table, shape, key, made, pslib_place_weights(table->classes, place),
+    pslib_row_push(table, shape, level, key, made, pslib_place_weights(table->classes, place),
                    pslib_place_state(table->classes, place), gradient, record, i);
 }
 
@@ -168,7 +168,7 @@ PSLIB_INLINE PslibStatus pslib_push_at(PslibTable *table, const uint64_t *keys, 
         if ((uint64_t)i >= (uint64_t)n) continue;
         const uint32_t place = ring.place[i % PSLIB_RING];
         if (place == 0) continue; /* turned away */
-        pslib_push_one(table, keys[i], place, ring.made[i % PSLIB_RING], gradients + i * dim, record, i);
+        pslib_push_one(table, level, keys[i], place, ring.made[i % PSLIB_RING], gradients + i * dim, record, i);
         if (table->policies.promotion.kind != PSLIB_PROMOTE_NEVER) pslib_note_proof(table, keys[i], place);
     }
     *done = n;

@@ -6,8 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.hashing import mix64
-from cython_ext.store import initial_rows
+from cython_ext.store import initial_rows, vector_levels
+from pslib.shard.stores import make_store
 from pslib.table.initializers import Constant, Initializer, Normal, Uniform
+from pslib.table.optimizers import SGD
+from pslib.table.tables import PartSpec, TableSpec
 from tests import definitions
 
 ALL = [Constant(0.25), Uniform(0.01), Uniform(3.0), Normal(0.01), Normal(2.0)]
@@ -57,6 +60,24 @@ def test_first_values_have_the_bits_of_the_definition(
     array = np.asarray(keys, np.uint64)
     expected = definitions.first_values(initializer, array, dim, seed)
     assert bits(kernel(initializer, array, dim, seed)) == bits(expected)
+
+
+@pytest.mark.parametrize("level", vector_levels())
+@pytest.mark.parametrize("initializer", ALL, ids=repr)
+def test_keys_without_rows_and_new_rows_begin_with_these_bits_on_all_vector_levels(
+    level: str, initializer: Initializer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSLIB_VECTORS", level)
+    for dim in (1, 7, 8, 16, 19, 40):
+        table = TableSpec("t", (PartSpec("v", dim, SGD(1.0), initializer),), seed=8)
+        store = make_store(table, 2)
+        expected = kernel(initializer, BIG[:200], dim, table.part_seed(table.parts[0]))
+        pulled = np.full((200, dim), np.nan, np.float32)
+        assert store.pull(BIG[:200], pulled) == 200
+        assert bits(pulled) == bits(expected)
+        store.push(BIG[:200], np.zeros((200, dim), np.float32))
+        assert store.pull(BIG[:200], pulled) == 0
+        assert bits(pulled) == bits(expected)
 
 
 def test_first_values_have_their_golden_values() -> None:

@@ -8,7 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from cython_ext.store import Store
+from cython_ext.store import Store, vector_levels
 from pslib.shard.stores import store_parts
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, RowwiseAdagrad
@@ -53,6 +53,29 @@ def test_keys_of_one_line_are_told_apart() -> None:
     assert out[:, 0].tolist() == list(range(1000))
     absent = twins(1300)[1000:]
     assert store.pull(absent, np.empty((300, 1), np.float32)) == 300
+
+
+@pytest.mark.parametrize("level", vector_levels())
+def test_an_index_that_grows_loses_no_key_with_erased_ones_between_and_crowds_at_both_ends(
+    level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSLIB_VECTORS", level)
+    store = new_store(0, SMALL)
+    crowds = np.concatenate([twins(80), twins(80, line_bits=0xFFFFFFF0)])
+    keys = np.concatenate([crowds, random_keys(70_000)])  # 8,192 lines hold some 30,000
+    alive = np.zeros(len(keys), bool)
+    for start in range(0, len(keys), 5_000):
+        some = slice(start, start + 5_000)
+        store.push(keys[some], -np.arange(len(keys), dtype=np.float32)[some, None])
+        alive[some] = True
+        gone = np.flatnonzero(alive)[start % 3 :: 7]
+        assert store.erase(keys[gone]) == len(gone)
+        alive[gone] = False
+        store.check_consistency()
+        out = np.empty((int(alive.sum()), 1), np.float32)
+        assert store.pull(keys[alive], out) == 0
+        assert out[:, 0].tolist() == np.flatnonzero(alive).tolist()
+        assert store.pull(keys[~alive], np.empty((int((~alive).sum()), 1), np.float32)) == (~alive).sum()
 
 
 def test_erasing_among_crowded_keys_loses_no_other_key() -> None:
@@ -206,7 +229,7 @@ def test_a_partition_refuses_more_rows_than_its_limit_and_goes_on() -> None:
 OUT_OF_MEMORY = """
     import resource
     import numpy as np
-    from cython_ext.store import Store
+    from cython_ext.store import Store, vector_levels
     from tests.test_store_memory import SPEC, new_store
 
     store = new_store({bits})
