@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import zmq
 
@@ -21,8 +22,14 @@ WAIT_S = 10.0
 LOOPBACK = "tcp://127.0.0.1:0"
 
 
-@pytest.fixture(params=[MemoryTransport, ZmqTransport])
-def transport(request: pytest.FixtureRequest) -> Iterator[Transport]:
+class PyzmqTransport(ZmqTransport):
+    """Where pyzmq's library does not say where its functions are."""
+
+
+@pytest.fixture(params=[MemoryTransport, ZmqTransport, PyzmqTransport])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
+    if request.param is PyzmqTransport:
+        monkeypatch.setattr(zmq_link, "_FUNCTIONS", None)
     made = request.param()
     yield made
     made.close()
@@ -313,6 +320,32 @@ class TestZmqAlone:
     )
     def test_what_counts_as_this_machine(self, address: str, expected: bool) -> None:
         assert is_loopback(address) == expected
+
+    def test_frames_are_taken_where_the_library_of_pyzmq_has_its_functions(self, closing: Any) -> None:
+        link = closing(ZmqTransport()).connect()
+        assert link._frames is not None
+        link.close()
+
+    def test_a_large_frame_keeps_its_memory_when_its_link_is_closed(self, closing: Any) -> None:
+        transport = closing(ZmqTransport())
+        server, client, sent = transport.listen(LOOPBACK), transport.connect(), os.urandom(200_000)
+        client.send(server.address, [b"header", sent, b"last"])
+        ((_peer, (header, large, last)),) = _come(server, WAIT_S)
+        array = np.frombuffer(large, np.uint8)
+        assert array.flags.writeable, "as pyzmq gives it"
+        del large
+        server.close()
+        client.close()
+        assert (header, array.tobytes(), last) == (b"header", sent, b"last")
+
+    def test_a_link_of_a_transport_that_is_closed_says_so(self) -> None:
+        transport = ZmqTransport()
+        link = transport.listen(LOOPBACK)
+        transport.close()
+        with pytest.raises(zmq.ZMQError):
+            link.receive()
+        with pytest.raises(zmq.ZMQError):
+            link.send(b"peer", [b"x"])
 
     def test_a_frame_beyond_the_limit_is_not_taken_in(self, closing: Any) -> None:
         """ZeroMQ itself drops the connection before memory is taken; others are served on."""

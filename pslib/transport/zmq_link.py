@@ -6,16 +6,21 @@ queued messages in silence when a peer dies: resending is the business of `pslib
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import ipaddress
 import os
 import select
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from math import ceil
 
 import zmq
 
+from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Buffer
@@ -34,6 +39,8 @@ COPIED_BYTES = 1 << 16
 costs more."""
 
 _NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_NOT_NOW = (errno.EAGAIN, errno.EHOSTUNREACH)
+"""The queue to a peer is full, or there is none: it is slow or dead, and the request is sent again."""
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 """Plain numbers: each operation on ZeroMQ's own kind of them is a microsecond of Python."""
 
@@ -61,6 +68,19 @@ SERVER_ASKS_MS = 10_000
 does when nobody asks any more, so who vanished while it was busy would stay for ever."""
 SOCKETS_MAX = 65536
 """A context's default ends at a few hundred peers."""
+
+
+def _functions() -> list[int] | None:
+    """Where `FUNCTIONS` are in the library that pyzmq has loaded; None: not to be found, it does it all."""
+    try:
+        library = ctypes.CDLL(import_module("zmq.backend.cython._zmq").__file__)
+        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in FUNCTIONS]
+    except (AttributeError, ImportError, OSError):
+        return None
+    return [address for address in found if address is not None]
+
+
+_FUNCTIONS = _functions()
 
 
 class _Waker:
@@ -106,23 +126,30 @@ class _Router:
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
         self.idle = False  # nothing has come in the last wait
         self._is_empty = False  # nothing was here at the last look, since when nobody has waited or sent
+        self._frames: ZmqFrames | None = None
+        if _FUNCTIONS is not None:
+            self._frames = ZmqFrames(self._socket.underlying, _FUNCTIONS, COPIED_BYTES)
         self._waker = _Waker()
         self._waiting = select.poll()
         self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
         self._waiting.register(self._waker.fd, select.POLLIN)
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
-        send, last = self._socket.send, len(frames) - 1
         self._is_empty = False
+        one = frames[0] if len(frames) == 1 else None
+        if self._frames is not None and type(one) is bytes and len(one) < COPIED_BYTES:
+            number = self._frames.send(routing_id, one)
+            if number and number not in _NOT_NOW:
+                raise zmq.ZMQError(number)
+            return
+        send, last = self._socket.send, len(frames) - 1
         try:
             send(routing_id, _NOW_AND_MORE)
             for place, frame in enumerate(frames):
                 more = _NOW if place == last else _NOW_AND_MORE
                 send(frame, more, copy=len(frame) < COPIED_BYTES)
-        except zmq.Again:  # the queue to this peer is full: it is slow or dead, and the request is sent again
-            return
         except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
+            if error.errno not in _NOT_NOW:
                 raise
 
     def _sender(self) -> bytes | None:
@@ -131,6 +158,12 @@ class _Router:
 
     def _receive(self) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that are here, and who sent them."""
+        if self._is_empty:
+            return []
+        if self._frames is not None:
+            taken = self._frames.receive(BATCH_MAX)
+            self._is_empty = len(taken) < BATCH_MAX
+            return taken
         receive = self._socket.recv
         came: list[tuple[bytes, list[Buffer]]] = []
         while not self._is_empty and len(came) < BATCH_MAX and self.ready():
@@ -161,6 +194,10 @@ class _Router:
     def wake(self) -> None:
         """End a wait in another thread."""
         self._waker.wake()
+
+    def leave_frames(self) -> None:
+        """The socket is about to be closed: pyzmq says so to whoever uses it all the same."""
+        self._frames = None
 
 
 class ZmqClientLink(_Router):
@@ -231,6 +268,7 @@ class ZmqClientLink(_Router):
         """Close the socket; queued messages are dropped."""
         if not self._socket.closed:
             self._monitor.close()
+        self.leave_frames()
         self._socket.close(linger=0)
         self._waker.close()
 
@@ -250,6 +288,7 @@ class ZmqServerLink(_Router):
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
             encrypt_server(self._socket, keys)
+            self.leave_frames()  # pyzmq tells roles
             self._monitor = Monitor(self._socket)
         try:
             self._socket.bind(address)
@@ -289,6 +328,7 @@ class ZmqServerLink(_Router):
     def _close(self, linger_ms: int) -> None:
         if self._monitor is not None and not self._socket.closed:
             self._monitor.close()
+        self.leave_frames()
         self._socket.close(linger=linger_ms)
         self._waker.close()
 
@@ -333,10 +373,13 @@ class ZmqTransport:
         self._zap: ZapHandler | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+        self._links: weakref.WeakSet[_Router] = weakref.WeakSet()
 
     def connect(self) -> ZmqClientLink:
         """A link that asks."""
-        return ZmqClientLink(self._context, self._limits, self._keys)
+        link = ZmqClientLink(self._context, self._limits, self._keys)
+        self._links.add(link)
+        return link
 
     def listen(self, address: str) -> ZmqServerLink:
         """A link that answers; ConfigurationError when the address is taken or open to the network."""
@@ -351,10 +394,14 @@ class ZmqTransport:
             )
         if self._keys and self._zap is None:
             self._zap = ZapHandler(self._context, self._keys.allowed)
-        return ZmqServerLink(self._context, address, self._limits, self._keys)
+        link = ZmqServerLink(self._context, address, self._limits, self._keys)
+        self._links.add(link)
+        return link
 
     def close(self) -> None:
         """End the threads of ZeroMQ when all links are closed; answers still queued get their moment."""
         if self._zap is not None:
             self._zap.close()
+        for link in self._links:
+            link.leave_frames()
         self._context.destroy(linger=0)

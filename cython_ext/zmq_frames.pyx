@@ -1,0 +1,148 @@
+"""Frames of a ZeroMQ socket, all that are here in one call.
+
+pyzmq makes a Python object of every frame, gives the interpreter lock away at every call, and says that
+nothing has come by an exception, or by a look at an option: a message of 300 bytes costs 9 us to take and 10
+to send, three times that in a process that has just been woken. Here the same functions of the same library
+are called directly; pyzmq, which has loaded it, says where they are (`pslib.transport.zmq_link`).
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport strerror
+
+__all__ = ["FUNCTIONS", "ZmqFrames"]
+
+FUNCTIONS = (
+    *("zmq_msg_init", "zmq_msg_recv", "zmq_msg_data", "zmq_msg_size", "zmq_msg_more", "zmq_msg_move"),
+    *("zmq_msg_close", "zmq_send"),
+)
+"""Names of what `ZmqFrames` calls, in the order in which it wants their addresses."""
+
+cdef enum:
+    DONTWAIT = 1
+    SNDMORE = 2
+
+cdef struct Message:  # zmq_msg_t: 64 bytes in every 4.x, aligned as pointers are
+    uint64_t words[8]
+
+ctypedef int (*OfMessage)(Message *) noexcept nogil
+ctypedef int (*Move)(Message *, Message *) noexcept nogil
+ctypedef int (*Receive)(Message *, void *, int) noexcept nogil
+ctypedef void *(*Data)(Message *) noexcept nogil
+ctypedef size_t (*Size)(Message *) noexcept nogil
+ctypedef int (*Send)(void *, const void *, size_t, int) noexcept nogil
+
+
+cdef class ZmqFrames:
+    """The frames of one socket, which does not wait.
+
+    One thread at a time may use it, and nobody once the socket is closed.
+
+    Parameters
+    ----------
+    socket : int
+        Address of libzmq's socket.
+    functions : sequence of int
+        Addresses of `FUNCTIONS`.
+    copied_bytes : int
+        Frames below this size are copied; others keep the memory that they came in.
+    """
+
+    cdef void *socket
+    cdef OfMessage init, more, finish
+    cdef Move move
+    cdef Receive take
+    cdef Data data
+    cdef Size size
+    cdef Send give
+    cdef size_t copied_bytes
+
+    def __init__(self, socket, functions, copied_bytes):
+        init, take, data, size, more, move, finish, give = functions
+        self.socket, self.copied_bytes = <void *><uintptr_t>socket, copied_bytes
+        self.init, self.more = <OfMessage><uintptr_t>init, <OfMessage><uintptr_t>more
+        self.move, self.take = <Move><uintptr_t>move, <Receive><uintptr_t>take
+        self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
+        self.finish = <OfMessage><uintptr_t>finish
+
+    def receive(self, Py_ssize_t most):
+        """Messages that are here, at most so many.
+
+        Returns
+        -------
+        list of (bytes, list of bytes or memoryview)
+            Of each its first frame, which says who sent it, and all others.
+
+        Raises
+        ------
+        OSError
+            With ZeroMQ's number.
+        """
+        cdef list came = [], frames
+        cdef bint more = True
+        while len(came) < most:
+            sender = self.frame(&more)
+            if sender is None:
+                break
+            frames = []
+            while more:
+                frames.append(self.frame(&more))
+            came.append((sender, frames))
+        return came
+
+    cdef object frame(self, bint *more):
+        """The next frame, and whether others of its message follow; None when nothing is here."""
+        cdef Frame large
+        cdef Message message
+        self.init(&message)
+        while self.take(&message, self.socket, DONTWAIT) < 0:
+            if errno == EAGAIN:
+                return None
+            if errno != EINTR:
+                raise OSError(errno, strerror(errno).decode("ascii", "replace"))
+        more[0] = self.more(&message)
+        if self.size(&message) < self.copied_bytes:
+            try:
+                return PyBytes_FromStringAndSize(<char *>self.data(&message), self.size(&message))
+            finally:
+                self.finish(&message)
+        large = Frame.__new__(Frame)
+        self.init(&large.message)
+        self.move(&large.message, &message)
+        large.finish = self.finish
+        large.data, large.size = self.data(&large.message), self.size(&large.message)
+        return memoryview(large)
+
+    def send(self, bytes routing_id, bytes frame):
+        """Send a message of one frame.
+
+        Returns
+        -------
+        int
+            0, or ZeroMQ's number of what is against it; then nothing is sent.
+        """
+        return self.given(routing_id, DONTWAIT | SNDMORE) or self.given(frame, DONTWAIT)
+
+    cdef int given(self, bytes frame, int flags) noexcept:
+        while self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags) < 0:
+            if errno != EINTR:
+                return errno
+        return 0
+
+
+cdef class Frame:
+    """Memory that a large frame came in."""
+
+    cdef Message message
+    cdef OfMessage finish
+    cdef void *data
+    cdef size_t size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.size, False, flags)
+
+    def __dealloc__(self):
+        if self.finish != NULL:
+            self.finish(&self.message)
