@@ -61,6 +61,7 @@ static inline int pslib_thrift_field(PslibThrift *from, int64_t *field)
     } else if (pslib_thrift_number(from, field)) {
         return -1;
     }
+    if (*field < INT16_MIN || *field > INT16_MAX) return -1; /* Thrift's field numbers have 16 bits */
     return byte & 15;
 }
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pslib.places import is_uri, open_uri
 
-__all__ = ["AHEAD", "READ_BYTES", "OpenedAhead", "OpenedFile", "open_file", "parquet_from"]
+__all__ = ["AHEAD", "READ_BYTES", "OpenedAhead", "OpenedFile", "is_far", "open_file", "parquet_from"]
 
 READ_BYTES = 1 << 20
 """Read ahead for each column: bounds memory whatever the size of a row group."""

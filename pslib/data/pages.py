@@ -31,7 +31,8 @@ _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _PLAIN, _RLE = 0, 3
 _PLACES = (2, 8)
 _ENCODINGS = frozenset({"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "BIT_PACKED"})
-_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "GZIP": "gzip", "BROTLI": "brotli"}
+_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "GZIP": "gzip"}
+"""Those of which it can be told how many bytes came out of them: Arrow's codecs do not say."""
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _NUMBERS = (
     types.is_int32,
@@ -67,11 +68,16 @@ class _Header(NamedTuple):
 
 
 class _Pages:
-    """The pages of one column of a row group, read a megabyte at a time, as Arrow does."""
+    """The pages of one column of a row group, read a megabyte at a time.
+
+    ``narrow``: a dictionary may be kept in 4 bytes; ``levels``: whether there are definition and repetition
+    levels.
+    """
 
     def __init__(
-        self, source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, dtype: np.dtype[Any], narrow: bool
+        self, source: pa.NativeFile, chunk: Any, dtype: np.dtype[Any], narrow: bool, levels: tuple[bool, bool]
     ) -> None:
+        self._defined, self._repeated = levels
         first, at = chunk.dictionary_page_offset, chunk.data_page_offset
         self._at = first if first is not None and 0 < first < at else at
         self._end = self._at + chunk.total_compressed_size
@@ -93,12 +99,21 @@ class _Pages:
             else:
                 raise _NotUnderstoodError
         places = header.encoding in _PLACES
-        levels_fit = header.type == _DATA_2 or header.level_encoding == header.repeat_encoding == _RLE
-        fits = levels_fit and 0 <= header.values <= min(self.left, VALUES_MAX)
+        fits = self._levels_fit(header) and 0 <= header.values <= min(self.left, VALUES_MAX)
         if not fits or (not places and header.encoding != _PLAIN) or (places and self.dictionary is None):
             raise _NotUnderstoodError
         self.left -= header.values
         return header, body
+
+    def _levels_fit(self, header: _Header) -> bool:
+        """Whether levels are runs, where a column has any; writers say anything of those that it has not."""
+        if header.type == _DATA:
+            return (not self._defined or header.level_encoding == _RLE) and (
+                not self._repeated or header.repeat_encoding == _RLE
+            )
+        sizes = header.level_bytes, header.repeat_bytes
+        alone = (self._defined or not header.level_bytes) and (self._repeated or not header.repeat_bytes)
+        return alone and min(sizes) >= 0 and sum(sizes) <= min(header.body_bytes, header.plain_bytes)
 
     def dictionary_for(self, header: _Header) -> NDArray[Any] | None:
         """What the values of a page are places of; None: they are plain."""
@@ -131,14 +146,23 @@ class _Pages:
         if self._codec is None:
             return body
         if header.type != _DATA_2:
-            return self._codec.decompress(body, header.plain_bytes)
+            return self._decompressed(body, header.plain_bytes)
         levels = header.level_bytes + header.repeat_bytes
-        if header.level_bytes < 0 or header.repeat_bytes < 0 or levels > header.plain_bytes:
+        if not self._levels_fit(header):
             raise _NotUnderstoodError
         if not header.compressed or header.plain_bytes == levels:
             return body
-        values = self._codec.decompress(body[levels:], header.plain_bytes - levels)
+        values = self._decompressed(body[levels:], header.plain_bytes - levels)
         return b"".join((body[:levels], values))
+
+    def _decompressed(self, body: memoryview, size: int) -> Any:
+        """So many bytes; of fewer Arrow's codecs leave the rest as memory was, and do not say so."""
+        assert self._codec is not None
+        if self._codec.name == "snappy" and _snappy_size(body) != size:
+            raise _NotUnderstoodError
+        if self._codec.name == "gzip" and int.from_bytes(body[-4:], "little") != size:
+            raise _NotUnderstoodError
+        return self._codec.decompress(body, size)
 
     def _keep_dictionary(self, header: _Header, body: Any) -> None:
         size = header.values * self.dtype.itemsize
@@ -150,6 +174,16 @@ class _Pages:
         self.dictionary = (
             values.astype(np.uint32) if narrow else values if values.flags.aligned else values.copy()
         )
+
+
+def _snappy_size(body: memoryview) -> int:
+    """The length that a block of Snappy begins with: seven bits a byte, the lowest first."""
+    size = 0
+    for place, byte in enumerate(bytes(body[:5])):
+        size |= (byte & 127) << (7 * place)
+        if byte < 128:
+            return size
+    return -1
 
 
 class _Flat:
@@ -265,11 +299,14 @@ class NumberColumns:
     columns : sequence of str
     narrow : bool
         Integers may come in a narrower type than the file's.
+    far : bool
+        Each read waits for an answer: Arrow, which asks for a whole row group at once, is left to read all.
     """
 
     def __init__(
-        self, file: pq.ParquetFile, source: pa.NativeFile, columns: Sequence[str], narrow: bool = False
-    ) -> None:
+        self, file: pq.ParquetFile, source: pa.NativeFile, columns: Sequence[str],
+        narrow: bool = False, far: bool = False,
+    ) -> None:  # fmt: skip
         self._file, self._source, self._names, self._narrow = file, source, list(columns), narrow
         self._metadata = file.metadata
         schema, arrow = self._metadata.schema, file.schema_arrow
@@ -281,7 +318,7 @@ class NumberColumns:
         self._kinds: dict[str, _Kind | None] = {}
         for name in self._names:
             first, *others = places.get(name, [-1])
-            alone = first >= 0 and not others
+            alone = first >= 0 and not others and not far
             self._kinds[name] = _kind_of(schema.column(first), arrow.field(name), first) if alone else None
 
     def batches(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -324,9 +361,20 @@ class NumberColumns:
                 raise _NotUnderstoodError
             left -= rows
             yield pa.RecordBatch.from_arrays(
-                [reader.take(rows) if reader else batch.column(name) for name, reader in readers.items()],
+                [
+                    self._taken(name, reader, rows) if reader else batch.column(name)
+                    for name, reader in readers.items()
+                ],
                 names=self._names,
             )
+
+    def _taken(self, name: str, reader: _Flat | _ListsOf, rows: int) -> pa.Array:
+        """Rows of a column; one that is not understood once is Arrow's in all row groups to come."""
+        try:
+            return reader.take(rows)
+        except _NotUnderstoodError:
+            self._kinds[name] = None
+            raise
 
     def _reader(self, group: pq.RowGroupMetaData, kind: _Kind | None) -> _Flat | _ListsOf | None:
         """Who reads a column of a row group from its pages; None: Arrow does."""
@@ -336,8 +384,9 @@ class NumberColumns:
         if chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings) or chunk.file_path:
             return None
         if kind.empty is None:
-            return _Flat(_Pages(self._source, chunk, _dtype_of(kind.arrow), self._narrow), kind.most > 0)
-        pages = _Pages(self._source, chunk, _dtype_of(kind.arrow.value_type), False)
+            dtype, optional = _dtype_of(kind.arrow), kind.most > 0
+            return _Flat(_Pages(self._source, chunk, dtype, self._narrow, (optional, False)), optional)
+        pages = _Pages(self._source, chunk, _dtype_of(kind.arrow.value_type), False, (True, True))
         return _ListsOf(pages, kind.arrow, kind.most, kind.empty)
 
 

@@ -19,7 +19,7 @@ from pslib.data.columns import bitmap_of, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.list_room import ListRoom, Lists
-from pslib.data.opening import OpenedAhead, OpenedFile, open_file, parquet_from
+from pslib.data.opening import OpenedAhead, OpenedFile, is_far, open_file, parquet_from
 from pslib.data.order import GroupSlice
 from pslib.data.pages import NumberColumns
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
@@ -188,7 +188,11 @@ class GroupScanner:
             self._file = self._opened.open(group.file)
             self._file_name = group.file
             self._columns = NumberColumns(
-                self._file, self._file.source, self._data.schema.columns, self._narrow
+                self._file,
+                self._file.source,
+                self._data.schema.columns,
+                self._narrow,
+                far=is_far(group.file) and not isinstance(self._file.source, pa.BufferReader),
             )
         assert self._columns is not None
         self._batches = self._columns.batches(group.row_group, SCAN_ROWS)
