@@ -8,6 +8,7 @@ are called directly; pyzmq, which has loaded it, says where they are (`pslib.tra
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strerror
@@ -78,7 +79,7 @@ cdef class ZmqFrames:
         Raises
         ------
         OSError
-            With ZeroMQ's number.
+            With ZeroMQ's number. What has come before an error, or what a signal's handler raises, is lost.
         """
         cdef list came = [], frames
         cdef bint more = True
@@ -88,7 +89,10 @@ cdef class ZmqFrames:
                 break
             frames = []
             while more:
-                frames.append(self.frame(&more))
+                frame = self.frame(&more)
+                if frame is None:
+                    raise OSError(EAGAIN, "a message ended before its last frame")
+                frames.append(frame)
             came.append((sender, frames))
         return came
 
@@ -100,8 +104,7 @@ cdef class ZmqFrames:
         while self.take(&message, self.socket, DONTWAIT) < 0:
             if errno == EAGAIN:
                 return None
-            if errno != EINTR:
-                raise OSError(errno, strerror(errno).decode("ascii", "replace"))
+            interrupted_or_wrong()
         more[0] = self.more(&message)
         if self.size(&message) < self.copied_bytes:
             try:
@@ -121,15 +124,30 @@ cdef class ZmqFrames:
         Returns
         -------
         int
-            0, or ZeroMQ's number of what is against it; then nothing is sent.
+            0, or ZeroMQ's number of what is against it; nothing is sent then. Nor is it when a handler of a
+            signal raises: between frames none is called, or the next message would begin behind half of one.
         """
-        return self.given(routing_id, DONTWAIT | SNDMORE) or self.given(frame, DONTWAIT)
-
-    cdef int given(self, bytes frame, int flags) noexcept:
-        while self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags) < 0:
+        while self.given(routing_id, DONTWAIT | SNDMORE) < 0:
+            if errno != EINTR:
+                return errno
+            PyErr_CheckSignals()
+        while self.given(frame, DONTWAIT) < 0:
             if errno != EINTR:
                 return errno
         return 0
+
+    cdef int given(self, bytes frame, int flags) noexcept:
+        return self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags)
+
+
+cdef int interrupted_or_wrong() except -1:
+    """After a signal its handler has had its turn; any other error is raised.
+
+    A process that was forked hears of signals for ever, and must at least be ended by one.
+    """
+    if errno == EINTR:
+        return PyErr_CheckSignals()
+    raise OSError(errno, strerror(errno).decode("ascii", "replace"))
 
 
 cdef class Frame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -82,6 +83,40 @@ def test_a_request_comes_whole_and_its_answer_finds_the_way_back(transport: Tran
     assert frames == [b"header", b"", big]
     server.send(peer, [b"answer", memoryview(b"view")])
     assert _poll(client) == (server.address, [b"answer", b"view"])
+
+
+def test_signals_with_handlers_of_their_own_disturb_no_look_and_no_message(
+    transport: Transport, opened: Any
+) -> None:
+    """A profiler's timer, or the end of a data loader's worker: what was sent must not end in an error."""
+    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+    try:
+        for number in range(3000):
+            client.ready()
+            if number % 10 == 0:
+                client.send(server.address, [number.to_bytes(2, "big")])
+        came = [int.from_bytes(frames[0], "big") for _peer, frames in _poll_all(server, 300)]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert came == list(range(0, 3000, 10))
+
+
+def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport, opened: Any) -> None:
+    client = opened(transport.connect())
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            any(client.ready() for _ in iter(int, 1))  # for ever: nobody sends
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_answers_go_to_who_asked(transport: Transport, opened: Any) -> None:

@@ -335,9 +335,10 @@ class Server:
         self._endpoint.close()
         if self._hands is not None:
             self._hands.join()
-        self._link.close()
         if self._sync is not None:
-            self._sync.close()
+            self._sync.close()  # it answers what is on the disk
+        with self._lock:
+            self._link.close()
         if self._log is not None:
             with suppress(PslibError, OSError):  # whatever ended this server has been told
                 self._log.close()

@@ -19,6 +19,7 @@ from importlib import import_module
 from math import ceil
 
 import zmq
+import zmq.backend
 
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
@@ -72,8 +73,11 @@ SOCKETS_MAX = 65536
 
 def _functions() -> list[int] | None:
     """Where `FUNCTIONS` are in the library that pyzmq has loaded; None: not to be found, it does it all."""
+    home = "zmq.backend.cython._zmq"
+    if zmq.backend.Socket.__module__ != home:
+        return None  # another backend, with a library of its own perhaps
     try:
-        library = ctypes.CDLL(import_module("zmq.backend.cython._zmq").__file__)
+        library = ctypes.CDLL(import_module(home).__file__)
         found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in FUNCTIONS]
     except (AttributeError, ImportError, OSError):
         return None
@@ -136,9 +140,9 @@ class _Router:
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
         self._is_empty = False
-        one = frames[0] if len(frames) == 1 else None
-        if self._frames is not None and type(one) is bytes and len(one) < COPIED_BYTES:
-            number = self._frames.send(routing_id, one)
+        one, direct = frames[0] if len(frames) == 1 else None, self._frames
+        if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
+            number = direct.send(routing_id, one)
             if number and number not in _NOT_NOW:
                 raise zmq.ZMQError(number)
             return
@@ -160,8 +164,9 @@ class _Router:
         """Messages that are here, and who sent them."""
         if self._is_empty:
             return []
-        if self._frames is not None:
-            taken = self._frames.receive(BATCH_MAX)
+        direct = self._frames  # another thread may take it away as it closes the link
+        if direct is not None:
+            taken = direct.receive(BATCH_MAX)
             self._is_empty = len(taken) < BATCH_MAX
             return taken
         receive = self._socket.recv
