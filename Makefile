@@ -14,6 +14,7 @@ $(VENV)/.made: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt \
 	    setuptools cython numpy
+	@echo "compiling $(words $(wildcard cython_ext/*.pyx)) kernels: five minutes on two cores that have nothing else to do"
 	SETUPTOOLS_ENABLE_FEATURES= $(BIN)/python -m pip install -q --disable-pip-version-check \
 	    --no-build-isolation -c constraints.txt -e '.[plot,test,lint]'
 	touch $@
@@ -55,14 +56,14 @@ lint: build
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
     $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
-    tests/test_initializers.py tests/test_storage.py
+    tests/test_initializers.py tests/test_storage.py tests/test_page_columns.py tests/test_short.py tests/test_transport.py
 
 asan: $(VENV)/.made
 	mkdir -p $(ASAN)/tests $(ASAN)/cython_ext
 	cp -u setup.py pyproject.toml README.md $(ASAN)/
 	cp -ru pslib $(ASAN)/
 	cp -u $(wildcard cython_ext/*.py cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) $(ASAN)/cython_ext/
-	cp -u tests/__init__.py $(wildcard tests/definitions*.py) tests/store_rules.py $(wildcard $(KERNEL_TESTS)) $(ASAN)/tests/
+	cp -u tests/*.py $(ASAN)/tests/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 	    $(abspath $(BIN))/python -m pytest -p no:cacheprovider -m "not soak" $(wildcard $(KERNEL_TESTS))

@@ -18,7 +18,7 @@ from cython_ext.hashing import hash_ints, hash_strings, null_key
 from pslib.batch import Batch
 from pslib.data import window
 from pslib.data.dataset import ParquetData
-from pslib.data.order import Order
+from pslib.data.order import GroupSlice, Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import DenseField, Schema
@@ -211,6 +211,23 @@ def test_the_next_reader_decodes_into_the_memory_of_one_that_was_closed(folder: 
     assert [bits(batch) for batch in third.batches(0, 0)] == wanted
     assert not np.shares_memory(room(third), memory)
     assert not room(first).size
+
+
+def test_memory_that_a_thread_may_still_write_to_is_left_to_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "_SPARE", [])
+    reader = reader_of(folder, 16)
+    next(iter(reader.batches(0, 0)))
+
+    def hangs(*_: object) -> None:
+        reader.close()  # whoever waited for the thread has given up
+        raise OSError("an answer that came too late")
+
+    monkeypatch.setattr(reader._decoder._scanner, "rows", hangs)
+    with pytest.raises(OSError, match="too late"):
+        reader._decoder.decode([GroupSlice(0, 0, 10)])
+    assert window._SPARE == []
 
 
 def test_memory_for_fewer_rows_or_other_columns_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

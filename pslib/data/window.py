@@ -248,6 +248,7 @@ class WindowDecoder:
         self._scanner = GroupScanner(data, narrow=True)
         self._room = _Room.of(0, self._schema)
         self._lists = [ListRoom(field.salt) for field in data.schema.ragged]
+        self._writes = False  # a thread is in `decode`, or an error has ended it there
 
     def decode(self, pieces: Sequence[GroupSlice]) -> DecodedWindow:
         """Read and hash the slices of one window; the window before it is overwritten.
@@ -258,7 +259,7 @@ class WindowDecoder:
             For the first label, weight or dense value that `pslib.data.values` has a rule against: file, row
             (0-based, in the file), column and value; or when a file can't be read any more.
         """
-        rows = sum(piece.rows for piece in pieces)
+        rows, self._writes = sum(piece.rows for piece in pieces), True
         if rows > self._room.labels.size:
             self._room = _room_for(rows, self._schema)
         room = self._room.part(slice(0, rows))
@@ -274,6 +275,7 @@ class WindowDecoder:
                 for field, lists in zip(self._schema.ragged, self._lists, strict=True):
                     lists.add(batch.column(field.name))
                 position += len(batch)
+        self._writes = False
         return DecodedWindow(
             room.labels,
             room.dense,
@@ -284,9 +286,12 @@ class WindowDecoder:
         )
 
     def close(self) -> None:
-        """Close the file at hand and leave the arrays to whoever decodes next."""
+        """Close the file at hand and leave the arrays to whoever decodes next.
+
+        Unless a thread may be writing to them still: one that hangs in a read may outlive its fit.
+        """
         self._scanner.close()
-        if 0 < self._room.bytes <= SPARE_BYTES_MAX:
+        if not self._writes and 0 < self._room.bytes <= SPARE_BYTES_MAX:
             _SPARE[:] = [(_widths(self._schema), self._room)]
         self._room = _Room.of(0, self._schema)
         self._lists = [ListRoom(field.salt) for field in self._schema.ragged]
