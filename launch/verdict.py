@@ -38,7 +38,7 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     if not trainers or None in trainers:
         return None
     if EXIT_DONE not in trainers:
-        return Verdict(next(_own_code(code) for code in trainers))
+        return Verdict(next(map(_own_code, trainers)) if own_error is None else own_error)
     return Verdict(EXIT_DONE) if None not in others.values() else None
 
 
