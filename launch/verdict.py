@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.process import Task
-from pslib.errors import EXIT_DONE, UnavailableError
+from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 
 __all__ = ["Verdict", "judge"]
 
@@ -38,7 +38,8 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     if not trainers or None in trainers:
         return None
     if EXIT_DONE not in trainers:
-        return Verdict(next(map(_own_code, trainers)) if own_error is None else own_error)
+        left = PreemptedError.exit_code  # whoever was asked to leave is why the others could not go on
+        return Verdict(left if left in trainers else next(map(_own_code, trainers)))
     return Verdict(EXIT_DONE) if None not in others.values() else None
 
 
