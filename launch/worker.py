@@ -52,19 +52,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_launcher()
     os.environ.pop("PSLIB_KEYS", None)  # of another cluster: ours comes from the launcher, or there is none
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
-    preemption.install()
-    _tell("started", str(os.getpid()))
-    _set_threads(options.role)
-    if options.role != "coordinator":
-        keep_memory()
+    return _run_reporting(lambda: _run(options, line))
+
+
+def _run(options: argparse.Namespace, line: str) -> int:
+    """Set this process up and do its role; asked to leave at any moment of that, it raises `PreemptedError`."""
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
         "coordinator": _coordinator,
         "server": _server,
         "trainer": _trainer,
     }
-    code = _run_reporting(lambda: _with_keys(roles[options.role], options, line))
-    preemption.over()
-    return code
+    preemption.install()
+    try:
+        _tell("started", str(os.getpid()))
+        _set_threads(options.role)
+        if options.role != "coordinator":
+            keep_memory()
+        return _with_keys(roles[options.role], options, line)
+    finally:
+        preemption.over()
 
 
 def _first_line() -> str:

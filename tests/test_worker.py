@@ -64,3 +64,22 @@ def test_a_script_that_never_connects_is_told_so_and_one_that_ended_with_an_erro
     script.write_text("from pslib.cluster import take_place; take_place()  # as connect does")
     assert _trainer(options) == 0
     take_place()
+
+
+ASKED = """
+import os, signal, sys
+from launch import worker
+def asked(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 0
+setattr(worker, sys.argv[1], asked)
+common = ["--cluster-id", "x", "--coordinator", "tcp://127.0.0.1:1"]
+sys.exit(worker.main(["server", *common, "--listen", "tcp://127.0.0.1:0"]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["_tell", "_set_threads", "keep_memory", "_server"])
+def test_a_process_that_is_asked_to_leave_while_it_starts_or_ends_says_so_in_a_line(moment: str) -> None:
+    command = [sys.executable, "-c", ASKED, moment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (75, "pslib: asked to leave (SIGTERM)\n")
