@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -141,6 +142,21 @@ def _listens(address: str) -> bool:
         return False
 
 
+def _give_sshd_its_user(namespace: str) -> Path:
+    """Let sshd find its user in a namespace: ``ip netns exec`` lays /etc/netns/NAME over /etc.
+
+    An image that was put together from files may have sshd without the user that its package makes.
+    """
+    folder = Path("/etc/netns") / namespace
+    folder.mkdir(parents=True)
+    try:
+        pwd.getpwnam("sshd")
+    except KeyError:
+        users = Path("/etc/passwd").read_text()
+        (folder / "passwd").write_text(f"{users}sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two network namespaces joined by a bridge, an sshd in each; gives the ssh configuration."""
@@ -166,6 +182,7 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     Path("/run/sshd").mkdir(exist_ok=True)
     daemons: list[subprocess.Popen[bytes]] = []
+    folders: list[Path] = []
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "addr", "add", f"{NET}.1/24", "dev", bridge)
@@ -179,6 +196,7 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", inside)
             _run("ip", "-n", name, "link", "set", inside, "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
+            folders.append(_give_sshd_its_user(name))
             command = ["ip", "netns", "exec", name, str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]
             with (folder / f"sshd-{place}.log").open("wb") as log:
                 daemons.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
@@ -194,6 +212,8 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             daemon.wait(timeout=10)
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
+        for one in folders:
+            shutil.rmtree(one)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True, timeout=20, check=False)
 
 
