@@ -248,17 +248,21 @@ class _Run:
             if code not in (None, EXIT_DONE) and task not in self._reported:
                 assert code is not None
                 self._reported.add(task)
-                again = "" if self._signal else self._restarts.ended(now_s, task, code)
+                if task.role == "trainer" and code == UnavailableError.exit_code and not self._has_failed():
+                    self._await_news()  # it may have ended because the run has: nobody is started again then
+                again = "" if self._signal or self._has_failed() else self._restarts.ended(now_s, task, code)
                 self._report(task, code, exits, again)
         over = any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
-        failed = self._poller is not None and bool(self._poller.latest.get("error"))
-        if self._signal is not None or over or failed:
+        if self._signal is not None or over or self._has_failed():
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):
             self._running.pop(task).stop()  # its pipe
             self._start(task.role, task.number, self._own[task.role, task.number])
         return alive
+
+    def _has_failed(self) -> bool:
+        return self._poller is not None and bool(self._poller.latest.get("error"))
 
     def _late(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""

@@ -25,27 +25,30 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     A server or a coordinator that fails takes the run with it. One that ends with 0 has been told to: a
     script may go on for a while after it has left the cluster. A trainer may die while others live; when all
     have ended, at least one of them well, servers and coordinator get time to leave in order. Servers that
-    give up after a trainer has failed with an error of its own only follow it: that error is the run's.
+    give up after a trainer has failed with an error of its own only follow it: that error is the run's. So do
+    those of a run that can't go on without a trainer that was asked to leave, once all trainers have ended.
     """
     trainers = [code for task, code in exits.items() if task.role == "trainer"]
     others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    over = bool(trainers) and None not in trainers
+    failed, left = over and EXIT_DONE not in trainers, PreemptedError.exit_code
     own_error = next((code for code in trainers if _is_own(code)), None)
+    if failed and left in trainers:  # whoever was asked to leave is why the others could not go on
+        own_error = left
     for task, code in others.items():
         if code == UnavailableError.exit_code and own_error is not None:
             return Verdict(own_error)
         if code not in (None, EXIT_DONE):
             return Verdict(_own_code(code), task)
-    if not trainers or None in trainers:
-        return None
-    if EXIT_DONE not in trainers:
-        left = PreemptedError.exit_code  # whoever was asked to leave is why the others could not go on
+    if failed:
         return Verdict(left if left in trainers else next(map(_own_code, trainers)))
-    return Verdict(EXIT_DONE) if None not in others.values() else None
+    return Verdict(EXIT_DONE) if over and None not in others.values() else None
 
 
 def _is_own(code: int | None) -> bool:
-    """Whether a trainer has ended with an error of its own: not killed, not left alone by a peer."""
-    return code is not None and EXIT_DONE < code < 126 and code != UnavailableError.exit_code
+    """Whether a trainer has ended with its own error: not killed, left alone or asked to leave."""
+    others = (UnavailableError.exit_code, PreemptedError.exit_code)
+    return code is not None and EXIT_DONE < code < 126 and code not in others
 
 
 def _own_code(code: int | None) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from launch.cli import main
 from launch.demo import demo_job
-from launch.process import Task, describe_exit
+from launch.process import Running, Task, describe_exit
 from launch.supervise import Plan, run_cluster
 from launch.verdict import Verdict, judge
 from launch.yaml_text import write_yaml
@@ -62,6 +62,15 @@ def test_servers_that_give_up_after_a_trainers_own_error_only_follow_it():
     assert judge(exits(servers=(None, -9), trainers=(64, None))) == Verdict(69, SERVERS[1])
 
 
+def test_a_run_whose_server_gives_up_is_no_run_that_was_asked_to_leave_while_a_trainer_lives():
+    assert judge(exits(servers=(None, 69), trainers=(None, 75))) == Verdict(69, SERVERS[1])
+
+
+def test_servers_that_give_up_with_the_trainers_of_one_that_was_asked_to_leave_only_follow_it():
+    assert judge(exits(servers=(None, 69), trainers=(69, 75))) == Verdict(75)
+    assert judge(exits(servers=(None, 69), trainers=(0, 75))) == Verdict(69, SERVERS[1])
+
+
 def test_a_dead_trainer_does_not_end_the_run_while_another_lives():
     assert judge(exits(trainers=(-9, None))) is None
 
@@ -79,7 +88,9 @@ def test_a_script_may_go_on_after_the_cluster_has_ended_in_order():
     assert judge(exits(coordinator=0, servers=(0, 0), trainers=(None, 0))) is None
 
 
-@pytest.mark.parametrize(("codes", "code"), [((64, -9), 64), ((-9, -9), 69), ((70, 70), 70), ((255, 1), 69)])
+@pytest.mark.parametrize(
+    ("codes", "code"), [((64, -9), 64), ((-9, -9), 69), ((70, 70), 70), ((255, 1), 69), ((69, 75), 75)]
+)
 def test_a_run_without_a_trainer_that_finished_fails_with_the_first_ones_code(codes, code):
     assert judge(exits(trainers=codes)) == Verdict(code)
 
@@ -180,6 +191,34 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
     )
     assert outcome.exit_code == 69
     assert any("the checkpoint runs/a is the last state" in line for line in said)
+
+
+def test_a_trainer_that_ends_as_the_run_has_failed_is_not_said_to_be_started_again(tmp_path, monkeypatch):
+    """Its end is seen a moment before the coordinator's reason is."""
+    seen = threading.Event()
+    exit_code = Running.exit_code.fget
+
+    def seen_at_its_end(running):
+        code = exit_code(running)
+        if code == 69:
+            seen.set()
+        return code
+
+    class FailedJustNow(FixedStatus):
+        def status(self):
+            return STATUS | {"error": "trainer 0 has left" if seen.is_set() else ""}
+
+    monkeypatch.setattr(Running, "exit_code", property(seen_at_its_end))
+    (tmp_path / "logs").mkdir()
+    said: list[str] = []
+    outcome = run_cluster(
+        StandIns(tmp_path, {"trainer 0": "exit 75", "trainer 1": "exit 69", "server": "sleep"}),
+        Plan(ClusterConfig(trainers=2), "test", ("script.py",), tmp_path / "logs", False),
+        say=said.append,
+        watch=lambda address, cluster_id: FailedJustNow({}),
+    )
+    assert (outcome.exit_code, outcome.reason) == (75, "trainer 0 has left")
+    assert not any("started again" in line for line in said)
 
 
 def test_a_coordinator_that_cannot_start_ends_the_run_with_its_own_line_and_code(tmp_path):
