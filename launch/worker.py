@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, line: str) -> int:
-    """Set this process up and do its role; asked to leave at any moment of that, it raises `PreemptedError`."""
+    """Set this process up and do its role; `PreemptedError` at any moment of it when asked to leave."""
     roles: dict[str, Callable[[argparse.Namespace], int]] = {
         "coordinator": _coordinator,
         "server": _server,

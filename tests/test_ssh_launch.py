@@ -3,7 +3,6 @@
 import getpass
 import json
 import os
-import pwd
 import shutil
 import socket
 import subprocess
@@ -142,29 +141,33 @@ def _listens(address: str) -> bool:
         return False
 
 
-def _give_sshd_its_user(namespace: str) -> Path:
-    """Let sshd find its user in a namespace: ``ip netns exec`` lays /etc/netns/NAME over /etc.
+@pytest.fixture(scope="module")
+def namespaces() -> Iterator[list[str]]:
+    """Names of two network namespaces that are not made yet; sshd will find its user in them.
 
-    An image that was put together from files may have sshd without the user that its package makes.
+    An image that was put together from files may have sshd without the user that its package makes: what
+    ``ip netns exec`` finds in /etc/netns/NAME lies over /etc.
     """
-    folder = Path("/etc/netns") / namespace
-    folder.mkdir(parents=True)
-    try:
-        pwd.getpwnam("sshd")
-    except KeyError:
-        users = Path("/etc/passwd").read_text()
-        (folder / "passwd").write_text(f"{users}sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n")
-    return folder
+    if why_not := _why_not():
+        pytest.skip(why_not)
+    users = Path("/etc/passwd").read_text()
+    if not any(line.startswith("sshd:") for line in users.splitlines()):
+        users += "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n"
+    names = [f"pslib-{os.getpid()}-{place}" for place in (1, 2)]
+    folders = [Path("/etc/netns") / name for name in names]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "passwd").write_text(users)
+    yield names
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
-def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def two_hosts(namespaces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two network namespaces joined by a bridge, an sshd in each; gives the ssh configuration."""
-    if why_not := _why_not():
-        pytest.skip(why_not)
     folder = tmp_path_factory.mktemp("sshd")
     folder.chmod(0o755)
-    names = [f"pslib-{os.getpid()}-{place}" for place in (1, 2)]
     bridge = f"pslib{os.getpid() % 100000}"
     for key in ("host_key", "user_key"):
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
@@ -182,12 +185,11 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     Path("/run/sshd").mkdir(exist_ok=True)
     daemons: list[subprocess.Popen[bytes]] = []
-    folders: list[Path] = []
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "addr", "add", f"{NET}.1/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
-        for place, (name, address) in enumerate(zip(names, ADDRESSES, strict=True)):
+        for place, (name, address) in enumerate(zip(namespaces, ADDRESSES, strict=True)):
             inside, outside = f"{bridge}i{place}", f"{bridge}o{place}"
             _run("ip", "netns", "add", name)
             _run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside)
@@ -196,7 +198,6 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", inside)
             _run("ip", "-n", name, "link", "set", inside, "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
-            folders.append(_give_sshd_its_user(name))
             command = ["ip", "netns", "exec", name, str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]
             with (folder / f"sshd-{place}.log").open("wb") as log:
                 daemons.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
@@ -210,10 +211,8 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             daemon.terminate()
         for daemon in daemons:
             daemon.wait(timeout=10)
-        for name in names:
+        for name in namespaces:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
-        for one in folders:
-            shutil.rmtree(one)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True, timeout=20, check=False)
 
 
