@@ -304,4 +304,28 @@ static int pslib_list_page(const PslibColumn *column, PslibListPage *page, Pslib
     return 0;
 }
 
+/* n strings, each after its length, one after the other to `to`, which has room for what is left of the page without
+ * n lengths; string i is ends[i] to ends[i + 1]. 0 or -1. */
+static int pslib_plain_texts(PslibBody body, int64_t n, int32_t *restrict ends, uint8_t *restrict to)
+{
+    const uint8_t *at = body.at;
+    int32_t stop = ends[0] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t length;
+        const int64_t room = body.end - at - 4 * (n - i); /* without the lengths of those to come */
+        if (room < 0) return -1;
+        memcpy(&length, at, 4);
+        at += 4;
+        if (length > room) return -1;
+        if (length <= 16 && room >= 16) { /* what is too much is written over again */
+            memcpy(to + stop, at, 16);
+        } else {
+            memcpy(to + stop, at, length);
+        }
+        at += length;
+        ends[i + 1] = stop += (int32_t)length;
+    }
+    return 0;
+}
+
 #endif

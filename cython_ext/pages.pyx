@@ -1,4 +1,4 @@
-"""Pages of Parquet columns that hold numbers, flat or in lists (`pages.h`, `pslib/data/pages.py`)."""
+"""Pages of Parquet columns of numbers, flat or in lists, or strings (`pages.h`, `pslib/data/pages.py`)."""
 
 cimport numpy as cnp
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
@@ -9,7 +9,7 @@ from cython_ext.distinct cimport scratch_of
 
 import numpy as np
 
-__all__ = ["VALUES_MAX", "flat_page", "list_page", "page_header"]
+__all__ = ["VALUES_MAX", "flat_page", "list_page", "page_headers", "plain_texts"]
 
 cnp.import_array()
 
@@ -41,6 +41,7 @@ cdef extern from "pages.h" nogil:
     int pslib_list_page(
         const PslibColumn *column, PslibListPage *page, PslibBody body, uint8_t *out, int32_t *ends,
         uint8_t *levels)
+    int pslib_plain_texts(PslibBody body, int64_t n, int32_t *ends, uint8_t *to)
 
 VALUES_MAX = 1 << 24
 """Values of a page; of more Arrow takes care."""
@@ -49,8 +50,22 @@ _U8, _I32 = np.dtype(np.uint8), np.dtype(np.int32)
 _WIDTHS = (4, 8)
 
 
-def page_header(data, first):
-    """The header of the page that begins at a place of some bytes.
+cdef class _Bytes:
+    """What a buffer holds, for as long as this lives: Arrow's say that their bytes have a sign."""
+    cdef Py_buffer view
+    cdef PslibBody bounds
+
+    def __cinit__(self, data):
+        PyObject_GetBuffer(data, &self.view, PyBUF_C_CONTIGUOUS)
+        self.bounds.at = <const uint8_t *>self.view.buf
+        self.bounds.end = self.bounds.at + self.view.len
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+def page_headers(data, first):
+    """The headers of the pages that follow each other from a place of some bytes on.
 
     Parameters
     ----------
@@ -60,28 +75,68 @@ def page_header(data, first):
 
     Returns
     -------
-    tuple of int, or None
+    list of tuple of int
         Bytes of the header, and of parquet.thrift's PageHeader: type, uncompressed and compressed size,
         values, encoding, encodings of definition and repetition levels, bytes of both (version 2 only),
-        whether values are compressed; -1 for what it does not say. None: it is cut off, or is no header.
+        whether values are compressed; -1 for what it does not say. The last page may go on behind the bytes;
+        what begins with a header that is cut off, or with none, is not among them.
 
     Raises
     ------
     ValueError
         When ``first`` is out of range.
     """
-    cdef Py_buffer view
+    cdef _Bytes all_of_it = _Bytes(data)
+    cdef const uint8_t *end = all_of_it.bounds.end
+    cdef const uint8_t *at = all_of_it.bounds.at
     cdef PslibPage page
-    PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
-    try:
-        start = whole_number("first", first, 0, view.len)
-        size = pslib_page_header(<const uint8_t *>view.buf + <int64_t>start, view.len - <int64_t>start, &page)
-    finally:
-        PyBuffer_Release(&view)
-    if size < 0:
+    cdef int64_t size
+    at += <int64_t>whole_number("first", first, 0, all_of_it.view.len)
+    found = []
+    while True:
+        size = pslib_page_header(at, end - at, &page)
+        if size < 0:
+            return found
+        found.append((
+            size, page.type, page.plain_bytes, page.bytes, page.values, page.encoding, page.level_encoding,
+            page.repeat_encoding, page.level_bytes, page.repeat_bytes, page.compressed))
+        at += size
+        if not 0 <= page.bytes < end - at:
+            return found
+        at += page.bytes
+
+
+def plain_texts(body, values):
+    """Strings that stand in a page, each after its length.
+
+    Parameters
+    ----------
+    body : buffer
+    values : int
+        How many; at most VALUES_MAX.
+
+    Returns
+    -------
+    (offsets, data) or None
+        As Arrow has them, (n + 1,) int32 and uint8: string ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
+        None: the page is damaged.
+
+    Raises
+    ------
+    ValueError
+        When ``values`` is out of range.
+    """
+    cdef _Bytes page = _Bytes(body)
+    cdef int64_t count = whole_number("values", values, 0, VALUES_MAX), size = page.view.len
+    if size < 4 * count or size > 0x7FFFFFFF:
         return None
-    return (size, page.type, page.plain_bytes, page.bytes, page.values, page.encoding, page.level_encoding,
-            page.repeat_encoding, page.level_bytes, page.repeat_bytes, page.compressed)
+    offsets, data = np.empty(count + 1, np.int32), np.empty(size - 4 * count, np.uint8)
+    cdef int32_t *ends = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>offsets)
+    cdef uint8_t *to = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>data)
+    cdef int wrong
+    with nogil:
+        wrong = pslib_plain_texts(page.bounds, count, ends, to)
+    return None if wrong else (offsets, data)
 
 
 cdef int set_column(
@@ -134,8 +189,7 @@ def flat_page(body, values, level_bytes, optional, dictionary, out, valid):
         When an argument does not fit.
     """
     cdef PslibColumn column
-    cdef Py_buffer view
-    cdef PslibBody bounds
+    cdef _Bytes page = _Bytes(body)
     cdef int64_t nulls
     set_column(&column, values, level_bytes, dictionary, out)
     column.optional = bool(optional)
@@ -145,13 +199,8 @@ def flat_page(body, values, level_bytes, optional, dictionary, out, valid):
     cdef uint8_t *room = &dense[0]
     cdef uint8_t *to = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>out)
     cdef uint8_t *marks = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>valid)
-    PyObject_GetBuffer(body, &view, PyBUF_C_CONTIGUOUS)
-    try:
-        bounds = PslibBody(<const uint8_t *>view.buf, <const uint8_t *>view.buf + view.len)
-        with nogil:
-            nulls = pslib_flat_page(&column, bounds, to, marks, room)
-    finally:
-        PyBuffer_Release(&view)
+    with nogil:
+        nulls = pslib_flat_page(&column, page.bounds, to, marks, room)
     return nulls
 
 
@@ -186,30 +235,24 @@ def list_page(body, values, level_bytes, most, empty, dictionary, out, ends, row
         When an argument does not fit.
     """
     cdef PslibColumn column
-    cdef Py_buffer view
-    cdef PslibBody bounds
-    cdef PslibListPage page
+    cdef _Bytes page = _Bytes(body)
+    cdef PslibListPage lists
     cdef int wrong
     set_column(&column, values, level_bytes[1], dictionary, out)
     column.repeat_bytes = whole_number("level bytes", level_bytes[0], -1, 1 << 31)
     column.optional = 0
-    page.most = whole_number("most", most, 1, 3)
-    page.empty = whole_number("empty", empty, 0, page.most - 1)
+    lists.most = whole_number("most", most, 1, 3)
+    lists.empty = whole_number("empty", empty, 0, lists.most - 1)
     checked_target("out", out, out.dtype, (values,))
     checked_target("ends", ends, _I32, (None,))
-    page.rows = whole_number("rows", rows, 0, len(ends) - 1 - column.values)
+    lists.rows = whole_number("rows", rows, 0, len(ends) - 1 - column.values)
     cdef int32_t *bound = <int32_t *>cnp.PyArray_DATA(<cnp.ndarray>ends)
-    page.elements = bound[page.rows]
-    if not 0 <= page.elements <= 0x7FFFFFFF - column.values:
+    lists.elements = bound[lists.rows]
+    if not 0 <= lists.elements <= 0x7FFFFFFF - column.values:
         raise ValueError("ends: expected at most 2^31-1 elements")
     cdef uint8_t[::1] levels = scratch_of(max(1, 2 * column.values))
     cdef uint8_t *room = &levels[0]
     cdef uint8_t *to = <uint8_t *>cnp.PyArray_DATA(<cnp.ndarray>out)
-    PyObject_GetBuffer(body, &view, PyBUF_C_CONTIGUOUS)
-    try:
-        bounds = PslibBody(<const uint8_t *>view.buf, <const uint8_t *>view.buf + view.len)
-        with nogil:
-            wrong = pslib_list_page(&column, &page, bounds, to, bound, room)
-    finally:
-        PyBuffer_Release(&view)
-    return -1 if wrong else page.rows
+    with nogil:
+        wrong = pslib_list_page(&column, &lists, page.bounds, to, bound, room)
+    return -1 if wrong else lists.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.data import pages
-from pslib.data.pages import NumberColumns, _Header, _ListsOf, _NotUnderstoodError, _Pages
+from pslib.data import chunk_pages
+from pslib.data.chunk_pages import ChunkPages, Header, NotUnderstoodError
+from pslib.data.pages import PageColumns, _ListsOf
 from tests.test_pages import hybrid
 
 NUMBERS = [pa.int32(), pa.uint32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
@@ -25,8 +27,8 @@ CODECS = ["none", "snappy", "zstd", "gzip"]
 class Counted:
     """A file that counts how often Arrow is asked for rows of it."""
 
-    def __init__(self, source: pa.NativeFile) -> None:
-        self._file = pq.ParquetFile(source)
+    def __init__(self, source: pa.NativeFile, coded: list[str] | None = None) -> None:
+        self._file = pq.ParquetFile(source, read_dictionary=coded)
         self.metadata, self.schema_arrow, self.asked = self._file.metadata, self._file.schema_arrow, 0
 
     def iter_batches(self, *arguments: Any, **options: Any) -> Any:
@@ -41,13 +43,17 @@ def written(table: pa.Table, **options: Any) -> bytes:
 
 
 def read(
-    data: bytes, rows: int, columns: list[str] | None = None, narrow: bool = False
+    data: bytes,
+    rows: int,
+    columns: list[str] | None = None,
+    narrow: bool = False,
+    coded: list[str] | None = None,
 ) -> tuple[list[pa.RecordBatch], int]:
     """All batches, and how often Arrow was asked."""
     source = pa.BufferReader(data)
-    file = Counted(source)
+    file = Counted(source, coded)
     names = columns or file.schema_arrow.names
-    ours = NumberColumns(file, source, names, narrow)  # type: ignore[arg-type]
+    ours = PageColumns(file, source, names, narrow)  # type: ignore[arg-type]
     groups = range(file.metadata.num_row_groups)
     return [batch for group in groups for batch in ours.batches(group, rows)], file.asked
 
@@ -191,12 +197,12 @@ def test_encodings_that_are_not_understood_are_arrows() -> None:
 
 
 def test_pages_that_are_large_are_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr(chunk_pages, "PAGE_BYTES_MAX", 1000)
     assert check(large(2000), 500, use_dictionary=False) == 1
 
 
 def test_the_file_is_read_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "READ_BYTES", 100)
+    monkeypatch.setattr(chunk_pages, "READ_BYTES", 100)
     assert check(large(2000), 500, data_page_size=300, write_batch_size=10) == 0
 
 
@@ -220,12 +226,12 @@ def test_a_file_that_is_cut_off_says_so_in_arrows_words(tmp_path: Path) -> None:
     source = pa.BufferReader(data)
     file = pq.ParquetFile(source)
     half = pa.BufferReader(data[: len(data) // 3])
-    ours = NumberColumns(file, half, ["plain"])
+    ours = PageColumns(file, half, ["plain"])
     assert sum(map(len, ours.batches(0, 100))) == 300  # Arrow has all of it
     path = tmp_path / "a.parquet"
     path.write_bytes(data)
     with pa.OSFile(str(path)) as opened:
-        cut = NumberColumns(pq.ParquetFile(opened), opened, ["plain", "x"])
+        cut = PageColumns(pq.ParquetFile(opened), opened, ["plain", "x"])
         path.write_bytes(data[:200])
         with pytest.raises((OSError, pa.ArrowException)):
             list(cut.batches(0, 100))
@@ -237,14 +243,14 @@ class Given:
     def __init__(self, *given: tuple[list[int], list[int]]) -> None:
         self.given, self.left = list(given), sum(len(repeated) for repeated, _ in given)
 
-    def next(self) -> tuple[_Header, bytes]:
+    def next(self) -> tuple[Header, bytes]:
         repeated, elements = self.given.pop(0)
         self.left -= len(repeated)
         levels = hybrid([(repeated, True)], 1), hybrid([([1] * len(repeated), False)], 1)
         body = b"".join(levels) + np.array(elements, np.int64).tobytes()
-        return _Header(0, 3, 0, 0, len(repeated), 0, 3, 3, len(levels[1]), len(levels[0]), 0), body
+        return Header(0, 3, 0, 0, len(repeated), 0, 3, 3, len(levels[1]), len(levels[0]), 0), body
 
-    def dictionary_for(self, header: _Header) -> None:
+    def dictionary_for(self, header: Header) -> None:
         """They are plain."""
 
 
@@ -254,13 +260,13 @@ def test_a_list_may_go_on_in_the_next_page() -> None:
     assert [lists.take(1).to_pylist() for _ in range(3)] == [[[1]], [[2, 3, 4, 5, 6]], [[7]]]
 
 
-def column_of(header: _Header, levels: tuple[bool, bool], codec: str | None = None) -> _Pages:
+def column_of(header: Header, levels: tuple[bool, bool], codec: str | None = None) -> ChunkPages:
     """The pages of a column with one more page of data, of this header."""
-    made = _Pages.__new__(_Pages)
+    made = ChunkPages.__new__(ChunkPages)
     made._defined, made._repeated = levels
     made.left, made.dictionary = header.values, None
     made._codec = None if codec is None else pa.Codec(codec)
-    made._page = lambda: (header, b"")  # type: ignore[method-assign]
+    made._ready = deque([(header, b"")])
     return made
 
 
@@ -287,11 +293,11 @@ UNLIKELY_LEVELS = {
 def test_levels_that_are_not_as_expected_are_arrows(case: str) -> None:
     """Some writers put levels where a column has none (ARROW-17453): as values they would be wrong."""
     start, levels, has, understood = UNLIKELY_LEVELS[case]
-    found = column_of(_Header(*start, *levels, 0), has)
+    found = column_of(Header(*start, *levels, 0), has)
     if understood:
         assert found.next()[0].values == 10
     else:
-        with pytest.raises(_NotUnderstoodError):
+        with pytest.raises(NotUnderstoodError):
             found.next()
 
 
@@ -301,11 +307,11 @@ def test_a_page_that_holds_less_than_it_says_is_arrows(codec: str, said: int) ->
     """Arrow's codecs leave the rest of the memory as it was, and say nothing."""
     plain = np.arange(10, dtype=np.int64).tobytes()
     body = memoryview(pa.Codec(codec).compress(plain, asbytes=True))
-    found = column_of(_Header(0, 0, said, len(body), 10, 0, 3, 3, -1, -1, 1), (False, False), codec)
+    found = column_of(Header(0, 0, said, len(body), 10, 0, 3, 3, -1, -1, 1), (False, False), codec)
     if said == len(plain):
         assert bytes(found._decompressed(body, said)) == plain
     else:
-        with pytest.raises(_NotUnderstoodError):
+        with pytest.raises(NotUnderstoodError):
             found._decompressed(body, said)
 
 
@@ -321,6 +327,6 @@ def test_of_a_file_that_is_far_away_arrow_reads_all() -> None:
     """It asks for a row group at once; page by page each piece would be waited for."""
     source = pa.BufferReader(written(pa.table({"x": np.arange(500)}), row_group_size=100))
     file = Counted(source)
-    far = NumberColumns(file, source, ["x"], far=True)  # type: ignore[arg-type]
+    far = PageColumns(file, source, ["x"], far=True)  # type: ignore[arg-type]
     assert sum(len(batch) for group in range(5) for batch in far.batches(group, 1000)) == 500
     assert file.asked == 5

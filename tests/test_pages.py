@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cython_ext.pages import flat_page, list_page, page_header
+from cython_ext.pages import flat_page, list_page, page_headers, plain_texts
 
 OUT, VALID, ENDS = np.empty(2, np.int64), np.empty(2, np.uint8), np.zeros(4, np.int32)
 
@@ -139,21 +140,43 @@ def test_headers_are_those_of_the_file_and_none_where_they_are_cut_off() -> None
         chunk.dictionary_page_offset + chunk.total_compressed_size,
         [],
     )
-    while at < end:
-        header = page_header(data, at)
-        assert header is not None
+    for header in page_headers(data[:end], at):
         for cut in range(header[0]):
-            assert page_header(data[at : at + cut], 0) is None
+            assert page_headers(data[at : at + cut], 0) == []
         seen.append((header[1], header[4]))
         at += header[0] + header[3]
     assert at == end
     assert seen == [(2, 9), (0, 300)]
+    assert len(page_headers(data[: end - 1], chunk.dictionary_page_offset)) == 2  # the last one goes on
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_header_or_none(data: bytes) -> None:
-    header = page_header(data, 0)
-    assert header is None or 0 < header[0] <= len(data)
+def test_any_bytes_are_headers_or_none(data: bytes) -> None:
+    sizes = [header[0] + max(header[3], 0) for header in page_headers(data, 0)]
+    assert sum(sizes[:-1]) <= len(data)
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20), st.binary(max_size=20))
+def test_strings_follow_each_other_without_their_lengths(texts: list[bytes], behind: bytes) -> None:
+    body = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    for page in (body, body + behind):
+        found = plain_texts(page, len(texts))
+        assert found is not None
+        offsets, data = found
+        assert [data[start:stop].tobytes() for start, stop in pairwise(offsets)] == texts
+    for cut in range(len(body)):
+        assert plain_texts(body[:cut], len(texts)) is None
+
+
+def test_a_string_leaves_room_for_the_lengths_of_those_behind_it() -> None:
+    """Else it would be written beyond the room that the strings have together."""
+    body = (92).to_bytes(4, "little") + bytes(92)
+    assert plain_texts(body, 1) is not None
+    assert plain_texts(body, 2) is None
+    assert plain_texts(body, 24) is None
+    assert plain_texts(body, 25) is None
+    with pytest.raises(ValueError, match="values: expected"):
+        plain_texts(body, -1)
 
 
 FLAT: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -196,4 +219,4 @@ def test_so_are_those_of_lists(
 @pytest.mark.parametrize("first", [-1, 4])
 def test_headers_outside_of_the_bytes_are_refused(first: int) -> None:
     with pytest.raises(ValueError, match="first: expected"):
-        page_header(b"abc", first)
+        page_headers(b"abc", first)

@@ -1,8 +1,9 @@
-"""Record batches of a row group: columns of numbers straight from their pages, all others by Arrow.
+"""Record batches of a row group: columns of numbers and strings straight from their pages, others by Arrow.
 
 Arrow decodes columns of any depth and encoding, going over levels, bitmaps and values in turn. Most columns
 of ids and numbers are flat, or lists of integers, and written with a dictionary: for those `cython_ext.pages`
-has one pass each. What it does not understand, or finds damaged, is read by Arrow, with Arrow's errors.
+has one pass each. Strings of a dictionary Arrow looks up among those that it has seen, which nobody needs.
+What is not understood, or found damaged, is read by Arrow, with Arrow's errors.
 """
 
 from __future__ import annotations
@@ -16,23 +17,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
-from cython_ext.pages import VALUES_MAX, flat_page, list_page, page_header
-from pslib.data.opening import READ_BYTES
+from cython_ext.pages import flat_page, list_page
+from pslib.data.chunk_pages import CODECS, ChunkPages, NotUnderstoodError, TextPages
 
-__all__ = ["NumberColumns"]
-
-PAGE_BYTES_MAX = 16 << 20
-"""Of a page, decompressed; Arrow takes care of larger ones."""
+__all__ = ["PageColumns"]
 
 PAGE_ROWS = 1 << 15
 """Room for a page beyond the rows that are wanted: Arrow ends pages after 20,000 rows, Spark too."""
 
-_DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
-_PLAIN, _RLE = 0, 3
-_PLACES = (2, 8)
+_PLACED = frozenset({"RLE_DICTIONARY", "PLAIN_DICTIONARY"})
 _ENCODINGS = frozenset({"PLAIN", "RLE", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "BIT_PACKED"})
-_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd", "GZIP": "gzip"}
-"""Those of which it can be told how many bytes came out of them: Arrow's codecs do not say."""
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _NUMBERS = (
     types.is_int32,
@@ -44,148 +38,6 @@ _NUMBERS = (
 )
 
 
-_WIDE = (np.dtype(np.int64), np.dtype(np.uint64))
-
-
-class _NotUnderstoodError(Exception):
-    """A page that is left to Arrow."""
-
-
-class _Header(NamedTuple):
-    """As `cython_ext.pages.page_header` gives it."""
-
-    bytes: int
-    type: int
-    plain_bytes: int
-    body_bytes: int
-    values: int
-    encoding: int
-    level_encoding: int
-    repeat_encoding: int
-    level_bytes: int
-    repeat_bytes: int
-    compressed: int
-
-
-class _Pages:
-    """The pages of one column of a row group, read a megabyte at a time.
-
-    ``narrow``: a dictionary may be kept in 4 bytes; ``levels``: whether there are definition and repetition
-    levels.
-    """
-
-    def __init__(
-        self, source: pa.NativeFile, chunk: Any, dtype: np.dtype[Any], narrow: bool, levels: tuple[bool, bool]
-    ) -> None:
-        self._defined, self._repeated = levels
-        first, at = chunk.dictionary_page_offset, chunk.data_page_offset
-        self._at = first if first is not None and 0 < first < at else at
-        self._end = self._at + chunk.total_compressed_size
-        self.left = chunk.num_values
-        codec = _CODECS[chunk.compression]
-        self._codec = None if codec is None else pa.Codec(codec)
-        self._source, self.dtype, self._narrow = source, dtype, narrow and dtype in _WIDE
-        self._read, self._read_from = memoryview(b""), self._at
-        self.dictionary: NDArray[Any] | None = None
-
-    def next(self) -> tuple[_Header, Any]:
-        """The next page of data, and its bytes."""
-        while True:
-            header, body = self._page()
-            if header.type == _DICTIONARY:
-                self._keep_dictionary(header, body)
-            elif header.type in (_DATA, _DATA_2):
-                break
-            else:
-                raise _NotUnderstoodError
-        places = header.encoding in _PLACES
-        fits = self._levels_fit(header) and 0 <= header.values <= min(self.left, VALUES_MAX)
-        if not fits or (not places and header.encoding != _PLAIN) or (places and self.dictionary is None):
-            raise _NotUnderstoodError
-        self.left -= header.values
-        return header, body
-
-    def _levels_fit(self, header: _Header) -> bool:
-        """Whether levels are runs, where a column has any; writers say anything of those that it has not."""
-        if header.type == _DATA:
-            return (not self._defined or header.level_encoding == _RLE) and (
-                not self._repeated or header.repeat_encoding == _RLE
-            )
-        sizes = header.level_bytes, header.repeat_bytes
-        alone = (self._defined or not header.level_bytes) and (self._repeated or not header.repeat_bytes)
-        return alone and min(sizes) >= 0 and sum(sizes) <= min(header.body_bytes, header.plain_bytes)
-
-    def dictionary_for(self, header: _Header) -> NDArray[Any] | None:
-        """What the values of a page are places of; None: they are plain."""
-        return self.dictionary if header.encoding in _PLACES else None
-
-    def _page(self) -> tuple[_Header, Any]:
-        found = page_header(self._read, self._at - self._read_from)
-        if found is None:
-            self._fill(READ_BYTES)
-            found = page_header(self._read, 0)
-        if found is None:
-            raise _NotUnderstoodError
-        header = _Header(*found)
-        if not (0 <= header.plain_bytes <= PAGE_BYTES_MAX and 0 <= header.body_bytes <= PAGE_BYTES_MAX):
-            raise _NotUnderstoodError
-        if self._at + header.bytes + header.body_bytes > self._read_from + len(self._read):
-            self._fill(max(READ_BYTES, header.bytes + header.body_bytes))
-        start = self._at - self._read_from + header.bytes
-        body = self._read[start : start + header.body_bytes]
-        if len(body) < header.body_bytes:
-            raise _NotUnderstoodError
-        self._at += header.bytes + header.body_bytes
-        return header, self._plain(header, body)
-
-    def _fill(self, size: int) -> None:
-        self._read = memoryview(self._source.read_at(min(size, self._end - self._at), self._at))
-        self._read_from = self._at
-
-    def _plain(self, header: _Header, body: memoryview) -> Any:
-        if self._codec is None:
-            return body
-        if header.type != _DATA_2:
-            return self._decompressed(body, header.plain_bytes)
-        levels = header.level_bytes + header.repeat_bytes
-        if not self._levels_fit(header):
-            raise _NotUnderstoodError
-        if not header.compressed or header.plain_bytes == levels:
-            return body
-        values = self._decompressed(body[levels:], header.plain_bytes - levels)
-        return b"".join((body[:levels], values))
-
-    def _decompressed(self, body: memoryview, size: int) -> Any:
-        """So many bytes; of fewer Arrow's codecs leave the rest as memory was, and do not say so."""
-        assert self._codec is not None
-        if self._codec.name == "snappy" and _snappy_size(body) != size:
-            raise _NotUnderstoodError
-        if self._codec.name == "gzip" and int.from_bytes(body[-4:], "little") != size:
-            raise _NotUnderstoodError
-        return self._codec.decompress(body, size)
-
-    def _keep_dictionary(self, header: _Header, body: Any) -> None:
-        size = header.values * self.dtype.itemsize
-        fits = header.encoding in (_PLAIN, _PLACES[0]) and 0 <= header.values <= VALUES_MAX
-        if self.dictionary is not None or not fits or len(memoryview(body)) < size:
-            raise _NotUnderstoodError
-        values = np.frombuffer(body, self.dtype, header.values)
-        narrow = self._narrow and int(np.bitwise_or.reduce(values)) >> 32 == 0
-        self.dictionary = (
-            values.astype(np.uint32) if narrow else values if values.flags.aligned else values.copy()
-        )
-
-
-def _snappy_size(body: memoryview) -> int:
-    """The length that a block of Snappy begins with: seven bits a byte, the lowest first."""
-    size = 0
-    for place, byte in enumerate(bytes(body[:5])):
-        size |= (byte & 127) << (7 * place)
-        if byte < 128:
-            return size
-    return -1
-
-
 class _Flat:
     """Values of a flat column, some rows at a time.
 
@@ -193,7 +45,7 @@ class _Flat:
     through the cache.
     """
 
-    def __init__(self, pages: _Pages, optional: bool) -> None:
+    def __init__(self, pages: ChunkPages, optional: bool) -> None:
         self._pages, self._optional = pages, optional
         self._values, self._valid = np.empty(0, pages.dtype), np.empty(0, np.uint8)
 
@@ -217,18 +69,33 @@ class _Flat:
                 values[used:stop], valid[used:stop],
             )  # fmt: skip
             if nulls < 0:
-                raise _NotUnderstoodError
+                raise NotUnderstoodError
             some_null |= nulls > 0
             used = stop
         self._values, self._valid = values[rows:used].copy(), valid[rows:used].copy()
         marks = pa.py_buffer(np.packbits(valid[:rows], bitorder="little")) if some_null else None
+        return self._array(rows, marks, values)
+
+    def _array(self, rows: int, marks: pa.Buffer | None, values: NDArray[Any]) -> pa.Array:
         return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), rows, [marks, pa.py_buffer(values)])
+
+
+class _Texts(_Flat):
+    """Strings of a flat column, as places in their dictionary."""
+
+    def __init__(self, pages: TextPages, arrow: pa.DataType, optional: bool) -> None:
+        super().__init__(pages, optional)
+        self._texts, self._arrow = pages, arrow
+
+    def _array(self, rows: int, marks: pa.Buffer | None, values: NDArray[Any]) -> pa.Array:
+        buffers = [marks, pa.py_buffer(values)]
+        return pa.DictionaryArray.from_buffers(self._arrow, rows, buffers, self._texts.texts)
 
 
 class _ListsOf:
     """Lists of integers, some rows at a time."""
 
-    def __init__(self, pages: _Pages, arrow: pa.DataType, most: int, empty: int) -> None:
+    def __init__(self, pages: ChunkPages, arrow: pa.DataType, most: int, empty: int) -> None:
         self._pages, self._most, self._empty = pages, most, empty
         self._arrow = arrow
         self._values = np.empty(0, _dtype_of(arrow.value_type))
@@ -251,7 +118,7 @@ class _ListsOf:
                 self._pages.dictionary_for(header), values[used:stop], ends, known,
             )  # fmt: skip
             if known < 0:
-                raise _NotUnderstoodError
+                raise NotUnderstoodError
             used = int(ends[known])
         last = int(ends[rows])
         self._values, self._rows = values[last:used].copy(), known - rows
@@ -288,7 +155,7 @@ class _Kind(NamedTuple):
     empty: int | None
 
 
-class NumberColumns:
+class PageColumns:
     """The columns of a file, those of numbers read from their pages.
 
     Parameters
@@ -301,13 +168,16 @@ class NumberColumns:
         Integers may come in a narrower type than the file's.
     far : bool
         Each read waits for an answer: Arrow, which asks for a whole row group at once, is left to read all.
+    arrows : set of str or None
+        Columns that turned out to be none of ours in files before this one; those of this one are added.
     """
 
     def __init__(
         self, file: pq.ParquetFile, source: pa.NativeFile, columns: Sequence[str],
-        narrow: bool = False, far: bool = False,
+        narrow: bool = False, far: bool = False, arrows: set[str] | None = None,
     ) -> None:  # fmt: skip
         self._file, self._source, self._names, self._narrow = file, source, list(columns), narrow
+        self._arrows = set() if arrows is None else arrows
         self._metadata = file.metadata
         schema, arrow = self._metadata.schema, file.schema_arrow
         places: dict[str, list[int]] = {}
@@ -318,7 +188,7 @@ class NumberColumns:
         self._kinds: dict[str, _Kind | None] = {}
         for name in self._names:
             first, *others = places.get(name, [-1])
-            alone = first >= 0 and not others and not far
+            alone = first >= 0 and not others and not far and name not in self._arrows
             self._kinds[name] = _kind_of(schema.column(first), arrow.field(name), first) if alone else None
 
     def batches(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -334,7 +204,7 @@ class NumberColumns:
             for batch in self._from_pages(group, rows):
                 yield batch
                 given += len(batch)
-        except (_NotUnderstoodError, OSError, pa.ArrowException):
+        except (NotUnderstoodError, OSError, pa.ArrowException):
             pass  # Arrow reads it, or says in its own words why it can't either
         else:
             return
@@ -352,13 +222,13 @@ class NumberColumns:
         readers = {name: self._reader(metadata, kind) for name, kind in self._kinds.items()}
         by_arrow = [name for name, reader in readers.items() if reader is None]
         if len(by_arrow) == len(readers):
-            raise _NotUnderstoodError
+            raise NotUnderstoodError
         left, others = metadata.num_rows, self._by_arrow(group, batch_rows, by_arrow) if by_arrow else None
         while left > 0:
             batch: Any = next(others, None) if others is not None else None
             rows = min(left, batch_rows) if others is None else len(batch) if batch is not None else 0
             if not 0 < rows <= left:
-                raise _NotUnderstoodError
+                raise NotUnderstoodError
             left -= rows
             yield pa.RecordBatch.from_arrays(
                 [
@@ -372,8 +242,9 @@ class NumberColumns:
         """Rows of a column; one that is not understood once is Arrow's in all row groups to come."""
         try:
             return reader.take(rows)
-        except _NotUnderstoodError:
+        except NotUnderstoodError:
             self._kinds[name] = None
+            self._arrows.add(name)
             raise
 
     def _reader(self, group: pq.RowGroupMetaData, kind: _Kind | None) -> _Flat | _ListsOf | None:
@@ -381,12 +252,18 @@ class NumberColumns:
         if kind is None:
             return None
         chunk = group.column(kind.place)
-        if chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings) or chunk.file_path:
+        if chunk.compression not in CODECS or not _ENCODINGS.issuperset(chunk.encodings) or chunk.file_path:
             return None
+        if kind.empty is None and types.is_dictionary(kind.arrow):
+            if not _PLACED.intersection(chunk.encodings):
+                return None
+            optional = kind.most > 0
+            texts = TextPages(self._source, chunk, kind.arrow.value_type, optional)
+            return _Texts(texts, kind.arrow, optional)
         if kind.empty is None:
             dtype, optional = _dtype_of(kind.arrow), kind.most > 0
-            return _Flat(_Pages(self._source, chunk, dtype, self._narrow, (optional, False)), optional)
-        pages = _Pages(self._source, chunk, _dtype_of(kind.arrow.value_type), False, (True, True))
+            return _Flat(ChunkPages(self._source, chunk, dtype, self._narrow, (optional, False)), optional)
+        pages = ChunkPages(self._source, chunk, _dtype_of(kind.arrow.value_type), False, (True, True))
         return _ListsOf(pages, kind.arrow, kind.most, kind.empty)
 
 
@@ -394,7 +271,12 @@ def _kind_of(column: pq.ColumnSchema, field: pa.Field, place: int) -> _Kind | No
     """None: a column that is left to Arrow."""
     is_list, levels = types.is_list(field.type), int(field.nullable)
     value = field.type.value_type if is_list else field.type
-    fits = any(test(value) for test in _NUMBERS) and _WIDTHS.get(column.physical_type) == value.bit_width // 8
+    if types.is_dictionary(value):
+        fits = not is_list and value.index_type == pa.int32() and column.physical_type == "BYTE_ARRAY"
+        fits &= types.is_string(value.value_type) or types.is_binary(value.value_type)
+    else:
+        fits = any(test(value) for test in _NUMBERS)
+        fits = fits and _WIDTHS.get(column.physical_type) == value.bit_width // 8
     if not fits or column.max_repetition_level != is_list:
         return None
     if not is_list:

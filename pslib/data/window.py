@@ -21,7 +21,7 @@ from pslib.data.features import field_source
 from pslib.data.list_room import ListRoom, Lists
 from pslib.data.opening import OpenedAhead, OpenedFile, is_far, open_file, parquet_from
 from pslib.data.order import GroupSlice
-from pslib.data.pages import NumberColumns
+from pslib.data.pages import PageColumns
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
@@ -129,7 +129,8 @@ class GroupScanner:
         self._opened = OpenedAhead(partial(_open_for_keys, data.schema))
         self._file: OpenedFile | None = None
         self._file_name = ""
-        self._columns: NumberColumns | None = None
+        self._columns: PageColumns | None = None
+        self._arrows: set[str] = set()
         self._group = -1
         self._position = 0
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -187,12 +188,13 @@ class GroupScanner:
             self._close_file()
             self._file = self._opened.open(group.file)
             self._file_name = group.file
-            self._columns = NumberColumns(
+            self._columns = PageColumns(
                 self._file,
                 self._file.source,
                 self._data.schema.columns,
                 self._narrow,
                 far=is_far(group.file) and not isinstance(self._file.source, pa.BufferReader),
+                arrows=self._arrows,
             )
         assert self._columns is not None
         self._batches = self._columns.batches(group.row_group, SCAN_ROWS)
