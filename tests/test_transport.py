@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-import zmq
 
-from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.transport import ClientLink, MemoryTransport, ServerLink, Transport, ZmqTransport, zmq_link
-from pslib.transport.zmq_link import is_loopback
-
-WAIT_S = 10.0
-LOOPBACK = "tcp://127.0.0.1:0"
+from tests.links import LOOPBACK, WAIT_S, come, poll, poll_all
 
 
 class PyzmqTransport(ZmqTransport):
@@ -50,39 +43,14 @@ def opened(transport: Transport) -> Iterator[Callable[[Any], Any]]:
         link.close()
 
 
-def _poll_all(link: Any, count: int) -> list[tuple[Any, list[bytes]]]:
-    """The next ``count`` messages."""
-    came: list[tuple[Any, list[bytes]]] = []
-    deadline_s = time.monotonic() + WAIT_S
-    while len(came) < count:
-        assert time.monotonic() < deadline_s, f"{len(came)} of {count} messages came in {WAIT_S} s"
-        came += [(peer, [bytes(frame) for frame in frames]) for peer, frames in _come(link, 0.1)]
-    assert len(came) == count
-    return came
-
-
-def _come(link: Any, timeout_s: float) -> list[Any]:
-    """Messages of a link of either kind; waits for one."""
-    if hasattr(link, "poll"):
-        return link.poll(timeout_s)
-    if not link.ready():
-        link.wait(timeout_s)
-    return link.receive()
-
-
-def _poll(link: Any) -> tuple[Any, list[bytes]]:
-    (one,) = _poll_all(link, 1)
-    return one
-
-
 def test_a_request_comes_whole_and_its_answer_finds_the_way_back(transport: Transport, opened: Any) -> None:
     server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
     big = os.urandom(1_000_000)
     client.send(server.address, [b"header", b"", big])
-    peer, frames = _poll(server)
+    peer, frames = poll(server)
     assert frames == [b"header", b"", big]
     server.send(peer, [b"answer", memoryview(b"view")])
-    assert _poll(client) == (server.address, [b"answer", b"view"])
+    assert poll(client) == (server.address, [b"answer", b"view"])
 
 
 def test_signals_with_handlers_of_their_own_disturb_no_look_and_no_message(
@@ -97,7 +65,7 @@ def test_signals_with_handlers_of_their_own_disturb_no_look_and_no_message(
             client.ready()
             if number % 10 == 0:
                 client.send(server.address, [number.to_bytes(2, "big")])
-        came = [int.from_bytes(frames[0], "big") for _peer, frames in _poll_all(server, 300)]
+        came = [int.from_bytes(frames[0], "big") for _peer, frames in poll_all(server, 300)]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
@@ -124,17 +92,17 @@ def test_answers_go_to_who_asked(transport: Transport, opened: Any) -> None:
     clients = [opened(transport.connect()) for _ in range(3)]
     for number, client in enumerate(clients):
         client.send(server.address, [bytes([number])])
-    for peer, frames in _poll_all(server, 3):
+    for peer, frames in poll_all(server, 3):
         server.send(peer, [b"to", frames[0]])
     for number, client in enumerate(clients):
-        assert _poll(client) == (server.address, [b"to", bytes([number])])
+        assert poll(client) == (server.address, [b"to", bytes([number])])
 
 
 def test_messages_of_one_client_stay_in_order(transport: Transport, opened: Any) -> None:
     server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
     for number in range(200):
         client.send(server.address, [number.to_bytes(2, "big")])
-    came = [int.from_bytes(frames[0], "big") for _peer, frames in _poll_all(server, 200)]
+    came = [int.from_bytes(frames[0], "big") for _peer, frames in poll_all(server, 200)]
     assert came == list(range(200))
 
 
@@ -145,7 +113,7 @@ def test_one_client_talks_to_many_servers(transport: Transport, opened: Any) -> 
     for server in servers:
         client.send(server.address, [server.address.encode()])
     for server in servers:
-        assert _poll(server)[1] == [server.address.encode()]
+        assert poll(server)[1] == [server.address.encode()]
 
 
 def test_an_address_where_nobody_listens_is_no_error(transport: Transport, opened: Any) -> None:
@@ -153,13 +121,13 @@ def test_an_address_where_nobody_listens_is_no_error(transport: Transport, opene
     server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
     client.send("tcp://127.0.0.1:9", [b"lost"])
     client.send(server.address, [b"found"])
-    assert _poll(server)[1] == [b"found"]
+    assert poll(server)[1] == [b"found"]
 
 
 def test_an_answer_to_a_client_that_has_gone_is_no_error(transport: Transport, opened: Any) -> None:
     server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
     client.send(server.address, [b"ask"])
-    peer, _frames = _poll(server)
+    peer, _frames = poll(server)
     client.close()
     for _ in range(20):
         server.send(peer, [b"answer"])
@@ -171,7 +139,7 @@ def test_a_client_finds_a_server_that_comes_back_on_the_same_port(transport: Tra
     first, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
     address = first.address
     client.send(address, [b"one"])
-    _poll(first)
+    poll(first)
     first.close()
     second = opened(_listen_again(transport, address))
     deadline_s = time.monotonic() + WAIT_S
@@ -181,7 +149,7 @@ def test_a_client_finds_a_server_that_comes_back_on_the_same_port(transport: Tra
         came = second.poll(0.1)
     assert [bytes(frame) for frame in came[0][1]] == [b"two"]
     second.send(came[0][0], [b"answer"])
-    assert _poll(client) == (address, [b"answer"])
+    assert poll(client) == (address, [b"answer"])
 
 
 def _listen_again(transport: Transport, address: str) -> ServerLink:
@@ -205,7 +173,7 @@ def test_a_port_in_use_is_one_line_that_names_it(transport: Transport, opened: A
 def test_a_poll_ends_after_its_timeout(transport: Transport, opened: Any) -> None:
     for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
         started_s = time.monotonic()
-        assert _come(link, 0.05) == []
+        assert come(link, 0.05) == []
         assert 0.04 <= time.monotonic() - started_s < 5
 
 
@@ -213,7 +181,7 @@ def test_a_wake_from_another_thread_ends_a_poll_at_once(transport: Transport, op
     for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
         threading.Timer(0.05, link.wake).start()
         started_s = time.monotonic()
-        assert _come(link, WAIT_S) == []
+        assert come(link, WAIT_S) == []
         assert time.monotonic() - started_s < WAIT_S / 2
 
 
@@ -222,10 +190,10 @@ def test_a_wake_before_a_poll_is_not_lost_and_counts_once(transport: Transport, 
         link.wake()
         link.wake()
         started_s = time.monotonic()
-        _come(link, WAIT_S)
+        come(link, WAIT_S)
         assert time.monotonic() - started_s < WAIT_S / 2
         started_s = time.monotonic()
-        _come(link, 0.05)
+        come(link, 0.05)
         assert time.monotonic() - started_s >= 0.04
 
 
@@ -301,132 +269,3 @@ def test_closing_twice_does_not_close_the_successor() -> None:
     client = transport.connect()
     client.send("memory:1", [b"x"])
     assert len(second.poll(1.0)) == 1
-
-
-class TestZmqAlone:
-    @pytest.fixture
-    def closing(self) -> Iterator[Callable[[ZmqTransport], ZmqTransport]]:
-        """Remembers transports and closes them when their links are closed."""
-        transports: list[ZmqTransport] = []
-
-        def remember(transport: ZmqTransport) -> ZmqTransport:
-            transports.append(transport)
-            return transport
-
-        yield remember
-        for transport in transports:
-            transport.close()
-
-    @pytest.mark.parametrize(
-        "address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"]
-    )
-    def test_an_address_open_to_the_network_must_be_asked_for_by_name(
-        self, closing: Any, address: str
-    ) -> None:
-        with pytest.raises(ConfigurationError, match=r"there are no keys; .* say --insecure-network"):
-            closing(ZmqTransport()).listen(address)
-
-    def test_and_is_given_then(self, closing: Any) -> None:
-        link = closing(ZmqTransport(insecure_network=True)).listen("tcp://0.0.0.0:0")
-        assert link.address.startswith("tcp://0.0.0.0:")
-        link.close()
-
-    def test_an_address_that_is_none_is_one_line(self, closing: Any) -> None:
-        client = closing(ZmqTransport()).connect()
-        with pytest.raises(ConfigurationError, match="expected tcp://HOST:PORT"):
-            client.send("nonsense", [b"x"])
-        client.close()
-
-    @pytest.mark.parametrize(
-        ("address", "expected"),
-        [
-            ("tcp://127.0.0.1:5", True),
-            ("tcp://127.8.9.1:5", True),
-            ("tcp://[::1]:5", True),
-            ("tcp://localhost:5", True),
-            ("ipc:///tmp/a", True),
-            ("inproc://a", True),
-            ("tcp://0.0.0.0:5", False),
-            ("tcp://*:5", False),
-            ("tcp://[::]:5", False),
-            ("tcp://eth0:5", False),
-            ("udp://127.0.0.1:5", False),
-        ],
-    )
-    def test_what_counts_as_this_machine(self, address: str, expected: bool) -> None:
-        assert is_loopback(address) == expected
-
-    def test_frames_are_taken_where_the_library_of_pyzmq_has_its_functions(self, closing: Any) -> None:
-        link = closing(ZmqTransport()).connect()
-        assert link._frames is not None
-        link.close()
-
-    def test_a_large_frame_keeps_its_memory_when_its_link_is_closed(self, closing: Any) -> None:
-        transport = closing(ZmqTransport())
-        server, client, sent = transport.listen(LOOPBACK), transport.connect(), os.urandom(200_000)
-        client.send(server.address, [b"header", sent, b"last"])
-        came: list[Any] = []
-        while not came:  # a connection that comes about ends a wait too
-            came = _come(server, WAIT_S)
-        ((_peer, (header, large, last)),) = came
-        array = np.frombuffer(large, np.uint8)
-        assert array.flags.writeable, "as pyzmq gives it"
-        del large
-        server.close()
-        client.close()
-        assert (header, array.tobytes(), last) == (b"header", sent, b"last")
-
-    def test_a_link_of_a_transport_that_is_closed_says_so(self) -> None:
-        transport = ZmqTransport()
-        link = transport.listen(LOOPBACK)
-        transport.close()
-        with pytest.raises(zmq.ZMQError):
-            link.receive()
-        with pytest.raises(zmq.ZMQError):
-            link.send(b"peer", [b"x"])
-
-    def test_a_frame_beyond_the_limit_is_not_taken_in(self, closing: Any) -> None:
-        """ZeroMQ itself drops the connection before memory is taken; others are served on."""
-        transport = closing(ZmqTransport(Limits(frame_bytes_max=1000)))
-        server, rude, polite = transport.listen(LOOPBACK), transport.connect(), transport.connect()
-        rude.send(server.address, [b"x" * 2000])
-        polite.send(server.address, [b"hello"])
-        assert _poll(server)[1] == [b"hello"]
-        assert server.poll(0.2) == []
-        for link in (server, rude, polite):
-            link.close()
-
-    def test_a_server_lets_go_of_a_client_that_was_busy_and_says_nothing_any_more(
-        self, closing: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Data after a client's last PING puts off what ZeroMQ does for want of another: servers ask, too."""
-        monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 100)
-        monkeypatch.setitem(zmq_link._OPTIONS, zmq.HEARTBEAT_TIMEOUT, (100, "it need not wait long here"))
-        server = closing(ZmqTransport()).listen(LOOPBACK)
-        try:
-            with _raw_client(server.address) as client:
-                client.sendall(_command(b"PING", (1).to_bytes(2, "big")) + bytes([0, 4]) + b"busy")
-                assert _poll(server) == (b"raw", [b"busy"])
-                while client.recv(4096):  # until it hangs up; TimeoutError when it never does
-                    pass
-        finally:
-            server.close()
-
-
-def _raw_client(address: str) -> socket.socket:
-    """A connection of ZMTP 3.1 (https://rfc.zeromq.org/spec/37) after its handshake; it answers nothing."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    client = socket.create_connection((host, int(port)), WAIT_S)
-    client.sendall(b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32))
-    about = {b"Socket-Type": b"DEALER", b"Identity": b"raw"}
-    pairs = (bytes([len(k)]) + k + len(v).to_bytes(4, "big") + v for k, v in about.items())
-    client.sendall(_command(b"READY", b"".join(pairs)))
-    heard = b""
-    while b"READY" not in heard:  # after its greeting
-        heard += client.recv(4096) or pytest.fail(f"{address} hung up after {heard!r}")
-    return client
-
-
-def _command(name: bytes, data: bytes) -> bytes:
-    body = bytes([len(name)]) + name + data
-    return bytes([4, len(body)]) + body

@@ -1,0 +1,151 @@
+"""ZeroMQ beyond what both doors promise: addresses, frames, and peers that are rude or gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from pslib.config import Limits
+from pslib.errors import ConfigurationError
+from pslib.transport import ZmqTransport, zmq_link
+from pslib.transport.zmq_link import is_loopback
+from tests.links import LOOPBACK, WAIT_S, come, poll
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[ZmqTransport], ZmqTransport]]:
+    """Remembers transports and closes them when their links are closed."""
+    transports: list[ZmqTransport] = []
+
+    def remember(transport: ZmqTransport) -> ZmqTransport:
+        transports.append(transport)
+        return transport
+
+    yield remember
+    for transport in transports:
+        transport.close()
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"])
+def test_an_address_open_to_the_network_must_be_asked_for_by_name(closing: Any, address: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"there are no keys; .* say --insecure-network"):
+        closing(ZmqTransport()).listen(address)
+
+
+def test_and_is_given_then(closing: Any) -> None:
+    link = closing(ZmqTransport(insecure_network=True)).listen("tcp://0.0.0.0:0")
+    assert link.address.startswith("tcp://0.0.0.0:")
+    link.close()
+
+
+def test_an_address_that_is_none_is_one_line(closing: Any) -> None:
+    client = closing(ZmqTransport()).connect()
+    with pytest.raises(ConfigurationError, match="expected tcp://HOST:PORT"):
+        client.send("nonsense", [b"x"])
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("tcp://127.0.0.1:5", True),
+        ("tcp://127.8.9.1:5", True),
+        ("tcp://[::1]:5", True),
+        ("tcp://localhost:5", True),
+        ("ipc:///tmp/a", True),
+        ("inproc://a", True),
+        ("tcp://0.0.0.0:5", False),
+        ("tcp://*:5", False),
+        ("tcp://[::]:5", False),
+        ("tcp://eth0:5", False),
+        ("udp://127.0.0.1:5", False),
+    ],
+)
+def test_what_counts_as_this_machine(address: str, expected: bool) -> None:
+    assert is_loopback(address) == expected
+
+
+def test_frames_are_taken_where_the_library_of_pyzmq_has_its_functions(closing: Any) -> None:
+    link = closing(ZmqTransport()).connect()
+    assert link._frames is not None
+    link.close()
+
+
+def test_a_large_frame_keeps_its_memory_when_its_link_is_closed(closing: Any) -> None:
+    transport = closing(ZmqTransport())
+    server, client, sent = transport.listen(LOOPBACK), transport.connect(), os.urandom(200_000)
+    client.send(server.address, [b"header", sent, b"last"])
+    came: list[Any] = []
+    while not came:  # a connection that comes about ends a wait too
+        came = come(server, WAIT_S)
+    ((_peer, (header, large, last)),) = came
+    array = np.frombuffer(large, np.uint8)
+    assert array.flags.writeable, "as pyzmq gives it"
+    del large
+    server.close()
+    client.close()
+    assert (header, array.tobytes(), last) == (b"header", sent, b"last")
+
+
+def test_a_link_of_a_transport_that_is_closed_says_so() -> None:
+    transport = ZmqTransport()
+    link = transport.listen(LOOPBACK)
+    transport.close()
+    with pytest.raises(zmq.ZMQError):
+        link.receive()
+    with pytest.raises(zmq.ZMQError):
+        link.send(b"peer", [b"x"])
+
+
+def test_a_frame_beyond_the_limit_is_not_taken_in(closing: Any) -> None:
+    """ZeroMQ itself drops the connection before memory is taken; others are served on."""
+    transport = closing(ZmqTransport(Limits(frame_bytes_max=1000)))
+    server, rude, polite = transport.listen(LOOPBACK), transport.connect(), transport.connect()
+    rude.send(server.address, [b"x" * 2000])
+    polite.send(server.address, [b"hello"])
+    assert poll(server)[1] == [b"hello"]
+    assert server.poll(0.2) == []
+    for link in (server, rude, polite):
+        link.close()
+
+
+def test_a_server_lets_go_of_a_client_that_was_busy_and_says_nothing_any_more(
+    closing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data after a client's last PING puts off what ZeroMQ does for want of another: servers ask, too."""
+    monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 100)
+    monkeypatch.setitem(zmq_link._OPTIONS, zmq.HEARTBEAT_TIMEOUT, (100, "it need not wait long here"))
+    server = closing(ZmqTransport()).listen(LOOPBACK)
+    try:
+        with _raw_client(server.address) as client:
+            client.sendall(_command(b"PING", (1).to_bytes(2, "big")) + bytes([0, 4]) + b"busy")
+            assert poll(server) == (b"raw", [b"busy"])
+            while client.recv(4096):  # until it hangs up; TimeoutError when it never does
+                pass
+    finally:
+        server.close()
+
+
+def _raw_client(address: str) -> socket.socket:
+    """A connection of ZMTP 3.1 (https://rfc.zeromq.org/spec/37) after its handshake; it answers nothing."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    client = socket.create_connection((host, int(port)), WAIT_S)
+    client.sendall(b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32))
+    about = {b"Socket-Type": b"DEALER", b"Identity": b"raw"}
+    pairs = (bytes([len(k)]) + k + len(v).to_bytes(4, "big") + v for k, v in about.items())
+    client.sendall(_command(b"READY", b"".join(pairs)))
+    heard = b""
+    while b"READY" not in heard:  # after its greeting
+        heard += client.recv(4096) or pytest.fail(f"{address} hung up after {heard!r}")
+    return client
+
+
+def _command(name: bytes, data: bytes) -> bytes:
+    body = bytes([len(name)]) + name + data
+    return bytes([4, len(body)]) + body
