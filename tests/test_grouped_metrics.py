@@ -59,7 +59,11 @@ def test_gauc_does_not_depend_on_the_order_of_examples(
 
 
 def test_gauc_of_one_group_is_scikit_learns_auc() -> None:
-    sklearn = pytest.importorskip("sklearn.metrics", reason="scikit-learn is a reference here, no dependency")
+    sklearn = pytest.importorskip(
+        "sklearn.metrics",
+        reason="scikit-learn is a second reference and no dependency; the test of the groups' own AUCs above "
+        "counts pairs itself, everywhere",
+    )
     rng = np.random.default_rng(0)
     scores, labels = rng.integers(0, 50, 2000) / 50, rng.integers(0, 2, 2000)
     users = rng.integers(0, 40, 2000)

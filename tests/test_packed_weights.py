@@ -27,6 +27,7 @@ def layers_of(dtype, rows=70):
 def test_packed_weights_give_what_plain_ones_give(kernel, dtype, monkeypatch):
     if not kernel:  # as on a processor that has none
         monkeypatch.setattr("rec_models.products.product_levels", tuple)
+        monkeypatch.setattr("rec_models.products.has_outer", bool)
     plain, dense, x, gradient = layers_of(dtype)
     assert (dense.packed is not None) == (kernel and dtype == np.float32 and bool(product_levels()))
     bias = drawn(4, 64).astype(dtype)

@@ -16,7 +16,8 @@ needs_vectors = pytest.mark.skipif(
 )
 needs_outer = pytest.mark.skipif(
     not has_outer(),
-    reason="gradients of weights need AVX-512, which this processor lacks: NumPy multiplies instead",
+    reason="the kernel for gradients of weights is written in AVX-512, which this processor lacks: NumPy "
+    "multiplies instead, as tests/test_packed_weights.py shows on every processor",
 )
 
 
