@@ -7,13 +7,14 @@ stands in `launch.commands` and is imported when it runs.
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from launch.checkpoint_options import add_checkpoint
 from launch.durability import add_durability
@@ -35,6 +36,19 @@ EPILOG = """exit codes: 0 done, 64 bad configuration or data, 69 a peer is unava
 
 class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line and exit code 64."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse here what this command does not know: the parser of all commands has none of its options."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._meant(unknown)}")
+        return known, unknown
+
+    def _meant(self, unknown: Sequence[str]) -> str:
+        """The option whose name is nearest to one that is none."""
+        given = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+        near = difflib.get_close_matches(given, self._option_string_actions, n=1, cutoff=0.7)
+        return f" (did you mean {near[0]}?)" if near else ""
 
     def error(self, message: str) -> NoReturn:
         print(f"pslib: {message}; see {self.prog} --help", file=sys.stderr)

@@ -71,7 +71,8 @@ def _look(
     except PslibError as error:
         gone = Finding(
             f"the coordinator at {address} does not answer: {error}",
-            "has the run ended? is that process stopped, or on a machine that is out of reach?",
+            "has the run ended? is that process stopped, or on a machine that is out of reach? or does "
+            "something else listen at that address?",
         )
         return {}, [], [gone]
     finally:

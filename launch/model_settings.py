@@ -12,10 +12,17 @@ from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.table.optimizers import Optimizer
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS, Model, build
+from rec_models.din import DIN
 
 __all__ = ["build_model", "model_problems", "parts_of"]
 
 _SUFFIX = "_optimizer"
+
+NO_SEQUENCE = (
+    "model.name: din has nothing to attend to: expected a ragged field with the vocabulary of a sparse one, "
+    "as {name: viewed, vocabulary: item}; without any, name dnn"
+)
+"""Its options for attention would be taken and change nothing."""
 
 _EVERY: dict[str, type[Model]] = MODELS | TASK_MODELS | SESSION_MODELS | MATCHING_MODELS
 
@@ -99,16 +106,16 @@ def model_problems(
         if option in options and (part in rows or ALL_PARTS in rows)
     ]
     known_options = {key: value for key, value in options.items() if key in known}
-    return problems + _value_problems(name, schema or _any_schema(name), known_options)
+    return problems + _value_problems(name, schema, known_options)
 
 
-def _value_problems(name: str, schema: Schema, options: Mapping[str, object]) -> list[str]:
+def _value_problems(name: str, schema: Schema | None, options: Mapping[str, object]) -> list[str]:
     try:
-        build(name, schema, options)
+        model = build(name, schema or _any_schema(name), options)
     except ConfigurationError as error:
         owners = (f"{name}: ", f"{_EVERY[name].__name__}: ")
         return [f"model.{_without(line, owners)}" for line in error.problems]
-    return []
+    return [NO_SEQUENCE] if schema and isinstance(model, DIN) and not model.sequences() else []
 
 
 def _without(line: str, prefixes: tuple[str, ...]) -> str:

@@ -30,6 +30,11 @@ def _nearest(word: object, known: Iterable[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
+def _whole(value: object) -> str:
+    """How a whole number that stands as 1e3 or 1000.0 is written: YAML and we take these for others."""
+    return f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
+
+
 def unknown_key(path: str, known: Iterable[str]) -> str:
     """One line about a key that nobody reads; ``path`` ends with it."""
     names = list(known)
@@ -96,7 +101,8 @@ def _one_line(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     if kind == "literal_error":
         return unknown_value(path, error["input"], [word.strip("'") for word in _words(context["expected"])])
     if kind in _EXPECTED:
-        return f"{path}: {_EXPECTED[kind](context)}, got {_shown(error['input'])}"
+        hint = _whole(error["input"]) if kind.startswith("int_") else ""
+        return f"{path}: {_EXPECTED[kind](context)}, got {_shown(error['input'])}{hint}"
     if kind == "value_error":
         return f"{path}: {context['error']}"
     return f"{path}: {error['msg']}, got {_shown(error['input'])}"

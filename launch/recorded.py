@@ -10,10 +10,13 @@ from typing import Any
 from launch.summary import summary_of
 from launch.supervise import Launcher, Outcome, Plan, run_cluster
 from pslib.clock import SystemClock
+from pslib.errors import EXIT_DONE, PreemptedError
 from pslib.protocol.results import fresh_results, of_kind
 from pslib.words import counted
 
 __all__ = ["Rankings", "run_recorded", "say"]
+
+_ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted"}
 
 
 def run_recorded(
@@ -52,7 +55,8 @@ def run_recorded(
         for line in rankings.news(outcome.status):
             say(line)
         figures = summary_of(outcome.status, outcome.results, plan.config)
-        ending = {"exit_code": outcome.exit_code, "error": outcome.reason}
+        phase = _ENDS.get(outcome.exit_code, "failed")  # to the coordinator all who leave in order are done
+        ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
         summary = recorder.finish({**figures, **facts, **ending})
     return outcome, summary
 

@@ -75,6 +75,12 @@ def test_a_dead_trainer_does_not_end_the_run_while_another_lives():
     assert judge(exits(trainers=(-9, None))) is None
 
 
+def test_a_trainer_that_was_asked_to_leave_is_why_the_others_could_not_go_on():
+    for codes in ((69, 75), (75, 69), (75, -9), (70, 75)):
+        assert judge(exits(trainers=codes)) == Verdict(75)
+    assert judge(exits(coordinator=0, servers=(0, 0), trainers=(75, 0))) == Verdict(0)
+
+
 def test_the_run_waits_for_servers_after_the_last_trainer():
     assert judge(exits(trainers=(0, 0))) is None
     assert judge(exits(coordinator=0, servers=(0, None), trainers=(0, -9))) is None

@@ -2,7 +2,9 @@
 
 import pytest
 
+from launch.model_settings import model_problems
 from pslib.errors import ConfigurationError
+from pslib.schema import RaggedField, Schema
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import Adagrad, Adam
 from rec_models import LR, DeepFM, build
@@ -78,3 +80,14 @@ def test_a_wrong_value_is_refused_by_name(options):
 def test_a_model_made_by_its_class_is_checked_too():
     with pytest.raises(ConfigurationError, match="LR: w_optimizer: expected an optimizer"):
         LR(SCHEMA, w_optimizer="Adagrad")
+
+
+def test_din_is_taken_from_a_job_file_where_it_has_something_to_attend_to():
+    """Elsewhere its options for attention would be taken and change nothing."""
+    pooled = Schema(label="click", sparse=["item"], ragged=["viewed"])
+    attended = Schema(label="click", sparse=["item"], ragged=[RaggedField("viewed", vocabulary="item")])
+    section = {"name": "din", "attention_hidden": [4]}
+    (line,) = model_problems(section, pooled, {})
+    assert "{name: viewed, vocabulary: item}" in line
+    assert model_problems(section, attended, {}) == []
+    assert model_problems(section, None, {}) == []  # a schema that is wrong has lines of its own

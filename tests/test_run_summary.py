@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+from launch import recorded
+from launch.run_plan import Outcome, Plan
 from launch.summary import summary_lines, summary_of
 from pslib.config import ClusterConfig
 
@@ -75,3 +79,17 @@ def test_the_last_lines_name_files_as_one_may_type_them_where_one_is(tmp_path, m
     for here, named in ((tmp_path, "runs/checkpoint"), (elsewhere, f"{out}/checkpoint")):
         monkeypatch.chdir(here)
         assert summary_lines(summary, out)[-1] == f"checkpoint    {named}"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "phase"), [(0, "done"), (75, "preempted"), (64, "failed"), (69, "failed")]
+)
+def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, tmp_path, monkeypatch):
+    """To the coordinator, from which all other figures come, everybody who leaves in order is done."""
+    monkeypatch.setattr(
+        recorded, "run_cluster", lambda *_, **__: Outcome(exit_code, status=STATUS | {"phase": "done"})
+    )
+    plan = Plan(ClusterConfig(), "a", trainer_arguments=(), logs=tmp_path / "logs")
+    _, summary = recorded.run_recorded(None, plan, tmp_path, progress=False, facts={})
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["exit_code"], summary["phase"]) == (exit_code, phase)

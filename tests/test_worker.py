@@ -41,8 +41,8 @@ def faults_of_a_step() -> int:
 
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc",
-    reason="a trainer tells glibc's allocator to keep memory, and this machine has another C library, which is "
-    "told nothing; what is counted is time, no result depends on it",
+    reason="it is glibc's allocator that a trainer tells to keep memory, and this machine has another C "
+    "library, which is told nothing; that is about time, no result depends on it",
 )
 def test_a_trainer_keeps_the_memory_of_a_step_for_the_next_one() -> None:
     assert faults_of_a_step() < 20
