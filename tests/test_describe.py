@@ -117,7 +117,8 @@ def test_a_named_label_wins_and_a_wrong_name_is_told(tmp_path):
 
 
 def test_a_column_with_two_types_is_told(tmp_path):
-    written(tmp_path / "a.parquet")
+    for name in ("a", "a2"):
+        written(tmp_path / f"{name}.parquet")
     written(tmp_path / "b.parquet", user=[str(number) for number in range(ROWS)])
     with pytest.raises(DataError, match=r"b.parquet: column 'user' is string, but int64 in .*a.parquet"):
         describe(tmp_path)
@@ -131,6 +132,26 @@ def test_a_column_of_whole_numbers_in_several_widths_is_one_column(tmp_path):
     (user,) = (column for column in whole.report.columns if column.name == "user")
     assert (user.kind, user.distinct, user.rows, user.nulls) == ("int32, int64", 11, 3 * ROWS, ROWS)
     assert "user" in [field.name for field in whole.schema.sparse]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (pa.array([1.5], pa.float32()), pa.array([2.5], pa.float64()), "float, double"),
+        (
+            pa.array([[1]], pa.list_(pa.int32())),
+            pa.array([[2]], pa.large_list(pa.int64())),
+            "list, large_list",
+        ),
+        (pa.array([[]], pa.list_(pa.null())), pa.array([["a"]], pa.list_(pa.string())), "list, list"),
+    ],
+    ids=["fractions", "lists", "lists without any value"],
+)
+def test_so_are_columns_of_other_types_that_are_read_alike(tmp_path, first, second, kind):
+    for name, one in (("a", first), ("b", second)):
+        written(tmp_path / f"{name}.parquet", more=pa.concat_arrays([one] * ROWS))
+    (more,) = (column for column in describe(tmp_path).report.columns if column.name == "more")
+    assert (re.sub(r"<.*?>", "", more.kind), more.rows) == (kind, 2 * ROWS)
 
 
 def test_a_column_that_begins_without_any_value_is_what_later_files_say(tmp_path):
@@ -147,6 +168,20 @@ def test_a_link_that_leads_nowhere_is_told_and_not_left_out(tmp_path, asked):
     with pytest.raises(DataError, match=r"b.parquet: a link to .*gone.parquet, which is not there"):
         ParquetData(tmp_path / asked, Schema(label="clicked", sparse=["user"]))
     assert any("b.parquet: a link to" in problem for problem in check(tmp_path / asked).problems)
+
+
+def test_links_that_lead_to_data_are_data_and_others_than_data_are_nobodys_matter(tmp_path):
+    """Writers leave hidden files and folders behind, and a link among them may have lost its file."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for folder in (data / "_temporary", elsewhere):
+        folder.mkdir(parents=True)
+    written(elsewhere / "a.parquet")
+    (data / "a.parquet").symlink_to(elsewhere / "a.parquet")
+    for name in (".b.parquet", "_temporary/c.parquet", "notes.txt"):
+        (data / name).symlink_to(tmp_path / "gone")
+    (data / "old.parquet").mkdir()
+    for asked in (data, data / "*.parquet"):
+        assert ParquetData(asked, Schema(label="clicked", sparse=["user"])).rows == ROWS
 
 
 def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):

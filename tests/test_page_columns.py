@@ -286,6 +286,8 @@ UNLIKELY_LEVELS = {
     "bytes of repetition levels that it has not": (V2, (-1, -1, 2, 2), (True, False), False),
     "less than no bytes": (V2, (-1, -1, -2, 0), (True, False), False),
     "more bytes than the page has": (V2, (-1, -1, 80, 11), (True, True), False),
+    "more than it has decompressed": ((0, 3, 80, 90, 10, 0), (-1, -1, 80, 5), (True, True), False),
+    "more than it has compressed": ((0, 3, 90, 80, 10, 0), (-1, -1, 80, 5), (True, True), False),
 }
 
 
@@ -313,6 +315,12 @@ def test_a_page_that_holds_less_than_it_says_is_arrows(codec: str, said: int) ->
     else:
         with pytest.raises(NotUnderstoodError):
             found._decompressed(body, said)
+
+
+def test_no_memory_is_taken_for_a_page_whose_levels_are_less_than_no_bytes() -> None:
+    found = column_of(_Header(0, 3, 90, 90, 10, 0, -1, -1, -(1 << 40), 0, 1), (True, False), "snappy")
+    with pytest.raises(_NotUnderstoodError):
+        found._plain(found._page()[0], memoryview(bytes(90)))
 
 
 def test_a_column_that_is_not_understood_once_is_arrows_in_the_groups_to_come() -> None:

@@ -18,6 +18,7 @@ from cython_ext.hashing import hash_ints, hash_strings, null_key
 from pslib.batch import Batch
 from pslib.data import window
 from pslib.data.dataset import ParquetData
+from pslib.data.opening import OpenedFile, parquet_from
 from pslib.data.order import GroupSlice, Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError, DataError
@@ -231,17 +232,48 @@ def test_memory_that_a_thread_may_still_write_to_is_left_to_nobody(
 
 
 def test_memory_for_fewer_rows_or_other_columns_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    schemas = [Schema(label="y", sparse=["a"]), Schema(label="y", dense=["a"])]
-    wide, other = (window._Room.of(10, schema) for schema in schemas)
-    for rows, kept, taken in [
-        (10, (schemas[0], wide), True),
-        (11, (schemas[0], wide), False),
-        (5, (schemas[1], other), False),
+    wanted = Schema(label="y", sparse=["a"])
+    others = [
+        Schema(label="y", dense=["a"]), Schema(label="y", sparse=["a", "b"]),
+        Schema(label="y", sparse=["a"], weight="w"), Schema(label="y", more_labels=["z"], sparse=["a"]),
+    ]  # fmt: skip
+    for rows, of, taken in [
+        (10, wanted, True),
+        (11, wanted, False),
+        *((5, other, False) for other in others),
     ]:
-        monkeypatch.setattr(window, "_SPARE", [(window._widths(kept[0]), kept[1])])
-        assert (window._room_for(rows, schemas[0]) is wide) == taken
+        room = window._Room.of(10, of)
+        monkeypatch.setattr(window, "_SPARE", [(window._widths(of), room)])
+        assert (window._room_for(rows, wanted) is room) == taken
         assert window._SPARE == []
-    assert wide.bytes == 10 * (4 + 8)
+    assert window._Room.of(10, wanted).bytes == 10 * (4 + 8)
+
+
+def test_memory_beyond_a_limit_is_given_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "_SPARE", [])
+    for limit, kept in ((10, 0), (1 << 20, 1)):
+        monkeypatch.setattr(window, "SPARE_BYTES_MAX", limit)
+        reader = reader_of(folder, 16)
+        next(iter(reader.batches(0, 0)))
+        reader.close()
+        assert len(window._SPARE) == kept
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("fetched", [False, True])
+def test_columns_of_a_file_that_is_far_are_arrows_unless_all_of_it_is_here(
+    far: bool, fetched: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(schema: Schema, file: str) -> OpenedFile:
+        return parquet_from(pa.BufferReader(Path(file).read_bytes()) if fetched else pa.OSFile(file))
+
+    monkeypatch.setattr(window, "is_far", lambda _: far)
+    monkeypatch.setattr(window, "_open_for_keys", opened)
+    scanner = window.GroupScanner(ParquetData(folder, SCHEMA))
+    assert sum(len(batch) for _, batch in scanner.rows(GroupSlice(0, 0, 10))) == 10
+    assert scanner._columns is not None
+    assert any(scanner._columns._kinds.values()) == (fetched or not far)
+    scanner.close()
 
 
 def test_without_shuffling_examples_come_in_file_order(folder: Path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pslib
@@ -74,6 +76,25 @@ def test_a_bad_value_in_the_data_ends_evaluate_too(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 50, labels=labels)
     with cluster_of() as running:
         assert isinstance(within(3.0, lambda: trainer_on(running.join()).evaluate(path)), DataError)
+
+
+def test_keys_of_another_type_than_those_that_were_trained_are_refused(tmp_path: Path) -> None:
+    """They would be keys that nobody has trained: figures of a model that has learnt nothing."""
+    trained = write_examples(tmp_path / "a.parquet", 50)
+    table = pq.read_table(trained)
+    texts = table.set_column(2, "id", table["id"].cast(pa.string()))
+    pq.write_table(texts, tmp_path / "b.parquet")
+    with cluster_of() as running:
+        trainer = trainer_on(running.join())
+        trainer.fit(trained)
+        for refused in (
+            lambda: trainer.evaluate(tmp_path / "b.parquet"),
+            lambda: trainer.fit(trained, valid=tmp_path / "b.parquet"),
+            lambda: trainer.fit(tmp_path / "b.parquet"),
+        ):
+            with pytest.raises(DataError, match=r"b.parquet: column 'id' is string, but integer in .*a"):
+                refused()
+        assert trainer.evaluate(trained).examples == 50
 
 
 def fit_with(running: Trainers, path: Path, spoil: Callable[[], None]) -> BaseException:
