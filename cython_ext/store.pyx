@@ -1,14 +1,15 @@
 """The partitions of one table that one shard thread owns: key index, rows, first values, optimizer steps.
 
-The work is in C headers, each with its formulas and invariants above its loops: ``heap.h`` (memory in huge
-pages), ``index_line.h`` (one cache line of the index), ``arena.h`` (where rows lie), ``partition.h`` (index
-over arenas), ``table.h``, ``strips.h``, ``one16.h``, ``table_loops.h`` and ``table_rows.h`` (batches),
-``vectors.h`` (which instruction set), ``optimizer_steps.h``, ``initializers.h``, ``storage.h`` (types of
-weights, rounding) and ``row_io.h`` (what becomes of one row). The Cython files check what comes in, take
-memory for what goes out, and run the loops without the interpreter lock: ``store_memory.pyx`` what a Store
-holds, ``store_rows.pyx`` its rows, ``store_policies.pyx`` which keys get rows and which rows leave
-(``policies.h``, ``admission.h``, ``promotion.h``, ``eviction.h``), ``store_images.pyx`` the image of an
-instant while pushes go on (``tracking.h``, ``images.h``), this one what is true of a whole Store.
+The work is in C headers, each with its formulas and invariants above its loops: ``heap.h`` (memory in
+huge pages), ``index_line.h`` (one cache line of the index), ``index_move.h`` (all of them when it grows),
+``arena.h`` (where rows lie), ``partition.h`` (index over arenas), ``table.h``, ``strips.h``, ``one16.h``,
+``table_loops.h`` and ``table_rows.h`` (batches), ``vectors.h`` (which instruction set),
+``optimizer_steps.h``, ``initializers.h``, ``storage.h`` (types of weights, rounding) and ``row_io.h``
+(what becomes of one row). The Cython files check what comes in, take memory for what goes out, and run
+the loops without the interpreter lock: ``store_memory.pyx`` what a Store holds, ``store_rows.pyx`` its
+rows, ``store_policies.pyx`` which keys get rows and which rows leave (``policies.h``, ``admission.h``,
+``promotion.h``, ``eviction.h``), ``store_images.pyx`` the image of an instant while pushes go on
+(``tracking.h``, ``images.h``), this one what is true of a whole Store.
 """
 
 cimport numpy as cnp

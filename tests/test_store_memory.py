@@ -229,7 +229,7 @@ def test_a_partition_refuses_more_rows_than_its_limit_and_goes_on() -> None:
 OUT_OF_MEMORY = """
     import resource
     import numpy as np
-    from cython_ext.store import Store, vector_levels
+    from cython_ext.store import Store
     from tests.test_store_memory import SPEC, new_store
 
     store = new_store({bits})
