@@ -274,6 +274,7 @@ def test_missing_sections_are_named(tmp_path):
 def test_a_file_that_is_no_job_is_told_by_line_and_column(tmp_path, text, words):
     (line,) = problems(tmp_path, text)
     assert line.startswith(f"{tmp_path}/{words}")
+    assert line.endswith("; YAML wants spaces, not tabs") == ("\t" in text)
 
 
 def test_keys_that_stand_twice_are_refused_all_at_once(tmp_path):
@@ -290,7 +291,7 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
     with pytest.raises(ConfigurationError, match="can't be read: Is a directory"):
         read_job(tmp_path)
     (tmp_path / "job.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match="it is not UTF-8 text"):
+    with pytest.raises(ConfigurationError, match="it is not UTF-8 text; of data pslib describe makes a job"):
         read_job(tmp_path / "job.yaml")
 
 

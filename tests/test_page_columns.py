@@ -318,9 +318,9 @@ def test_a_page_that_holds_less_than_it_says_is_arrows(codec: str, said: int) ->
 
 
 def test_no_memory_is_taken_for_a_page_whose_levels_are_less_than_no_bytes() -> None:
-    found = column_of(_Header(0, 3, 90, 90, 10, 0, -1, -1, -(1 << 40), 0, 1), (True, False), "zstd")
-    with pytest.raises(_NotUnderstoodError):
-        found._plain(found._page()[0], memoryview(bytes(90)))
+    header = Header(0, 3, 90, 90, 10, 0, -1, -1, -(1 << 40), 0, 1)
+    with pytest.raises(NotUnderstoodError):
+        column_of(header, (True, False), "zstd")._plain(header, memoryview(bytes(90)))
 
 
 def test_a_column_that_is_not_understood_once_is_arrows_in_the_groups_to_come() -> None:

@@ -87,6 +87,22 @@ def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport
         signal.signal(signal.SIGALRM, before)
 
 
+def test_an_answer_that_is_here_when_something_is_sent_is_taken_without_a_wait(
+    transport: Transport, opened: Any
+) -> None:
+    """To send takes notice of it: whoever waited for ZeroMQ to tell of it would wait for the next one."""
+    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    client.send(server.address, [b"ask"])
+    peer, _frames = poll(server)
+    assert client.receive() == []
+    server.send(peer, [b"answer"])
+    came, deadline_s = [], time.monotonic() + WAIT_S
+    while not came and time.monotonic() < deadline_s:
+        client.send(server.address, [b"more"])
+        came = client.receive()
+    assert [bytes(frame) for _, frames in came for frame in frames] == [b"answer"]
+
+
 def test_answers_go_to_who_asked(transport: Transport, opened: Any) -> None:
     server = opened(transport.listen(LOOPBACK))
     clients = [opened(transport.connect()) for _ in range(3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -91,6 +92,32 @@ def test_a_large_frame_keeps_its_memory_when_its_link_is_closed(closing: Any) ->
     server.close()
     client.close()
     assert (header, array.tobytes(), last) == (b"header", sent, b"last")
+
+
+@pytest.mark.parametrize("number", [0, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENOTSOCK])
+def test_a_peer_that_takes_nothing_now_is_no_error_and_all_else_is(
+    closing: Any, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Frames:
+        def send(self, *_: bytes) -> int:
+            return number
+
+    server = closing(ZmqTransport()).listen(LOOPBACK)
+    monkeypatch.setattr(server, "_frames", Frames())
+    if number == errno.ENOTSOCK:
+        with pytest.raises(zmq.ZMQError, match="socket"):
+            server.send(b"peer", [b"x"])
+    else:
+        server.send(b"peer", [b"x"])
+    server.close()
+
+
+def test_a_link_that_is_closed_says_so(closing: Any) -> None:
+    transport = closing(ZmqTransport())
+    for link in (transport.listen(LOOPBACK), transport.connect()):
+        link.close()
+        with pytest.raises(zmq.ZMQError):
+            link.receive()
 
 
 def test_a_link_of_a_transport_that_is_closed_says_so() -> None:
