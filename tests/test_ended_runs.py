@@ -149,7 +149,9 @@ def test_a_stream_that_has_ended_is_gone_on_with(tmp_path: Path, capsys: pytest.
     (tmp_path / "incoming").mkdir()
     job = job_in(tmp_path, {"train": "incoming", "stream": {"window_files": 1}}, epochs=1)
     assert main(["train", str(job), "--resume"]) == 64
-    assert "--resume: nothing to go on from" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--resume: nothing to go on from" in said
+    assert "begin anew with --overwrite" in said
 
 
 def test_a_run_that_failed_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
