@@ -34,41 +34,75 @@
 #define PSLIB_KEYS_BLOCK 256
 
 typedef struct {
-    uint32_t *cells; /* mask + 1 of them; 1-based places among the keys found so far, 0: empty */
+    uint32_t *cells; /* room for mask + 1; 1-based places among the keys found so far, 0: empty */
     uint64_t mask;
     uint64_t *found; /* room for one key more than there are, and for one before them */
     uint32_t count;
     int level, open; /* open: the cells hold what was found so far; else they hold anything */
+    int bytes; /* of a cell, 2 or 4 */
 } PslibSoFar;
+
+/* So many keys have places of two bytes: cells of half the size are half as much to clear and to keep in the cache. */
+#define PSLIB_NARROW_MAX 65535
+
+static inline __attribute__((always_inline)) uint32_t pslib_cell(const void *cells, uint64_t where, const int bytes)
+{
+    return bytes == 2 ? ((const uint16_t *)cells)[where] : ((const uint32_t *)cells)[where];
+}
+
+static inline __attribute__((always_inline)) void pslib_set_cell(void *cells, uint64_t where, uint32_t cell,
+                                                                 const int bytes)
+{
+    if (bytes == 2) {
+        ((uint16_t *)cells)[where] = (uint16_t)cell;
+    } else {
+        ((uint32_t *)cells)[where] = cell;
+    }
+}
 
 /* The cells are made ready when the first key is looked for there: see `pslib_place_small`. */
 static inline void pslib_open_cells(PslibSoFar *so_far)
 {
     if (so_far->open) return;
-    memset(so_far->cells, 0, (size_t)(so_far->mask + 1) * sizeof(uint32_t));
+    so_far->bytes = so_far->level == PSLIB_AVX2 && so_far->count <= PSLIB_NARROW_MAX ? 2 : 4; /* others: not measured */
+    memset(so_far->cells, 0, (size_t)(so_far->mask + 1) * (size_t)so_far->bytes);
     for (uint32_t i = 0; i < so_far->count; i++) {
         uint64_t where = so_far->found[i] & so_far->mask;
-        while (so_far->cells[where] != 0) where = (where + 1) & so_far->mask;
-        so_far->cells[where] = i + 1;
+        while (pslib_cell(so_far->cells, where, so_far->bytes)) where = (where + 1) & so_far->mask;
+        pslib_set_cell(so_far->cells, where, i + 1, so_far->bytes);
     }
     so_far->open = 1;
 }
 
+/* Cells of two bytes become cells of four where `more` keys may not have places any more. */
+static inline void pslib_widen_cells(PslibSoFar *so_far, int64_t more)
+{
+    uint8_t *const cells = (uint8_t *)so_far->cells;
+    if (so_far->bytes == 4 || so_far->count + more <= PSLIB_NARROW_MAX) return;
+    for (int64_t i = (int64_t)so_far->mask; i >= 0; i--) { /* from the last one on: they lie in the same room */
+        uint16_t cell;
+        memcpy(&cell, cells + 2 * i, sizeof(cell));
+        const uint32_t wide = cell;
+        memcpy(cells + 4 * i, &wide, sizeof(wide));
+    }
+    so_far->bytes = 4;
+}
+
 /* Place of one key. A new key and a known one run the same instructions, see `distinct.pyx`. */
-static inline __attribute__((always_inline)) int32_t pslib_place_key(uint32_t *restrict cells, uint64_t *restrict found,
+static inline __attribute__((always_inline)) int32_t pslib_place_key(void *restrict cells, uint64_t *restrict found,
                                                                      const uint64_t mask, uint32_t *count,
-                                                                     const uint64_t key)
+                                                                     const uint64_t key, const int bytes)
 {
     uint64_t where = key & mask;
     uint32_t there, cell;
     found[*count] = key;
     for (;;) {
-        there = cells[where];
+        there = pslib_cell(cells, where, bytes);
         cell = there | ((*count + 1) & (0u - (uint32_t)(there == 0)));
         if (found[cell - 1] == key) break;
         where = (where + 1) & mask;
     }
-    cells[where] = cell;
+    pslib_set_cell(cells, where, cell, bytes);
     *count += there == 0;
     return (int32_t)(cell - 1);
 }
@@ -80,7 +114,7 @@ static inline void pslib_place_in_turn(PslibSoFar *so_far, const uint64_t *restr
     uint64_t *const restrict found = so_far->found;
     const uint64_t mask = so_far->mask;
     uint32_t count = so_far->count;
-    for (int64_t i = 0; i < n; i++) places[i] = pslib_place_key(cells, found, mask, &count, keys[i]);
+    for (int64_t i = 0; i < n; i++) places[i] = pslib_place_key(cells, found, mask, &count, keys[i], 4);
     so_far->count = count;
 }
 
@@ -105,41 +139,58 @@ static inline int64_t pslib_pace(const PslibSoon *soon, int64_t n)
     return (soon->count + strides - 1) / (strides > 0 ? strides : 1);
 }
 
-/* The same in two passes over a block. Most keys are known and stand in the cell that they name: the first pass looks
- * there and writes nothing to the table, so that no look-up waits for a store before it, which it may or may not hit;
- * the second one takes, in their order, the keys that it did not find.
+/* The same in three passes over a block. Most keys are known and stand in the cell that they name: the first pass looks
+ * there, asks for the key that stands in it, and writes nothing to the table, so that no look-up waits for a store
+ * before it, which it may or may not hit; the second one compares; the last one takes, in their order, the keys that
+ * were not found.
  *
  * What an empty cell names is the place before the first, where the first key stands once more: its cell is not empty,
  * so that it is no key that finds its cell empty, and one comparison tells both. */
-static inline void pslib_place_block(PslibSoFar *so_far, const uint64_t *restrict keys, int64_t n,
-                                     int32_t *restrict places, PslibSoon *soon)
+static inline __attribute__((always_inline)) void pslib_place_block_as(PslibSoFar *so_far,
+                                                                       const uint64_t *restrict keys, int64_t n,
+                                                                       int32_t *restrict places, PslibSoon *soon,
+                                                                       const int bytes)
 {
     const int64_t pace = pslib_pace(soon, n);
     uint8_t others[PSLIB_KEYS_BLOCK];
-    const uint32_t *const cells = so_far->cells; /* not restrict: they are written through so_far below */
+    const void *const cells = so_far->cells; /* not restrict: they are written through so_far below */
     const uint64_t *const found = so_far->found - 1;
     const uint64_t mask = so_far->mask;
     uint32_t count = so_far->count;
     int64_t other = 0;
     if (count == 0 && n > 0) {
-        places[0] = pslib_place_key(so_far->cells, so_far->found, mask, &count, keys[0]);
+        places[0] = pslib_place_key(so_far->cells, so_far->found, mask, &count, keys[0], bytes);
         so_far->found[-1] = keys[0];
     }
     for (int64_t i = 0; i < n;) {
         const int64_t stop = i + PSLIB_STRIDE < n ? i + PSLIB_STRIDE : n;
         pslib_ask(soon, pace);
         for (; i < stop; i++) {
-            const uint32_t cell = cells[keys[i] & mask];
+            const uint32_t cell = pslib_cell(cells, keys[i] & mask, bytes);
             places[i] = (int32_t)(cell - 1);
-            others[other] = (uint8_t)i;
-            other += found[cell] != keys[i];
+            PSLIB_SOON(&found[cell]);
         }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        others[other] = (uint8_t)i;
+        other += found[(uint32_t)(places[i] + 1)] != keys[i];
     }
     for (int64_t j = 0; j < other; j++) {
         const int64_t i = others[j];
-        places[i] = pslib_place_key(so_far->cells, so_far->found, mask, &count, keys[i]);
+        places[i] = pslib_place_key(so_far->cells, so_far->found, mask, &count, keys[i], bytes);
     }
     so_far->count = count;
+}
+
+static inline void pslib_place_block(PslibSoFar *so_far, const uint64_t *keys, int64_t n, int32_t *places,
+                                     PslibSoon *soon)
+{
+    pslib_widen_cells(so_far, n);
+    if (so_far->bytes == 2) {
+        pslib_place_block_as(so_far, keys, n, places, soon, 2);
+    } else {
+        pslib_place_block_as(so_far, keys, n, places, soon, 4);
+    }
 }
 
 /* Places of keys that follow each other. */

@@ -118,6 +118,18 @@ def test_keys_that_all_start_in_the_same_cell_stay_apart(step: int) -> None:
     check(keys.reshape(300, 2), [], np.arange(300), keys)
 
 
+@pytest.mark.parametrize("distinct", [65_300, 65_535, 65_536, 70_000])
+def test_keys_are_as_many_as_there_are(distinct: int) -> None:
+    """Up to 65,535 of them are counted in two bytes; known ones are found before that and behind it."""
+    keys = mix64(np.arange(distinct, dtype=np.uint64))
+    rest = -distinct % 4
+    sparse = np.concatenate([keys, keys[:rest], keys[::-1][:4000], keys[:4000]]).reshape(-1, 4)
+    rows = np.arange(len(sparse))
+    check(sparse, [], rows, keys[-300:])
+    lists: Lists = [(keys, np.arange(distinct + 1), None)]
+    check(np.empty((distinct, 0), np.uint64), lists, np.arange(distinct), keys[-300:])
+
+
 def test_no_rows_and_no_fields_are_ordinary() -> None:
     check(np.empty((0, 0), np.uint64), [], np.empty(0, np.int64), NONE)
     check(np.empty((3, 0), np.uint64), [lists_of([[], [], []])], np.array([2, 0]), NONE)
