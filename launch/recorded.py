@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ def run_recorded(
     outcome : Outcome
     summary : dict
         What ``summary.json`` holds.
+
+    Raises
+    ------
+    OSError
+        Where the records of a run that is done can't be written.
     """
     from pslib.recorder import RunRecorder
 
@@ -57,7 +63,14 @@ def run_recorded(
         figures = summary_of(outcome.status, outcome.results, plan.config)
         phase = _ENDS.get(outcome.exit_code, "failed")  # to the coordinator all who leave in order are done
         ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
-        summary = recorder.finish({**figures, **facts, **ending})
+        try:
+            summary = recorder.finish({**figures, **facts, **ending})
+        except OSError as error:
+            if outcome.exit_code == EXIT_DONE:
+                raise OSError(error.errno, error.strerror, error.filename or str(out)) from error
+            summary = {**figures, **facts, **ending}  # what ended the run, often the same full disk, is told
+            with suppress(OSError):
+                recorder.close()
     return outcome, summary
 
 

@@ -1,6 +1,8 @@
 """The figures of a finished run: what `summary.json` holds, and its last lines."""
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from launch import recorded
 from launch.run_plan import Outcome, Plan
 from launch.summary import summary_lines, summary_of
 from pslib.config import ClusterConfig
+from pslib.recorder import RunRecorder
 
 STATUS = {
     "examples": 1000,
@@ -81,15 +84,38 @@ def test_the_last_lines_name_files_as_one_may_type_them_where_one_is(tmp_path, m
         assert summary_lines(summary, out)[-1] == f"checkpoint    {named}"
 
 
+def records_of(exit_code, out, monkeypatch):
+    """The outcome and the summary of a run that ends at once."""
+    monkeypatch.setattr(
+        recorded, "run_cluster", lambda *_, **__: Outcome(exit_code, status=STATUS | {"phase": "done"})
+    )
+    plan = Plan(ClusterConfig(), "a", trainer_arguments=(), logs=out / "logs")
+    return recorded.run_recorded(None, plan, out, progress=False, facts={})
+
+
 @pytest.mark.parametrize(
     ("exit_code", "phase"), [(0, "done"), (75, "preempted"), (64, "failed"), (69, "failed")]
 )
 def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, tmp_path, monkeypatch):
     """To the coordinator, from which all other figures come, everybody who leaves in order is done."""
-    monkeypatch.setattr(
-        recorded, "run_cluster", lambda *_, **__: Outcome(exit_code, status=STATUS | {"phase": "done"})
-    )
-    plan = Plan(ClusterConfig(), "a", trainer_arguments=(), logs=tmp_path / "logs")
-    _, summary = recorded.run_recorded(None, plan, tmp_path, progress=False, facts={})
+    _, summary = records_of(exit_code, tmp_path, monkeypatch)
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     assert (summary["exit_code"], summary["phase"]) == (exit_code, phase)
+
+
+@pytest.mark.parametrize("broken", ["metrics.jsonl", "summary.json"])
+def test_a_disk_that_is_full_at_the_end_adds_no_line_to_what_ended_the_run(broken, tmp_path, monkeypatch):
+    """Of a run that is done it is the only thing that went wrong, and told with its place."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if broken == "summary.json":
+        monkeypatch.setattr(Path, "write_text", full)
+    else:
+        monkeypatch.setattr(RunRecorder, "_write", full)
+    outcome, summary = records_of(69, tmp_path, monkeypatch)
+    assert (outcome.exit_code, summary["phase"], summary["examples"]) == (69, "failed", 1000)
+    with pytest.raises(OSError, match="No space left") as refused:
+        records_of(0, tmp_path, monkeypatch)
+    assert refused.value.filename == str(tmp_path)
