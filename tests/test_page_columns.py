@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,8 @@ UNLIKELY_LEVELS = {
     "so is one of two": (V1, (3, 4, -1, -1), (True, False), True),
     "version 1, levels that it has are packed": (V1, (4, 3, -1, -1), (True, False), False),
     "packed repetition levels of lists": (V1, (3, 4, -1, -1), (True, True), False),
+    "version 1, with sizes of levels as version 2 has them": (V1, (3, 3, 5, 0), (True, False), False),
+    "less than no bytes there": (V1, (3, 3, -2, -1), (True, False), False),
     "version 2, bytes of levels that a column has": (V2, (-1, -1, 2, 0), (True, False), True),
     "bytes of definition levels that it has not": (V2, (-1, -1, 2, 0), (False, False), False),
     "bytes of repetition levels that it has not": (V2, (-1, -1, 2, 2), (True, False), False),
@@ -321,6 +324,22 @@ def test_no_memory_is_taken_for_a_page_whose_levels_are_less_than_no_bytes() -> 
     header = Header(0, 3, 90, 90, 10, 0, -1, -1, -(1 << 40), 0, 1)
     with pytest.raises(NotUnderstoodError):
         column_of(header, (True, False), "zstd")._plain(header, memoryview(bytes(90)))
+
+
+def test_a_page_of_levels_alone_has_no_values_behind_them() -> None:
+    """What follows the levels is compressed still: as places it would be others' strings."""
+    header = Header(0, 3, 5, 25, 10, 0, -1, -1, 5, 0, 1)
+    assert bytes(column_of(header, (True, False), "snappy")._plain(header, memoryview(bytes(25)))) == bytes(5)
+
+
+@pytest.mark.parametrize(("at", "size"), [(4, -1), (-1, 100)])
+def test_a_column_that_lies_nowhere_is_arrows(at: int, size: int) -> None:
+    chunk = SimpleNamespace(
+        dictionary_page_offset=None, data_page_offset=at, total_compressed_size=size, num_values=1,
+        compression="ZSTD",
+    )  # fmt: skip
+    with pytest.raises(NotUnderstoodError):
+        ChunkPages(pa.BufferReader(b""), chunk, np.dtype(np.int64), False, (False, False))
 
 
 def test_a_column_that_is_not_understood_once_is_arrows_in_the_groups_to_come() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.data.chunk_pages import ChunkPages
+from pslib.data.chunk_pages import ChunkPages, _zstd_size
 from pslib.data.pages import PageColumns
 from tests.test_page_columns import CODECS, Counted, read, written
 
@@ -111,9 +111,20 @@ def test_pages_are_decompressed_together() -> None:
         header, body = pages.next()
         seen += np.frombuffer(body, np.int64, header.values).tolist()
     assert seen == list(range(100))
-    cut = pages_of(data)
-    cut._find_some()
-    header, body = cut._found[3]
-    cut._found[3] = header._replace(plain_bytes=header.plain_bytes + 1), body
-    with pytest.raises(OSError, match="ZSTD"):
-        cut.next()
+    for lies in ({3: 1}, {3: 8, 4: -8}):  # together they are right, alone none of them
+        cut = pages_of(data)
+        cut._find_some()
+        for place, more in lies.items():
+            header, body = cut._found[place]
+            cut._found[place] = header._replace(plain_bytes=header.plain_bytes + more), body
+        with pytest.raises(OSError, match="ZSTD"):
+            [cut.next() for _ in range(10)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 255, 256, 257, 65_791, 65_792, 1 << 20])
+@pytest.mark.parametrize("level", [1, 19])
+def test_a_frame_says_how_much_it_holds(size: int, level: int) -> None:
+    frame = pa.Codec("zstd", level).compress(bytes(size), asbytes=True)
+    assert _zstd_size(memoryview(frame + bytes(14))) == size
+    assert _zstd_size(memoryview(frame[:5])) == -1
+    assert _zstd_size(memoryview(frame[1:] + bytes(14))) == -1

@@ -83,6 +83,8 @@ class ChunkPages:
         first, at = chunk.dictionary_page_offset, chunk.data_page_offset
         self._at = first if first is not None and 0 < first < at else at
         self._end = self._at + chunk.total_compressed_size
+        if not 0 <= self._at <= self._end:
+            raise NotUnderstoodError
         self.left = chunk.num_values
         codec = CODECS[chunk.compression]
         self._codec = None if codec is None else pa.Codec(codec)
@@ -119,8 +121,11 @@ class ChunkPages:
     def _levels_fit(self, header: Header) -> bool:
         """Whether levels are runs, where a column has any; writers say anything of those that it has not."""
         if header.type == _DATA:
-            return (not self._defined or header.level_encoding == _RLE) and (
-                not self._repeated or header.repeat_encoding == _RLE
+            alone = header.level_bytes == header.repeat_bytes == -1  # those are said by version 2 alone
+            return (
+                alone
+                and (not self._defined or header.level_encoding == _RLE)
+                and (not self._repeated or header.repeat_encoding == _RLE)
             )
         sizes = header.level_bytes, header.repeat_bytes
         alone = (self._defined or not header.level_bytes) and (self._repeated or not header.repeat_bytes)
@@ -154,11 +159,12 @@ class ChunkPages:
         if not self._found:
             self._find_some()
         header, body = self._found.popleft()
-        if self._codec is None or self._codec.name != "zstd" or header.type == _DATA_2:
+        if not self._is_one_frame(header, body):
             self._ready.append((header, self._plain(header, body)))
             return
+        assert self._codec is not None
         some, bodies, size = [header], [body], header.plain_bytes
-        while self._found and self._found[0][0].type != _DATA_2:
+        while self._found and self._is_one_frame(*self._found[0]):
             header, body = self._found[0]
             if size + header.plain_bytes > TOGETHER_BYTES:
                 break
@@ -171,6 +177,11 @@ class ChunkPages:
             self._ready.append((header, plain[: header.plain_bytes]))
             plain = plain[header.plain_bytes :]
 
+    def _is_one_frame(self, header: Header, body: memoryview) -> bool:
+        """Whether a page can be decompressed with others: what comes out of it ends where its header says."""
+        zstd = self._codec is not None and self._codec.name == "zstd"
+        return zstd and header.type != _DATA_2 and _zstd_size(body) == header.plain_bytes
+
     def _plain(self, header: Header, body: memoryview) -> Any:
         if self._codec is None:
             return body
@@ -179,8 +190,10 @@ class ChunkPages:
         levels = header.level_bytes + header.repeat_bytes
         if not self._levels_fit(header):
             raise NotUnderstoodError
-        if not header.compressed or header.plain_bytes == levels:
+        if not header.compressed:
             return body
+        if header.plain_bytes == levels:
+            return body[:levels]
         values = self._decompressed(body[levels:], header.plain_bytes - levels)
         return b"".join((body[:levels], values))
 
@@ -210,7 +223,10 @@ class ChunkPages:
 
 
 class TextPages(ChunkPages):
-    """Those of a column of strings that are all in its dictionary; the values are places in `texts`."""
+    """Those of a column of strings that are all in its dictionary; the values are places in `texts`.
+
+    Of a dictionary that has a string twice Arrow forgets one, and takes places for those of other strings.
+    """
 
     plain = False
 
@@ -235,3 +251,16 @@ def _snappy_size(body: memoryview) -> int:
         if byte < 128:
             return size
     return -1
+
+
+def _zstd_size(body: memoryview) -> int:
+    """The length that a frame of Zstandard says it has (RFC 8878, 3.1.1.1); -1 where it does not say so."""
+    start = bytes(body[:14])
+    if start[:4] != b"\x28\xb5\x2f\xfd" or len(start) < 14:
+        return -1
+    flags = start[4]
+    in_one = flags >> 5 & 1
+    size_bytes = (in_one, 2, 4, 8)[flags >> 6]
+    at = 5 + (1 - in_one) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(start[at : at + size_bytes], "little")
+    return size + 256 * (size_bytes == 2) if size_bytes and at + size_bytes <= 14 else -1
