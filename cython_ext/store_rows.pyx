@@ -68,11 +68,13 @@ cdef class StoreRows(StoreMemory):
         keys = checked_array("pull: keys", keys, _U64, (None,))
         out = checked_target("pull: out", out, _F32, (len(keys), self.dim))
         cdef float when = finite_number("pull: now", now)
-        cdef int64_t n = len(keys), absent
-        cdef const uint64_t *key_data = keys_of(keys)
-        cdef float *out_data = floats_of(out)
+        return self.read_rows(keys_of(keys), len(keys), when, floats_of(out))
+
+    cdef int64_t read_rows(self, const uint64_t *keys, int64_t n, float now, float *rows) except -1:
+        """`pull` of what has been checked."""
+        cdef int64_t absent
         with nogil:
-            absent = pslib_table_pull(&self.table, key_data, n, when, out_data)
+            absent = pslib_table_pull(&self.table, keys, n, now, rows)
         return absent
 
     def push(self, keys, gradients, narrow=False, *, salt=0, now=0.0, shows=None, clicks=None, rate=1.0,
@@ -123,18 +125,30 @@ cdef class StoreRows(StoreMemory):
         record.shows = NULL if shows is None else floats_of(shows)
         record.clicks = NULL if clicks is None else floats_of(clicks)
         cdef float factor = finite_number("push: rate", rate)
-        cdef bint adds = delta
-        cdef int64_t n = len(keys), done = 0
-        cdef const uint64_t *key_data = keys_of(keys)
-        cdef const float *gradient_data = floats_of(gradients)
+        self._step(keys_of(keys), len(keys), floats_of(gradients), row_class, &record, factor, delta)
+
+    cdef int step_rows(
+        self, const uint64_t *keys, int64_t n, const float *gradients, uint64_t salt, float now
+    ) except -1:
+        """`push` of what has been checked, plainly."""
+        cdef PslibRecord record
+        record.salt, record.rounding, record.now = salt, pslib_mix64(salt), now
+        record.shows = record.clicks = NULL
+        return self._step(keys, n, gradients, PSLIB_WIDE, &record, 1.0, False)
+
+    cdef int _step(
+        self, const uint64_t *keys, int64_t n, const float *gradients, int row_class,
+        const PslibRecord *record, float rate, bint delta
+    ) except -1:
+        cdef int64_t done = 0
         cdef PslibStatus status
         with nogil:
             if self.table.tracking != NULL:
-                pslib_before_keys(&self.table, key_data, n, False)
+                pslib_before_keys(&self.table, keys, n, False)
             status = pslib_table_push_at(
-                &self.table, key_data, n, gradient_data, row_class, &record, factor, adds, &done
+                &self.table, keys, n, gradients, row_class, record, rate, delta, &done
             )
-        raise_unless_done("push", status, done, n)
+        return raise_unless_done("push", status, done, n)
 
     def erase(self, keys):
         """Forget the rows of these keys, and the counts of counted ones; others are an ordinary case.

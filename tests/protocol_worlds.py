@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.config import Timing
 from pslib.protocol.client_session import ClientSession
-from pslib.protocol.codec import Codec
+from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.messages import (
     Adopt,
     Done,
@@ -111,15 +111,20 @@ class OneServer:
 
     def ask(self, message: Message, request_id: int = 1) -> Any:
         """The answer to one request; both ways through the codec."""
-        job = self.session.receive(PEER, [bytes(frame) for frame in self.codec.encode(request_id, message)])
+        envelope = self.codec.decode(self.answer_to(self.codec.encode(request_id, message)))
+        assert envelope.request_id == request_id
+        return envelope.message
+
+    def answer_to(self, frames: Sequence[Buffer], peer: bytes = PEER) -> list[bytes]:
+        """The bytes that answer these bytes."""
+        job = self.session.receive(peer, [bytes(frame) for frame in frames])
         if job:
             for index in job.shards:
                 self.session.complete(job, index, run_on_shard(self.shards[index], job, _no_files))
         (reply,) = self.session.outbox
         self.session.outbox.clear()
-        envelope = self.codec.decode([bytes(frame) for frame in reply.frames])
-        assert (reply.peer, envelope.request_id) == (PEER, request_id)
-        return envelope.message
+        assert reply.peer == peer
+        return [bytes(frame) for frame in reply.frames]
 
 
 def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Releas
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import ShardTurns, answer_now
+from pslib.protocol.shard_jobs import ShardTurns, answer_frame, answer_now
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PARTITION_BITS, DENSE_BLOCKS = 4, 5
 CODEC = Codec("simulated")
+SHORT = CODEC.short_requests(3)
+assert SHORT is not None
 TIMING = Timing(retry_s=0.2, retry_max_s=0.8, request_s=300.0)
 TICK_S = 0.1
 HOLD_S = 3.0
@@ -69,6 +71,7 @@ class Server:
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
         if count == 1:
             self.session.answer_now = self._answer_now
+            self.session.answer_frame = self._answer_frame
 
     def receive(self, peer: int, frames: list[bytes]) -> None:
         """Take a message from the network."""
@@ -80,6 +83,9 @@ class Server:
 
     def _answer_now(self, message: Message) -> Message | None:
         return None if self._turns[0] else answer_now(self.shards[0], message, 3)
+
+    def _answer_frame(self, frame: bytes) -> bytes | Failure | None:
+        return None if self._turns[0] else answer_frame(self.shards[0], SHORT, CODEC, frame)
 
     def _put(self, index: int, work: Any) -> None:
         turns = self._turns[index]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cython_ext.short_requests import ShortRequests
 from pslib.errors import (
     CheckpointError,
     ConfigurationError,
@@ -15,6 +16,7 @@ from pslib.errors import (
     MemoryLimitError,
     PslibError,
 )
+from pslib.protocol.codec import Codec
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -50,6 +52,7 @@ __all__ = [
     "Job",
     "ShardTurns",
     "Work",
+    "answer_frame",
     "answer_now",
     "jobs_over",
     "run_on_shard",
@@ -148,6 +151,16 @@ def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
         return short_answer(shard, message, rows_max)
     except Exception as error:
         return _failure_in(shard, message, error)
+
+
+def answer_frame(shard: Shard, short: ShortRequests, codec: Codec, frame: bytes) -> bytes | Failure | None:
+    """As `answer_now`, from the bytes of a request to those of its answer, or to what went wrong."""
+    if shard.broken:
+        return None
+    try:
+        return short.answer(shard, frame)
+    except Exception as error:
+        return _failure_in(shard, codec.decode([frame]).message, error)
 
 
 def _failure_in(shard: Shard, message: Message, error: Exception) -> Failure:

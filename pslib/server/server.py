@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pslib.client.endpoint import Endpoint
@@ -114,6 +115,8 @@ class Server:
         ]
         if len(shards) == 1:
             self._session.answer_now = self._threads[0].answer_now
+            if short := codec.short_requests(SHORT_ROWS):
+                self._session.answer_frame = partial(self._threads[0].answer_frame, short, codec)
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress

@@ -8,9 +8,20 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, PslibError
-from pslib.protocol.messages import Load, Message
-from pslib.protocol.shard_jobs import Job, ShardTurns, Work, answer_now, run_on_shard, saves_over, shard_stats
+from pslib.protocol.codec import Codec
+from pslib.protocol.messages import Failure, Load, Message
+from pslib.protocol.shard_jobs import (
+    Job,
+    ShardTurns,
+    Work,
+    answer_frame,
+    answer_now,
+    run_on_shard,
+    saves_over,
+    shard_stats,
+)
 from pslib.server.image_turns import ImageThread, ImageTurns
 from pslib.shard.shard import Shard
 from pslib.update_log.shard_log import ShardLog
@@ -128,6 +139,15 @@ class ShardThread:
             return None
         try:
             return None if self._turns else answer_now(self.shard, message, SHORT_ROWS)
+        finally:
+            self._turn.release()
+
+    def answer_frame(self, short: ShortRequests, codec: Codec, frame: bytes) -> bytes | Failure | None:
+        """The same from bytes to bytes."""
+        if self._given != self._taken or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            return None if self._turns else answer_frame(self.shard, short, codec, frame)
         finally:
             self._turn.release()
 

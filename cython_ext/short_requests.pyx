@@ -1,0 +1,325 @@
+"""Short pulls and pushes of one table, from the bytes of a request to the bytes of its answer.
+
+What is done is said by ``pslib/shard/short.py`` (and by the codec, of what the bytes are): this is the same
+for the one form that nearly all requests of few rows have, in one frame and without a Python object for each
+field. Anything else gives None, and nothing has changed: the definition serves it, or says what is wrong.
+"""
+
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.math cimport isfinite
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcmp, memcpy, memset
+
+from cython_ext.hashing cimport partition_number, pslib_mix64
+from cython_ext.msgpack_parts cimport (
+    In,
+    Out,
+    put,
+    put_binary,
+    put_list,
+    put_number,
+    put_tagged,
+    take_big_endian,
+    take_binary,
+    take_list,
+    take_number,
+    take_text,
+)
+from cython_ext.store_rows cimport StoreRows
+
+import sys
+
+from cython_ext.message_layouts import packed_text
+
+__all__ = ["ShortRequests"]
+
+cnp.import_array()
+
+cdef enum:
+    BYTES_MAX = 8192  # of an array in a header: more travels as a frame of its own
+    KEYS_MAX = BYTES_MAX // 8
+    FLOATS_MAX = BYTES_MAX // 4
+
+cdef double TIME_S_MAX = 1e12
+
+# The rest of a header is as plain as it can be, or it is for the definition: no arrays but these, none with
+# anything in it, rate 1.0, and float32 throughout.
+cdef bytes PULL_TYPES = b"\xa7float32\xa7float32\x90"
+cdef bytes PULL_KEYS = b"\x92\x92\xa2u8"
+cdef bytes PULL_BLOCKS = b"\x92\xa2u4\0"
+cdef bytes PULLED_REST = b"\x92\xa2f4\0\x92\xa2u4\0\x92\xa2u2\0"
+cdef bytes PUSH_MANNER = b"\x90\x90\x90\xcb\x3f\xf0\0\0\0\0\0\0\xc2\0\xc2\x90"
+cdef bytes PUSH_KEYS = b"\x94\x92\xa2u8"
+cdef bytes PUSH_GRADIENTS = b"\x93\xa2f4"
+cdef bytes PUSH_DENSE = b"\x92\xa2u4\0\x92\xa2f4\0"
+cdef bytes PUSHED_ALL = b"\x90\x92\x92\xa2u4\0\x92\xa2u2\0\xc4\0"
+
+
+cdef struct Request:
+    uint64_t request_id, step
+    double time_s
+    const uint8_t *name  # of the only table, as it stands in the header
+    Py_ssize_t name_size
+    const uint8_t *text  # and without what says how long it is
+    Py_ssize_t text_size
+    uint64_t count  # keys
+    const uint8_t *data  # of the arrays
+
+
+cdef class ShortRequests:
+    """Serves short requests of one cluster.
+
+    Parameters
+    ----------
+    version : int
+        Of the protocol, 0..127.
+    cluster : str
+        At most 255 bytes.
+    rows_max : int
+        Keys of a request that is short.
+
+    Raises
+    ------
+    ValueError
+        When this machine or this name is not for it.
+    """
+
+    cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
+    cdef uint64_t rows_max
+
+    def __init__(self, version, cluster, rows_max):
+        if sys.byteorder != "little":
+            raise ValueError("expected a little-endian machine")
+        start = b"\x97" + bytes([version]) + packed_text(cluster)
+        self.pull, self.push = start + packed_text("Pull"), start + packed_text("Push")
+        self.pulled, self.pushed = start + packed_text("Pulled"), start + packed_text("Pushed")
+        self.rows_max = min(rows_max, KEYS_MAX)
+
+    def answer(self, shard, bytes frame):
+        """The answer to a request of one frame; None: it is not for this, and nothing has changed.
+
+        Parameters
+        ----------
+        shard : pslib.shard.shard.Shard
+            Without siblings, of which nobody else makes use meanwhile.
+        frame : bytes
+
+        Raises
+        ------
+        Exception
+            Half-way through a push; a mark has not been made.
+        """
+        cdef In source
+        source.at = <const uint8_t *>PyBytes_AS_STRING(frame)
+        source.end = source.at + PyBytes_GET_SIZE(frame)
+        if taken(&source, self.pull):
+            return self.answer_pull(shard, &source)
+        if taken(&source, self.push):
+            return self.answer_push(shard, &source)
+        return None
+
+    cdef bytes answer_pull(self, object shard, In *source):
+        cdef Request request
+        cdef uint64_t keys[KEYS_MAX]
+        cdef float rows[FLOATS_MAX]
+        if not take_number(source, &request.request_id) or take_list(source) != 6:
+            return None
+        if not taken_name(source, &request) or not taken_time(source, &request):
+            return None
+        if not (taken(source, PULL_TYPES) and taken(source, PULL_KEYS) and self.taken_count(source, &request)):
+            return None
+        if not taken(source, PULL_BLOCKS) or not taken_data(source, &request, 8 * request.count):
+            return None
+        name = name_of(&request)
+        store = None if name is None else shard.stores.get(name)
+        memcpy(keys, request.data, 8 * request.count)
+        if store is None or not all_mine(shard, keys, request.count, NULL):
+            return None
+        cdef StoreRows table = store
+        cdef uint64_t dim = table.dim
+        if request.count * dim > FLOATS_MAX:
+            return None
+        table.read_rows(keys, request.count, now_of(shard, name, &request), rows)
+        shard.counters.rows_pulled += request.count
+        return self.rows_answer(&request, dim, rows)
+
+    cdef bytes rows_answer(self, Request *request, uint64_t dim, const float *rows):
+        cdef Out out
+        memset(&out, 0, sizeof(Out))
+        try:
+            put(&out, PyBytes_AS_STRING(self.pulled), PyBytes_GET_SIZE(self.pulled))
+            put_number(&out, request.request_id)
+            put_list(&out, 3)
+            put_list(&out, 1)
+            put(&out, request.name, request.name_size)
+            put_list(&out, 0)
+            put_list(&out, 0)
+            put_list(&out, 4)
+            put_list(&out, 3)
+            put(&out, b"\xa2f4", 3)
+            put_number(&out, request.count)
+            put_number(&out, dim)
+            put(&out, PyBytes_AS_STRING(PULLED_REST), PyBytes_GET_SIZE(PULLED_REST))
+            put_binary(&out, rows, 4 * request.count * dim)
+            return PyBytes_FromStringAndSize(<char *>out.data, out.size)
+        finally:
+            free(out.data)
+
+    cdef bytes answer_push(self, object shard, In *source):
+        cdef Request request
+        cdef uint64_t named[5]  # stream, number, epoch, all_acked_below, home
+        cdef uint64_t keys[KEYS_MAX]
+        cdef float gradients[FLOATS_MAX]
+        cdef uint64_t again, dim
+        cdef const uint8_t *first
+        cdef int place
+        if not take_number(source, &request.request_id) or take_list(source) != 17:
+            return None
+        for place in range(5):
+            if not take_number(source, &named[place]):
+                return None
+        if not taken_name(source, &request):
+            return None
+        first, again = request.name, request.name_size
+        if not taken_name(source, &request) or again != <uint64_t>request.name_size:
+            return None
+        if memcmp(first, request.name, again) or not taken_time(source, &request):
+            return None
+        if not (taken(source, PUSH_MANNER) and taken(source, PUSH_KEYS) and self.taken_count(source, &request)):
+            return None
+        if not taken(source, PUSH_GRADIENTS) or not take_number(source, &again) or again != request.count:
+            return None
+        if not take_number(source, &dim) or dim > FLOATS_MAX or request.count * dim > FLOATS_MAX:
+            return None
+        if not taken(source, PUSH_DENSE) or not taken_data(source, &request, request.count * (8 + 4 * dim)):
+            return None
+        memcpy(keys, request.data, 8 * request.count)
+        memcpy(gradients, request.data + 8 * request.count, 4 * request.count * dim)
+        if not self.apply(shard, &request, named, keys, gradients, dim):
+            return None
+        return self.pushed + self.number(request.request_id) + PUSHED_ALL
+
+    cdef bint apply(
+        self, object shard, Request *request, const uint64_t *named, const uint64_t *keys,
+        const float *gradients, uint64_t dim
+    ) except -1:
+        """Apply a push unless it is known; False: it is not for this."""
+        cdef StoreRows table
+        cdef bytes bits
+        name = name_of(request)
+        store = None if name is None else shard.stores.get(name)
+        if store is None or named[4] >= shard.partitions:
+            return False
+        if shard.journal is not None or shard.room.limit_bytes:
+            return False
+        table = store
+        if <uint64_t>table.dim != dim:
+            return False
+        bits = PyBytes_FromStringAndSize(NULL, (shard.partitions + 7) >> 3)
+        memset(PyBytes_AS_STRING(bits), 0, PyBytes_GET_SIZE(bits))
+        if not all_mine(shard, keys, request.count, <uint8_t *>PyBytes_AS_STRING(bits)):
+            return False
+        units, marks = int.from_bytes(bits, "little"), shard.marks
+        stream, number = named[0], named[1]
+        try:
+            fresh = marks.fresh(stream, number, named[2], units)
+        except Exception:  # the lease has another holder: the definition says so
+            return False
+        marks.raise_floor(stream, named[3])
+        if not fresh:
+            return True
+        if fresh != units:
+            return False
+        table.step_rows(
+            keys, request.count, gradients, pslib_mix64(pslib_mix64(named[0]) ^ named[1]),
+            now_of(shard, name, request),
+        )
+        counters = shard.counters
+        counters.rows_pushed += request.count
+        marks.record(stream, number, fresh)
+        counters.updates_applied += fresh.bit_count()
+        counters.pushes_applied += fresh >> named[4] & 1
+        return True
+
+    cdef bytes number(self, uint64_t number):
+        cdef Out out
+        memset(&out, 0, sizeof(Out))
+        try:
+            put_number(&out, number)
+            return PyBytes_FromStringAndSize(<char *>out.data, out.size)
+        finally:
+            free(out.data)
+
+    cdef bint taken_count(self, In *source, Request *request) noexcept:
+        return take_number(source, &request.count) and request.count <= self.rows_max
+
+
+cdef bint taken(In *source, bytes wanted) noexcept:
+    """Whether these bytes come next; then they are taken."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(wanted)
+    if source.end - source.at < size or memcmp(source.at, PyBytes_AS_STRING(wanted), size):
+        return False
+    source.at += size
+    return True
+
+
+cdef bint taken_name(In *source, Request *request) noexcept:
+    """A list of one name."""
+    if take_list(source) != 1:
+        return False
+    request.name = source.at
+    if not take_text(source, &request.text, &request.text_size):
+        return False
+    request.name_size = source.at - request.name
+    return request.name[0] != 0xD9 or request.text_size > 31  # the shortest form, in which it goes back
+
+
+cdef bint taken_time(In *source, Request *request) noexcept:
+    """A step, and seconds in their range."""
+    cdef uint64_t bits
+    if not take_number(source, &request.step) or source.at >= source.end or source.at[0] != 0xCB:
+        return False
+    source.at += 1
+    if not take_big_endian(source, 8, &bits):
+        return False
+    memcpy(&request.time_s, &bits, 8)
+    return isfinite(request.time_s) and 0 <= request.time_s <= TIME_S_MAX
+
+
+cdef bint taken_data(In *source, Request *request, uint64_t size) noexcept:
+    """All arrays together, of which there are so many bytes, and nothing behind them."""
+    if take_binary(source) != <Py_ssize_t>size:
+        return False
+    request.data = source.at
+    return True
+
+
+cdef str name_of(Request *request):
+    """The table's name; None when it is no text."""
+    try:
+        return PyUnicode_DecodeUTF8(<const char *>request.text, request.text_size, NULL)
+    except UnicodeDecodeError:
+        return None
+
+
+cdef bint all_mine(object shard, const uint64_t *keys, uint64_t count, uint8_t *bits) except -1:
+    """Whether the shard owns all partitions of these keys; a bit of each is set unless ``bits`` is NULL."""
+    cdef const uint16_t[::1] kinds = shard.kind_of_partition
+    cdef int partition_bits = shard.partition_bits
+    cdef uint32_t partition
+    cdef uint64_t place
+    for place in range(count):
+        partition = partition_number(keys[place], partition_bits)
+        if kinds[partition] != 0:  # MINE
+            return False
+        if bits != NULL:
+            bits[partition >> 3] |= <uint8_t>(1 << (partition & 7))
+    return True
+
+
+cdef float now_of(object shard, str name, Request *request) except? -1:
+    """As `TableSpec.now`."""
+    return <float>shard.tables[name].now(request.step, request.time_s)
