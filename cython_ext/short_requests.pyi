@@ -1,7 +1,10 @@
+from collections.abc import Set
 from typing import Any
 
 __all__ = ["ShortRequests"]
 
 class ShortRequests:
     def __init__(self, version: int, cluster: str, rows_max: int) -> None: ...
-    def answer(self, shard: Any, frame: bytes) -> bytes | None: ...
+    def answer_all(
+        self, shard: Any, came: list[tuple[bytes, list[Any]]], roles: Set[str]
+    ) -> list[bytes | Exception]: ...

@@ -6,7 +6,7 @@ field. Anything else gives None, and nothing has changed: the definition serves 
 """
 
 cimport numpy as cnp
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport isfinite
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -98,20 +98,41 @@ cdef class ShortRequests:
         self.pulled, self.pushed = start + packed_text("Pulled"), start + packed_text("Pushed")
         self.rows_max = min(rows_max, KEYS_MAX)
 
-    def answer(self, shard, bytes frame):
-        """The answer to a request of one frame; None: it is not for this, and nothing has changed.
+    def answer_all(self, shard, list came, roles):
+        """Answer requests up to the first one that is not for this, and for which nothing has changed.
 
         Parameters
         ----------
         shard : pslib.shard.shard.Shard
             Without siblings, of which nobody else makes use meanwhile.
-        frame : bytes
+        came : list of (bytes, list of bytes)
+            Peers and the frames that they sent.
+        roles : set of str
+            Of the keys that may both pull and push; a peer without a role may.
 
-        Raises
-        ------
-        Exception
-            Half-way through a push; a mark has not been made.
+        Returns
+        -------
+        list of bytes or Exception
+            The first answers. An exception is the last one: half-way through a push, which has no mark.
         """
+        cdef list answers = [], frames
+        for peer, frames in came:
+            if len(frames) != 1 or not PyBytes_CheckExact(frames[0]):
+                break
+            if not PyBytes_CheckExact(peer) and peer.role not in roles:
+                break
+            try:
+                answer = self.answer(shard, frames[0])
+            except Exception as error:
+                answers.append(error)
+                break
+            if answer is None:
+                break
+            answers.append(answer)
+        return answers
+
+    cdef bytes answer(self, object shard, bytes frame):
+        """The answer to a request; None: it is not for this."""
         cdef In source
         source.at = <const uint8_t *>PyBytes_AS_STRING(frame)
         source.end = source.at + PyBytes_GET_SIZE(frame)
@@ -322,4 +343,4 @@ cdef bint all_mine(object shard, const uint64_t *keys, uint64_t count, uint8_t *
 
 cdef float now_of(object shard, str name, Request *request) except? -1:
     """As `TableSpec.now`."""
-    return <float>shard.tables[name].now(request.step, request.time_s)
+    return <float>request.step if shard.tables[name].clock == "steps" else <float>request.time_s

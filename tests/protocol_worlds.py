@@ -117,7 +117,8 @@ class OneServer:
 
     def answer_to(self, frames: Sequence[Buffer], peer: bytes = PEER) -> list[bytes]:
         """The bytes that answer these bytes."""
-        job = self.session.receive(peer, [bytes(frame) for frame in frames])
+        came: list[Buffer] = [bytes(frame) for frame in frames]
+        job = None if self.session.receive_short([(peer, came)]) else self.session.receive(peer, came)
         if job:
             for index in job.shards:
                 self.session.complete(job, index, run_on_shard(self.shards[index], job, _no_files))

@@ -18,8 +18,8 @@ from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
-from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import ShardTurns, answer_frame, answer_now
+from pslib.protocol.server_session import Came, ServerSession
+from pslib.protocol.shard_jobs import ShardTurns, answer_frames, answer_now
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -71,12 +71,13 @@ class Server:
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
         if count == 1:
             self.session.answer_now = self._answer_now
-            self.session.answer_frame = self._answer_frame
+            self.session.answer_frames = self._answer_frames
 
     def receive(self, peer: int, frames: list[bytes]) -> None:
         """Take a message from the network."""
         self.session.tick(self.world.now_s)
-        job = self.session.receive(peer.to_bytes(4, "big"), frames)
+        who = peer.to_bytes(4, "big")
+        job = None if self.session.receive_short([(who, frames)]) else self.session.receive(who, frames)
         for index in job.shards if job else ():
             self._put(index, job)
         self._send()
@@ -84,8 +85,8 @@ class Server:
     def _answer_now(self, message: Message) -> Message | None:
         return None if self._turns[0] else answer_now(self.shards[0], message, 3)
 
-    def _answer_frame(self, frame: bytes) -> bytes | Failure | None:
-        return None if self._turns[0] else answer_frame(self.shards[0], SHORT, CODEC, frame)
+    def _answer_frames(self, came: list[Came]) -> list[bytes | Failure]:
+        return [] if self._turns[0] else answer_frames(self.shards[0], SHORT, CODEC, came)
 
     def _put(self, index: int, work: Any) -> None:
         turns = self._turns[index]

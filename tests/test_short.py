@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslib.protocol.messages import Failure, Message, Pull, Pulled, Push
-from pslib.protocol.shard_jobs import answer_frame, answer_now, shard_stats
+from pslib.protocol.server_session import Came
+from pslib.protocol.shard_jobs import answer_frames, answer_now, shard_stats
 from pslib.transport.link import Peer
 from tests.protocol_worlds import CODEC, NO_BLOCKS, NO_FLOATS, OneServer, push_ones, setup_of
 
@@ -79,18 +80,18 @@ class Two:
         if way == "messages":
             self.short.session.answer_now = self._answer_now
         else:
-            self.short.session.answer_frame = self._answer_frame
+            self.short.session.answer_frames = self._answer_frames
 
     def _answer_now(self, message: Message) -> Message | None:
         answer = answer_now(self.short.shards[0], message, ROWS_MAX)
         self.at_once += answer is not None
         return answer
 
-    def _answer_frame(self, frame: bytes) -> bytes | Failure | None:
+    def _answer_frames(self, came: list[Came]) -> list[bytes | Failure]:
         assert SHORT is not None
-        answer = answer_frame(self.short.shards[0], SHORT, CODEC, frame)
-        self.at_once += answer is not None
-        return answer
+        answers = answer_frames(self.short.shards[0], SHORT, CODEC, came)
+        self.at_once += len(answers)
+        return answers
 
     def ask(self, message: Message) -> Any:
         """The answer of both."""
@@ -223,3 +224,20 @@ def test_bytes_that_are_nearly_a_request_are_refused_as_ever(message: Message, d
         del frame[place:]
     two.ask_bytes([bytes(frame)])
     two.ask(PULL)
+
+
+def test_of_all_that_came_those_before_the_first_other_one_are_answered() -> None:
+    two = Two("bytes")
+    frames = [CODEC.encode(number, one) for number, one in enumerate((PUSH, PULL, OTHERS[0], PULL))]
+    assert two.short.session.receive_short([(b"me", one) for one in frames]) == 2
+    assert [CODEC.decode(reply.frames).request_id for reply in two.short.session.outbox] == [0, 1]
+
+
+def test_a_fault_ends_the_row_of_answers_with_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Two("bytes")
+    monkeypatch.setattr(two.short.shards[0].counters, "pushes_applied", None)
+    frames = [CODEC.encode(number, one) for number, one in enumerate((PULL, PUSH, PULL))]
+    assert two.short.session.receive_short([(b"me", one) for one in frames]) == 2
+    kinds = [CODEC.decode(reply.frames).message.kind for reply in two.short.session.outbox]
+    assert kinds == ["Pulled", "Failure"]
+    assert "ended half-way" in two.short.shards[0].broken

@@ -114,8 +114,9 @@ class Marks:
         if known is None or below <= known.floor:
             return
         known.floor = below
-        for number in [number for number in known.applied if number < below]:
-            del known.applied[number]
+        for number in tuple(known.applied):
+            if number < below:
+                del known.applied[number]
 
     def saw(self, stream: int, epoch: int, below: int) -> None:
         """A request of this stream has come, under this epoch, with this floor; nothing of it was applied."""

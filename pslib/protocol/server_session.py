@@ -47,7 +47,7 @@ from pslib.protocol.messages import (
     Witness,
 )
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
-from pslib.protocol.roles import ALLOWED, refusal
+from pslib.protocol.roles import refusal
 from pslib.protocol.shard_jobs import Job
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.shard import PullPart, PushPart, Shard
@@ -69,11 +69,13 @@ CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
 SPLIT = (Pull, Push, Erase)
 """Requests with keys, of which each shard has its own."""
 ANSWERED_BY_UNIT = (*SPLIT, Maintain)
-MAY_PULL_AND_PUSH = {None} | (ALLOWED[Pull] & ALLOWED[Push])
-"""Roles of keys; None: a network without."""
 NO_UNITS, NO_OWNERS = np.empty(0, np.uint32), np.empty(0, np.uint16)
 SHOWS_MIN = float(np.finfo(np.float32).tiny)
 """A key that is pushed has been shown."""
+
+
+Came = tuple[bytes, list[Buffer]]
+"""A peer, and the frames that it sent."""
 
 
 class Reply(NamedTuple):
@@ -113,16 +115,26 @@ class ServerSession:
         """Of a server that has lost what it knew: nobody is answered until it has what is left."""
         self.answer_now: Callable[[Message], Message | None] = lambda _message: None
         """Answers a request at once, if it may and can: see `pslib.protocol.shard_jobs.answer_now`."""
-        self.answer_frame: Callable[[bytes], bytes | Failure | None] = lambda _frame: None
-        """The same before anything is decoded: see `pslib.protocol.shard_jobs.answer_frame`."""
+        self.answer_frames: Callable[[list[Came]], list[bytes | Failure]] = lambda _came: []
+        """The same of all that came, before it is decoded: see `pslib.protocol.shard_jobs.answer_frames`."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
 
+    def receive_short(self, came: list[Came]) -> int:
+        """How many of the messages that came first are answered now; each other one is for `receive`."""
+        if self.comeback is not None:
+            return 0
+        answers = self.answer_frames(came)
+        for (peer, frames), answer in zip(came, answers, strict=False):
+            if isinstance(answer, Failure):
+                self._reply(peer, self.codec.decode(frames).request_id, answer)
+            else:
+                self.outbox.append(Reply(peer, [answer]))
+        return len(answers)
+
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> Job | None:
         """A job for all shards, or None when the request was answered at once (refused, or not a message)."""
-        if len(frames) == 1 and type(frames[0]) is bytes and self._answered(peer, frames[0]):
-            return None
         try:
             envelope = self.codec.decode(frames)
         except RemoteProtocolError as error:
@@ -146,19 +158,6 @@ class ServerSession:
         self._prepare(job)
         self._open.add((peer, job.request_id))
         return job
-
-    def _answered(self, peer: bytes, frame: bytes) -> bool:
-        """Whether this was a request that could be answered from bytes to bytes, and has been."""
-        if self.comeback is not None or getattr(peer, "role", None) not in MAY_PULL_AND_PUSH:
-            return False
-        answer = self.answer_frame(frame)
-        if answer is None:
-            return False
-        if isinstance(answer, Failure):
-            self._reply(peer, self.codec.decode([frame]).request_id, answer)
-        else:
-            self.outbox.append(Reply(peer, [answer]))
-        return True
 
     def _prepare(self, job: Job) -> None:
         """Split a job among the shards, and make room for what it asks for."""

@@ -16,7 +16,7 @@ from pslib.errors import (
     MemoryLimitError,
     PslibError,
 )
-from pslib.protocol.codec import Codec
+from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -40,6 +40,7 @@ from pslib.protocol.messages import (
     Witness,
 )
 from pslib.protocol.packed import PackedRows
+from pslib.protocol.roles import ALLOWED
 from pslib.shard.cut import HELD
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
@@ -52,7 +53,7 @@ __all__ = [
     "Job",
     "ShardTurns",
     "Work",
-    "answer_frame",
+    "answer_frames",
     "answer_now",
     "jobs_over",
     "run_on_shard",
@@ -65,6 +66,8 @@ FileWork = Callable[[Shard, Message], dict[str, Any]]
 """Loads a shard; and saves it, where its images have no files of their own (`Cuts.opener`)."""
 Work = Callable[[Shard], None]
 
+
+MAY_PULL_AND_PUSH = ALLOWED[Pull] & ALLOWED[Push]
 
 NO_DENSE = DenseAnswer()
 """Room for nothing: nobody writes to it."""
@@ -153,14 +156,17 @@ def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
         return _failure_in(shard, message, error)
 
 
-def answer_frame(shard: Shard, short: ShortRequests, codec: Codec, frame: bytes) -> bytes | Failure | None:
-    """As `answer_now`, from the bytes of a request to those of its answer, or to what went wrong."""
+def answer_frames(
+    shard: Shard, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
+) -> list[bytes | Failure]:
+    """As `answer_now` of those that came first, from the bytes of requests to those of their answers."""
     if shard.broken:
-        return None
-    try:
-        return short.answer(shard, frame)
-    except Exception as error:
-        return _failure_in(shard, codec.decode([frame]).message, error)
+        return []
+    answers = short.answer_all(shard, came, MAY_PULL_AND_PUSH)
+    if answers and isinstance(error := answers[-1], Exception):
+        request = codec.decode(came[len(answers) - 1][1]).message
+        return [*answers[:-1], _failure_in(shard, request, error)]
+    return answers
 
 
 def _failure_in(shard: Shard, message: Message, error: Exception) -> Failure:

@@ -34,6 +34,8 @@ __all__ = ["Server", "run_server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
+TICK_S = 0.02
+"""Credit is held for seconds; to look at it after each message costs what a message costs."""
 IO_THREADS = 2
 """One alone would let a short request wait while it copies a long one from another connection."""
 
@@ -93,6 +95,7 @@ class Server:
         """For the link and the session: the receiving thread asks, shard threads answer."""
         self._streams_done_below = 0
         self._stopped = False
+        self._tick_s = 0.0
         self._failure: BaseException | None = None
         self._hands: HandOver | None = None
         try:
@@ -116,7 +119,7 @@ class Server:
         if len(shards) == 1:
             self._session.answer_now = self._threads[0].answer_now
             if short := codec.short_requests(SHORT_ROWS):
-                self._session.answer_frame = partial(self._threads[0].answer_frame, short, codec)
+                self._session.answer_frames = partial(self._threads[0].answer_frames, short, codec)
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress
@@ -193,7 +196,9 @@ class Server:
         """
         try:
             with preemption.finishing():
-                while self._member.order == "go" and not (self._stopped or self._leaves_now()):
+                while self._member.order == "go" and not self._stopped:
+                    if preemption.asked and self._leaves_now():
+                        break
                     self._turn()
                     self._check()
                 self._turn(0.0)  # what has come is answered
@@ -215,12 +220,12 @@ class Server:
 
     @staticmethod
     def _leaves_now() -> bool:
-        """Whether it has been asked to leave, and its units have no time left to move to others.
+        """Whether its units have no time left to move to others, when it has been asked to leave.
 
         The coordinator hears of it with the next heartbeat; it says when nothing is here any more, or that
         nobody could take it.
         """
-        return preemption.asked and preemption.left_s < LEAVE_S
+        return preemption.left_s < LEAVE_S
 
     def _check(self) -> None:
         """Raise what has ended a shard thread, or the endpoint without which no heartbeat goes out."""
@@ -239,13 +244,18 @@ class Server:
             self._link.wait(patience_s)
             with self._lock:
                 came = self._link.receive()
-        for peer, frames in came:
+        with self._lock:
+            answered = self._session.receive_short(came) if came else 0
+        for peer, frames in came[answered:]:
             with self._lock:
                 job = self._session.receive(peer, frames)
             if job:
                 self._serve(job)
+        now_s = self._clock.now_s()
         with self._lock:
-            self._session.tick(self._clock.now_s())
+            if now_s >= self._tick_s:
+                self._session.tick(now_s)
+                self._tick_s = now_s + TICK_S
             self._send_all()
 
     def _serve(self, job: Job) -> None:

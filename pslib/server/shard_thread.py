@@ -10,13 +10,13 @@ from typing import Any
 
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, PslibError
-from pslib.protocol.codec import Codec
+from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.messages import Failure, Load, Message
 from pslib.protocol.shard_jobs import (
     Job,
     ShardTurns,
     Work,
-    answer_frame,
+    answer_frames,
     answer_now,
     run_on_shard,
     saves_over,
@@ -142,12 +142,14 @@ class ShardThread:
         finally:
             self._turn.release()
 
-    def answer_frame(self, short: ShortRequests, codec: Codec, frame: bytes) -> bytes | Failure | None:
-        """The same from bytes to bytes."""
+    def answer_frames(
+        self, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
+    ) -> list[bytes | Failure]:
+        """The same of all that came first, from bytes to bytes."""
         if self._given != self._taken or not self._turn.acquire(blocking=False):
-            return None
+            return []
         try:
-            return None if self._turns else answer_frame(self.shard, short, codec, frame)
+            return [] if self._turns else answer_frames(self.shard, short, codec, came)
         finally:
             self._turn.release()
 
