@@ -17,13 +17,15 @@ __all__ = ["FUNCTIONS", "ZmqFrames"]
 
 FUNCTIONS = (
     *("zmq_msg_init", "zmq_msg_recv", "zmq_msg_data", "zmq_msg_size", "zmq_msg_more", "zmq_msg_move"),
-    *("zmq_msg_close", "zmq_send"),
+    *("zmq_msg_close", "zmq_send", "zmq_getsockopt"),
 )
 """Names of what `ZmqFrames` calls, in the order in which it wants their addresses."""
 
 cdef enum:
     DONTWAIT = 1
     SNDMORE = 2
+    EVENTS = 15
+    POLLIN = 1
 
 cdef struct Message:  # zmq_msg_t: 64 bytes in every 4.x, aligned as pointers are
     uint64_t words[8]
@@ -33,6 +35,7 @@ ctypedef int (*Move)(Message *, Message *) noexcept nogil
 ctypedef int (*Receive)(Message *, void *, int) noexcept nogil
 ctypedef void *(*Data)(Message *) noexcept nogil
 ctypedef size_t (*Size)(Message *) noexcept nogil
+ctypedef int (*Option)(void *, int, void *, size_t *) noexcept nogil
 ctypedef int (*Send)(void *, const void *, size_t, int) noexcept nogil
 
 
@@ -58,15 +61,24 @@ cdef class ZmqFrames:
     cdef Data data
     cdef Size size
     cdef Send give
+    cdef Option option
     cdef size_t copied_bytes
 
     def __init__(self, socket, functions, copied_bytes):
-        init, take, data, size, more, move, finish, give = functions
+        init, take, data, size, more, move, finish, give, option = functions
         self.socket, self.copied_bytes = <void *><uintptr_t>socket, copied_bytes
         self.init, self.more = <OfMessage><uintptr_t>init, <OfMessage><uintptr_t>more
         self.move, self.take = <Move><uintptr_t>move, <Receive><uintptr_t>take
         self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
-        self.finish = <OfMessage><uintptr_t>finish
+        self.finish, self.option = <OfMessage><uintptr_t>finish, <Option><uintptr_t>option
+
+    def ready(self):
+        """Whether a message is here; what tells of a message once has told of this one then."""
+        cdef int events = 0
+        cdef size_t size = sizeof(int)
+        if self.option(self.socket, EVENTS, &events, &size) < 0:
+            raise OSError(errno, strerror(errno).decode("ascii", "replace"))
+        return bool(events & POLLIN)
 
     def receive(self, Py_ssize_t most):
         """Messages that are here, at most so many.

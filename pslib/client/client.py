@@ -77,6 +77,7 @@ class Client:
         self.endpoint = Endpoint(link, Codec(cluster_id), timing or Timing(), clock, first_request_id)
         self.member = MemberHandle(self.endpoint, coordinator, "trainer", "", place)
         self._specs: tuple[TableSpec, ...] = ()
+        self._counted: set[str] = set()
         self._stream, self._next_number = 0, 0
         try:
             self.joined: Joined = join(self.member, self.endpoint.timing.start_s)
@@ -138,6 +139,7 @@ class Client:
                 {name: spec.dim for name, spec in specs.items()}, dense.length if dense else None
             )
         self._specs = tuple(specs.values())
+        self._counted = {spec.name for spec in self._specs if spec.takes_counts}
 
     def _begin_session(self, dims: dict[str, int], dense_length: int | None) -> None:
         """A session for these tables; one that fits already goes on, with its streams and counters."""
@@ -273,7 +275,7 @@ class Client:
         if dense is not None and not isinstance(dense, np.ndarray):
             expected = f"({self.session.dense_length},) float32"
             raise ConfigurationError(f"dense gradient: expected {expected}, got {kind_of(dense)}")
-        counted = {spec.name for spec in self._specs if spec.takes_counts}
+        counted = self._counted
         counts = {
             table: counts_of(table, keys, shows, clicks)
             for table, (keys, _rows) in checked.items()

@@ -45,6 +45,8 @@ turn of a thread costs some 30 us, of which hundreds of processes on a machine w
 each."""
 
 
+BEAT_LOOK_S = 0.02
+"""Whether a heartbeat is due is not looked at after each of thousands of messages a second."""
 WAITS_TOLD = 4
 """In the log and in heartbeats; whoever waits for more peers than that waits for something they share."""
 
@@ -150,15 +152,15 @@ class Endpoint:
         self._error: PslibError | None = None
         self._closing = False
         self._closed = False
-        self._sleeps_until_s = 0.0
+        self._sleeps_until_s = self._looks_s = 0.0
         self.beat_due_s = inf
         self._reported_s = 0.0
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
     def begin_heartbeats(self, beat: Callable[[], None]) -> None:
-        """Call ``beat`` now and after every turn of the thread, in the thread."""
-        self.every_heartbeat = beat
+        """Call ``beat`` now and ever again, as the thread takes its turns, in the thread."""
+        self.every_heartbeat, self._looks_s = beat, 0.0
         self._link.wake()
 
     def use_timing(self, timing: Timing) -> None:
@@ -194,12 +196,14 @@ class Endpoint:
         """
         pending: Pending[int] = Pending(what)
         with self.lock:
-            self._wait_for_room(what)
+            if self.requests.unsent_bytes:
+                self._wait_for_room(what)
             self._check()
             assert self.session is not None
             number = begin(self.session, self.clock.now_s())
             self._calls[number] = pending
-            self._complete_calls()
+            if self.session.completed:
+                self._complete_calls()
             self._send_all()
         return number, pending
 
@@ -276,11 +280,9 @@ class Endpoint:
             self._complete_calls()
             if self._has_room():
                 self._room.notify_all()
-            self._send_all()
-        self._report(now_s)
-        beat = self.every_heartbeat  # another thread may take it away at any moment
-        if beat:
-            beat()
+            if self.requests.outbox:
+                self._send_all()
+        self._look_around(now_s)
         with self.lock:
             came = self._link.receive()
             refusals = self._link.refusals()
@@ -298,15 +300,26 @@ class Endpoint:
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
 
+    def _look_around(self, now_s: float) -> None:
+        """What the time asks for: a report of long waits, a heartbeat."""
+        if now_s < self._looks_s and now_s < self.beat_due_s:
+            return
+        self._looks_s = now_s + BEAT_LOOK_S
+        self._report(now_s)
+        beat = self.every_heartbeat  # another thread may take it away at any moment
+        if beat:
+            beat()
+
     def _send_all(self) -> None:
         """Send what is to be sent; a thread that would sleep beside an answer, or too long, is woken."""
         outgoing, self.requests.outbox = self.requests.outbox, []
         if not outgoing or self._closed:
             return
         self.messages_sent += len(outgoing)
-        for one in outgoing:
-            self.bytes_sent += sum(map(len, one.frames))
-            self._link.send(one.peer, one.frames)
+        send = self._link.send
+        for peer, frames in outgoing:
+            self.bytes_sent += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+            send(peer, frames)
         if threading.current_thread() is not self._thread and (
             self.requests.due_s < self._sleeps_until_s or self._link.ready()
         ):
@@ -331,6 +344,11 @@ class Endpoint:
                 self.requests.refused_for_now(request_id, message.text)  # somebody may make room
                 return
             ticket = self.requests.receive(request_id, now_s)
+            if ticket is not None and self.session is not None and ticket not in self._asked:
+                self.session.receive(now_s, ticket, message)
+                if self.session.completed:
+                    self._complete_calls()
+                return
         if ticket is not None:
             self._answer(now_s, peer, ticket, message)
 

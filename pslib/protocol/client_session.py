@@ -49,7 +49,7 @@ from pslib.protocol.calls import (
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
-from pslib.protocol.pulled_parts import pulled_fits, store_pulled
+from pslib.protocol.pulled_parts import pulled_fits, store_plain, store_pulled
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.splitting import first_unit, parts_of
 from pslib.table.block_bounds import BlockBounds
@@ -279,8 +279,11 @@ class ClientSession:
         is_pull, addresses = isinstance(call, PullCall), self.map.addresses
         for server, part in sorted(parts.items()):
             part.call, part.bounces = number, bounces
-            message = message_of(call, part, floor, gradient_of(call, part.blocks, self._bounds))
-            back = answer_bytes_of(message, self.dims, self._bounds.floats(part.blocks)) if is_pull else 0
+            dense, floats = NO_FLOATS, 0
+            if part.blocks.size:
+                dense, floats = gradient_of(call, part.blocks, self._bounds), self._bounds.floats(part.blocks)
+            message = message_of(call, part, floor, dense)
+            back = answer_bytes_of(message, self.dims, floats) if is_pull else 0
             ticket = self.requests.start(now_s, addresses[server], message, delay_s, patience_s, back)
             self._parts[ticket] = part
             call.open_parts += 1
@@ -308,10 +311,14 @@ class ClientSession:
         if call is None:
             return True
         call.open_parts -= 1
+        if type(message) is Pulled and type(call) is PullCall and store_plain(call, part, message, self.dims):
+            if call.open_parts == 0:
+                self._finish(part.call, None)
+            return True
         if isinstance(message, Failure):
             self._finish(part.call, error_of(message, self.map.addresses[part.server]))
             return True
-        if not isinstance(message, Pulled | Pushed) or not self._fits(call, part, message):
+        if not isinstance(message, (Pulled, Pushed)) or not self._fits(call, part, message):
             text = f"server {part.server} at {self.map.addresses[part.server]}: {message.kind} does not fit"
             self._finish(part.call, UnavailableError(f"{text} what it was asked; is it of another version?"))
             return True

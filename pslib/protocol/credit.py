@@ -59,6 +59,14 @@ class ClientShares:
         self._go(peer, ticket, cost)
         return True
 
+    def enter_small(self, peer: str, ticket: int, cost: int) -> bool:
+        """`enter` of what is small and has room; False: it is not, and nothing has changed."""
+        flying = self._in_flight[peer] + cost
+        if cost > self.small_bytes or 0 < self.share_bytes < flying:
+            return False
+        self._costs[ticket], self._in_flight[peer] = cost, flying
+        return True
+
     def has_room(self, peer: str, cost: int) -> bool:
         """Whether a request of this size need not wait."""
         return self._fits(peer, cost) and not (cost > self.small_bytes and self._waiting.get(peer))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from cython_ext.selection import scatter_rows
 from pslib.protocol.calls import Part, PullCall
 from pslib.protocol.dense_answer import VERSIONS
 from pslib.protocol.messages import Pulled
@@ -14,7 +15,29 @@ from pslib.protocol.packed import floats_of, rows_of
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
-__all__ = ["pulled_fits", "store_pulled"]
+__all__ = ["pulled_fits", "store_plain", "store_pulled"]
+
+PLAIN = np.dtype(np.float32)
+
+
+def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, int]) -> bool:
+    """Write an answer of nothing but float32 rows, all of them; False: it is another, or does not fit."""
+    rows, places = message.rows, part.places
+    said = message.row_scales or message.dense_versions or message.dense.size or message.refused_units.size
+    if said or part.blocks.size or call.rows_as != "float32" or message.refused_owners.size:
+        return False
+    if rows.keys() != places.keys():
+        return False
+    for name, some in places.items():
+        values, count = rows[name], call.keys[name].size if some is None else some.size
+        if values.dtype != PLAIN or values.shape != (count, dims[name]):
+            return False
+    for name, some in places.items():
+        if some is None:
+            call.rows[name] = rows[name]
+        else:
+            scatter_rows(rows[name], some, call.rows[name])
+    return True
 
 
 def pulled_fits(

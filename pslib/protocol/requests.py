@@ -133,7 +133,7 @@ class RequestTable:
             self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, pause_s
         )
         if answer_bytes is not None:
-            request.cost = sum(map(len, frames)) + answer_bytes
+            request.cost = answer_bytes + (len(frames[0]) if len(frames) == 1 else sum(map(len, frames)))
             self.unsent_bytes += request.cost
         self._next_ticket += 1
         self._open[request.ticket] = request
@@ -145,6 +145,9 @@ class RequestTable:
     def _begin(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
         """Send a request for the first time, or ask for credit, or let it wait for some."""
         self._now_s = now_s
+        if request.cost and self.shares.enter_small(request.peer, request.ticket, request.cost):
+            self._attempt(now_s, request, frames)
+            return
         # the part of a step that is in flight may be answered only when this one has come, too
         in_step = isinstance(request.message, Push) and bool(request.message.sync)
         full = in_step and not self.shares.has_room(request.peer, request.cost)

@@ -184,7 +184,10 @@ class _Router:
 
     def ready(self) -> bool:
         """Whether a message is here; a look is a system call."""
-        self._is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
+        if self._frames is not None:
+            self._is_empty = not self._frames.ready()
+        else:
+            self._is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
         return not self._is_empty
 
     def wait(self, timeout_s: float) -> None:
