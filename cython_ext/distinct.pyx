@@ -159,4 +159,4 @@ def partitions_touched(const uint64_t[::1] keys, int partition_bits):
     with nogil:
         for i in range(n):
             flags[partition_number(keys[i], partition_bits)] = 1
-    return np.flatnonzero(touched).astype(np.uint32)
+    return np.asarray(touched).nonzero()[0].astype(np.uint32)

@@ -21,7 +21,6 @@ from cython_ext.msgpack_parts cimport (
     put_binary,
     put_list,
     put_number,
-    put_tagged,
     take_big_endian,
     take_binary,
     take_list,
@@ -150,7 +149,9 @@ cdef class ShortRequests:
             return None
         if not taken_name(source, &request) or not taken_time(source, &request):
             return None
-        if not (taken(source, PULL_TYPES) and taken(source, PULL_KEYS) and self.taken_count(source, &request)):
+        if not taken(source, PULL_TYPES) or not taken(source, PULL_KEYS):
+            return None
+        if not self.taken_count(source, &request):
             return None
         if not taken(source, PULL_BLOCKS) or not taken_data(source, &request, 8 * request.count):
             return None
@@ -209,7 +210,9 @@ cdef class ShortRequests:
             return None
         if memcmp(first, request.name, again) or not taken_time(source, &request):
             return None
-        if not (taken(source, PUSH_MANNER) and taken(source, PUSH_KEYS) and self.taken_count(source, &request)):
+        if not taken(source, PUSH_MANNER) or not taken(source, PUSH_KEYS):
+            return None
+        if not self.taken_count(source, &request):
             return None
         if not taken(source, PUSH_GRADIENTS) or not take_number(source, &again) or again != request.count:
             return None

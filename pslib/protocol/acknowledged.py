@@ -20,7 +20,7 @@ MOMENTS = 16
 
 
 class Acknowledged:
-    """Remembers names of pushes, and one unit of each.
+    """Remembers names of pushes, and one key of each, which stands for its unit.
 
     Parameters
     ----------
@@ -39,25 +39,18 @@ class Acknowledged:
         """A server has acknowledged all of a part."""
         if isinstance(call, PullCall):
             return
-        unit = self._unit_of(call, part, call.name.number)
-        if unit is not None:
-            last = self._last.setdefault(part.server, deque(maxlen=KEPT))
-            last.append((call.name.stream, call.name.number, unit))
-            self._counts[part.server] = self._counts.get(part.server, 0) + 1
-
-    def _unit_of(self, call: Call, part: Part, number: int) -> int | None:
-        """One unit that the part touches, another one for each push; None for an empty one.
-
-        A server's shards have a log each: were it always the first unit, all could be of one shard.
-        """
+        name = call.name
         for table, places in part.places.items():
             keys = call.keys[table]
             size = keys.size if places is None else places.size
-            if size:
-                at = number % size
-                one = keys[at : at + 1] if places is None else keys[places[at : at + 1]]
-                return int(partition_of(one, self._bits)[0])
-        return None
+            if size:  # another key for each push: were it always the first, all could be of one shard's log
+                at = name.number % size
+                last = self._last.get(part.server)
+                if last is None:
+                    last = self._last[part.server] = deque(maxlen=KEPT)
+                last.append((name.stream, name.number, int(keys[at if places is None else places[at]])))
+                self._counts[part.server] = self._counts.get(part.server, 0) + 1
+                return
 
     def pause(self, moment: str) -> None:
         """Now, at a moment that all trainers know by this name, all that was pushed is acknowledged."""
@@ -80,5 +73,5 @@ class Acknowledged:
         last = self._last.get(server)
         if not last:
             return None
-        streams, numbers, units = zip(*last, strict=True)
-        return Witness(np.array(streams, np.uint64), np.array(numbers, np.uint64), np.array(units, np.uint32))
+        streams, numbers, keys = (np.array(one, np.uint64) for one in zip(*last, strict=True))
+        return Witness(streams, numbers, partition_of(keys, self._bits))

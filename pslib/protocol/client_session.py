@@ -196,6 +196,8 @@ class ClientSession:
     def _touched(self, keys: Mapping[str, Keys], dense: bool) -> NDArray[np.uint32]:
         """All units of these keys and, with ``dense``, of the dense parameters; ascending."""
         units = [partitions_touched(array, self.map.partition_bits) for array in keys.values()]
+        if len(units) == 1 and not dense:
+            return units[0]
         if len(units) > 1:  # those of one table rise already, each once
             units = [np.unique(np.concatenate(units))]
         if dense:
@@ -311,26 +313,31 @@ class ClientSession:
         if call is None:
             return True
         call.open_parts -= 1
-        if type(message) is Pulled and type(call) is PullCall and store_plain(call, part, message, self.dims):
-            if call.open_parts == 0:
-                self._finish(part.call, None)
-            return True
+        if not (
+            isinstance(message, Pulled)
+            and isinstance(call, PullCall)
+            and store_plain(call, part, message, self.dims)
+        ):
+            self._take(now_s, call, part, message)
+        if call.open_parts == 0 and part.call in self._calls:
+            self._finish(part.call, None)
+        return True
+
+    def _take(self, now_s: float, call: Call, part: Part, message: Message) -> None:
+        """Take an answer that may be of any kind."""
         if isinstance(message, Failure):
             self._finish(part.call, error_of(message, self.map.addresses[part.server]))
-            return True
+            return
         if not isinstance(message, (Pulled, Pushed)) or not self._fits(call, part, message):
             text = f"server {part.server} at {self.map.addresses[part.server]}: {message.kind} does not fit"
             self._finish(part.call, UnavailableError(f"{text} what it was asked; is it of another version?"))
-            return True
+            return
         if isinstance(message, Pulled) and isinstance(call, PullCall):
             store_pulled(call, part, message, self._bounds)
         if not message.refused_units.size:
             self.acknowledged.note(call, part)
         else:
             self._go_on(now_s, call, part, message)
-        if call.open_parts == 0 and part.call in self._calls:
-            self._finish(part.call, None)
-        return True
 
     def _fits(self, call: Call, part: Part, message: Pulled | Pushed) -> bool:
         """Whether an answer has the shapes of its question: bytes from outside index our arrays below."""

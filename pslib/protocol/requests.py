@@ -187,7 +187,10 @@ class RequestTable:
         request = self._open.pop(ticket, None)
         if not request:
             return
-        self._forget_attempts(request)
+        if len(request.attempts) == 1 and not request.wishes:  # nearly always
+            del self._by_attempt[request.attempts[0]]
+        else:
+            self._forget_attempts(request)
         if not request.attempts:
             self.unsent_bytes -= request.cost
         for reserved in request.reserved:

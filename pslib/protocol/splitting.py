@@ -56,7 +56,7 @@ def parts_of(
             part_of(0).places[name] = some
             continue
         order, starts = group_by_owner(keys, bits, owners[: partition_map.partitions], servers)
-        for server in np.flatnonzero(np.diff(starts)).tolist():
+        for server in (starts[1:] > starts[:-1]).nonzero()[0].tolist():
             chosen = order[starts[server] : starts[server + 1]]
             whole = chosen.size == keys.size and some is None
             part_of(server).places[name] = None if whole else (chosen if some is None else some[chosen])
