@@ -79,6 +79,8 @@ cdef class ShortRequests:
         At most 255 bytes.
     rows_max : int
         Keys of a request that is short.
+    fenced : type
+        What marks raise for a push under a lease that has another holder.
 
     Raises
     ------
@@ -88,14 +90,15 @@ cdef class ShortRequests:
 
     cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
     cdef uint64_t rows_max
+    cdef object fenced
 
-    def __init__(self, version, cluster, rows_max):
+    def __init__(self, version, cluster, rows_max, fenced):
         if sys.byteorder != "little":
             raise ValueError("expected a little-endian machine")
         start = b"\x97" + bytes([version]) + packed_text(cluster)
         self.pull, self.push = start + packed_text("Pull"), start + packed_text("Push")
         self.pulled, self.pushed = start + packed_text("Pulled"), start + packed_text("Pushed")
-        self.rows_max = min(rows_max, KEYS_MAX)
+        self.rows_max, self.fenced = min(rows_max, KEYS_MAX), fenced
 
     def answer_all(self, shard, list came, roles):
         """Answer requests up to the first one that is not for this, and for which nothing has changed.
@@ -250,7 +253,7 @@ cdef class ShortRequests:
         stream, number = named[0], named[1]
         try:
             fresh = marks.fresh(stream, number, named[2], units)
-        except Exception:  # the lease has another holder: the definition says so
+        except self.fenced:  # the definition says so
             return False
         marks.raise_floor(stream, named[3])
         if not fresh:

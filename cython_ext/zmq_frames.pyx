@@ -76,8 +76,8 @@ cdef class ZmqFrames:
         """Whether a message is here; what tells of a message once has told of this one then."""
         cdef int events = 0
         cdef size_t size = sizeof(int)
-        if self.option(self.socket, EVENTS, &events, &size) < 0:
-            raise OSError(errno, strerror(errno).decode("ascii", "replace"))
+        while self.option(self.socket, EVENTS, &events, &size) < 0:
+            interrupted_or_wrong()
         return bool(events & POLLIN)
 
     def receive(self, Py_ssize_t most):

@@ -23,6 +23,7 @@ from cython_ext.message_writer import MessageWriter
 from cython_ext.short_requests import ShortRequests
 from pslib.config import Limits
 from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
+from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["PROTOCOL_VERSION", "Codec", "Envelope"]
@@ -157,7 +158,7 @@ class Codec:
     def short_requests(self, rows_max: int) -> ShortRequests | None:
         """What answers short and plain requests of this cluster without a message in between, if anything."""
         try:
-            return ShortRequests(PROTOCOL_VERSION, self.cluster_id, rows_max)
+            return ShortRequests(PROTOCOL_VERSION, self.cluster_id, rows_max, FencedError)
         except ValueError:
             return None
 

@@ -14,6 +14,7 @@ from pslib.errors import (
     LogError,
     LogFullError,
     MemoryLimitError,
+    PreemptedError,
     PslibError,
 )
 from pslib.protocol.codec import Buffer, Codec
@@ -164,6 +165,8 @@ def answer_frames(
         return []
     answers = short.answer_all(shard, came, MAY_PULL_AND_PUSH)
     if answers and isinstance(error := answers[-1], Exception):
+        if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
+            raise error
         request = codec.decode(came[len(answers) - 1][1]).message
         return [*answers[:-1], _failure_in(shard, request, error)]
     return answers

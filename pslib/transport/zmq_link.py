@@ -184,8 +184,9 @@ class _Router:
 
     def ready(self) -> bool:
         """Whether a message is here; a look is a system call."""
-        if self._frames is not None:
-            self._is_empty = not self._frames.ready()
+        direct = self._frames
+        if direct is not None:
+            self._is_empty = not direct.ready()
         else:
             self._is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
         return not self._is_empty
