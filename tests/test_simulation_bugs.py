@@ -22,7 +22,7 @@ from pslib.shard.shard import Shard
 from pslib.update_log import CoordinatorLog, RollingLog, shard_log
 from pslib.update_log.shard_log import ShardLog
 from tests.simulation.mishaps import Mishaps
-from tests.simulation.planting import caught
+from tests.simulation.planting import caught, error_of
 from tests.simulation.world import Planted
 
 
@@ -87,7 +87,10 @@ class AdoptsNothing(Shard):
     ("make_shard", "text"), [(KeepsWhatItGivesAway, "two owners"), (AdoptsNothing, "no owner")]
 )
 def test_a_unit_with_two_owners_or_none_is_caught(make_shard: type[Shard], text: str) -> None:
-    assert text in caught(Planted(make_shard=make_shard), 20)
+    """Every seed may end with another symptom: whoever waits for such a unit never ends either."""
+    errors = [error_of(seed, Planted(make_shard=make_shard)) for seed in range(5)]
+    assert all(errors)
+    assert any(text in error for error in errors)
 
 
 class SameEpoch(LeaseBook):
