@@ -45,16 +45,18 @@ class TrimmedLogs(Mishaps):
         return [(self._trim_logs, 6), (self._kill_server, 1)] if logged else []
 
 
-def worlds_of(kind: type[Mishaps]) -> list[World]:
+def worlds_of(kind: type[Mishaps], seeds: int = SEEDS) -> list[World]:
     """Worlds in which nothing else goes wrong than the weather of the network; all have ended."""
-    return [World(seed, Planted(make_mishaps=kind)).run() for seed in range(SEEDS)]
+    return [World(seed, Planted(make_mishaps=kind)).run() for seed in range(seeds)]
 
 
 def test_when_all_trainers_die_at_once_their_successors_do_the_rest() -> None:
-    worlds = worlds_of(AllTrainers)
+    """In half the worlds no lease is taken over, in others up to four: a sum over a dozen is chance."""
+    seeds = 3 * SEEDS
+    worlds = worlds_of(AllTrainers, seeds)
     assert not [world.seed for world in worlds if world.coordinator.session.error]
-    assert sum(trainer.generation > 1 for world in worlds for trainer in world.trainers) > SEEDS // 2
-    assert sum(epoch > 0 for world in worlds for epoch in world.checks.epoch.values()) > SEEDS // 2
+    assert sum(trainer.generation > 1 for world in worlds for trainer in world.trainers) > seeds // 2
+    assert sum(epoch > 0 for world in worlds for epoch in world.checks.epoch.values()) > seeds // 2
 
 
 def test_when_nobody_starts_the_last_trainers_again_the_run_ends_and_says_so() -> None:
