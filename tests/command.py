@@ -63,14 +63,15 @@ class Command:
 
     def wait_for(self, text: str, limit_s: float = 30.0) -> None:
         """Wait until the command has said something."""
-        self._wait(lambda: text in self.output, limit_s, repr(text))
+        self.wait(lambda: text in self.output, limit_s, repr(text))
 
     def wait_for_file(self, name: str, text: str, limit_s: float = 30.0) -> None:
         """Wait until a file below ``out`` holds a text."""
         path = self.out / name
-        self._wait(lambda: path.exists() and text in path.read_text(), limit_s, f"{text!r} in {name}")
+        self.wait(lambda: path.exists() and text in path.read_text(), limit_s, f"{text!r} in {name}")
 
-    def _wait(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    def wait(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+        """Wait for a condition; a command that ends before it comes is waited for no longer."""
         wait_until(lambda: condition() or self.process.poll() is not None, limit_s, what)
         assert condition(), f"ended with {self.process.returncode} before {what}:\n{self.output}"
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.command import Command
+from tests.kernel_age import older_kernels
 from tests.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
@@ -16,6 +17,12 @@ settings.register_profile("soak", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("PSLIB_HYPOTHESIS_PROFILE", "test"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_report_collectionfinish() -> list[str]:
+    """Say at once what would show as any error at all: Python code that calls kernels of another day."""
+    older = ", ".join(older_kernels(REPOSITORY / "cython_ext"))
+    return [f"KERNELS ARE OLDER THAN THEIR SOURCES, `make build` compiles them: {older}"] if older else []
 
 
 @pytest.fixture(scope="session")

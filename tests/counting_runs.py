@@ -72,10 +72,10 @@ def train_in_step(start: Start, examples: Path, tmp_path: Path, **cluster: str) 
     (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
     command = start("train", tmp_path / "job.yaml", "--quiet")
     metrics = tmp_path / "out" / "metrics.jsonl"
-    wait_until(
+    command.wait(
         lambda: metrics.exists() and re.search(r'"pushes_applied": [1-9]', metrics.read_text()) is not None,
         40,
-        f"steps to be made:\n{command.output}",
+        "steps",
     )
     return command
 

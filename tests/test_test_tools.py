@@ -1,0 +1,27 @@
+"""What other tests lean on: they end soon, and say why, where what they need is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.counting_runs import Start, train_in_step
+from tests.kernel_age import older_kernels
+
+
+def test_a_run_that_ends_before_its_first_step_is_not_waited_for(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"(?s)ended with 64 before steps.*absent\.parquet"):
+        train_in_step(start, tmp_path / "absent.parquet", tmp_path)
+
+
+def test_kernels_that_are_older_than_their_sources_are_named(tmp_path: Path) -> None:
+    for name, written_s in {
+        "old.pyx": 20, "old.cpython-311-x86_64-linux-gnu.so": 10,
+        "new.pyx": 20, "new.cpython-311-x86_64-linux-gnu.so": 30,
+        "never_built.pyx": 20,
+    }.items():  # fmt: skip
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (written_s, written_s))
+    assert older_kernels(tmp_path) == ["old"]
