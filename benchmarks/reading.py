@@ -12,8 +12,10 @@ in one run, the medians of ``--turns`` turns; files are in the page cache.
   with Arrow's own allocator and with glibc's.
 
 Memory is kept as in a trainer (`launch.worker.keep_memory`): *keyed* reads with glibc's allocator, which
-gives freed memory back to nobody. The bound is keyed / arrow >= 0.5. ``--cpu`` takes the processor time of
-the process instead of the clock's, for a machine with other work. ``--quick`` reads 200,000 rows of each.
+gives freed memory back to nobody. Both sides have the memory of their last turn: the scan from its allocator,
+the reader, a fresh one each turn, also the window of the one before. With ``--turns 1`` neither has any. The
+bound is keyed / arrow >= 0.5. ``--cpu`` takes the processor time of the process instead of the clock's, for a
+machine with other work. ``--quick`` reads 200,000 rows of each.
 """
 
 from __future__ import annotations

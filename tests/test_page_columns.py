@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pslib.data import chunk_pages
 from pslib.data.chunk_pages import ChunkPages, Header, NotUnderstoodError
-from pslib.data.pages import PageColumns, _ListsOf
+from pslib.data.pages import MADE, PageColumns, _ListsOf
 from tests.test_pages import hybrid
 
 NUMBERS = [pa.int32(), pa.uint32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
@@ -161,6 +162,38 @@ def test_integers_may_be_narrower_while_their_dictionary_is() -> None:
     wide, _ = read(written(pa.table({"n": [-1, 1], "m": [1 << 32, 1]})), 10, narrow=True)
     assert wide[0].schema.types == [pa.int64()] * 2
     assert check(table, 15, **options) == 0
+
+
+@pytest.mark.parametrize("coded", [True, False])
+@pytest.mark.parametrize("limit", [8, 1 << 20])
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_what_is_made_of_integers_is_made_of_each_in_a_dictionary_once(
+    coded: bool, limit: int, codec: str
+) -> None:
+    """Of plain ones too, not of floats, and where Arrow reads a column it is what the file has."""
+    seen = 0
+
+    def doubled(values: NDArray[Any]) -> NDArray[Any]:
+        nonlocal seen
+        seen += values.size
+        return (2 * values).astype(np.float32)
+
+    numbers = [None if i % 7 == 0 else i % 13 for i in range(600)]
+    table = pa.table({"n": pa.array(numbers, pa.int64()), "x": np.arange(600) % 5 / 2, "m": numbers})
+    data = written(
+        table, use_dictionary=coded, dictionary_pagesize_limit=limit, data_page_size=100, write_batch_size=50,
+        compression=codec,
+    )  # fmt: skip
+    source = pa.BufferReader(data)
+    ours = PageColumns(pq.ParquetFile(source), source, table.column_names, made={"n": doubled, "x": doubled})
+    found = list(ours.batches(0, 70))
+    made = [batch.schema.field("n").metadata == MADE for batch in found]
+    assert made == [codec == "zstd"] * len(found)
+    got = [value for batch in found for value in batch.column("n").to_pylist()]
+    assert got == [None if one is None else 2 * one if codec == "zstd" else one for one in numbers]
+    for name in ("x", "m"):
+        assert [one for batch in found for one in batch.column(name).to_pylist()] == table[name].to_pylist()
+    assert seen == (0 if codec == "lz4" else 13 if coded and limit > 8 else seen)
 
 
 def test_columns_of_other_kinds_come_from_arrow_beside_them() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslib.data import chunk_pages
 from pslib.data.chunk_pages import ChunkPages, _zstd_size
-from pslib.data.pages import PageColumns
-from tests.test_page_columns import CODECS, Counted, read, written
+from tests.test_page_columns import CODECS, read, written
 
 KINDS = st.sampled_from([pa.string(), pa.binary()])
 TEXTS = st.none() | st.sampled_from(["", "a", "b", "é", "sixteen letters!", "more than sixteen letters"])
@@ -54,22 +54,20 @@ def test_strings_are_those_that_were_written(
     assert asked == 0
 
 
-def test_a_column_whose_dictionary_grew_too_large_is_arrows() -> None:
-    """Of each row group of the first file as far as that is not known, and of files after it."""
-    texts = pa.table({"t": [f"{i}" for i in range(600)]})
-    data = written(
-        texts, row_group_size=300, dictionary_pagesize_limit=100, data_page_size=100, write_batch_size=10
-    )
-    arrows: set[str] = set()
-    for asked, known in ((2, set()), (2, {"t"})):
-        assert arrows == known
-        source = pa.BufferReader(data)
-        file = Counted(source, ["t"])
-        ours = PageColumns(file, source, ["t"], arrows=arrows)  # type: ignore[arg-type]
-        found = [batch for group in range(2) for batch in ours.batches(group, 20)]
-        assert [text for batch in found for text in batch.column("t").to_pylist()] == texts["t"].to_pylist()
-        assert file.asked == asked
-    assert check(texts, 100, use_dictionary=False) == 1
+@pytest.mark.parametrize("piece", [200, 1 << 20])
+def test_a_column_whose_dictionary_grew_too_large_is_arrows_in_that_row_group(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first pages have places all the same, and the row groups behind it are read from their pages."""
+    monkeypatch.setattr(chunk_pages, "READ_BYTES", piece)
+    texts = [f"{i % 5 if i >= 300 else i}" for i in range(900)]
+    options = {"row_group_size": 300, "data_page_size": 100, "write_batch_size": 10}
+    table = pa.table({"t": texts})
+    assert check(table, 20, **options, dictionary_pagesize_limit=100) == 1
+    assert check(table, 20, **options) == 0
+    beside = pa.table({"t": texts, "few": [f"{i % 5}" for i in range(900)]})
+    assert check(beside, 20, **options, dictionary_pagesize_limit=100) == 1
+    assert check(table, 100, use_dictionary=False) == 1
 
 
 def test_strings_that_nobody_wants_as_places_are_arrows() -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.errors import DataError
-from pslib.schema import DenseField, Schema
+from pslib.schema import DenseField, Schema, SparseField
 from tests.lease_readers import bits, reader_of
 
 NUMBERS = [pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.bool_()]
@@ -100,6 +100,22 @@ def test_log1p_keeps_the_sign(tmp_path: Path) -> None:
     schema = Schema(label="y", dense=[DenseField("x", log1p=True)])
     dense = next(reader_of(tmp_path, 3, schema).batches(0, 0)).dense
     np.testing.assert_allclose(dense[:, 0], [-math.log(8), 0, math.log(8)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_integers_are_squeezed_and_filled_and_may_make_keys_too(tmp_path: Path, coded: bool) -> None:
+    """What is made of a dictionary's numbers is not what keys are made of."""
+    numbers = [0, 7, 5_000_000_000, None, 7, -3]
+    pq.write_table(pa.table({"n": numbers, "m": numbers}), tmp_path / "a.parquet", use_dictionary=coded)
+    dense = [DenseField("n", 3.0, log1p=True), DenseField("m", -2.0)]
+    keys = [SparseField("size", of="n", buckets=(1.0, 100.0))]
+    batch = next(reader_of(tmp_path, 6, Schema(label=None, dense=dense, sparse=keys)).batches(0, 0))
+    squeezed = np.log1p([0, 7, 5e9, 3, 7, 3]).astype(np.float32) * [1, 1, 1, 1, 1, -1]
+    assert batch.dense[:, 0].tolist() == pytest.approx(squeezed.tolist(), rel=1e-6)
+    assert batch.dense[:, 1].tolist() == [0, 7, 5e9, -2, 7, -3]
+    alone = next(reader_of(tmp_path, 6, Schema(label=None, sparse=keys)).batches(0, 0))
+    assert batch.keys[batch.sparse].tolist() == alone.keys[alone.sparse].tolist()
+    assert alone.keys.size == 4
 
 
 def test_a_schema_may_have_only_dense_or_only_ragged_columns(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What is not understood, or damaged, is left to Arrow, which reads it or says in 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +16,19 @@ from numpy.typing import NDArray
 from cython_ext.pages import VALUES_MAX, page_headers, plain_texts
 from pslib.data.opening import READ_BYTES
 
-__all__ = ["CODECS", "ChunkPages", "Header", "NotUnderstoodError", "TextPages"]
+__all__ = ["CODECS", "ChunkPages", "Header", "Made", "NotUnderstoodError", "TextPages"]
+
+Made = Callable[[NDArray[Any]], NDArray[Any]]
+"""What becomes of an array of integers; as long as that."""
 
 PAGE_BYTES_MAX = 16 << 20
 """Of a page, decompressed; Arrow takes care of larger ones."""
 
 TOGETHER_BYTES = 1 << 19
 """Of pages that are decompressed by one call: each call makes a context, and clears it."""
+
+HEADER_BYTES = 1 << 12
+"""Are enough for a header, which may hold a page's smallest and largest string."""
 
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _PLAIN, _RLE = 0, 3
@@ -64,6 +71,8 @@ class ChunkPages:
         A dictionary may be kept in 4 bytes.
     levels : (bool, bool)
         Whether there are definition and repetition levels.
+    made : callable or None
+        What the values of a dictionary are to become.
 
     Attributes
     ----------
@@ -77,9 +86,11 @@ class ChunkPages:
     """Whether values may stand in a page of data as they are."""
 
     def __init__(
-        self, source: pa.NativeFile, chunk: Any, dtype: np.dtype[Any], narrow: bool, levels: tuple[bool, bool]
-    ) -> None:
+        self, source: pa.NativeFile, chunk: Any, dtype: np.dtype[Any], narrow: bool,
+        levels: tuple[bool, bool], made: Made | None = None,
+    ) -> None:  # fmt: skip
         self._defined, self._repeated = levels
+        self._made = made
         first, at = chunk.dictionary_page_offset, chunk.data_page_offset
         self._at = first if first is not None and 0 < first < at else at
         self._end = self._at + chunk.total_compressed_size
@@ -217,6 +228,8 @@ class ChunkPages:
         if len(memoryview(body)) < count * self.dtype.itemsize:
             raise NotUnderstoodError
         values = np.frombuffer(body, self.dtype, count)
+        if self._made is not None:
+            return self._made(values)
         if self._narrow and int(np.bitwise_or.reduce(values)) >> 32 == 0:
             return values.astype(np.uint32)
         return values if values.flags.aligned else values.copy()
@@ -234,6 +247,23 @@ class TextPages(ChunkPages):
         super().__init__(source, chunk, np.dtype(np.uint32), False, (optional, False))
         self._arrow = arrow
         self.texts: pa.Array | None = None
+
+    def all_coded(self) -> bool:
+        """Whether all values are places: where a dictionary grew too large, plain strings follow."""
+        at, size = self._at, READ_BYTES
+        while at < self._end:
+            data = self._source.read_at(min(size, self._end - at), at)
+            if size == READ_BYTES:  # the pages that are wanted first
+                self._read = memoryview(data)
+            found = page_headers(data, 0)
+            for header in map(Header._make, found):
+                if header.body_bytes < 0 or (header.type != _DICTIONARY and header.encoding not in _PLACES):
+                    return False
+                at += header.bytes + header.body_bytes
+            if not found:
+                return False
+            size = HEADER_BYTES
+        return True
 
     def _values_of(self, body: Any, count: int) -> NDArray[Any]:
         found = plain_texts(body, count)

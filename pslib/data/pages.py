@@ -8,7 +8,7 @@ What is not understood, or found damaged, is read by Arrow, with Arrow's errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,14 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.pages import flat_page, list_page
-from pslib.data.chunk_pages import CODECS, ChunkPages, NotUnderstoodError, TextPages
+from pslib.data.chunk_pages import CODECS, ChunkPages, Header, Made, NotUnderstoodError, TextPages
 
 __all__ = ["PageColumns"]
+
+MADE = {b"pslib.made": b"1"}
+"""Metadata of a column that holds what was made of a file's values."""
+
+Marks = NDArray[np.uint8]
 
 PAGE_ROWS = 1 << 15
 """Room for a page beyond the rows that are wanted: Arrow ends pages after 20,000 rows, Spark too."""
@@ -48,6 +53,7 @@ class _Flat:
     def __init__(self, pages: ChunkPages, optional: bool) -> None:
         self._pages, self._optional = pages, optional
         self._values, self._valid = np.empty(0, pages.dtype), np.empty(0, np.uint8)
+        self._plain = pages.dtype
 
     def take(self, rows: int) -> pa.Array:
         """The next so many rows."""
@@ -58,16 +64,13 @@ class _Flat:
         while used < rows:
             header, body = self._pages.next()
             dictionary = self._pages.dictionary_for(header)
-            stop, wanted = used + header.values, self._pages.dtype if dictionary is None else dictionary.dtype
+            stop, wanted = used + header.values, self._plain if dictionary is None else dictionary.dtype
             if stop > values.size:
                 values, valid = _grown(values, used, stop), _grown(valid, used, stop)
             if values.dtype != wanted:
                 values = _in_common(values, used, wanted)
                 dictionary = None if dictionary is None else dictionary.astype(values.dtype, copy=False)
-            nulls = flat_page(
-                body, header.values, header.level_bytes, self._optional, dictionary,
-                values[used:stop], valid[used:stop],
-            )  # fmt: skip
+            nulls = self._page(header, body, dictionary, values[used:stop], valid[used:stop])
             if nulls < 0:
                 raise NotUnderstoodError
             some_null |= nulls > 0
@@ -76,8 +79,33 @@ class _Flat:
         marks = pa.py_buffer(np.packbits(valid[:rows], bitorder="little")) if some_null else None
         return self._array(rows, marks, values)
 
+    def _page(
+        self, header: Header, body: Any, coded: NDArray[Any] | None, out: NDArray[Any], valid: Marks
+    ) -> int:
+        """The values of a page and which of them are there; how many are not, or -1."""
+        return flat_page(body, header.values, header.level_bytes, self._optional, coded, out, valid)
+
     def _array(self, rows: int, marks: pa.Buffer | None, values: NDArray[Any]) -> pa.Array:
         return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), rows, [marks, pa.py_buffer(values)])
+
+
+class _MadeOf(_Flat):
+    """What is made of the integers of a flat column: of those in a dictionary once."""
+
+    def __init__(self, pages: ChunkPages, optional: bool, made: Made) -> None:
+        super().__init__(pages, optional)
+        self._made, self._values = made, made(self._values)
+        self._plain = self._values.dtype
+
+    def _page(
+        self, header: Header, body: Any, coded: NDArray[Any] | None, out: NDArray[Any], valid: Marks
+    ) -> int:
+        if coded is not None:
+            return super()._page(header, body, coded, out, valid)
+        values = np.zeros(out.size, self._pages.dtype)
+        nulls = super()._page(header, body, None, values, valid)
+        out[:] = self._made(values)
+        return nulls
 
 
 class _Texts(_Flat):
@@ -168,16 +196,17 @@ class PageColumns:
         Integers may come in a narrower type than the file's.
     far : bool
         Each read waits for an answer: Arrow, which asks for a whole row group at once, is left to read all.
-    arrows : set of str or None
-        Columns that turned out to be none of ours in files before this one; those of this one are added.
+    made : mapping of str to callable, or None
+        What is made of an integer column's values where that costs less than making it of the column: it then
+        has the metadata MADE. Of what stands under a null anything may be made.
     """
 
     def __init__(
         self, file: pq.ParquetFile, source: pa.NativeFile, columns: Sequence[str],
-        narrow: bool = False, far: bool = False, arrows: set[str] | None = None,
+        narrow: bool = False, far: bool = False, made: Mapping[str, Made] | None = None,
     ) -> None:  # fmt: skip
+        self._made = made or {}
         self._file, self._source, self._names, self._narrow = file, source, list(columns), narrow
-        self._arrows = set() if arrows is None else arrows
         self._metadata = file.metadata
         schema, arrow = self._metadata.schema, file.schema_arrow
         places: dict[str, list[int]] = {}
@@ -188,7 +217,7 @@ class PageColumns:
         self._kinds: dict[str, _Kind | None] = {}
         for name in self._names:
             first, *others = places.get(name, [-1])
-            alone = first >= 0 and not others and not far and name not in self._arrows
+            alone = first >= 0 and not others and not far
             self._kinds[name] = _kind_of(schema.column(first), arrow.field(name), first) if alone else None
 
     def batches(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -219,7 +248,7 @@ class PageColumns:
 
     def _from_pages(self, group: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
         metadata = self._metadata.row_group(group)
-        readers = {name: self._reader(metadata, kind) for name, kind in self._kinds.items()}
+        readers = {name: self._reader(metadata, name, kind) for name, kind in self._kinds.items()}
         by_arrow = [name for name, reader in readers.items() if reader is None]
         if len(by_arrow) == len(readers):
             raise NotUnderstoodError
@@ -230,13 +259,11 @@ class PageColumns:
             if not 0 < rows <= left:
                 raise NotUnderstoodError
             left -= rows
-            yield pa.RecordBatch.from_arrays(
-                [
-                    self._taken(name, reader, rows) if reader else batch.column(name)
-                    for name, reader in readers.items()
-                ],
-                names=self._names,
-            )
+            columns = [
+                self._taken(name, reader, rows) if reader else batch.column(name)
+                for name, reader in readers.items()
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_schema_of(readers, columns))
 
     def _taken(self, name: str, reader: _Flat | _ListsOf, rows: int) -> pa.Array:
         """Rows of a column; one that is not understood once is Arrow's in all row groups to come."""
@@ -244,10 +271,9 @@ class PageColumns:
             return reader.take(rows)
         except NotUnderstoodError:
             self._kinds[name] = None
-            self._arrows.add(name)
             raise
 
-    def _reader(self, group: pq.RowGroupMetaData, kind: _Kind | None) -> _Flat | _ListsOf | None:
+    def _reader(self, group: pq.RowGroupMetaData, name: str, kind: _Kind | None) -> _Flat | _ListsOf | None:
         """Who reads a column of a row group from its pages; None: Arrow does."""
         if kind is None:
             return None
@@ -259,12 +285,24 @@ class PageColumns:
                 return None
             optional = kind.most > 0
             texts = TextPages(self._source, chunk, kind.arrow.value_type, optional)
-            return _Texts(texts, kind.arrow, optional)
+            return _Texts(texts, kind.arrow, optional) if texts.all_coded() else None
         if kind.empty is None:
             dtype, optional = _dtype_of(kind.arrow), kind.most > 0
-            return _Flat(ChunkPages(self._source, chunk, dtype, self._narrow, (optional, False)), optional)
+            made = self._made.get(name) if types.is_integer(kind.arrow) else None
+            flat = ChunkPages(self._source, chunk, dtype, self._narrow, (optional, False), made)
+            return _MadeOf(flat, optional, made) if made else _Flat(flat, optional)
         pages = ChunkPages(self._source, chunk, _dtype_of(kind.arrow.value_type), False, (True, True))
         return _ListsOf(pages, kind.arrow, kind.most, kind.empty)
+
+
+def _schema_of(readers: Mapping[str, object], columns: list[pa.Array]) -> pa.Schema:
+    made = [MADE if isinstance(reader, _MadeOf) else None for reader in readers.values()]
+    return pa.schema(
+        [
+            pa.field(name, column.type, metadata=some)
+            for name, column, some in zip(readers, columns, made, strict=True)
+        ]
+    )
 
 
 def _kind_of(column: pq.ColumnSchema, field: pa.Field, place: int) -> _Kind | None:

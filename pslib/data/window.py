@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from cython_ext.examples import fill_keys, fill_numbers
+from pslib.data.chunk_pages import Made
 from pslib.data.columns import bitmap_of, numbers_of
 from pslib.data.dataset import ParquetData, RowGroup, open_parquet
 from pslib.data.features import field_source
 from pslib.data.list_room import ListRoom, Lists
 from pslib.data.opening import OpenedAhead, OpenedFile, is_far, open_file, parquet_from
 from pslib.data.order import GroupSlice
-from pslib.data.pages import PageColumns
+from pslib.data.pages import MADE, PageColumns
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_line
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
@@ -122,15 +123,18 @@ class GroupScanner:
     data : ParquetData
     narrow : bool
         Integers may come in a narrower type than a file's: what they are keys of is the same.
+    made : mapping of str to callable, or None
+        As for `pslib.data.pages.PageColumns`.
     """
 
-    def __init__(self, data: ParquetData, narrow: bool = False) -> None:
-        self._data, self._narrow = data, narrow
+    def __init__(
+        self, data: ParquetData, narrow: bool = False, made: Mapping[str, Made] | None = None
+    ) -> None:
+        self._data, self._narrow, self._made = data, narrow, made
         self._opened = OpenedAhead(partial(_open_for_keys, data.schema))
         self._file: OpenedFile | None = None
         self._file_name = ""
         self._columns: PageColumns | None = None
-        self._arrows: set[str] = set()
         self._group = -1
         self._position = 0
         self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -194,7 +198,7 @@ class GroupScanner:
                 self._data.schema.columns,
                 self._narrow,
                 far=is_far(group.file) and not isinstance(self._file.source, pa.BufferReader),
-                arrows=self._arrows,
+                made=self._made,
             )
         assert self._columns is not None
         self._batches = self._columns.batches(group.row_group, SCAN_ROWS)
@@ -247,7 +251,9 @@ class WindowDecoder:
 
     def __init__(self, data: ParquetData) -> None:
         self._data, self._schema = data, data.schema
-        self._scanner = GroupScanner(data, narrow=True)
+        of_keys = {name for field in data.schema.sparse for name in field.columns}
+        alone = [field for field in data.schema.dense if field.name not in of_keys]
+        self._scanner = GroupScanner(data, True, {one.name: partial(_squeezed, one.log1p) for one in alone})
         self._room = _Room.of(0, self._schema)
         self._lists = [ListRoom(field.salt) for field in data.schema.ragged]
         self._writes = False  # a thread is in `decode`, or an error has ended it there
@@ -312,7 +318,8 @@ class WindowDecoder:
     def _fill_dense(self, batch: pa.RecordBatch, where: _Where, out: NDArray[np.float32]) -> None:
         fields = self._schema.dense
         columns = [batch.column(field.name) for field in fields]
-        sources = [_number_source(one, field) for one, field in zip(columns, fields, strict=True)]
+        made = [batch.schema.field(field.name).metadata == MADE for field in fields]
+        sources = [_number_source(*one) for one in zip(columns, fields, made, strict=True)]
         for i in fill_numbers(sources, out):
             where.check(columns[i], fields[i].name, DENSE)
 
@@ -338,8 +345,18 @@ def _held_to(rule: Rule, array: pa.Array, name: str, where: _Where) -> NDArray[n
     return numbers_of(array)
 
 
-def _number_source(array: pa.Array, field: DenseField) -> _NumberSource:
-    """A dense column as `cython_ext.examples.fill_numbers` takes it."""
+def _squeezed(log1p: bool, values: NDArray[Any]) -> Floats:
+    """Numbers of a dense column that are all there, as examples have them."""
+    out = np.empty((values.size, 1), np.float32)
+    fill_numbers([(np.ascontiguousarray(values), None, 0, 0.0, log1p)], out)
+    return out[:, 0]
+
+
+def _number_source(array: pa.Array, field: DenseField, made: bool) -> _NumberSource:
+    """A dense column as `cython_ext.examples.fill_numbers` takes it; ``made``: `_squeezed` has been at it."""
+    if made:
+        fill = float(_squeezed(field.log1p, np.array([field.fill], np.float32))[0])
+        return (numbers_of(array), *bitmap_of(array), fill, False)
     plain = array.cast(array.type.value_type) if types.is_dictionary(array.type) else array
     values = numbers_of(plain)
     if types.is_null(plain.type):
