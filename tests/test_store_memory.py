@@ -78,6 +78,23 @@ def test_an_index_that_grows_loses_no_key_with_erased_ones_between_and_crowds_at
         assert store.pull(keys[~alive], np.empty((int((~alive).sum()), 1), np.float32)) == (~alive).sum()
 
 
+@pytest.mark.parametrize("level", vector_levels())
+def test_a_key_that_stands_behind_its_home_is_found_there_when_the_home_has_room_again(
+    level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made a second time it would begin anew, and stand in the index twice."""
+    monkeypatch.setenv("PSLIB_VECTORS", level)
+    store, keys = new_store(0, TableSpec("t", (PartSpec("v", 16, SGD(1.0), Constant(0.0)),))), twins(80)
+    store.push(keys, np.ones((80, 16), np.float32))
+    gone, kept = keys[::2].copy(), keys[1::2].copy()
+    assert store.erase(gone) == 40
+    store.push(kept, np.ones((40, 16), np.float32))
+    store.check_consistency()
+    out = np.empty((40, 16), np.float32)
+    assert (store.rows, store.pull(kept, out)) == (40, 0)
+    assert (out == -2).all()
+
+
 def test_erasing_among_crowded_keys_loses_no_other_key() -> None:
     keys = np.concatenate([twins(200), twins(200, line_bits=0xFFFFF000), twins(200, line_bits=1 << 31)])
     store = new_store(0, SMALL)
