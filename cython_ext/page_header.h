@@ -65,6 +65,15 @@ static inline int pslib_thrift_field(PslibThrift *from, int64_t *field)
     return byte & 15;
 }
 
+/* The type of a list's elements, or -1; each takes a byte at least. */
+static inline int pslib_thrift_list(PslibThrift *from, uint64_t *count)
+{
+    if (from->at >= from->end) return -1;
+    const uint8_t byte = *from->at++;
+    *count = byte >> 4;
+    return *count == 15 && pslib_varint(&from->at, from->end, count) ? -1 : byte & 15;
+}
+
 static int pslib_thrift_skip(PslibThrift *from, int type, int depth)
 {
     uint64_t size;
@@ -77,7 +86,13 @@ static int pslib_thrift_skip(PslibThrift *from, int type, int depth)
     if (type == PSLIB_THRIFT_BINARY) {
         return pslib_varint(&from->at, from->end, &size) ? -1 : pslib_thrift_leap(from, size);
     }
-    if (type != PSLIB_THRIFT_STRUCT) return -1; /* lists and maps: no page header has them */
+    if (type == PSLIB_THRIFT_LIST || type == PSLIB_THRIFT_SET) {
+        int inner = pslib_thrift_list(from, &size);
+        if (inner == PSLIB_THRIFT_TRUE || inner == PSLIB_THRIFT_FALSE) inner = PSLIB_THRIFT_BYTE;
+        while (inner >= 0 && size > 0 && !pslib_thrift_skip(from, inner, depth + 1)) size--;
+        return inner < 0 || size > 0 ? -1 : 0;
+    }
+    if (type != PSLIB_THRIFT_STRUCT) return -1; /* a map: Parquet has none */
     for (int inner; (inner = pslib_thrift_field(from, &number)) != 0;) {
         if (inner < 0 || pslib_thrift_skip(from, inner, depth + 1)) return -1;
     }

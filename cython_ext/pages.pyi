@@ -4,10 +4,11 @@ from _typeshed import ReadableBuffer
 from numpy import int32, uint8
 from numpy.typing import NDArray
 
-__all__ = ["VALUES_MAX", "flat_page", "list_page", "page_headers", "plain_texts"]
+__all__ = ["VALUES_MAX", "codecs_known", "flat_page", "list_page", "page_headers", "plain_texts"]
 
 VALUES_MAX: int
 
+def codecs_known(footer: ReadableBuffer) -> bool: ...
 def page_headers(data: ReadableBuffer, first: int) -> list[tuple[int, ...]]: ...
 def plain_texts(body: ReadableBuffer, values: int) -> tuple[NDArray[int32], NDArray[uint8]] | None: ...
 def flat_page(

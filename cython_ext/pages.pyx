@@ -9,9 +9,12 @@ from cython_ext.distinct cimport scratch_of
 
 import numpy as np
 
-__all__ = ["VALUES_MAX", "flat_page", "list_page", "page_headers", "plain_texts"]
+__all__ = ["VALUES_MAX", "codecs_known", "flat_page", "list_page", "page_headers", "plain_texts"]
 
 cnp.import_array()
+
+cdef extern from "footer.h" nogil:
+    int pslib_footer_codecs(const uint8_t *data, int64_t size)
 
 cdef extern from "pages.h" nogil:
     ctypedef struct PslibPage:
@@ -62,6 +65,23 @@ cdef class _Bytes:
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
+
+
+def codecs_known(footer):
+    """Whether all columns of a file are said to be compressed by codecs that the format has.
+
+    Parameters
+    ----------
+    footer : buffer
+        parquet.thrift's FileMetaData, as it stands in the file.
+
+    Returns
+    -------
+    bool
+        False also where it is damaged, or encrypted.
+    """
+    cdef _Bytes all_of_it = _Bytes(footer)
+    return pslib_footer_codecs(all_of_it.bounds.at, all_of_it.view.len) == 0
 
 
 def page_headers(data, first):

@@ -359,6 +359,18 @@ def test_no_memory_is_taken_for_a_page_whose_levels_are_less_than_no_bytes() -> 
         column_of(header, (True, False), "zstd")._plain(header, memoryview(bytes(90)))
 
 
+@pytest.mark.parametrize("codec", [8, 22, 60])
+def test_a_codec_that_the_format_has_not_is_refused_in_arrows_words(codec: int) -> None:
+    """Asked for its name, pyarrow ends the process."""
+    table = pa.table({"n": np.arange(9)})
+    data = written(table, compression="none", use_dictionary=False, write_statistics=False)
+    before = b"\x18\x01n\x15"  # the path of the column, then the field of its codec
+    assert data.count(before + b"\0") == 1
+    source = pa.BufferReader(data.replace(before + b"\0", before + bytes([2 * codec])))
+    with pytest.raises(OSError, match="codec"):
+        list(PageColumns(pq.ParquetFile(source), source, ["n"]).batches(0, 10))
+
+
 def test_a_page_of_levels_alone_has_no_values_behind_them() -> None:
     """What follows the levels is compressed still: as places it would be others' strings."""
     header = Header(0, 3, 5, 25, 10, 0, -1, -1, 5, 0, 1)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cython_ext.pages import flat_page, list_page, page_headers, plain_texts
+from cython_ext.pages import codecs_known, flat_page, list_page, page_headers, plain_texts
 
 OUT, VALID, ENDS = np.empty(2, np.int64), np.empty(2, np.uint8), np.zeros(4, np.int32)
 
@@ -220,3 +220,50 @@ def test_so_are_those_of_lists(
 def test_headers_outside_of_the_bytes_are_refused(first: int) -> None:
     with pytest.raises(ValueError, match="first: expected"):
         page_headers(b"abc", first)
+
+
+def numbered(step: int, number: int) -> bytes:
+    """An i32 of Thrift, so many fields behind the one before; numbers of a byte."""
+    return bytes([step << 4 | 5, 2 * number if number >= 0 else -2 * number - 1])
+
+
+def listed(step: int, kind: int, items: list[bytes]) -> bytes:
+    """A list of Thrift."""
+    start = bytes([len(items) << 4 | kind]) if len(items) < 15 else bytes([0xF0 | kind, len(items)])
+    return bytes([step << 4 | 9]) + start + b"".join(items)
+
+
+def footer_of(groups: list[list[int]]) -> bytes:
+    """A footer of row groups whose columns have these codecs, after fields that say nothing of them."""
+    rows = []
+    for codecs in groups:
+        columns = []
+        for codec in codecs:
+            encodings, path = listed(1, 5, [b"\x00", b"\x06"]), listed(1, 8, [b"\x01n"])
+            column = numbered(1, 2) + encodings + path + numbered(1, codec) + numbered(1, 9) + b"\0"
+            columns.append(numbered(2, 4) + b"\x1c" + column + b"\0")
+        rows.append(listed(1, 12, columns) + numbered(1, 50) + b"\0")
+    schema = listed(1, 12, [b"\x48\x01n" + listed(1, 1, [b"\1"] * 20) + b"\0"])
+    return numbered(1, 2) + schema + numbered(1, 50) + listed(1, 12, rows) + b"\0"
+
+
+@pytest.mark.parametrize("columns", [1, 14, 15, 40])
+def test_a_footer_may_be_asked_for_codecs_that_the_format_has(columns: int) -> None:
+    known = [place % 8 for place in range(columns)]
+    assert codecs_known(footer_of([known, known]))
+    assert codecs_known(footer_of([]))
+    for wrong in (8, 22, -1, -7):
+        assert not codecs_known(footer_of([known, [*known[:-1], wrong]]))
+
+
+def test_one_that_is_cut_off_is_asked_for_nothing() -> None:
+    whole = footer_of([[1, 2], [3]])
+    assert not any(codecs_known(whole[:size]) for size in range(len(whole)))
+
+
+@given(st.binary(max_size=200), st.integers(0, 200), st.integers(0, 255))
+def test_any_bytes_are_a_footer_or_none(data: bytes, place: int, byte: int) -> None:
+    codecs_known(data)
+    damaged = bytearray(footer_of([[1, 2], [3, 4]]))
+    damaged[place % len(damaged)] = byte
+    codecs_known(bytes(damaged))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
-from cython_ext.pages import flat_page, list_page
+from cython_ext.pages import codecs_known, flat_page, list_page
 from pslib.data.chunk_pages import CODECS, ChunkPages, Header, Made, NotUnderstoodError, TextPages
 
 __all__ = ["PageColumns"]
@@ -215,9 +215,10 @@ class PageColumns:
             for name in (path, *(path[:k] for k, letter in enumerate(path) if letter == ".")):
                 places.setdefault(name, []).append(i)
         self._kinds: dict[str, _Kind | None] = {}
+        may_ask = not far and codecs_known(_footer_of(source))  # else pyarrow would end the process
         for name in self._names:
             first, *others = places.get(name, [-1])
-            alone = first >= 0 and not others and not far
+            alone = first >= 0 and not others and may_ask
             self._kinds[name] = _kind_of(schema.column(first), arrow.field(name), first) if alone else None
 
     def batches(self, group: int, rows: int) -> Iterator[pa.RecordBatch]:
@@ -293,6 +294,13 @@ class PageColumns:
             return _MadeOf(flat, optional, made) if made else _Flat(flat, optional)
         pages = ChunkPages(self._source, chunk, _dtype_of(kind.arrow.value_type), False, (True, True))
         return _ListsOf(pages, kind.arrow, kind.most, kind.empty)
+
+
+def _footer_of(source: pa.NativeFile) -> bytes:
+    """A file's FileMetaData, before its length and ``PAR1`` at the end."""
+    end = source.size() - 8
+    size = int.from_bytes(source.read_at(4, max(end, 0)), "little")
+    return bytes(source.read_at(size, end - size)) if size <= end else b""
 
 
 def _schema_of(readers: Mapping[str, object], columns: list[pa.Array]) -> pa.Schema:
