@@ -19,7 +19,7 @@ from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import UnavailableError
 from pslib.protocol.coordinator_session import CoordinatorSession
-from pslib.protocol.messages import Heartbeat, Leave, Message, NextLease, OpenJob, Register
+from pslib.protocol.messages import Failure, Heartbeat, Leave, Message, NextLease, OpenJob, Register
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.processes_by_hand import processes_by_hand
@@ -193,6 +193,19 @@ def test_servers_do_not_wait_for_a_trainer_that_died_when_all_was_done() -> None
     world.leave("trainer", 0)
     world.pass_time(7.0, *SERVERS)
     assert world.beat("server", 0).order == "leave"
+
+
+def test_a_successor_that_comes_as_the_servers_leave_is_told_that_nothing_is_left_to_do() -> None:
+    """It would wait for servers that are gone, and the rest of them for it."""
+    world = World()
+    world.open(0, leases=0)
+    world.leave("trainer", 0)
+    world.pass_time(7.0, *SERVERS)
+    assert world.beat("server", 0).order == "leave"
+    assert world.register("trainer", 1, generation=1) == Failure(
+        "unavailable", "all work is done, and the servers leave"
+    )
+    assert world.beat("server", 1).order == "leave"
 
 
 def test_without_jobs_nobody_knows_what_a_dead_trainer_has_left_to_do() -> None:

@@ -79,6 +79,7 @@ class CoordinatorSession:
         self.error = ""
         self.events: list[str] = []
         self.stopping = False
+        self._work_over = False  # a server has been told so
         self.diary = Diary(self)
         self.losses = Losses(self.members, self.desk, self.events.append, self.fail, self.diary.note_member)
         self.moves = MoveSession(self.members, self.events.append)
@@ -178,7 +179,7 @@ class CoordinatorSession:
     def resume(self, now_s: float) -> None:
         """The whole run had ended and goes on: all are awaited, and what ended it is over."""
         self.diary.note(now_s, "resumed")
-        self.error, self.stopping = "", False
+        self.error, self.stopping, self._work_over = "", False, False
         self.members.resume(now_s)
         for member in self.members.trainers:
             self.desk.free_leases(member, "has ended", fatal=False)
@@ -203,6 +204,8 @@ class CoordinatorSession:
             return Failure("configuration", f"role: expected server or trainer, got {message.role!r:.80}")
         if self.error:  # whoever waits for others to join need not wait any longer
             return Failure("unavailable", self.error)
+        if self._work_over and message.role == "trainer":  # the successor of one that died as others finished
+            return Failure("unavailable", "all work is done, and the servers leave")
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
         own = (message.incarnation, message.address, where, message.rank, message.generation)
@@ -249,7 +252,8 @@ class CoordinatorSession:
         return answer.text if isinstance(answer, Failure) else ""
 
     def _server_may_leave(self, now_s: float, rank: int) -> bool:
-        return self.losses.trainers_over(now_s) or self.moves.may_leave(now_s, rank)
+        self._work_over = self._work_over or self.losses.trainers_over(now_s)
+        return self._work_over or self.moves.may_leave(now_s, rank)
 
     def _why_fenced(self, message: Heartbeat) -> str:
         now = self.members.at(message.role, message.rank)
