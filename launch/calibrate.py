@@ -22,7 +22,7 @@ from pslib.config import ClusterConfig
 from pslib.data.files import atomic_output
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
 from pslib.errors import EXIT_DONE, UnavailableError
-from pslib.planner.coefficients import Coefficients
+from pslib.planner.coefficients import FORMAT, Coefficients
 from pslib.planner.scenes import one_machine_rate
 from pslib.planner.workload import Workload
 from pslib.schema import Schema
@@ -161,23 +161,21 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
 
 
 def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
-    """Put them together; a thread's share of a message comes from a server with more of them."""
+    """Put them together; a further thread's share of a message comes from a server with more of them."""
     one = found.pop("few_keys_server_us")
     thread = max(0.0, (more["few_keys_server_us"] - one) / (MORE_THREADS - 1))
-    message = max(found.pop("server_message_us") - thread, 0.0)
     plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
     tables = [{name: _rounded(value) for name, value in one.items()} for one in found["tables"]]
     about = f"Python {platform.python_version()}" + (", quick: a rough guess" if quick else "")
     return Coefficients.from_dict(
         plain
         | {
-            "format": 1,
+            "format": FORMAT,
             "machine": _machine(),
             "date": utc_now_text()[:10],
             "about": about,
             "cores": len(os.sched_getaffinity(0)),
             "tables": tables,
-            "server_message_us": _rounded(message),
             "thread_job_us": _rounded(thread),
             "batch_us": 0.0,
             "together": 1.0,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pslib
@@ -33,7 +35,13 @@ SMALL = {"dim": 3, "hidden": [4], "hidden_1": [4], "hidden_2": [4], "heads": 2, 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
-    return generate(tmp_path_factory.mktemp("parts"), CONFIG)
+    """Beside it, in the column V, what somebody has met before: values of C2."""
+    made = generate(tmp_path_factory.mktemp("parts"), CONFIG)
+    table = pq.read_table(made.train_path)
+    texts = table["C2"].to_pylist()
+    before = [[text for text in texts[max(i - 3, 0) : i] if text] for i in range(len(texts))]
+    pq.write_table(table.append_column("V", pa.array(before)), made.train_path, row_group_size=256)
+    return made
 
 
 def job_of(folder: Path, data: Generated, model: str, rows: str) -> Job:
@@ -42,8 +50,10 @@ def job_of(folder: Path, data: Generated, model: str, rows: str) -> Job:
     }
     small = "".join(f", {option}: {value}" for option, value in options.items())
     file = folder / "job.yaml"
+    lists = ", ragged: [{name: V, vocabulary: C2}]" if model == "din" else ""
     file.write_text(
-        f"data: {{train: {data.train_path}, schema: {{label: label, dense: [I1], sparse: [C1, C2]}}}}\n"
+        f"data: {{train: {data.train_path}, "
+        f"schema: {{label: label, dense: [I1], sparse: [C1, C2]{lists}}}}}\n"
         f"model: {{name: {model}{small}}}\n"
         f"optimizers: {{rows: {rows}}}\n"
     )

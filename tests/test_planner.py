@@ -198,7 +198,7 @@ def test_every_coefficient_changes_the_prediction_or_the_plan():
 
     def answer(changed: Coefficients) -> tuple:
         plan = make_plan(request(costs=changed, servers=3, trainers=6))
-        exact = one_machine_rate(workload(staleness=0), changed, servers=1, trainers=1)
+        exact = one_machine_rate(workload(staleness=0), changed, servers=1, trainers=1, shard_threads=2)
         values = asdict(plan)
         del values["request"]
         return json.dumps(values, default=str), exact
@@ -228,7 +228,7 @@ def test_coefficients_are_checked_with_all_problems_at_once(tmp_path):
     for bad, message in (
         ("[]", "expected an object"),
         ("{", "expected JSON"),
-        ('{"format": 9}', "expected coefficients of format 1, got 9"),
+        ('{"format": 9}', "expected coefficients of format 2, got 9"),
         (json.dumps(COSTS.to_dict() | {"tables": [{"storage": "float32"}]}), "tables: expected floats"),
     ):
         file.write_text(bad, encoding="utf-8")

@@ -14,7 +14,7 @@ from pslib.errors import ConfigurationError
 
 __all__ = ["FORMAT", "Coefficients", "TableCost", "read_coefficients", "row_cost", "shipped_coefficients"]
 
-FORMAT = 1
+FORMAT = 2
 SHIPPED = "coefficients.json"
 TEXTS = ("machine", "date", "about")
 """What coefficients say of themselves."""
@@ -93,9 +93,9 @@ class Coefficients:
         Private memory of a process without rows or batches.
     server_message_us, client_message_us : float
         A request and its answer, all threads of that end, beside rows and bytes, while others are on their
-        way too.
+        way too; of a server with one thread that owns rows.
     thread_job_us : float
-        What each thread of a server that owns rows adds to a request, whatever it holds.
+        What each further thread of a server that owns rows adds to a request, whatever it holds.
     server_row_us, client_row_us : float
         A row of a request: to find whose it is, to put it into its place.
     server_mb_us, client_mb_us : float

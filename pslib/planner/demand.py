@@ -75,7 +75,8 @@ class Demand:
     @property
     def message_s(self) -> float:
         """A server's work for one request beside its rows and bytes: Python's, so one core at a time."""
-        return (self.costs.server_message_us + self.costs.thread_job_us * self.shard_threads) * US
+        further = self.costs.thread_job_us * (self.shard_threads - 1)
+        return (self.costs.server_message_us + further) * US
 
     @property
     def pull_rows_s(self) -> float:

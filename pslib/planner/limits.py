@@ -218,7 +218,7 @@ def _cluster_limits(demand: Demand, machine: MachineSpec, cluster: Cluster) -> I
     asked = peers * HEARTBEATS_PER_S + 2 * cluster.examples_per_s / LEASE_ROWS
     yield Limit(
         "messages of the coordinator",
-        asked * (demand.costs.server_message_us + demand.costs.thread_job_us) * US,
+        asked * demand.costs.server_message_us * US,
         f"{asked:,.0f}/s, heartbeats and leases",
         "fewer, larger processes",
         "processes",
