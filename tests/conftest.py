@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,6 +30,20 @@ def pytest_report_collectionfinish() -> list[str]:
 def test_data() -> Path:
     """The folder of real data; a test that asks for it is skipped, with this reason, where it is absent."""
     return real_data()
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[Any], Any]]:
+    """Closes what it was given at the end, the first first; gives back what it was given."""
+    given: list[Any] = []
+
+    def remember(one: Any) -> Any:
+        given.append(one)
+        return one
+
+    yield remember
+    for one in given:
+        one.close()
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ NAMES = [f"{name} {place}" for place, (name, _, _) in enumerate(CASES)]
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
-    reason="PyTorch is the reference here and no dependency (1 GB); finite differences check the same",
+    reason="PyTorch is a second reference and no dependency (1 GB): losses and gradients are held against "
+    "finite differences everywhere, by test_a_matching_models_gradients_agree_with_finite_differences",
 )
 
 

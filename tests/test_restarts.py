@@ -187,20 +187,22 @@ def test_the_run_ends_when_all_trainers_die_and_nobody_comes_back(restarts: int)
     assert world.session.error == "all trainers are lost before the work was done"
 
 
-def test_servers_do_not_wait_for_a_trainer_that_died_when_all_was_done() -> None:
+def world_that_leaves() -> World:
+    """All work is done, a trainer has left and the other is lost: the servers have begun to leave."""
     world = World()
     world.open(0, leases=0)
     world.leave("trainer", 0)
     world.pass_time(7.0, *SERVERS)
-    assert world.beat("server", 0).order == "leave"
+    return world
+
+
+def test_servers_do_not_wait_for_a_trainer_that_died_when_all_was_done() -> None:
+    assert world_that_leaves().beat("server", 0).order == "leave"
 
 
 def test_a_successor_that_comes_as_the_servers_leave_is_told_that_nothing_is_left_to_do() -> None:
     """It would wait for servers that are gone, and the rest of them for it."""
-    world = World()
-    world.open(0, leases=0)
-    world.leave("trainer", 0)
-    world.pass_time(7.0, *SERVERS)
+    world = world_that_leaves()
     assert world.beat("server", 0).order == "leave"
     assert world.register("trainer", 1, generation=1) == Failure(
         "unavailable", "all work is done, and the servers leave"

@@ -119,7 +119,10 @@ def _run(*words: str) -> None:
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
-INSTEAD = "what is started where, and how it is ended, is shown everywhere by the tests above it"
+INSTEAD = (
+    "hosts files are tested above, everywhere, and what is started, gathered and ended by the same launcher "
+    "with processes of one machine in tests/test_local_launch.py"
+)
 
 
 def _why_not() -> str | None:

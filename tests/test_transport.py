@@ -6,13 +6,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pslib.errors import ConfigurationError
-from pslib.transport import ClientLink, MemoryTransport, ServerLink, Transport, ZmqTransport, zmq_link
+from pslib.transport import MemoryTransport, ServerLink, Transport, ZmqTransport, zmq_link
 from tests.links import LOOPBACK, WAIT_S, come, poll, poll_all
 
 
@@ -29,22 +29,8 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     made.close()
 
 
-@pytest.fixture
-def opened(transport: Transport) -> Iterator[Callable[[Any], Any]]:
-    """Remembers links and closes them at the end."""
-    links: list[ClientLink | ServerLink] = []
-
-    def remember(link: Any) -> Any:
-        links.append(link)
-        return link
-
-    yield remember
-    for link in links:
-        link.close()
-
-
-def test_a_request_comes_whole_and_its_answer_finds_the_way_back(transport: Transport, opened: Any) -> None:
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+def test_a_request_comes_whole_and_its_answer_finds_the_way_back(transport: Transport, closing: Any) -> None:
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     big = os.urandom(1_000_000)
     client.send(server.address, [b"header", b"", big])
     peer, frames = poll(server)
@@ -54,10 +40,10 @@ def test_a_request_comes_whole_and_its_answer_finds_the_way_back(transport: Tran
 
 
 def test_signals_with_handlers_of_their_own_disturb_no_look_and_no_message(
-    transport: Transport, opened: Any
+    transport: Transport, closing: Any
 ) -> None:
     """A profiler's timer, or the end of a data loader's worker: what was sent must not end in an error."""
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
     try:
@@ -72,8 +58,8 @@ def test_signals_with_handlers_of_their_own_disturb_no_look_and_no_message(
     assert came == list(range(0, 3000, 10))
 
 
-def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport, opened: Any) -> None:
-    client = opened(transport.connect())
+def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport, closing: Any) -> None:
+    client = closing(transport.connect())
 
     def end(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -88,10 +74,10 @@ def test_a_signal_whose_handler_raises_ends_a_loop_of_looks(transport: Transport
 
 
 def test_an_answer_that_is_here_when_something_is_sent_is_taken_without_a_wait(
-    transport: Transport, opened: Any
+    transport: Transport, closing: Any
 ) -> None:
     """To send takes notice of it: whoever waited for ZeroMQ to tell of it would wait for the next one."""
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     client.send(server.address, [b"ask"])
     peer, _frames = poll(server)
     assert client.receive() == []
@@ -103,9 +89,9 @@ def test_an_answer_that_is_here_when_something_is_sent_is_taken_without_a_wait(
     assert [bytes(frame) for _, frames in came for frame in frames] == [b"answer"]
 
 
-def test_answers_go_to_who_asked(transport: Transport, opened: Any) -> None:
-    server = opened(transport.listen(LOOPBACK))
-    clients = [opened(transport.connect()) for _ in range(3)]
+def test_answers_go_to_who_asked(transport: Transport, closing: Any) -> None:
+    server = closing(transport.listen(LOOPBACK))
+    clients = [closing(transport.connect()) for _ in range(3)]
     for number, client in enumerate(clients):
         client.send(server.address, [bytes([number])])
     for peer, frames in poll_all(server, 3):
@@ -114,17 +100,17 @@ def test_answers_go_to_who_asked(transport: Transport, opened: Any) -> None:
         assert poll(client) == (server.address, [b"to", bytes([number])])
 
 
-def test_messages_of_one_client_stay_in_order(transport: Transport, opened: Any) -> None:
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+def test_messages_of_one_client_stay_in_order(transport: Transport, closing: Any) -> None:
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     for number in range(200):
         client.send(server.address, [number.to_bytes(2, "big")])
     came = [int.from_bytes(frames[0], "big") for _peer, frames in poll_all(server, 200)]
     assert came == list(range(200))
 
 
-def test_one_client_talks_to_many_servers(transport: Transport, opened: Any) -> None:
-    servers = [opened(transport.listen(LOOPBACK)) for _ in range(3)]
-    client = opened(transport.connect())
+def test_one_client_talks_to_many_servers(transport: Transport, closing: Any) -> None:
+    servers = [closing(transport.listen(LOOPBACK)) for _ in range(3)]
+    client = closing(transport.connect())
     assert len({server.address for server in servers}) == 3
     for server in servers:
         client.send(server.address, [server.address.encode()])
@@ -132,16 +118,16 @@ def test_one_client_talks_to_many_servers(transport: Transport, opened: Any) -> 
         assert poll(server)[1] == [server.address.encode()]
 
 
-def test_an_address_where_nobody_listens_is_no_error(transport: Transport, opened: Any) -> None:
+def test_an_address_where_nobody_listens_is_no_error(transport: Transport, closing: Any) -> None:
     """The message is lost, and whoever sent it sends it again: a server may start late."""
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     client.send("tcp://127.0.0.1:9", [b"lost"])
     client.send(server.address, [b"found"])
     assert poll(server)[1] == [b"found"]
 
 
-def test_an_answer_to_a_client_that_has_gone_is_no_error(transport: Transport, opened: Any) -> None:
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+def test_an_answer_to_a_client_that_has_gone_is_no_error(transport: Transport, closing: Any) -> None:
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     client.send(server.address, [b"ask"])
     peer, _frames = poll(server)
     client.close()
@@ -151,13 +137,13 @@ def test_an_answer_to_a_client_that_has_gone_is_no_error(transport: Transport, o
     server.send(b"a stranger", [b"answer"])
 
 
-def test_a_client_finds_a_server_that_comes_back_on_the_same_port(transport: Transport, opened: Any) -> None:
-    first, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+def test_a_client_finds_a_server_that_comes_back_on_the_same_port(transport: Transport, closing: Any) -> None:
+    first, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     address = first.address
     client.send(address, [b"one"])
     poll(first)
     first.close()
-    second = opened(_listen_again(transport, address))
+    second = closing(_listen_again(transport, address))
     deadline_s = time.monotonic() + WAIT_S
     came: list[Any] = []
     while not came and time.monotonic() < deadline_s:  # as requests do: again until it is answered
@@ -178,31 +164,31 @@ def _listen_again(transport: Transport, address: str) -> ServerLink:
     raise AssertionError(f"{address} stays taken")
 
 
-def test_a_port_in_use_is_one_line_that_names_it(transport: Transport, opened: Any) -> None:
-    server = opened(transport.listen(LOOPBACK))
+def test_a_port_in_use_is_one_line_that_names_it(transport: Transport, closing: Any) -> None:
+    server = closing(transport.listen(LOOPBACK))
     with pytest.raises(ConfigurationError, match=f"can't listen on {server.address}") as caught:
         transport.listen(server.address)
     assert "\n" not in str(caught.value)
     assert "in use" in str(caught.value)
 
 
-def test_a_poll_ends_after_its_timeout(transport: Transport, opened: Any) -> None:
-    for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
+def test_a_poll_ends_after_its_timeout(transport: Transport, closing: Any) -> None:
+    for link in (closing(transport.listen(LOOPBACK)), closing(transport.connect())):
         started_s = time.monotonic()
         assert come(link, 0.05) == []
         assert 0.04 <= time.monotonic() - started_s < 5
 
 
-def test_a_wake_from_another_thread_ends_a_poll_at_once(transport: Transport, opened: Any) -> None:
-    for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
+def test_a_wake_from_another_thread_ends_a_poll_at_once(transport: Transport, closing: Any) -> None:
+    for link in (closing(transport.listen(LOOPBACK)), closing(transport.connect())):
         threading.Timer(0.05, link.wake).start()
         started_s = time.monotonic()
         assert come(link, WAIT_S) == []
         assert time.monotonic() - started_s < WAIT_S / 2
 
 
-def test_a_wake_before_a_poll_is_not_lost_and_counts_once(transport: Transport, opened: Any) -> None:
-    for link in (opened(transport.listen(LOOPBACK)), opened(transport.connect())):
+def test_a_wake_before_a_poll_is_not_lost_and_counts_once(transport: Transport, closing: Any) -> None:
+    for link in (closing(transport.listen(LOOPBACK)), closing(transport.connect())):
         link.wake()
         link.wake()
         started_s = time.monotonic()
@@ -238,10 +224,10 @@ def _echo(server: ServerLink, over: threading.Event) -> None:
 
 
 def test_an_answer_that_comes_while_another_thread_sends_does_not_wait(
-    transport: Transport, opened: Any
+    transport: Transport, closing: Any
 ) -> None:
     """To send may be what takes notice of a message; then the thread that sleeps beside it must be woken."""
-    server, client = opened(transport.listen(LOOPBACK)), opened(transport.connect())
+    server, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
     lock, over, answers = threading.Lock(), threading.Event(), []
 
     def receive() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,6 @@ from pslib.errors import ConfigurationError
 from pslib.transport import ZmqTransport, zmq_link
 from pslib.transport.zmq_link import is_loopback
 from tests.links import LOOPBACK, WAIT_S, come, poll
-
-
-@pytest.fixture
-def closing() -> Iterator[Callable[[ZmqTransport], ZmqTransport]]:
-    """Remembers transports and closes them when their links are closed."""
-    transports: list[ZmqTransport] = []
-
-    def remember(transport: ZmqTransport) -> ZmqTransport:
-        transports.append(transport)
-        return transport
-
-    yield remember
-    for transport in transports:
-        transport.close()
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"])
