@@ -52,7 +52,8 @@ lint: build
 	$(BIN)/lint-imports
 
 # The kernels and their tests once more under AddressSanitizer, in a copy, so that the normal build stays as it
-# is. Python itself is not instrumented: libasan is preloaded, and leaks (the interpreter's) are not looked for.
+# is. Python itself is not instrumented: libasan is preloaded, with libstdc++, without which it ends a process in which
+# Arrow throws; leaks (the interpreter's) are not looked for. What it says is written past pytest (capture=sys).
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
     $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
@@ -66,8 +67,9 @@ asan: $(VENV)/.made
 	cp -u $(wildcard cython_ext/*.py cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) $(ASAN)/cython_ext/
 	cp -u tests/*.py $(ASAN)/tests/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
-	cd $(ASAN) && LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-	    $(abspath $(BIN))/python -m pytest -p no:cacheprovider -m "not soak" $(wildcard $(KERNEL_TESTS))
+	cd $(ASAN) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+	    ASAN_OPTIONS=detect_leaks=0 $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture=sys \
+	    -m "not soak" $(wildcard $(KERNEL_TESTS))
 
 clean:
 	rm -rf build dist *.egg-info .venv cython_ext/*.so cython_ext/*.c
