@@ -51,17 +51,45 @@ def applied(pace: Pace, times: int) -> None:
 # --- async
 
 
-def test_a_batch_may_begin_for_each_that_is_applied_and_for_each_step_of_the_warm_up() -> None:
-    pace = AsyncPace(StalenessBound(2, warmup_batches=4))
+def test_a_batch_begins_when_no_more_are_on_their_way_than_it_may_run_ahead() -> None:
+    pace = AsyncPace(StalenessBound(2, warmup_batches=6))  # 0, 0, 1, 1, 1, 2, 2, ... ahead
     assert begun(pace) == [0]
+    assert begun(pace) == []  # and who was sent home has not taken another's place in the warm-up
     applied(pace, 1)
-    assert begun(pace) == [0]
-    applied(pace, 1)  # half way: one more at once
     assert begun(pace) == [0, 1]
-    applied(pace, 2)
-    assert begun(pace) == [0, 1, 2]
     applied(pace, 1)
-    assert begun(pace) == [2]
+    assert begun(pace) == [1]
+    applied(pace, 1)
+    assert begun(pace) == [1, 2]
+    applied(pace, 3)
+    assert begun(pace) == [0, 1, 2]
+
+
+def test_a_batch_that_may_not_run_ahead_waits_for_all_before_it_though_the_one_before_it_did_not() -> None:
+    pace = AsyncPace(StalenessBound(1, warmup_batches=12))  # the first is exact, 5 runs ahead, 6 does not
+    for _ in range(5):
+        assert pace.enter(HeldLease(1, 0, 0, 0), 0, OVER) == 0
+        applied(pace, 1)
+    assert len(begun(pace)) == 1
+    assert begun(pace) == []
+    applied(pace, 1)
+    assert begun(pace) == [0, 1]
+
+
+def test_whoever_waits_goes_on_as_soon_as_a_push_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pslib.trainer.pace.TURN_S", 30.0)
+    pace, waited = AsyncPace(StalenessBound(0, 0)), threading.Event()
+    lease, over = HeldLease(1, 0, 0, 0), threading.Event()
+    assert pace.enter(lease, 0, over) == 0
+
+    def wait() -> None:
+        assert pace.enter(lease, 1, over) == 0
+        waited.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert not waited.wait(0.05)
+    applied(pace, 1)
+    assert waited.wait(10.0)
 
 
 # --- ssp

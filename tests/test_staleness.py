@@ -6,23 +6,36 @@ from hypothesis import strategies as st
 from pslib.trainer.staleness import StalenessBound
 
 
+def ahead(staleness: StalenessBound, batches: int) -> list[int]:
+    """How far each of the next batches may run ahead."""
+    found = []
+    for _ in range(batches):
+        found.append(staleness.now)
+        staleness.batch_begun()
+    return found
+
+
 @given(bound=st.integers(0, 50), warmup=st.integers(0, 200))
-def test_the_bound_rises_evenly_from_zero_and_ends_where_it_should(bound, warmup):
-    staleness = StalenessBound(bound, warmup)
-    seen = [staleness.now]
-    rises = [staleness.batch_done() for _ in range(warmup + 5)]
-    for rise in rises:
-        seen.append(seen[-1] + rise)
+def test_the_bound_rises_evenly_from_zero_in_the_mean_and_ends_where_it_should(bound, warmup):
+    seen = ahead(StalenessBound(bound, warmup), warmup + 5)
+    means = [bound * min(1.0, begun / warmup) if warmup else bound for begun in range(warmup + 5)]
     assert seen[0] == (0 if warmup else bound)
-    assert seen[-1] == staleness.now == bound
-    assert all(seen[done] == bound * done // warmup for done in range(warmup))
+    assert seen[warmup:] == [bound] * 5
+    assert all(abs(one - mean) < 1 for one, mean in zip(seen, means, strict=True))
+    assert all(-1 < sum(seen[:end]) - sum(means[:end]) < 1e-6 for end in range(warmup))
+
+
+def test_where_the_bound_is_a_fraction_those_that_run_ahead_lie_between_those_that_do_not():
+    seen = "".join(map(str, ahead(StalenessBound(1, 300), 300)))
+    assert "1" not in seen[:20]
+    assert "11" not in seen[20:140]
+    assert "00" not in seen[160:]
 
 
 def test_a_model_that_goes_on_needs_no_warmup():
     staleness = StalenessBound(3, 100)
     staleness.skip_warmup()
-    assert staleness.now == 3
-    assert staleness.batch_done() == 0
+    assert ahead(staleness, 3) == [3, 3, 3]
 
 
 def test_without_warmup_the_whole_bound_holds_from_the_first_batch():

@@ -32,35 +32,34 @@ class Pace(Protocol):
 
 
 class AsyncPace:
-    """Permits: one more than the bound on staleness.
+    """A batch begins when no more batches are on their way than it may run ahead.
 
-    A batch takes a permit before its pull and gives it back when its push is applied everywhere, so with
-    staleness 0 every pull sees every earlier push.
+    It is on its way from its pull until its push is applied everywhere, so with staleness 0 every pull sees
+    every earlier push.
 
     Parameters
     ----------
     bound : StalenessBound
-        How many batches may be on their way at once, less one; it rises while the trainer warms up.
+        How many batches the next one may run ahead; it rises while the trainer warms up.
     """
 
     def __init__(self, bound: StalenessBound) -> None:
         self._bound = bound
-        self._lock = threading.Lock()
-        self._permits = threading.Semaphore(bound.now + 1)
+        self._changed = threading.Condition()
         self._on_their_way = 0
 
     def enter(self, lease: HeldLease, number: int, over: threading.Event) -> int | None:
-        """Take a permit."""
-        while not self._permits.acquire(timeout=TURN_S):
-            if over.is_set():
-                return None
-        with self._lock:
+        """Wait for earlier batches; who may not go on has not begun."""
+        with self._changed:
+            while self._on_their_way > self._bound.now:
+                if not self._changed.wait(TURN_S) and over.is_set():
+                    return None
+            self._bound.batch_begun()
             self._on_their_way += 1
             return self._on_their_way - 1
 
     def applied(self) -> None:
-        """Give the permit back, and another one when the bound has risen."""
-        with self._lock:
+        """One less is on its way: who waits looks again."""
+        with self._changed:
             self._on_their_way -= 1
-            risen = self._bound.batch_done()
-        self._permits.release(1 + risen)
+            self._changed.notify()
