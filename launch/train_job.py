@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job import Job, read_job
 from launch.ranking_settings import RankingSection, ranks_items
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, DataError
 from pslib.places import below, parent_and_name
 
 if TYPE_CHECKING:
@@ -131,7 +131,15 @@ def evaluate_checkpoint(
         what = "--predictions" if predictions else "--label"
         raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
     with _loaded(job, checkpoint) as trainer:
-        return _tested(job, trainer, paths, predictions, label)
+        try:
+            return _tested(job, trainer, paths, predictions, label)
+        except DataError as error:
+            lacking = [name for name in job.schema_of_data.labels if f"no column {name!r}" in str(error)]
+            if not predictions or not lacking:
+                raise
+            what = f"to predict examples without {' and '.join(lacking)}"
+            hint = f"--predictions: {what}, add it with zeros; no prediction reads it"
+            raise DataError(*error.problems, hint) from error
 
 
 @contextmanager

@@ -82,6 +82,11 @@ class LeaseReader:
         self._window: DecodedWindow | None = None
         self._window_order = np.empty(0, np.int64)
 
+    @property
+    def leases(self) -> int:
+        """How many leases the first epoch has."""
+        return self._order.leases(0)
+
     def batch_count(self, epoch: int, lease_index: int) -> int:
         """Number of batches of a lease.
 

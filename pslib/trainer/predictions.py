@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from pslib.errors import ConfigurationError
 from pslib.places import below, is_uri, open_uri, place_of, shown
 
 __all__ = ["PartFiles", "PredictionFiles"]
+
+_PART = re.compile(r"part-(\d{6,})\.parquet", re.ASCII)
 
 
 class PartFiles:
@@ -26,7 +30,7 @@ class PartFiles:
     what : str
         What it holds, for messages.
     folder : path or URI
-        All trainers must reach it; what it holds of an earlier call with more data stays there.
+        All trainers must reach it. Part files of an earlier call there are replaced, all else stays.
 
     Raises
     ------
@@ -42,6 +46,30 @@ class PartFiles:
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"{what}: {shown(self._place)} can't be made: {_first_line(error)}; give another folder"
+            ) from error
+
+    def begin(self, leases: int) -> None:
+        """Remove what an earlier call with more data has left: read by name, it would be of this one.
+
+        Every trainer does it, whenever it comes: nobody writes these names now.
+
+        Raises
+        ------
+        ConfigurationError
+            When an older file can't be removed.
+        """
+        from pyarrow import fs
+
+        try:
+            for found in self._filesystem.get_file_info(fs.FileSelector(self._inner, allow_not_found=True)):
+                part = _PART.fullmatch(found.base_name)
+                if part and int(part[1]) >= leases:
+                    with suppress(FileNotFoundError):  # another trainer was here first
+                        self._filesystem.delete_file(found.path)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self._what}: {shown(self._place)}: part files of an earlier call can't be removed: "
+                f"{_first_line(error)}; give another folder"
             ) from error
 
     def write_table(self, lease: int, table: pa.Table) -> None:

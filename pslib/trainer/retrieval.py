@@ -199,6 +199,7 @@ class Retrieval:
         schema = sides.example_schema(history)
         ranker, about = self._ranker(sides, items, history, exclude_seen)
         job, reader = self._leases("recommend", data, schema, [*about, k])
+        files.begin(reader.leases)
         names, best_of = ranker.items.values, ranker.nearest() if approximate else ranker.best
         with closing(reader):
             for lease in job.leases():
@@ -238,6 +239,7 @@ class Retrieval:
         files, parameters = PartFiles("export_vectors", out), self._parameters()
         schema = sides.item_schema if side == "item" else sides.example_schema(history)
         job, reader = self._leases("export", data, schema, [side])
+        files.begin(reader.leases)
         names = catalogue_of(reader.data, sides.item) if side == "item" else None
         with closing(reader):
             for lease in job.leases():

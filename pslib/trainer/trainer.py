@@ -330,8 +330,8 @@ class Trainer(Retrieval):
             When a file or a value in it does not fit the schema.
         """
         task = task_of(self.model.schema, label)
-        files = None if predictions is None else PredictionFiles(predictions)
         asked = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        files = None if predictions is None else PredictionFiles(predictions)
         return self._evaluate(asked, files, task)
 
     def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None, task: int = 0) -> EvalResult:
@@ -342,6 +342,8 @@ class Trainer(Retrieval):
         settings = [batch_rows, self._epochs, *([task] if task else [])]
         job = self._open("evaluate", data, order, [order.leases(0)], details, settings)
         reader = LeaseReader(data, self.model.schema, order, batch_rows)
+        if files:
+            files.begin(reader.leases)
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             return scorer.work_at(job, reader, files)
