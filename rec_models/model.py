@@ -76,7 +76,11 @@ class Model(ABC):
         if not least <= len(labels) <= most:
             count = "1 label" if most == 1 else f"{least} labels"
             more = "" if most in (least, 1) else " or more"
-            got = f"{', '.join(labels)}; see more_labels" if labels else "none; name the column of 0 and 1"
+            got = (
+                f"{', '.join(labels)}; esmm and mmoe learn several"
+                if labels
+                else "none; name the column of 0 and 1"
+            )
             problems.append(f"schema: expected {count}{more}, got {got}")
         if self.schema.weight is not None and type(self).loss is not Model.loss:
             problems.append(f"schema: expected no weight, got {self.schema.weight!r}: its loss has none")

@@ -66,7 +66,8 @@ def read_dense(
     if state and optimizer.kind != expected.kind:
         raise CheckpointIncompatibleError(
             f"{shown(path)}: dense optimizer: expected {type(expected).__name__}, "
-            f"the checkpoint has {type(optimizer).__name__}; load(state=False) takes the weights alone"
+            f"the checkpoint has {type(optimizer).__name__}; load(state=False) takes the weights alone "
+            "(job file: load.state: false)"
         )
     length, counted = shard.dense.spec.length, state and isinstance(expected, Adam)
     elements = expected.state_floats(1) - counted if state else 0

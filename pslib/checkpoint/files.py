@@ -167,7 +167,7 @@ def _check_tables(
     if options.tables is None and manifest.dense.get("length", 0) != length:
         raise CheckpointIncompatibleError(
             f"{shown(path)}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
-            "model; load(tables=[...]) takes rows only"
+            "model; load(tables=[...]) takes rows only (job file: load.tables)"
         )
 
 
@@ -193,7 +193,7 @@ def _check_parts(mine: TableSpec, saved: TableSpec, path: str, state: bool) -> N
 
 def _way_out(part: PartSpec, saved: PartSpec) -> str:
     only_state = _shape(part, False) == _shape(saved, False)
-    return "; load(state=False) takes the weights alone" if only_state else ""
+    return "; load(state=False) takes the weights alone (job file: load.state: false)" if only_state else ""
 
 
 def _shape(part: PartSpec, state: bool) -> tuple[str, int, int, int]:
