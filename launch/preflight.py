@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 import socket
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +21,16 @@ if TYPE_CHECKING:
     from pslib.data.dataset import KeyKinds, ParquetData
     from pslib.schema import Schema
 
-__all__ = ["check_data", "check_load", "check_port", "prepare_out"]
+__all__ = ["check_data", "check_load", "check_port", "check_save", "prepare_out"]
 
-RUN_FILES = ("job.yaml", "metrics.jsonl", "summary.json", "run.png", "logs", "log", "checkpoint")
-"""What a run leaves in its folder, and what ``--overwrite`` removes; anything else there is the user's."""
+RUN_FILES = (
+    *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
+    *("checkpoint", "checkpoint-preempted", "best"),
+)
+"""What a run leaves in its folder (patterns), and what ``--overwrite`` removes; anything else is the user's.
+
+All of it goes: ``--resume`` of the new run would begin at a checkpoint that stayed behind.
+"""
 
 
 def check_data(job: Job) -> None:
@@ -117,6 +125,37 @@ def check_load(job: Job) -> None:
     read_manifest(newest(path))
 
 
+def check_save(job: Job) -> None:
+    """See whether a checkpoint could be written where the file says: at the end it is too late to hear of it.
+
+    Folders that are made for the trial are gone afterwards.
+
+    Raises
+    ------
+    ConfigurationError
+        When the place can't be made, or no file in it.
+    """
+    from pslib.places import is_uri
+
+    if not job.checkpoint.path or is_uri(job.checkpoint.path):
+        return
+    folder = Path(job.checkpoint.path)
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise ConfigurationError(
+            f"checkpoint.path: {folder} can't be written to: {why}; give another, or leave it out"
+        ) from error
+    finally:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+
+
 def check_port(port: int) -> None:
     """See whether a port of the loopback address is free; 0 always is.
 
@@ -183,7 +222,7 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     _hold(folder)
     if resume:
         return folder
-    earlier = [folder / name for name in RUN_FILES if (folder / name).exists()]
+    earlier = [path for name in RUN_FILES for path in sorted(folder.glob(name))]
     if earlier and not overwrite:
         raise ConfigurationError(
             f"out: {folder} holds an earlier run ({earlier[0].name}): give another --out, or --overwrite"

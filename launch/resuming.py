@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 from contextlib import suppress
@@ -16,7 +17,7 @@ from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.places import shown
 from pslib.words import counted
 
-__all__ = ["Identity", "completed", "from_checkpoint", "identity_of"]
+__all__ = ["Identity", "completed", "from_checkpoint", "identity_of", "keep_records"]
 
 GENERATIONS = 1 << 16
 """Of one launch: who is started again by it is still older than anybody of the next launch."""
@@ -64,11 +65,21 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
         launch = int(note.get("launch", 0))
-        with suppress(OSError):
-            (out / "metrics.jsonl").rename(out / f"metrics-{launch}.jsonl")
+        keep_records(out, launch)
         log = note.get("log")
         return Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
     raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+
+
+def keep_records(out: Path, first: int = 0) -> None:
+    """Let ``metrics.jsonl`` of what ran before stay as ``metrics-N.jsonl``: the first free N from ``first``.
+
+    Who begins again begins that file anew. Launches, rollbacks and resumptions from a checkpoint each count
+    for themselves, so that the number that one of them would take may be another's.
+    """
+    free = next(n for n in itertools.count(first) if not (out / f"metrics-{n}.jsonl").exists())
+    with suppress(OSError):
+        (out / "metrics.jsonl").rename(out / f"metrics-{free}.jsonl")
 
 
 def completed(job: Job) -> str | None:

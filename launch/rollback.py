@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from launch.job import Job, LoadSection
-from launch.resuming import Identity
+from launch.resuming import Identity, keep_records
 from launch.run_plan import Outcome, Plan
 from pslib.errors import UnavailableError
 
@@ -32,8 +31,7 @@ def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> 
     if saved:
         job = job.model_copy(update={"load": LoadSection(path=saved)})
     (out / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
-    with suppress(OSError):
-        (out / "metrics.jsonl").rename(out / f"metrics-{tried}.jsonl")
+    keep_records(out, tried)
     identity = Identity(secrets.token_hex(8))
     log = None if plan.log is None else f"{plan.log}/back-{tried + 1}"
     return job, replace(plan, cluster_id=identity.cluster_id, launch=identity, log=log)

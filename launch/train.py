@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from launch.durability import log_folder
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
-from launch.preflight import check_data, check_load, check_port, prepare_out
+from launch.preflight import check_data, check_load, check_port, check_save, prepare_out
 from launch.recorded import run_recorded, say
-from launch.resuming import completed, from_checkpoint, identity_of
+from launch.resuming import Identity, completed, from_checkpoint, identity_of, keep_records
 from launch.rollback import goes_back, step_back
 from launch.summary import best_possible, summary_lines
 from launch.supervise import Plan
@@ -59,12 +61,13 @@ def run_job(
     own_keys = keys_of_run(keys, (), insecure=False)
     check_data(job)
     check_load(job)
+    check_save(job)
     check_port(port)
     logged = job.cluster_config.durability != "memory"
     if resume and not logged:
         job = from_checkpoint(job)
     out = prepare_out(job.out, overwrite, resume)
-    launch = identity_of(out, job.cluster_config, resume and logged)
+    launch = _identity(job, out, resume)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
     plan = Plan(
@@ -99,3 +102,11 @@ def run_job(
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
     return outcome.exit_code
+
+
+def _identity(job: Job, out: Path, resume: bool) -> Identity:
+    """Of the run that goes on from its logs; else a new one, beside the records of what ran before."""
+    if resume and job.cluster_config.durability == "memory":
+        keep_records(out)
+        resume = False
+    return identity_of(out, job.cluster_config, resume)

@@ -2,7 +2,9 @@
 
 import errno
 import fcntl
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 from launch import checkpoint_commands, cli, commands
 from launch.cli import build_parser, main
 from launch.job import read_job
-from launch.preflight import check_data, prepare_out
+from launch.preflight import check_data, check_save, prepare_out
 from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
 from tests.standin_launch import ROOT
 
@@ -273,6 +275,36 @@ def test_a_run_that_goes_on_keeps_its_folder(tmp_path):
     with pytest.raises(BlockingIOError):
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(second)
+
+
+def test_a_run_that_replaces_another_leaves_no_checkpoint_of_it_to_resume_from(tmp_path):
+    ours = ("checkpoint", "checkpoint-preempted", "best")
+    for name in (*ours, "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    for name in ("metrics-0.jsonl", "metrics-mine.jsonl"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigurationError, match="holds an earlier run"):
+        prepare_out(tmp_path, overwrite=False)
+    prepare_out(tmp_path, overwrite=True)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["logs", "metrics-mine.jsonl", "mine"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/checkpoint"])
+def test_a_checkpoint_that_could_not_be_written_is_refused_before_the_training(place, folder, capsys):
+    (folder / "file").write_text("in the way")
+    (line,) = refused(capsys, "train", folder / "job.yaml", "--set", f"checkpoint.path={place}")
+    assert re.fullmatch(r"checkpoint.path: /\S+ can't be written to: .+; give another, or leave it out", line)
+    assert not (folder / "run").exists()
+
+
+def test_the_trial_of_a_checkpoints_place_leaves_nothing(tmp_path):
+    (tmp_path / "there").mkdir()
+    job = {"data": {"train": "x", "schema": {"label": "click", "sparse": ["user"]}}, "model": {"name": "lr"}}
+    for place in ("there", "there/a/b"):
+        (tmp_path / "job.yaml").write_text(json.dumps(job | {"checkpoint": {"path": place}}))
+        check_save(read_job(tmp_path / "job.yaml"))
+        assert list((tmp_path / "there").iterdir()) == []
 
 
 def test_an_output_that_cannot_be_made_is_one_line(folder, capsys):

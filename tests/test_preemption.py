@@ -355,5 +355,6 @@ def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_t
     assert again.finish(60) == 0, again.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert 0 < summary["pushes_applied"] < 8 * 94  # the second part alone
+    assert '"phase": "training"' in (tmp_path / "out" / "metrics-0.jsonl").read_text()  # the first one's
     folders = [str(tmp_path / one / "checkpoint") for one in ("whole", "out")]
     assert main(["checkpoint", "diff", *folders]) == 0

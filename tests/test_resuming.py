@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch.resuming import Identity, identity_of
+from launch.resuming import Identity, identity_of, keep_records
 from launch.running_cluster import note_cluster
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
@@ -27,6 +27,19 @@ def test_a_launch_that_goes_on_is_the_same_cluster_with_higher_generations(tmp_p
     assert identity == Identity("abc", 3, "/somewhere")
     assert identity.generation > Identity("abc", 2).generation + 1000
     assert (tmp_path / "metrics-2.jsonl").exists()
+
+
+def test_records_of_an_earlier_launch_never_replace_those_of_a_still_earlier_one(tmp_path: Path) -> None:
+    """A launch, a rollback and a resumption from a checkpoint count for themselves, all from 0."""
+    for number in range(3):
+        (tmp_path / "metrics.jsonl").write_text(str(number))
+        keep_records(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("of launch 7")
+    keep_records(tmp_path, 7)
+    kept = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    assert kept == {f"metrics-{n}.jsonl": str(n) for n in range(3)} | {"metrics-7.jsonl": "of launch 7"}
+    keep_records(tmp_path)  # a run that was lost before its first line has none
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_every_other_launch_is_a_cluster_of_its_own(tmp_path: Path) -> None:
