@@ -1,4 +1,4 @@
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numpy import float32, float64, int32
 from numpy.typing import NDArray
@@ -18,3 +18,4 @@ def sum_occurrences(
     owners: NDArray[int32] | None,
     out: NDArray[_Real],
 ) -> None: ...
+def place_of_joined(parts: list[NDArray[Any]]) -> int: ...

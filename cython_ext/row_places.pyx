@@ -6,6 +6,7 @@ registers and written once, and threads may share out the rows without changing 
 array.
 """
 
+cimport numpy as cnp
 from libc.stdint cimport int32_t, uint32_t
 
 from cython_ext.layers cimport (
@@ -21,6 +22,8 @@ from cython_ext.layers cimport (
     pslib_weigh_double,
     pslib_weigh_float,
 )
+
+cnp.import_array()
 
 pslib_layer_level = pslib_best_level()
 
@@ -217,3 +220,34 @@ def sum_occurrences(
         else:
             doubles = PslibAddends_double(&addends[0, 0], stride, step, <uint32_t> fields, owner_of)
             pslib_sum_rows_double(&order[0], &starts[0], first, last, &doubles, dim, &out[0, 0], out_stride)
+
+
+def place_of_joined(list parts):
+    """Where arrays stand that lie one below the other in the memory of one contiguous array, their base.
+
+    Parameters
+    ----------
+    parts : list of arrays
+        At least one.
+
+    Returns
+    -------
+    int
+        Bytes from the first of the base to the first of the parts; -1 where they do not stand so.
+    """
+    cdef cnp.ndarray first = parts[0], one
+    cdef const char* address = <const char*> cnp.PyArray_DATA(first)
+    cdef int axis, axes = cnp.PyArray_NDIM(first)
+    cdef object owner = None if first.base == NULL else <object> first.base
+    if not isinstance(owner, cnp.ndarray) or not cnp.PyArray_IS_C_CONTIGUOUS(owner):
+        return -1
+    for one in parts:
+        if one.base != first.base or one.descr is not first.descr or cnp.PyArray_NDIM(one) != axes:
+            return -1
+        if <const char*> cnp.PyArray_DATA(one) != address:
+            return -1
+        for axis in range(axes):
+            if one.strides[axis] != first.strides[axis] or axis > 0 and one.shape[axis] != first.shape[axis]:
+                return -1
+        address += one.shape[0] * one.strides[0]
+    return <const char*> cnp.PyArray_DATA(first) - <const char*> cnp.PyArray_DATA(owner)

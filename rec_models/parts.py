@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
+from cython_ext.row_places import place_of_joined
 from rec_models.places import Places
 from rec_models.tape import Array, Empty, Var
 
@@ -107,14 +107,11 @@ def joined(parts: Sequence[Array]) -> Array:
     """Arrays one below the other, without a copy where they stand so in memory."""
     if len(parts) == 1:
         return parts[0]
-    first, total = parts[0], sum(part.shape[0] for part in parts)
-    address = first.__array_interface__["data"][0]
-    for part in parts:
-        same = part.base is first.base and part.strides == first.strides and part.dtype == first.dtype
-        if not same or part.base is None or part.__array_interface__["data"][0] != address:
-            return np.concatenate(parts)
-        address += part.shape[0] * part.strides[0]
-    return as_strided(first, (total, *first.shape[1:]), first.strides)
+    first, place = parts[0], place_of_joined(list(parts))
+    if place < 0:
+        return np.concatenate(parts)
+    shape = (sum(part.shape[0] for part in parts), *first.shape[1:])
+    return np.ndarray(shape, first.dtype, first.base, place, first.strides)  # `as_strided` takes 8 us
 
 
 @dataclass(frozen=True, slots=True)

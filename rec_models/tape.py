@@ -123,7 +123,10 @@ class Tape:
 
     def record(self, value: Array, backward: Callable[[Array], None]) -> Var:
         """Note one result; ``backward(gradient of it)`` will accumulate into what it was made from."""
-        return self.record_many((value,), backward)[0]
+        output = Var(value)
+        if self.training:
+            self._steps.append(((output,), backward))
+        return output
 
     def record_many(self, values: tuple[Array, ...], backward: Callable[..., None]) -> tuple[Var, ...]:
         """Note several results of one step; ``backward`` gets one gradient each, zeros where none arrived."""
@@ -153,5 +156,8 @@ class Tape:
         end.accumulate(np.ones_like(end.value))
         while self._steps:
             outputs, backward = self._steps.pop()
-            if any(output.gradient is not None for output in outputs):
+            if len(outputs) == 1:  # nearly all; a generator costs more than they do
+                if outputs[0].gradient is not None:
+                    backward(outputs[0].gradient)
+            elif any(output.gradient is not None for output in outputs):
                 backward(*(output.gradient_or_zeros() for output in outputs))

@@ -169,6 +169,11 @@ def test_arrays_that_stand_in_a_row_in_memory_are_joined_without_a_copy():
     apart = [whole[:2], whole[4:]]
     np.testing.assert_array_equal(joined(apart), whole[[0, 1, 4, 5]])
     assert not np.shares_memory(joined(apart), whole)
+    by_columns = np.asfortranarray(whole[2:])
+    for strange in ([whole[::2], whole[1::2]], [whole[:2, :2], whole[2:, 2:]], [whole[:2], by_columns]):
+        np.testing.assert_array_equal(joined(strange), np.concatenate(strange))
+    alone = np.arange(6.0)  # its own base
+    np.testing.assert_array_equal(joined([alone, alone]), np.tile(alone, 2))
 
 
 # --- threads -----------------------------------------------------------------------------------------------

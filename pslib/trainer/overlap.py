@@ -50,7 +50,11 @@ class OverlappedSteps:
     """
 
     def __init__(self, count: int) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """There are tasks; whoever feeds steps is not woken for them."""
+        self._room = threading.Condition(self._lock)
+        """A step is over."""
         self._telling = threading.Lock()
         self._steps: deque[_Step] = deque()
         self._free = list(range(SLOTS))
@@ -79,20 +83,20 @@ class OverlappedSteps:
         failed : callable
             Gets the error that has ended a task or ``done``; no step is over after it.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._free or self._ended)
+        with self._lock:
+            self._room.wait_for(lambda: self._free or self._ended)
             if self._ended:
                 return
             slot = self._free.pop()
         step = _Step(stages_of(slot), slot, done, failed)
-        with self._changed:
+        with self._lock:
             self._steps.append(step)
         self._go_on(step)
 
     def finish(self) -> None:
         """Wait until all steps that have begun are over, or one has failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._steps or self._ended)
+        with self._lock:
+            self._room.wait_for(lambda: not self._steps or self._ended)
 
     def close(self) -> None:
         """End the threads and wait until they have; steps that are not over never will be."""
@@ -101,16 +105,17 @@ class OverlappedSteps:
             thread.join()
 
     def _end(self) -> None:
-        with self._changed:
+        with self._lock:
             self._ended = True
             self._changed.notify_all()
+            self._room.notify_all()
 
     def _work(self) -> None:
         while (found := self._next_task()) is not None:
             step, task = found
             try:
                 task()
-                with self._changed:
+                with self._lock:
                     step.left -= 1
                     over = step.left == 0
                 if over:
@@ -124,7 +129,7 @@ class OverlappedSteps:
 
     def _next_task(self) -> tuple[_Step, Task] | None:
         """A task of the oldest step that has one; waits for it. None at the end."""
-        with self._changed:
+        with self._lock:
             while not self._ended:
                 for step in self._steps:
                     if step.given < len(step.tasks):
@@ -143,9 +148,9 @@ class OverlappedSteps:
                 step.outcome.append(over.value)
                 self._tell()
                 return
-        with self._changed:
+        with self._lock:
             step.tasks, step.given, step.left = tasks, 0, len(tasks)
-            self._changed.notify_all()
+            self._changed.notify(len(tasks))
 
     def _tell(self) -> None:
         """Hand over the outcomes of the oldest steps, as far as they are there."""
@@ -153,7 +158,7 @@ class OverlappedSteps:
             while self._steps and self._steps[0].outcome:
                 step = self._steps[0]
                 step.done(step.outcome[0])
-                with self._changed:
+                with self._lock:
                     self._steps.popleft()
                     self._free.append(step.slot)
-                    self._changed.notify_all()
+                    self._room.notify_all()
