@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.calibration.steps import workload_of
+from launch.calibration.timing import over_tcp
 from launch.calibration.whole import Run, distinct_of, run_rate
 from launch.local import LocalLauncher
 from launch.supervise import Plan, run_cluster
@@ -154,7 +155,8 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
         trainer_arguments=(str(SCRIPT), str(given)),
         logs=folder,
     )
-    outcome = run_cluster(LocalLauncher(1), plan)
+    with over_tcp():
+        outcome = run_cluster(LocalLauncher(1), plan)
     if outcome.exit_code != EXIT_DONE:
         raise UnavailableError(f"calibrate: a process failed: {outcome.reason}")
     return dict(json.loads(out.read_text(encoding="utf-8")))

@@ -14,7 +14,7 @@ import zmq
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.transport import ZmqTransport, zmq_link
-from pslib.transport.zmq_link import is_loopback
+from pslib.transport.same_host import is_loopback
 from tests.links import LOOPBACK, WAIT_S, come, poll
 
 

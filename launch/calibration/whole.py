@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.calibration.timing import over_tcp
 from launch.job import read_job
 from launch.train import run_job
 from launch.yaml_text import write_yaml
@@ -76,7 +77,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     }
     file = folder / "run.yaml"
     file.write_text(write_yaml(job), encoding="utf-8")
-    with contextlib.redirect_stdout(io.StringIO()):
+    with over_tcp(), contextlib.redirect_stdout(io.StringIO()):
         code = run_job(read_job(file), overwrite=True, progress=False)
     if code:
         raise UnavailableError(f"{run.name}: ended with exit code {code}; its logs are in {folder / 'run'}")

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from pslib.transport.same_host import tcp_address
+
 __all__ = ["REFUSED_KEY", "Monitor", "mechanism_at", "mismatch", "troubles"]
 
 log = logging.getLogger("pslib")
@@ -25,6 +27,7 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
 )
 SUSPICIOUS = 3
 """A server that dies in a handshake fails one of them; a wrong key fails them all, at first 20 a second.
@@ -60,11 +63,14 @@ class Monitor:
         By address: handshakes that have failed since the last one that did not.
     refused : int
         All that have failed, of a socket that listens.
+    broken : set of str
+        TCP addresses beside Unix sockets from which a connection has been lost; whoever reads it clears it.
     """
 
     watched: zmq.Socket[bytes]
     failures: dict[str, int] = field(default_factory=dict)
     refused: int = 0
+    broken: set[str] = field(default_factory=set)
     _pipe: zmq.Socket[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -76,12 +82,22 @@ class Monitor:
         self._pipe.connect(address)
 
     def events(self) -> Iterator[tuple[zmq.Event, str]]:
-        """What has happened since the last call, and at which address."""
+        """Handshakes since the last call, and at which address: of a Unix socket the one it stands beside.
+
+        Not those at Unix sockets that end without a word: so ends a look whether one lives, and a client goes
+        on with TCP, where it hears what is wrong.
+        """
         assert self._pipe is not None
         with suppress(zmq.Again):
             while True:
                 told = parse_monitor_message(self._pipe.recv_multipart(zmq.NOBLOCK))
-                event, address = zmq.Event(told["event"]), bytes(told["endpoint"]).decode("ascii", "replace")
+                event, where = zmq.Event(told["event"]), bytes(told["endpoint"]).decode("ascii", "replace")
+                address = tcp_address(where)
+                if where != address and event == zmq.EVENT_DISCONNECTED:
+                    self.broken.add(address)
+                looked = where != address and event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+                if looked or event == zmq.EVENT_DISCONNECTED:
+                    continue
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self.failures.pop(address, None)
                 else:

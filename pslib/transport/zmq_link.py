@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import ipaddress
-import os
 import select
-import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +25,8 @@ from pslib.protocol.codec import Buffer
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
 from pslib.transport.monitor import Monitor, troubles
+from pslib.transport.same_host import is_loopback, is_ours, unix_address, wanted
+from pslib.transport.waker import Waker
 
 __all__ = ["ZmqTransport"]
 
@@ -87,34 +86,6 @@ def _functions() -> list[int] | None:
 _FUNCTIONS = _functions()
 
 
-class _Waker:
-    """An event file descriptor that ends a wait.
-
-    `wake` comes from any thread, also after `close`: by then the number of the descriptor may belong to
-    somebody else's file, so both look at ``_open`` under a lock.
-    """
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._open = True
-        self._lock = threading.Lock()
-
-    def wake(self) -> None:
-        with self._lock:
-            if self._open:
-                os.eventfd_write(self.fd, 1)
-
-    def drain(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._open:
-                self._open = False
-                os.close(self.fd)
-
-
 class _Router:
     """A ROUTER and a way to wait for it.
 
@@ -133,7 +104,7 @@ class _Router:
         self._frames: ZmqFrames | None = None
         if _FUNCTIONS is not None:
             self._frames = ZmqFrames(self._socket.underlying, _FUNCTIONS, COPIED_BYTES)
-        self._waker = _Waker()
+        self._waker = Waker()
         self._waiting = select.poll()
         self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
         self._waiting.register(self._waker.fd, select.POLLIN)
@@ -217,7 +188,11 @@ class ZmqClientLink(_Router):
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, keys: Keys | None = None
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        limits: Limits,
+        keys: Keys | None = None,
+        same_host: bool = True,
     ) -> None:
         super().__init__(context, limits)
         if keys:
@@ -227,6 +202,8 @@ class ZmqClientLink(_Router):
         self._connections = 0
         self._ids: dict[str, bytes] = {}
         self._peers: dict[bytes, str] = {}
+        self._same_host = same_host
+        self._unix: dict[str, str] = {}  # peers that are reached by a Unix socket, and its address
         self._silent: set[str] = set()
         self._turns = 0
 
@@ -236,13 +213,16 @@ class ZmqClientLink(_Router):
         self._silent.add(peer)
         self._send(routing_id, frames)
 
-    def _connect(self, peer: str) -> bytes:
+    def _connect(self, peer: str, same_host: bool = True) -> bytes:
+        beside = unix_address(peer) if same_host and self._same_host else None
+        if beside is not None and is_ours(beside):
+            self._unix[peer] = beside
         self._is_empty = False  # ZeroMQ takes its signals in any call
         self._connections += 1
         routing_id = b"p%d" % self._connections
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
         try:
-            self._socket.connect(peer)
+            self._socket.connect(self._unix.get(peer, peer))
         except zmq.ZMQError as error:
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
         self._ids[peer], self._peers[routing_id] = routing_id, peer
@@ -253,7 +233,15 @@ class ZmqClientLink(_Router):
         self._is_empty = False
         del self._peers[self._ids.pop(peer)]
         with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
-            self._socket.disconnect(peer)
+            self._socket.disconnect(self._unix.pop(peer, peer))
+
+    def _leave_unix(self, peer: str) -> None:
+        """Go on with TCP: nobody has looked whose the name will be, should ZeroMQ find it again."""
+        was_silent = peer in self._silent
+        self._disconnect(peer)
+        self._connect(peer, same_host=False)
+        if was_silent:
+            self._silent.add(peer)
 
     def receive(self) -> list[tuple[str, list[Buffer]]]:
         """Messages that have come from any peer."""
@@ -271,6 +259,9 @@ class ZmqClientLink(_Router):
         told = list(troubles(self._monitor, self._silent, self._role).items())
         for peer, _reason in told:
             self._disconnect(peer)
+        for peer in self._monitor.broken.intersection(self._unix):
+            self._leave_unix(peer)
+        self._monitor.broken.clear()
         return told
 
     def close(self) -> None:
@@ -291,6 +282,7 @@ class ZmqServerLink(_Router):
         address: str,
         limits: Limits,
         keys: Keys | None = None,
+        same_host: bool = True,
     ) -> None:
         super().__init__(context, limits)
         self._monitor: Monitor | None = None
@@ -307,6 +299,10 @@ class ZmqServerLink(_Router):
                 f"can't listen on {address}: {error}; choose another port or 0 for any free one"
             ) from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        beside = unix_address(self.address) if same_host else None
+        if beside is not None:
+            with suppress(zmq.ZMQError):  # somebody has the name, or may forbid it: TCP does all
+                self._socket.bind(beside)
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
@@ -342,17 +338,6 @@ class ZmqServerLink(_Router):
         self._waker.close()
 
 
-def is_loopback(address: str) -> bool:
-    """Whether an address such as ``tcp://127.0.0.1:0`` can be reached from this machine only."""
-    if not address.startswith("tcp://"):
-        return address.startswith(("ipc://", "inproc://"))
-    host = address[len("tcp://") :].rsplit(":", 1)[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 _LIMITS = Limits()
 
 
@@ -369,6 +354,9 @@ class ZmqTransport:
         Threads of ZeroMQ that move bytes, and encrypt them.
     keys : Keys or None
         Encrypt all links, and let only known keys connect; None encrypts nothing.
+    same_host : bool or None
+        Whether to meet processes of this machine at Unix sockets (`pslib.transport.same_host`); None: unless
+        PSLIB_SAME_HOST is tcp.
     """
 
     def __init__(
@@ -377,8 +365,10 @@ class ZmqTransport:
         insecure_network: bool = False,
         io_threads: int = 1,
         keys: Keys | None = None,
+        same_host: bool | None = None,
     ) -> None:
         self._limits, self._insecure, self._keys = limits, insecure_network, keys
+        self._same_host = wanted() if same_host is None else same_host
         self._zap: ZapHandler | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
@@ -386,7 +376,7 @@ class ZmqTransport:
 
     def connect(self) -> ZmqClientLink:
         """A link that asks."""
-        link = ZmqClientLink(self._context, self._limits, self._keys)
+        link = ZmqClientLink(self._context, self._limits, self._keys, self._same_host)
         self._links.add(link)
         return link
 
@@ -403,7 +393,7 @@ class ZmqTransport:
             )
         if self._keys and self._zap is None:
             self._zap = ZapHandler(self._context, self._keys.allowed)
-        link = ZmqServerLink(self._context, address, self._limits, self._keys)
+        link = ZmqServerLink(self._context, address, self._limits, self._keys, self._same_host)
         self._links.add(link)
         return link
 
