@@ -39,19 +39,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract Unix s
 
 
 @pytest.fixture
-def opened() -> Iterator[Any]:
-    """Makes links of transports of their own, and closes all at the end."""
-    made: list[Any] = []
+def opened(closing: Any) -> Any:
+    """Makes links of transports of their own."""
 
     def one(address: str | None = None, keys: Keys | None = None, **options: Any) -> Any:
         transport = ZmqTransport(keys=keys, **options)
-        made.append((transport.connect() if address is None else transport.listen(address), transport))
-        return made[-1][0]
+        try:
+            return closing(transport.connect() if address is None else transport.listen(address))
+        finally:
+            closing(transport)
 
-    yield one
-    for link, transport in made:
-        link.close()
-        transport.close()
+    return one
 
 
 @contextmanager
