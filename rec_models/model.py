@@ -77,7 +77,7 @@ class Model(ABC):
             count = "1 label" if most == 1 else f"{least} labels"
             more = "" if most in (least, 1) else " or more"
             got = (
-                f"{', '.join(labels)}; esmm and mmoe learn several"
+                f"{', '.join(labels)}; see more_labels: esmm, mmoe"
                 if labels
                 else "none; name the column of 0 and 1"
             )
