@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import pslib
@@ -14,6 +15,7 @@ from pslib.data.dataset import ParquetData
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, DataError
 from pslib.places import below, parent_and_name, shown, with_inner
+from pslib.trainer.predictions import PartFiles
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import Trainers, cluster_of
@@ -100,6 +102,14 @@ def test_the_last_n_are_kept_in_a_bucket(server: S3Server, data: Generated, tmp_
     assert content_of(tmp_path / "again") == content_of(
         copied(server, "kept/checkpoint-000003", tmp_path / "3")
     )
+
+
+def test_of_an_earlier_call_with_more_data_no_part_stays_in_a_bucket(server: S3Server) -> None:
+    files = PartFiles("predictions", server.uri("parts"))
+    for lease in range(3):
+        files.write_table(lease, pa.table({"prediction": [0.5]}))
+    PartFiles("predictions", server.uri("parts")).begin(1)
+    assert server.names("parts") == ["part-000000.parquet"]
 
 
 def test_the_commands_work_on_a_bucket(
