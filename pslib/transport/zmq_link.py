@@ -215,16 +215,17 @@ class ZmqClientLink(_Router):
 
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
-        if beside is not None and is_ours(beside):
-            self._unix[peer] = beside
+        where = beside if beside is not None and is_ours(beside) else peer
         self._is_empty = False  # ZeroMQ takes its signals in any call
         self._connections += 1
         routing_id = b"p%d" % self._connections
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
         try:
-            self._socket.connect(self._unix.get(peer, peer))
+            self._socket.connect(where)
         except zmq.ZMQError as error:
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
+        if where != peer:
+            self._unix[peer] = where
         self._ids[peer], self._peers[routing_id] = routing_id, peer
         return routing_id
 
