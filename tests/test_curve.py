@@ -280,6 +280,21 @@ class TestTheHandlerOfKeys:
         assert len(lines) == 20
         assert lines[0].startswith("pslib: refused a connection from 10.0.0.1: its key ")
 
+    @pytest.mark.parametrize(
+        ("address", "who"),
+        [
+            (b"2001:db8::1", "2001:db8::1"),
+            (b"fe80::a:b", "fe80::a:b"),
+            (b"localhost:7:8:99", "process 99 of user 7"),
+        ],
+        ids=["three colons", "another", "a Unix socket"],
+    )
+    def test_a_stranger_is_named_by_address_or_at_a_unix_socket_by_process_and_user(
+        self, handler: ZapHandler, caplog: pytest.LogCaptureFixture, address: bytes, who: str
+    ) -> None:
+        handler.answer(self.question(address=address, key=bytes(32)))
+        assert caplog.messages[0].startswith(f"pslib: refused a connection from {who}: its key ")
+
 
 def test_nobody_takes_over_a_connection_by_its_identity(serve: Any) -> None:
     """Identities can be guessed; with ROUTER_HANDOVER a thief would get the answers of their owner."""

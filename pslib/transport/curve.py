@@ -116,7 +116,7 @@ class ZapHandler:
         key, where = "none", "an unknown place"
         with suppress(ValueError, IndexError):
             where, key = frames[3].decode("ascii", "replace"), z85.encode(frames[6]).decode()
-            if where.count(":") == 3:  # ZeroMQ's words for who is at a Unix socket: localhost:UID:GID:PID
+            if where.startswith("localhost:"):  # ZeroMQ's words for who is at a Unix socket: UID:GID:PID
                 _here, user, _group, process = where.split(":")
                 where = f"process {process} of user {user}"
         log.warning("pslib: refused a connection from %s: its key %s is not known here", where, key)
