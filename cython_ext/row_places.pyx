@@ -239,7 +239,7 @@ def place_of_joined(list parts):
     cdef const char* address = <const char*> cnp.PyArray_DATA(first)
     cdef int axis, axes = cnp.PyArray_NDIM(first)
     cdef object owner = None if first.base == NULL else <object> first.base
-    if not isinstance(owner, cnp.ndarray) or not cnp.PyArray_IS_C_CONTIGUOUS(owner):
+    if axes == 0 or not isinstance(owner, cnp.ndarray) or not cnp.PyArray_IS_C_CONTIGUOUS(owner):
         return -1
     for one in parts:
         if one.base != first.base or one.descr is not first.descr or cnp.PyArray_NDIM(one) != axes:

@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from cython_ext.row_places import place_of_joined
 from pslib.trainer.threads import ComputeThreads
 from rec_models import DNN, MODELS, DeepFM, build
 from rec_models.layers import dot
@@ -172,6 +173,7 @@ def test_arrays_that_stand_in_a_row_in_memory_are_joined_without_a_copy():
     by_columns = np.asfortranarray(whole[2:])
     for strange in ([whole[::2], whole[1::2]], [whole[:2, :2], whole[2:, 2:]], [whole[:2], by_columns]):
         np.testing.assert_array_equal(joined(strange), np.concatenate(strange))
+    assert place_of_joined([whole[0, :1].reshape(()), whole[0, 1:2].reshape(())]) == -1  # no axis to join
     alone = np.arange(6.0)  # its own base
     np.testing.assert_array_equal(joined([alone, alone]), np.tile(alone, 2))
 
