@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_who_has_nothing_to_do_for_a_step_begins_the_next_one(steps: OverlappedS
     steps.begin(second, outcomes.put, fail)  # type: ignore[arg-type]
     assert [outcomes.get(timeout=PATIENCE_S) for _ in range(2)] == ["first", "second"]
     assert next_has_begun.is_set()
+
+
+def test_a_stage_of_two_tasks_wakes_two_threads(steps: OverlappedSteps) -> None:
+    both, errors = threading.Barrier(2, timeout=PATIENCE_S / 6), list[BaseException]()
+
+    def stages(_slot: int) -> Generator[Sequence[object], None, int]:
+        yield [both.wait, both.wait]
+        return 0
+
+    for _ in range(3):
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(steps._changed._waiters) < 2:  # type: ignore[attr-defined]  # else nobody need be woken
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        steps.begin(stages, lambda _: None, errors.append)  # type: ignore[arg-type]
+        steps.finish()
+        assert errors == []
 
 
 def test_a_slot_is_taken_by_one_step_at_a_time(steps: OverlappedSteps) -> None:
