@@ -11,8 +11,8 @@ A *message* is a request or an answer: a round trip is two. Its cost is the CPU 
 threads of all processes, as the scheduler counts it) between the first and the last round, over the messages
 that trainers sent and received meanwhile. Heartbeats and the coordinator are in the time and not in the
 count. Kernels (look-ups and optimizer steps of the table) are in it too: their share is measured in this
-process on a table of the same size, and printed beside the whole. Memory is private (``smaps_rollup``),
-before any data.
+process on a table of the same size, and printed beside the whole, as is what ZeroMQ alone takes for a message
+in the same shape (`many_bare.py`). Memory is private (``smaps_rollup``), before any data.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from many_bare import bare_us, process_cpu_s
 
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import WaitTimeoutError
@@ -136,8 +137,7 @@ class Process:
 
     def cpu_s(self) -> float:
         """CPU seconds of all its threads."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+        return process_cpu_s(self.pid)
 
     def wait(self, limit_s: float) -> int:
         """The exit code."""
@@ -170,6 +170,7 @@ class Figures:
     message_cpu_us: float
     message_kernels_us: float
     message_cpu_outside_kernels_us: float
+    message_bare_zeromq_us: float
     cpu_us_servers: float
     cpu_us_trainers: float
     cpu_us_coordinator: float
@@ -210,7 +211,7 @@ class Cluster:
         self.all.append(Process(role, *arguments))
         return self.all[-1]
 
-    def run(self) -> Figures:
+    def run(self, message_bare_us: float) -> Figures:
         """Start, work, leave; what came of it."""
         ready = self._ask_trainers(None, "ready")
         start_seconds = time.monotonic() - self._start_s
@@ -246,6 +247,7 @@ class Cluster:
             message_cpu_us=sum(cost.values()),
             message_kernels_us=kernels,
             message_cpu_outside_kernels_us=sum(cost.values()) - kernels,
+            message_bare_zeromq_us=message_bare_us,
             cpu_us_servers=cost["server"],
             cpu_us_trainers=cost["trainer"],
             cpu_us_coordinator=cost["coordinator"],
@@ -308,9 +310,10 @@ def kernels_us(keys: int, servers: int) -> float:
 
 
 def run(servers: int, trainers: int, rounds: int, keys_a_server: int) -> Figures:
+    message_bare_us = bare_us(servers, trainers)
     cluster = Cluster(servers, trainers, rounds, keys_a_server)
     try:
-        return cluster.run()
+        return cluster.run(message_bare_us)
     finally:
         cluster.close()
 
@@ -374,6 +377,8 @@ def draw(figures: list[Figures], path: Path) -> None:
     for name, values in shares.items():
         left.bar(places, values, bottom=bottom, label=name)
         bottom += values
+    bare = [one.message_bare_zeromq_us for one in figures]
+    left.plot(places, bare, color="black", marker="_", markersize=24, linestyle="", label="ZeroMQ alone")
     left.axhline(40.0, color="black", linewidth=0.8, linestyle="--", label="the aim, 40")
     left.set(
         xlabel="servers", ylabel="CPU microseconds a message, both ends", xticks=places, xticklabels=servers
