@@ -15,6 +15,7 @@ enum { PSLIB_PLAIN = 0, PSLIB_AVX2 = 1, PSLIB_AVX512 = 2 };
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PSLIB_HAS_LEVELS 1
+#include <cpuid.h>
 #include <immintrin.h>
 #define PSLIB_FOR_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
 #if defined(__clang__)
@@ -44,17 +45,30 @@ enum { PSLIB_PLAIN = 0, PSLIB_AVX2 = 1, PSLIB_AVX512 = 2 };
     static result name parameters { return name##_at(__VA_ARGS__, PSLIB_PLAIN); }
 #endif
 
-/* The highest level that this machine has. */
+#if PSLIB_HAS_LEVELS
+/* What the compiler may use in every copy but the plain one, beside the vectors. Virtual machines and emulators can
+ * hide any of it and show AVX2. GCC before 11 knows no name for lzcnt: bit 5 of ecx in leaf 0x80000001. */
+static inline int pslib_has_bit_tricks(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & 1u << 5) && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+}
+#endif
+
+/* The highest level that this machine has: all that the target attributes above name. */
 static inline int pslib_best_level(void)
 {
 #if PSLIB_HAS_LEVELS
     __builtin_cpu_init();
+    if (!pslib_has_bit_tricks() || !__builtin_cpu_supports("avx2")) return PSLIB_PLAIN;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("bmi2"))
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         return PSLIB_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) return PSLIB_AVX2;
-#endif
+    return PSLIB_AVX2;
+#else
     return PSLIB_PLAIN;
+#endif
 }
 
 #endif
