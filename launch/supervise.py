@@ -25,7 +25,7 @@ from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
-from launch.verdict import Verdict, judge
+from launch.verdict import Verdict, is_own, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
@@ -329,20 +329,28 @@ class _Run:
         if verdict.culprit is not None and verdict.culprit.role == "server":
             self._await_news()
         status = self._poller.latest if self._poller is not None else {}
-        reason = status.get("error") or None
         for running in self._running.values():
             if running.exit_code is not None:
                 running.pump.join(timeout=1.0)  # its last lines may still be on their way
         self._look()
+        # What the coordinator makes of it, "all trainers are lost", says nothing to who has read the cause.
+        cause = None if verdict.culprit else self._own_words()
+        reason = cause or status.get("error") or None
+        if reason and reason != cause:
+            self._voices.say_once(reason)
         if verdict.culprit is not None:
             running = self._running[verdict.culprit]
-            if reason:
-                self._voices.say_once(reason)
             line = self._why(running, lost_with(verdict.culprit, status))
             reason = reason or line
             if not self._has_told_all(running):
                 self._say(line)
         return Outcome(verdict.exit_code, self._voices.results, status, reason)
+
+    def _own_words(self) -> str | None:
+        """What a trainer has said of an error of its own, which is why all ends; None: no trainer had one."""
+        trainers = (one for task, one in self._running.items() if task.role == "trainer")
+        failed = (one for one in trainers if is_own(one.exit_code))
+        return next(("; ".join(one.complaints()) for one in failed), None)
 
     def _has_told_all(self, running: Running) -> bool:
         """Whether the process has said itself what is wrong with data, or that it was asked to leave."""
@@ -385,8 +393,7 @@ class _Run:
         """Take in what has been said, and the newest status."""
         self._voices.take_in()
         if self._poller is not None and (status := self._poller.news()) is not None:
-            for event in status.get("events", ()):
-                self._voices.say_once(event)
+            self._voices.tell_events(status, self._clock.now_s())
             self._start_awaited(status)
             self._observe(status)
 

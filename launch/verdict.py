@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from launch.process import Task
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "is_own", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     others = {task: code for task, code in exits.items() if task.role != "trainer"}
     over = bool(trainers) and None not in trainers
     failed, left = over and EXIT_DONE not in trainers, PreemptedError.exit_code
-    own_error = next((code for code in trainers if _is_own(code)), None)
+    own_error = next((code for code in trainers if is_own(code)), None)
     if failed and left in trainers:  # whoever was asked to leave is why the others could not go on
         own_error = left
     for task, code in others.items():
@@ -45,7 +45,7 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     return Verdict(EXIT_DONE) if over and None not in others.values() else None
 
 
-def _is_own(code: int | None) -> bool:
+def is_own(code: int | None) -> bool:
     """Whether a trainer has ended with its own error: not killed, left alone or asked to leave."""
     others = (UnavailableError.exit_code, PreemptedError.exit_code)
     return code is not None and EXIT_DONE < code < 126 and code not in others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,8 @@ __all__ = ["Voices"]
 
 PEOPLE_PREFIX = "pslib: "
 WORDS = ("started", "listening", "result")
+FAILED_S = 2.0
+"""A run that has failed ends within a heartbeat or two; one that hangs then is told why it has failed."""
 
 
 class Voices:
@@ -46,6 +48,7 @@ class Voices:
         self.results: list[dict[str, Any]] = []
         self.pids: dict[Task, int] = {}
         self.said: set[str] = set()
+        self._failed_s = 0.0
         self._echo = echo
         self._named = trainers > 1
         self._say = say
@@ -69,6 +72,21 @@ class Voices:
                 self.say_once(rest, f"{task.name}: ")
             else:
                 self._take_message(task, word, rest)
+
+    def tell_events(self, status: Mapping[str, Any], now_s: float) -> None:
+        """Tell what the coordinator reports; why the run has failed a little later, if it goes on so long.
+
+        At its end the launcher says it, unless a trainer has told the cause itself: "all trainers are lost"
+        reaches us before the line of the trainer that was.
+        """
+        error = status.get("error")
+        for event in status.get("events", ()):
+            if event != error:
+                self.say_once(event)
+        if error:
+            self._failed_s = self._failed_s or now_s
+            if now_s - self._failed_s > FAILED_S:
+                self.say_once(error)
 
     def say_once(self, line: str, prefix: str = "") -> None:
         """Tell people, unless they know: two trainers that stumble over the same thing say the same line."""

@@ -1,8 +1,9 @@
 """Stands in for `launch.worker` in tests of launchers: processes that behave, or misbehave, as they are told.
 
 ``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``arguments`` (print
-them), ``spawn`` (a process of its own), ``stubborn`` (ignore SIGTERM), ``exit CODE``, ``die``, ``sleep``,
-``ready`` and ``over`` (make a file), ``wait`` (until the file ``over`` is there).
+them), ``spawn`` (a process of its own), ``stubborn`` (ignore SIGTERM), ``exit CODE``, ``die``, ``sleep``
+(for ever, or ``sleep SECONDS``), ``ready`` and ``over`` (make a file), ``wait`` (until the file ``over`` is
+there).
 """
 
 import json
@@ -58,7 +59,7 @@ def die(rest: str, folder: Path) -> None:
 
 
 def sleep(rest: str, folder: Path) -> None:
-    time.sleep(FOR_EVER)
+    time.sleep(float(rest or FOR_EVER))
 
 
 def wait(rest: str, folder: Path) -> None:
