@@ -63,13 +63,11 @@ def run_job(
     check_load(job)
     check_save(job)
     check_port(port)
-    logged = job.cluster_config.durability != "memory"
-    if resume and not logged:
-        job = from_checkpoint(job)
-    out = prepare_out(job.out, overwrite, resume)
-    launch = _identity(job, out, resume)
+    job, launch = _begun(job, overwrite, resume)
+    out = Path(job.out)
     effective = out / "job.yaml"
     effective.write_text(job.to_yaml(), encoding="utf-8")
+    log = launch.log or log_folder(job.cluster_config, job.cluster.log, out)
     plan = Plan(
         config=job.cluster_config,
         cluster_id=launch.cluster_id,
@@ -77,8 +75,8 @@ def run_job(
         trainer_arguments=("--job", str(effective)),
         logs=out / "logs",
         keys=own_keys,
-        saves=not logged,
-        log=launch.log or log_folder(job.cluster_config, job.cluster.log, out),
+        saves=log is None,
+        log=log,
     )
     best = best_possible(job)
     facts = {
@@ -104,9 +102,15 @@ def run_job(
     return outcome.exit_code
 
 
-def _identity(job: Job, out: Path, resume: bool) -> Identity:
-    """Of the run that goes on from its logs; else a new one, beside the records of what ran before."""
-    if resume and job.cluster_config.durability == "memory":
+def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
+    """The job and who runs it, with its folder made: both are of the run that goes on, where it has logs.
+
+    Without logs the job begins at the run's checkpoint, as another run beside the records of that one.
+    """
+    from_logs = resume and job.cluster_config.durability != "memory"
+    from_saved = resume and not from_logs
+    job = from_checkpoint(job) if from_saved else job
+    out = prepare_out(job.out, overwrite, resume)
+    if from_saved:
         keep_records(out)
-        resume = False
-    return identity_of(out, job.cluster_config, resume)
+    return job, identity_of(out, job.cluster_config, from_logs)
