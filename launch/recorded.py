@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.summary import summary_of
-from launch.supervise import Launcher, Outcome, Plan, run_cluster
+from launch.supervise import EXIT_INTERRUPTED, Launcher, Outcome, Plan, run_cluster
 from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, PreemptedError
 from pslib.protocol.results import fresh_results, of_kind
@@ -17,7 +17,7 @@ from pslib.words import counted
 
 __all__ = ["Rankings", "run_recorded", "say"]
 
-_ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted"}
+_ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUPTED: "interrupted"}
 
 
 def run_recorded(

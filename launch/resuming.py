@@ -17,7 +17,7 @@ from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.places import shown
 from pslib.words import counted
 
-__all__ = ["Identity", "completed", "from_checkpoint", "identity_of", "keep_records"]
+__all__ = ["Identity", "completed", "from_checkpoint", "identity_of", "keep_records", "way_on"]
 
 GENERATIONS = 1 << 16
 """Of one launch: who is started again by it is still older than anybody of the next launch."""
@@ -114,6 +114,27 @@ def _epochs_in(job: Job) -> int:
         return int(read_manifest(newest(saved_place(job))).about.get("epochs", 0))
     except CheckpointError:
         return 0
+
+
+def way_on(job: Job, log: str | None, command: str) -> str | None:
+    """What is left of a run that ended before it was done, and how to go on with it; None: nothing is left.
+
+    Parameters
+    ----------
+    job : Job
+    log : str or None
+        Folder of its logs.
+    command : str
+        What goes on with it.
+    """
+    if log is not None:
+        return f"all that was acknowledged is in its logs, {log}; go on with: {command}"
+    try:
+        place = from_checkpoint(job).load
+    except CheckpointError:
+        return None
+    assert place is not None
+    return f"the checkpoint is {shown(place.path)}; go on with: {command}"
 
 
 def from_checkpoint(job: Job) -> Job:

@@ -11,11 +11,11 @@ from launch.durability import durability_settings, log_folder
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
-from launch.recorded import run_recorded
+from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
-from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError
 
 __all__ = ["run_script"]
 
@@ -53,6 +53,8 @@ def run_script(options: argparse.Namespace) -> int:
     )
     facts = {"job": Path(options.script).name}
     outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)
+    if outcome.exit_code == PreemptedError.exit_code and out is not None and plan.log is not None:
+        say(f"all that was acknowledged is in its logs, {plan.log}; go on with the same command and --resume")
     if out is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)
     return outcome.exit_code

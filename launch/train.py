@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from launch.durability import log_folder
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
+from launch.paths import from_here
 from launch.preflight import check_data, check_load, check_port, check_save, prepare_out
 from launch.recorded import run_recorded, say
-from launch.resuming import Identity, completed, from_checkpoint, identity_of, keep_records
+from launch.resuming import Identity, completed, from_checkpoint, identity_of, keep_records, way_on
 from launch.rollback import goes_back, step_back
 from launch.summary import best_possible, summary_lines
-from launch.supervise import Plan
-from pslib.errors import EXIT_DONE
+from launch.supervise import EXIT_INTERRUPTED, Plan
+from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from pslib.places import shown
 
 __all__ = ["run_job"]
+
+ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
+"""Ends of a run with which nothing is wrong but that it has not come to its own."""
 
 
 def run_job(
@@ -99,7 +104,17 @@ def run_job(
             print(line)
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
+    elif outcome.exit_code in ENDED_EARLY:
+        _tell_way_on(job, plan, effective, outcome.exit_code, keys)
     return outcome.exit_code
+
+
+def _tell_way_on(job: Job, plan: Plan, effective: Path, code: int, keys: str | None) -> None:
+    """How to go on with a run that has ended before it was done; where nothing can, a loss has said so."""
+    with_keys = f" --keys {quote(keys)}" if keys else ""
+    line = way_on(job, plan.log, f"pslib train {quote(from_here(effective))} --resume{with_keys}")
+    if line or code == PreemptedError.exit_code:
+        say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
 
 
 def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:

@@ -1,4 +1,4 @@
-"""The level of the kernels: processors, or emulators of them, that lack something a level's copies may use."""
+"""The level of the kernels: processors, or emulators of them, that lack what its copies may use."""
 
 import platform
 import re

@@ -346,12 +346,16 @@ def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_t
     path.write_text(json.dumps(job))  # JSON is YAML
     whole = start("train", path, "--quiet", "--out", tmp_path / "whole")
     assert whole.finish(60) == 0, whole.output
-    cut = start("train", path, "--quiet", "--out", tmp_path / "out")
+    cut = start("train", path, "--out", tmp_path / "out")
     cut.wait_for_file("metrics.jsonl", '"phase": "training"')
     cut.process.terminate()
     assert cut.finish(30) == 75, cut.output
     assert cut.lines("saved "), cut.output
-    again = start("train", path, "--quiet", "--out", tmp_path / "out", "--resume")
+    assert cut.lines(" s] preempted, ")
+    assert not cut.lines(" s] done")
+    (line,) = cut.lines("go on with: pslib ")
+    assert str(tmp_path / "out" / "checkpoint-preempted" / "checkpoint-") in line
+    again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(60) == 0, again.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert 0 < summary["pushes_applied"] < 8 * 94  # the second part alone

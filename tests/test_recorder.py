@@ -109,6 +109,15 @@ def test_the_summary_holds_the_figures_of_the_last_look(tmp_path):
     assert {name: whole[name] for name in expected} == expected
 
 
+def test_a_run_that_was_asked_to_leave_is_not_done_in_its_last_line(tmp_path):
+    """To the coordinator, whose status it is, all have left in order."""
+    stream, left = io.StringIO(), {"phase": "preempted", "error": "trainer 0 was asked to leave"}
+    looks = [training(10), {"phase": "done", "error": "it has left"}]
+    lines, _ = watch(tmp_path, looks, every_s=1, stream=stream, progress=True, summary=left)
+    assert stream.getvalue().splitlines()[-1] == "[   2.0 s] preempted"  # its error is told by who knows it
+    assert lines[-1]["phase"] == "preempted"
+
+
 def test_what_the_caller_knows_better_replaces_what_was_seen(tmp_path):
     _, whole = watch(tmp_path, [training(5)], summary={"auc": 0.9, "seed": 3, "note": "x"})
     assert (whole["auc"], whole["seed"], whole["note"], whole["examples"]) == (0.9, 3, "x", 5)

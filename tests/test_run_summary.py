@@ -94,7 +94,8 @@ def records_of(exit_code, out, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "phase"), [(0, "done"), (75, "preempted"), (64, "failed"), (69, "failed")]
+    ("exit_code", "phase"),
+    [(0, "done"), (75, "preempted"), (130, "interrupted"), (64, "failed"), (69, "failed")],
 )
 def test_a_summary_says_done_of_a_run_that_is_and_of_no_other(exit_code, phase, tmp_path, monkeypatch):
     """To the coordinator, from which all other figures come, everybody who leaves in order is done."""

@@ -135,9 +135,11 @@ class RunRecorder:
         if self._status.phase == "training":
             self._training_s += now_s - self._seen_s
             self._seen_s = now_s
+        self._status = replace(self._status, phase=str(summary.get("phase", self._status.phase)))
         self._write_progress(now_s)
         if self._display:
-            self._display.show(self._status, self._window, now_s)
+            error = None if "error" in summary else self._status.error  # whoever knows it has told it
+            self._display.show(replace(self._status, error=error), self._window, now_s)
         whole: dict[str, Any] = _plain({**self._summary(now_s), **summary})
         self.close()
         if self._out is not None:
