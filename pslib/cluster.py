@@ -6,7 +6,8 @@ import atexit
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
 from pslib.server.embedded import Embedded
+from pslib.table.descriptions import models_of
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 from pslib.uncaught import uncaught_in_a_line
 
@@ -79,6 +81,7 @@ class Cluster:
         self._jobs, self._begun = 1, False
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
+        self._models: dict[str, Mapping[str, Any]] = {}
         self._closed = False
         self._failure = ""
         atexit.register(self.close)
@@ -115,6 +118,28 @@ class Cluster:
     def begun(self) -> bool:
         """Whether there was a collective call."""
         return self._begun
+
+    @contextmanager
+    def claim(self, model: Mapping[str, Any]) -> Iterator[None]:
+        """Note, when the block has gone well, that a `Trainer` here trains a model.
+
+        Raises
+        ------
+        ConfigurationError
+            When there is another one of the same table, or of the dense parameters: neither would know that
+            they train each other's.
+        """
+        table = model["table"]
+        if table in self._models:
+            raise ConfigurationError(
+                f"this cluster has a Trainer already, of {self._models[table]['model']} and table {table}, "
+                f"whose rows and dense parameters another one would train too: use that one, give this "
+                f"{model['model']} a cluster of its own (pslib.connect() again), or say Trainer(..., "
+                "share=True) if both shall train the same parameters"
+            )
+        models = models_of(self._models, [model])
+        yield
+        self._models = models
 
     def status(self) -> dict[str, Any]:
         """Cumulative counters of the whole cluster, as of the last heartbeats."""

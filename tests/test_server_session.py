@@ -206,6 +206,8 @@ class TestSetup:
             {"tables": 5},
             {"tables": [{"name": "t"}]},
             {"tables": [{"name": "a b", "seed": 0, "parts": []}]},
+            {"tables": [], "models": 5},
+            {"tables": [], "models": [{"table": "t"}, {"table": "t", "model": "a"}]},
         ],
     )
     def test_a_description_that_is_none_is_refused(self, tables: dict[str, Any]) -> None:

@@ -270,7 +270,8 @@ def test_trainers_with_different_models_end_with_a_line_for_one_of_them() -> Non
     assert "made" in results
     (error,) = [result for result in results if result != "made"]
     assert isinstance(error, ConfigurationError)
-    assert "dense parameters exist as" in str(error)
+    assert "table counts is trained as another model: it is " in str(error)
+    assert "it has dense parameters examples, got other shapes of them; give the other model a" in str(error)
 
 
 def test_a_maintenance_happens_once_whoever_finishes_its_lease(tmp_path: Path) -> None:

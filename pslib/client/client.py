@@ -25,7 +25,7 @@ from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.server_session import merge_results
-from pslib.shard.push_counts import checked_keys, checked_pair, counts_of, kind_of, summed
+from pslib.shard.push_counts import checked_keys, kind_of, prepared
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import ROW_TYPES, check_type
@@ -104,9 +104,13 @@ class Client:
     # --- tables -------------------------------------------------------------------------------------------
 
     def setup(
-        self, tables: Sequence[TableSpec], dense: DenseSpec | None = None, initial_dense: Rows | None = None
+        self,
+        tables: Sequence[TableSpec],
+        dense: DenseSpec | None = None,
+        initial_dense: Rows | None = None,
+        model: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make tables and dense parameters on all servers; what exists must be the same.
+        """Make tables and dense parameters on all servers; what exists must be the same, and is shared.
 
         Called again, it adds tables; dense parameters stay when none are given.
 
@@ -118,22 +122,27 @@ class Client:
             Shape and optimizer of the dense parameters.
         initial_dense : (length,) float32
             Their first values; of several clients the first counts, so all must give the same.
+        model : mapping or None
+            Whose they are (`pslib.table.descriptions.model_description`): another model is refused from now
+            on. None: anybody's.
 
         Raises
         ------
         ConfigurationError
-            When a server has a table of that name with another description, or a call is on its way that
-            the new tables would cut off.
+            When a server has a table of that name with another description or of another model, or a call is
+            on its way that the new tables would cut off.
         """
         values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
         about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
-        message = Setup({"tables": [spec.to_dict() for spec in tables]}, *about, dense=values)
+        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in tables]}
+        described |= {"models": [dict(model)]} if model else {}
+        message = Setup(described, *about, dense=values)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
-        self._successors.remember(message, specs.values())
         asked: set[str] = set()
         while new := [address for address in self.servers if address not in asked]:  # more may have joined
             self._ask_all(message, servers=new)
             asked.update(new)
+        self._successors.remember(message, specs.values())
         with self.endpoint.lock:
             self._begin_session(
                 {name: spec.dim for name, spec in specs.items()}, dense.length if dense else None
@@ -271,20 +280,11 @@ class Client:
         """
         dims = self.session.dims
         check_type("gradients_as", gradients_as, ROW_TYPES)
-        checked = {table: checked_pair(table, *pair, dims.get(table)) for table, pair in gradients.items()}
         if dense is not None and not isinstance(dense, np.ndarray):
             expected = f"({self.session.dense_length},) float32"
             raise ConfigurationError(f"dense gradient: expected {expected}, got {kind_of(dense)}")
-        counted = self._counted
-        counts = {
-            table: counts_of(table, keys, shows, clicks)
-            for table, (keys, _rows) in checked.items()
-            if table in counted
-        }
-        if name is None:
-            for table, (keys, rows) in checked.items():
-                checked[table], counts[table] = summed(keys, rows, counts.get(table), table in counted)
-        moment, given = Moment(step, float(time_s)), {t: pair for t, pair in counts.items() if pair}
+        checked, counts = prepared(gradients, dims, self._counted, shows, clicks, repeats=name is None)
+        moment = Moment(step, float(time_s))
         next_name = name or PushName(self._stream, self._next_number)
         salt = record_salt(next_name.stream, next_name.number)
         packed = {
@@ -294,7 +294,7 @@ class Client:
 
         def begin(session: ClientSession, now_s: float) -> int:
             own = name or PushName(self._stream, self._next_number)
-            call = session.push(now_s, own, packed, dense, moment, given, manner)
+            call = session.push(now_s, own, packed, dense, moment, counts, manner)
             self._next_number += name is None  # only now: a number that is never sent would be waited for
             return call
 

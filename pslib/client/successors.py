@@ -67,8 +67,11 @@ class Successors:
         """Keep what describes all our tables, with the first values of the dense parameters."""
         if not self._keeps:
             return
-        latest = self._setup if self._setup is not None and not message.dense_length else message
-        self._setup = replace(latest, tables={"tables": [spec.to_dict() for spec in specs]})
+        before = self._setup
+        latest = before if before is not None and not message.dense_length else message
+        models = [*(before.tables.get("models", ()) if before else ()), *message.tables.get("models", ())]
+        tables = {"tables": [spec.to_dict() for spec in specs], "models": models}
+        self._setup = replace(latest, tables=tables)
 
     def meet(self, old: PartitionMap, new: PartitionMap) -> None:
         """See `meet_successors`."""

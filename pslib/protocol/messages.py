@@ -107,8 +107,9 @@ NOBODY = 0xFFFF
 class Setup(Message):
     """Make these tables and dense parameters, or check that they are the same as those that exist.
 
-    ``dense`` are the first values of dense blocks that have none. Servers tell each other of their tables
-    ``without_values``: blocks come with theirs.
+    ``tables`` holds ``tables`` (`TableSpec.to_dict`) and, where trainers say it, ``models``, whose they are
+    (`pslib.table.descriptions`). ``dense`` are the first values of dense blocks that have none. Servers tell
+    each other of their tables ``without_values``: blocks come with theirs.
     """
 
     tables: Plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.protocol.calls import Counts
 
-__all__ = ["batch_counts", "checked_keys", "checked_pair", "counts_of", "kind_of", "summed"]
+__all__ = ["batch_counts", "checked_keys", "kind_of", "prepared"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -86,6 +86,42 @@ def summed(
         return pair, None
     both = scatter_add_rows(np.stack([counts.shows, counts.clicks], axis=1), places, unique.size)
     return pair, Counts(*np.ascontiguousarray(both.T))
+
+
+def prepared(
+    gradients: Mapping[str, tuple[Any, Any]],
+    dims: Mapping[str, int],
+    counted: Container[str],
+    shows: Mapping[str, Rows] | None,
+    clicks: Mapping[str, Rows] | None,
+    repeats: bool,
+) -> tuple[dict[str, tuple[Keys, Rows]], dict[str, Counts]]:
+    """Pairs and counts of a push, checked; keys that ``repeats`` allows more than once are added up.
+
+    Parameters
+    ----------
+    gradients : mapping of table name to ((n,) uint64, (n, dim) float32)
+    dims : mapping of table name to int
+    counted : container of str
+        Tables that count shows and clicks.
+    shows, clicks : mapping of table name to (n,) float32, or None
+    repeats : bool
+
+    Raises
+    ------
+    ConfigurationError
+        When an array has another type or shape.
+    """
+    pairs, counts = {}, {}
+    for table, (given_keys, given_rows) in gradients.items():
+        keys, rows = checked_pair(table, given_keys, given_rows, dims.get(table))
+        some = counts_of(table, keys, shows, clicks) if table in counted else None
+        if repeats:
+            (keys, rows), some = summed(keys, rows, some, table in counted)
+        pairs[table] = keys, rows
+        if some is not None:
+            counts[table] = some
+    return pairs, counts
 
 
 def batch_counts(batch: Batch) -> Counts:

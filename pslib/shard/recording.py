@@ -136,6 +136,7 @@ def state_of(shard: Shard) -> list[Note | Image]:
         "note": "counters",
         "counters": asdict(shard.counters),
         "tables": [spec.to_dict() for spec in shard.tables.values()],
+        "models": list(shard.models.values()),
         "dense": [dense.spec.length, dense.spec.optimizer.to_dict()] if dense else None,
         "moved": dict(moves.moved),
         "hints": dict(moves.hints),

@@ -110,6 +110,7 @@ class Replay:
         shard = self._shard
         shard.counters = ShardCounters(**note["counters"])
         shard.make_tables([TableSpec.from_dict(plain) for plain in note["tables"]])
+        shard.models = {str(one["table"]): one for one in note.get("models", ())}
         if note["dense"]:
             length, optimizer = note["dense"]
             shard.dense = DenseBlocks(DenseSpec(length, optimizer_from_dict(optimizer)), shard.dense_blocks)

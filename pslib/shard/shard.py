@@ -41,8 +41,9 @@ from pslib.shard.serving import (
     pull_steps,
     push_steps,
 )
-from pslib.shard.stores import DenseBlocks, dense_of, make_store
+from pslib.shard.stores import DenseBlocks, dense_of, make_store, specs_of
 from pslib.shard.sync_steps import SyncSteps
+from pslib.table.descriptions import models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import TableSpec
 
@@ -108,6 +109,8 @@ class Shard:
         self.journal: Journal | None = None
         """Hears of every change before it is made; None: nobody does (without a log, and in a replay)."""
         self.tables: dict[str, TableSpec] = {}
+        self.models: dict[str, Mapping[str, Any]] = {}
+        """Whose tables they are, where trainers have said it; see `pslib.table.descriptions`."""
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
         self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
@@ -310,22 +313,17 @@ class Shard:
         Raises
         ------
         ConfigurationError
-            When a table or the dense parameters exist with another description.
+            When a table or the dense parameters exist with another description, or are another model's.
         """
-        specs = [TableSpec.from_dict(plain) for plain in message.tables["tables"]]
-        for spec in specs:
-            known = self.tables.get(spec.name, spec)
-            if known != spec:
-                raise ConfigurationError(
-                    f"table {spec.name} exists with another description; expected {known}, got {spec}; "
-                    "another model needs a cluster of its own"
-                )
+        specs = specs_of(message, self.tables)
+        models = models_of(self.models, message.tables.get("models", ()))
         dense = dense_of(message, self.dense, self.dense_blocks)
         given = self.owned_blocks() if dense and message.dense.size else ()
         bare = [block for block in given if dense and block not in dense.weights]
-        if dense is not self.dense or bare or any(spec.name not in self.tables for spec in specs):
+        new = models != self.models or any(spec.name not in self.tables for spec in specs)
+        if dense is not self.dense or bare or new:
             self.say(message)
-        self.dense = dense
+        self.dense, self.models = dense, models
         for block in bare:
             assert dense is not None
             start, stop = dense.bounds(block)
@@ -343,7 +341,10 @@ class Shard:
         """What makes the same tables elsewhere, without any values."""
         dense = self.dense.spec if self.dense else None
         return Setup(
-            {"tables": [spec.to_dict() for spec in list(self.tables.values())]},
+            {
+                "tables": [spec.to_dict() for spec in list(self.tables.values())],
+                "models": list(self.models.values()),
+            },
             dense.length if dense else 0,
             dense.optimizer.to_dict() if dense else {},
             np.empty(0, np.float32),

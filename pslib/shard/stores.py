@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from cython_ext.store import Store
 from pslib.errors import ConfigurationError
 from pslib.protocol.messages import Setup
 from pslib.table.block_bounds import BlockBounds
+from pslib.table.descriptions import dense_differences, table_differences
 from pslib.table.optimizers import optimizer_from_dict
 from pslib.table.policies import STORAGES
 from pslib.table.tables import DenseSpec, TableSpec
 
-__all__ = ["DenseBlocks", "dense_of", "make_store", "store_parts"]
+__all__ = ["DenseBlocks", "dense_of", "make_store", "specs_of", "store_parts"]
 
 FloatRows = NDArray[np.float32]
 PartNumbers = tuple[int, int, FloatRows, FloatRows, FloatRows, int, FloatRows, int, FloatRows]
@@ -120,6 +121,24 @@ class DenseBlocks:
         )
 
 
+def specs_of(message: Setup, known: Mapping[str, TableSpec]) -> list[TableSpec]:
+    """Tables as a message describes them.
+
+    Raises
+    ------
+    ConfigurationError
+        When one of these names is known with another description.
+    """
+    specs = [TableSpec.from_dict(plain) for plain in message.tables["tables"]]
+    for spec in specs:
+        if (mine := known.get(spec.name, spec)) != spec:
+            raise ConfigurationError(
+                f"table {spec.name} exists with another description: {table_differences(mine, spec)}; use "
+                "the same one, or another name; another model needs a cluster of its own"
+            )
+    return specs
+
+
 def dense_of(message: Setup, known: DenseBlocks | None, blocks: int) -> DenseBlocks | None:
     """Dense parameters as a message describes them: the known ones, or new ones without values.
 
@@ -135,5 +154,8 @@ def dense_of(message: Setup, known: DenseBlocks | None, blocks: int) -> DenseBlo
     if message.dense.size != values:
         raise ConfigurationError(f"dense parameters: expected {values} values, got {message.dense.size}")
     if known is not None and known.spec != spec:
-        raise ConfigurationError(f"dense parameters exist as {known.spec}, got {spec}")
+        raise ConfigurationError(
+            f"dense parameters exist with another description: {dense_differences(known.spec, spec)}; use "
+            "the same one; another model needs a cluster of its own"
+        )
     return known or DenseBlocks(spec, blocks)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pslib.checkpoint import (
     Manifest,
@@ -26,7 +27,8 @@ from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
-from pslib.table.tables import TableSpec, text_hash
+from pslib.table.descriptions import model_description
+from pslib.table.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.cuts import TrainerCuts
@@ -47,6 +49,30 @@ class Position:
     steps: int = 0
     seconds: float = 0.0
     files: Sequence[str] = ()
+
+
+def set_up(
+    cluster: Cluster,
+    model: TrainableModel,
+    table: TableSpec,
+    layout: DenseLayout,
+    dense: DenseSpec,
+    first_values: NDArray[np.float32],
+    share: bool,
+) -> None:
+    """Make a model's table and dense parameters on all servers; unless they are shared, say whose they are.
+
+    Raises
+    ------
+    ConfigurationError
+        When they are another model's or, unless it may ``share``, another trainer's of this connection.
+    """
+    if share:
+        cluster.client.setup([table], dense, first_values)
+        return
+    about = model_description(table.name, type(model).__name__, model.schema.to_dict(), layout.describe())
+    with cluster.claim(about):
+        cluster.client.setup([table], dense, first_values, about)
 
 
 class CheckpointJobs:

@@ -33,7 +33,7 @@ from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.retrieval import Paths, Retrieval, strings
-from pslib.trainer.saving import CheckpointJobs, Position
+from pslib.trainer.saving import CheckpointJobs, Position, set_up
 from pslib.trainer.scoring import Scorer, label_said, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.statistics import StatisticsJobs
@@ -43,7 +43,6 @@ from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 
 __all__ = ["Trainer"]
 
-Details = dict[str, Any]
 NO_STREAM_SETTINGS = StreamSettings()
 EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
@@ -57,7 +56,7 @@ class Trainer(Retrieval):
     model : TrainableModel
         For instance one of `rec_models`.
     cluster : Cluster
-        From `pslib.connect`.
+        From `pslib.connect`. It holds one model, which its trainers share.
     batch_rows : int
         Examples of a batch.
     staleness : int
@@ -101,11 +100,14 @@ class Trainer(Retrieval):
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
         Whether to show a bar then. Under a launcher both are the launcher's business.
+    share : bool
+        Whether it may train what another Trainer of this ``cluster``, or another model, trains too.
 
     Raises
     ------
     ConfigurationError
-        When a setting is out of range, or the servers have another model's tables.
+        When a setting is out of range, or the servers have another model's tables; unless it may ``share``,
+        also when ``cluster`` has a Trainer.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Trainer(Retrieval):
         checkpoint: CheckpointSettings | None = None,
         out: str | Path | None = None,
         progress: bool = True,
+        share: bool = False,
     ) -> None:
         self.settings = TrainerSettings(
             batch_rows=batch_rows,
@@ -153,8 +156,7 @@ class Trainer(Retrieval):
             damping=damping,
             checkpoint=checkpoint,
         )
-        self.model, self.cluster = model, cluster
-        self._client = cluster.client
+        self.model, self.cluster, self._client = model, cluster, cluster.client
         self._table = table_of(model, table)
         if problems := row_rate_problems(self.settings, {p.name: p.optimizer for p in self._table.parts}):
             raise ConfigurationError(*problems)
@@ -172,10 +174,10 @@ class Trainer(Retrieval):
         self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed, self._calls)
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
-        self._client.setup([self._table], dense, self._layout.flatten(model.initial_dense(seed)))
+        first_values = self._layout.flatten(model.initial_dense(seed))
+        set_up(cluster, model, self._table, self._layout, dense, first_values, share)
         self._client.member.progress = self._progress.snapshot
-        self._epochs = self._steps = 0
-        self._seconds = 0.0
+        self._epochs, self._steps, self._seconds = 0, 0, 0.0
         self._files: list[str] = []
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
@@ -291,13 +293,13 @@ class Trainer(Retrieval):
         to_come: int,
     ) -> Job:
         first_epoch, settings = self._epochs, self.settings
-        details: Details = {"examples": data.rows * len(counts), "epochs": len(counts)}
+        details: dict[str, Any] = {"examples": data.rows * len(counts), "epochs": len(counts)}
         details |= {"first_epoch": first_epoch, "epochs_to_come": to_come}
         if settings.checkpoint:
             details["checkpoint"] = settings.checkpoint.details
-        how = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
-        agreed = [*how, settings.must_agree, first_epoch, self._steps, rate]
-        return self._open("fit", data, order, counts, details, agreed)
+        how: list[Any] = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
+        how += [settings.must_agree, first_epoch, self._steps, rate]
+        return self._open("fit", data, order, counts, details, how)
 
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
         """The maintenance that ends a lease: named like its batches, so that it happens once."""
@@ -412,7 +414,7 @@ class Trainer(Retrieval):
         return Position(self._epochs, self._steps, self._seconds, tuple(self._files))
 
     def _open(
-        self, what: str, data: ParquetData, order: Order, counts: list[int], details: Details, agreed: Any
+        self, what: str, data: ParquetData, order: Order, counts: list[int], details: Any, agreed: Any
     ) -> Job:
         by_rank = what == "fit" and self.settings.consistency == "sync"
         spec = spec_of(what, data, order, counts, details, agreed, by_rank)

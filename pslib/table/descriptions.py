@@ -1,0 +1,118 @@
+"""What tells two tables, or two models, of one name apart: words for whoever is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from pslib.errors import ConfigurationError
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
+
+__all__ = ["dense_differences", "model_description", "models_of", "table_differences"]
+
+Model = Mapping[str, Any]
+NAMES_SAID = 6
+"""Of columns or dense parameters; a model may have hundreds."""
+
+
+def table_differences(known: TableSpec, came: TableSpec) -> str:
+    """In what two descriptions of a table differ: what is there, and what came."""
+    return "; ".join(_of_tables(known, came))
+
+
+def _of_tables(known: TableSpec, came: TableSpec) -> Iterator[str]:
+    names = [[part.name for part in spec.parts] for spec in (known, came)]
+    if names[0] != names[1]:
+        yield f"it has parts {names[0]}, got {names[1]}"
+    else:
+        for mine, other in zip(known.parts, came.parts, strict=True):
+            yield from _of_fields(f"part {mine.name}: ", mine, other)
+    yield from _of_fields("", known, came, but="parts")
+
+
+def dense_differences(known: DenseSpec, came: DenseSpec) -> str:
+    """The same of dense parameters."""
+    return "; ".join(_of_fields("", known, came))
+
+
+def _of_fields(
+    prefix: str, known: PartSpec | TableSpec | DenseSpec, came: object, but: str = ""
+) -> Iterator[str]:
+    for field in fields(known):
+        mine, other = getattr(known, field.name), getattr(came, field.name)
+        if field.name != but and mine != other:
+            yield f"{prefix}it has {field.name} {mine!r}, got {other!r}"
+
+
+def model_description(
+    table: str, name: str, schema: Mapping[str, Any], dense: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What tells models apart whose rows look alike.
+
+    Parameters
+    ----------
+    table : str
+        Its table.
+    name : str
+        Of the model's class.
+    schema : mapping
+        `Schema.to_dict`; labels and weights are left out, as a model that only predicts needs none.
+    dense : iterable of mapping
+        Name and shape of each dense parameter.
+    """
+    columns = {kind: schema.get(kind, []) for kind in ("dense", "sparse", "ragged")}
+    return {"table": table, "model": name, "columns": columns, "dense": [dict(one) for one in dense]}
+
+
+def models_of(known: Mapping[str, Model], came: Iterable[Model]) -> dict[str, Model]:
+    """All models of a cluster, by table, with those that came.
+
+    Raises
+    ------
+    ConfigurationError
+        When a table, or the dense parameters, are another model's.
+    """
+    models = dict(known)
+    for one in came:
+        table = str(one["table"])
+        mine = models.get(table)
+        if mine is not None and mine != one:
+            raise ConfigurationError(
+                f"table {table} is trained as another model: {'; '.join(_of_models(mine, one))}; {WAY_OUT}"
+            )
+        owner = next((model for model in models.values() if model["dense"] and model["table"] != table), None)
+        if owner and one["dense"]:
+            raise ConfigurationError(
+                f"the dense parameters of this cluster are those of {owner['model']} and table "
+                f"{owner['table']}, got {one['model']} and table {table}: a cluster holds one set of them; "
+                f"{WAY_OUT}"
+            )
+        models[table] = one
+    return models
+
+
+WAY_OUT = (
+    "give the other model a cluster of its own, or say Trainer(..., share=True) if both shall train the "
+    "same parameters"
+)
+
+
+def _of_models(known: Model, came: Model) -> Iterator[str]:
+    if known["model"] != came["model"]:
+        yield f"it is {known['model']}, got {came['model']}"
+    if known["columns"] != came["columns"]:
+        mine, other = (
+            _names(one for kind in model["columns"].values() for one in kind) for model in (known, came)
+        )
+        yield f"it reads columns {mine}, got " + (other if other != mine else "the same, read in another way")
+    if known["dense"] != came["dense"]:
+        mine, other = (_names(model["dense"]) for model in (known, came))
+        yield f"it has dense parameters {mine}, got " + (other if other != mine else "other shapes of them")
+
+
+def _names(described: Iterable[Any]) -> str:
+    """Names of columns or parameters, the first ones of many."""
+    names = [str(one["name"]) if isinstance(one, Mapping) else str(one) for one in described]
+    more = f" and {len(names) - NAMES_SAID} more" if len(names) > NAMES_SAID else ""
+    return ", ".join(names[:NAMES_SAID]) + more if names else "none"
