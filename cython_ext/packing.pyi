@@ -3,8 +3,9 @@ from typing import Any
 from numpy import float32, int32, uint64
 from numpy.typing import NDArray
 
-__all__ = ["pack", "pack_with_feedback", "rounding_bases", "unpack"]
+__all__ = ["first_beyond", "pack", "pack_with_feedback", "rounding_bases", "unpack"]
 
+def first_beyond(values: NDArray[Any], *, narrow: bool = False, vectors: str | None = None) -> int: ...
 def pack(
     rows: NDArray[float32],
     out: NDArray[Any],

@@ -5,7 +5,7 @@ give the same bits.
 """
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
 
 from cython_ext.checks cimport checked_array, checked_target, finite_number, floats_of, keys_of, level_of
 from cython_ext.hashing cimport pslib_mix64
@@ -14,7 +14,7 @@ import numpy as np
 
 cnp.import_array()
 
-__all__ = ["pack", "pack_with_feedback", "rounding_bases", "unpack"]
+__all__ = ["first_beyond", "pack", "pack_with_feedback", "rounding_bases", "unpack"]
 
 cdef extern from "packing.h" nogil:
     enum:
@@ -35,6 +35,15 @@ cdef extern from "packing.h" nogil:
     void pslib_unpack(const PslibPacking *how, const void *packed, const float *scales, float *rows)
     void pslib_feedback(const PslibPacking *how, const float *gradient, float *residual, uint16_t *to)
 
+cdef extern from "finite.h" nogil:
+    ctypedef struct PslibLook:
+        const void *values
+        int bytes
+        uint32_t limit
+        int level
+
+    int64_t pslib_first_reaching(const PslibLook *look, int64_t n)
+
 _F32 = np.dtype(np.float32)
 _I32 = np.dtype(np.int32)
 _U64 = np.dtype(np.uint64)
@@ -43,6 +52,14 @@ _KINDS = {
     np.dtype(np.float16): PSLIB_FLOAT16,
     np.dtype(np.int8): PSLIB_INT8,
 }
+
+_INFINITE = {_F32: 0x7F800000, np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00}
+
+# Of fewer numbers the look takes less time than giving the interpreter away and asking for it again.
+cdef int64_t ALONE = 1 << 14
+
+# The least float32 whose nearest bfloat16 is infinite, 3.3961e38; float16 and int8 have scales and hold more.
+cdef uint32_t NARROW_BEYOND = 0x7F7F8000
 
 cdef uint64_t ROUNDING_TAG = 0x8CB92BA72F3D8DD7u  # other bits than those by which a table rounds its weights
 
@@ -195,6 +212,43 @@ def pack_with_feedback(gradient, residual, out, *, vectors=None):
     how.level = level_of(vectors)
     with nogil:
         pslib_feedback(&how, gradient_data, residual_data, out_data)
+
+
+def first_beyond(values, *, narrow=False, vectors=None):
+    """Place of the first number that is NaN or infinite, or would be infinite in a narrower type.
+
+    Parameters
+    ----------
+    values : contiguous float32, uint16 (bfloat16) or float16 of any shape
+    narrow : bool
+        Whether float32 is to travel as a narrower type: the largest numbers round up to infinity.
+    vectors : str or None
+        As for `pack`.
+
+    Returns
+    -------
+    int
+        Counted through all of them, row by row; ``values.size`` where all are finite.
+
+    Raises
+    ------
+    ValueError
+        When the array has another type or is not contiguous.
+    """
+    limit = _INFINITE.get(getattr(values, "dtype", None))
+    if limit is None:
+        raise ValueError("first_beyond: values: expected float32, uint16 (bfloat16) or float16")
+    values = checked_array("first_beyond: values", values, values.dtype, (None,) * values.ndim)
+    cdef PslibLook look
+    cdef int64_t place, n = values.size
+    look.values = cnp.PyArray_DATA(<cnp.ndarray> values)
+    look.bytes, look.level = values.itemsize, level_of(vectors)
+    look.limit = NARROW_BEYOND if narrow and look.bytes == 4 else limit
+    if n < ALONE:
+        return pslib_first_reaching(&look, n)
+    with nogil:
+        place = pslib_first_reaching(&look, n)
+    return place
 
 
 def rounding_bases(const uint64_t[::1] keys, salt):

@@ -25,7 +25,7 @@ from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.server_session import merge_results
-from pslib.shard.push_counts import checked_keys, kind_of, prepared
+from pslib.shard.push_counts import checked_dense, checked_keys, prepared
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import ROW_TYPES, check_type
@@ -273,17 +273,19 @@ class Client:
         Raises
         ------
         ConfigurationError
-            When a table is unknown, or an array has another shape or type.
+            When a table is unknown, an array has another shape or type, or a number is NaN or infinite (also
+            by the type that it travels as): then nothing is sent.
         MemoryLimitError
             From the pending, when a server has no room for new rows. It may be sent again under the same
             ``name`` when there is.
         """
         dims = self.session.dims
         check_type("gradients_as", gradients_as, ROW_TYPES)
-        if dense is not None and not isinstance(dense, np.ndarray):
-            expected = f"({self.session.dense_length},) float32"
-            raise ConfigurationError(f"dense gradient: expected {expected}, got {kind_of(dense)}")
-        checked, counts = prepared(gradients, dims, self._counted, shows, clicks, repeats=name is None)
+        if dense is not None:
+            checked_dense(dense, self.session.dense_length)
+        checked, counts = prepared(
+            gradients, dims, self._counted, shows, clicks, repeats=name is None, travels_as=gradients_as
+        )
         moment = Moment(step, float(time_s))
         next_name = name or PushName(self._stream, self._next_number)
         salt = record_salt(next_name.stream, next_name.number)

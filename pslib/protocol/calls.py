@@ -45,6 +45,8 @@ Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 NO_UNITS = np.empty(0, np.uint32)
 NO_FLOATS = np.empty(0, np.float32)
+SHOWS_MIN = float(np.finfo(np.float32).tiny)
+"""A key that is pushed has been shown."""
 
 
 @dataclass(frozen=True, slots=True)

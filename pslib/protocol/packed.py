@@ -187,7 +187,7 @@ def _float16_factor(gradients: Floats) -> float:
     largest = max(float(gradients.max()), -float(gradients.min())) if gradients.size else 0.0
     if not 0 < largest < math.inf:
         return 1.0
-    return math.ldexp(1.0, min(max(FLOAT16_EXPONENT - math.frexp(largest)[1], -100), 100))
+    return math.ldexp(1.0, min(FLOAT16_EXPONENT - math.frexp(largest)[1], 100))
 
 
 def floats_of(vector: NDArray[Any]) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 
 from cython_ext.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
+from pslib.protocol.calls import SHOWS_MIN
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
@@ -70,8 +71,6 @@ SPLIT = (Pull, Push, Erase)
 """Requests with keys, of which each shard has its own."""
 ANSWERED_BY_UNIT = (*SPLIT, Maintain)
 NO_UNITS, NO_OWNERS = np.empty(0, np.uint32), np.empty(0, np.uint16)
-SHOWS_MIN = float(np.finfo(np.float32).tiny)
-"""A key that is pushed has been shown."""
 
 
 Came = tuple[bytes, list[Buffer]]

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.distinct import distinct
+from cython_ext.packing import first_beyond
 from cython_ext.ragged_pool import scatter_add_rows
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
-from pslib.protocol.calls import Counts
+from pslib.protocol.calls import SHOWS_MIN, Counts
+from pslib.table.wire_format import DENSE_TYPES
 
-__all__ = ["batch_counts", "checked_keys", "kind_of", "prepared"]
+__all__ = ["batch_counts", "checked_dense", "checked_keys", "prepared"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -56,7 +58,7 @@ def counts_of(
     Raises
     ------
     ConfigurationError
-        When an array has another shape or type.
+        When an array has another shape or type, or a number in it can't be.
     """
     given = [None if some is None else some.get(table) for some in (shows, clicks)]
     if given[0] is None and given[1] is None:
@@ -68,7 +70,11 @@ def counts_of(
             raise ConfigurationError(
                 f"{what} of {table}: expected ({keys.size},) float32, got {kind_of(one)}"
             )
-        checked.append(np.ascontiguousarray(one))
+        one = np.ascontiguousarray(one)
+        least = SHOWS_MIN if what == "shows" else 0.0
+        if first_beyond(one) < one.size or (one.size and one.min() < least):
+            raise ConfigurationError(f"{what} of {table}: expected finite numbers >= {least:g}")
+        checked.append(one)
     return Counts(checked[0], checked[1])
 
 
@@ -95,6 +101,7 @@ def prepared(
     shows: Mapping[str, Rows] | None,
     clicks: Mapping[str, Rows] | None,
     repeats: bool,
+    travels_as: str,
 ) -> tuple[dict[str, tuple[Keys, Rows]], dict[str, Counts]]:
     """Pairs and counts of a push, checked; keys that ``repeats`` allows more than once are added up.
 
@@ -106,11 +113,13 @@ def prepared(
         Tables that count shows and clicks.
     shows, clicks : mapping of table name to (n,) float32, or None
     repeats : bool
+    travels_as : str
+        Type of the gradients that are sent, of `ROW_TYPES`.
 
     Raises
     ------
     ConfigurationError
-        When an array has another type or shape.
+        When an array has another type or shape, or a number in it is not finite.
     """
     pairs, counts = {}, {}
     for table, (given_keys, given_rows) in gradients.items():
@@ -118,10 +127,38 @@ def prepared(
         some = counts_of(table, keys, shows, clicks) if table in counted else None
         if repeats:
             (keys, rows), some = summed(keys, rows, some, table in counted)
+        if table in dims and (place := first_beyond(rows, narrow=travels_as != "float32")) < rows.size:
+            where = f"of key {keys[place // rows.shape[1]]}"
+            raise _not_finite(f"gradients of {table}", rows.flat[place], where, travels_as)
         pairs[table] = keys, rows
         if some is not None:
             counts[table] = some
     return pairs, counts
+
+
+def checked_dense(vector: Any, length: int) -> None:
+    """Look at a gradient of all dense parameters, as it travels; its shape is the session's to check.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is no array, or a number in it is not finite.
+    """
+    if not isinstance(vector, np.ndarray):
+        raise ConfigurationError(f"dense gradient: expected ({length},) float32, got {kind_of(vector)}")
+    of_type = vector.dtype in DENSE_TYPES.values() and vector.flags.c_contiguous
+    if of_type and (place := first_beyond(vector)) < vector.size:
+        kind = next(name for name, dtype in DENSE_TYPES.items() if dtype == vector.dtype)
+        number = vector.flat[place] if kind != "bfloat16" else np.nan if vector.flat[place] & 0x7F else np.inf
+        raise _not_finite("dense gradient", number, f"at place {place}", kind)
+
+
+def _not_finite(what: str, number: Any, where: str, travels_as: str) -> ConfigurationError:
+    kind = "" if travels_as == "float32" else f" as {travels_as}"
+    return ConfigurationError(
+        f"{what}: expected finite numbers{kind}, got {number:g} {where}; nothing of the push was sent: look "
+        "for the example that gives it, or lower the learning rate"
+    )
 
 
 def batch_counts(batch: Batch) -> Counts:
