@@ -11,7 +11,7 @@ from typing import Any
 from launch.findings import Finding, diagnose
 from launch.running_cluster import ended_run, find_cluster
 from pslib.errors import EXIT_DONE, AccessError, PslibError
-from pslib.words import counted
+from pslib.words import counted, epoch_text
 
 __all__ = ["add_doctor", "doctor_lines", "run_doctor"]
 
@@ -96,6 +96,7 @@ def _summary(status: Mapping[str, Any]) -> list[str]:
     staleness = status.get("staleness_sum", 0) / count if count else 0.0
     return [
         f"phase         {status['phase']} for {status['seconds']:.0f} s, durability {status['durability']}",
+        f"training      {epoch_text(status['epoch'], status['epochs'])}, {status['epoch']} finished",
         f"examples      {status['examples']:,} of {status['examples_total']:,}",
         f"leases        {status['leases_done']}/{status['leases']} done, {work['free']} free; held: {held}",
         f"staleness     {staleness:.2f} on average, {status.get('staleness_max', 0)} at most",

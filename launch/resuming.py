@@ -12,6 +12,7 @@ from pathlib import Path
 from launch.job import Job, LoadSection
 from launch.running_cluster import NOTE, ended_run
 from launch.train_job import preempted_place, saved_place
+from launch.yaml_text import read_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.places import shown
@@ -101,9 +102,17 @@ def completed(job: Job) -> str | None:
         f"{job.out} is complete: {counted(epochs, 'epoch')}, ended at {ended.ended_utc}; its checkpoint is "
         f"{shown(place)}; to train N epochs more: {further}"
     )
-    if job.training.epochs > epochs and job.training.stopping is None:
+    if job.training.epochs > (_planned_in(Path(job.out)) or epochs) and job.training.stopping is None:
         raise ConfigurationError(f"--resume: expected at most the epochs that were planned; {line}")
     return line
+
+
+def _planned_in(out: Path) -> int:
+    """How many epochs a run was to add to those that it began with; 0: nobody knows."""
+    with suppress(OSError, ValueError, KeyError, TypeError, ConfigurationError):
+        text = (out / "job.yaml").read_text(encoding="utf-8")
+        return int(read_yaml(text, "job.yaml")["training"]["epochs"])
+    return 0
 
 
 def _epochs_in(job: Job) -> int:

@@ -40,7 +40,7 @@ class EndedRun:
     exit_code : int
     error : str or None
     epochs, examples : int
-        Trained by the last launch of it.
+        Finished ones of the whole training, and examples of the last launch.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class EndedRun:
         """For people: when, and with what result."""
         how = "done" if self.exit_code == EXIT_DONE else f"exit code {self.exit_code}"
         said = f": {self.error}" if self.error else ""
-        trained = f"{counted(self.epochs, 'epoch')}, {counted(self.examples, 'example')}"
+        trained = f"{counted(self.epochs, 'finished epoch')}, {counted(self.examples, 'example')}"
         saved = f"; its checkpoint is {self.checkpoint}" if self.checkpoint else "; it left no checkpoint"
         return f"{self.folder}: that run ended at {self.ended_utc}, {how}{said} ({trained}){saved}"
 

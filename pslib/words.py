@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+__all__ = ["counted", "epoch_text"]
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
     """``1 row``, ``2 rows``, ``1,000 rows``; ``plural`` is for nouns that take no ``s``."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def epoch_text(finished: int, planned: int) -> str:
+    """``epoch 2/5``: the one that is under way when one is finished, or the last; people count from 1."""
+    return f"epoch {min(finished + 1, planned)}/{planned}"

@@ -216,6 +216,15 @@ class TestStatus:
         assert cluster.session.over
         assert (cluster.status["epochs"], cluster.status["examples_total"]) == (4, 120)
 
+    def test_epochs_are_those_of_the_training_also_where_it_began_in_an_earlier_run(self) -> None:
+        cluster = Cluster()
+        cluster.open(0, leases=4, details={"epochs": 2, "first_epoch": 3, "epochs_to_come": 1})
+        assert (cluster.status["epoch"], cluster.status["epochs"]) == (3, 6)
+        for index in range(2):
+            cluster.lease(0)
+            cluster.end(0, index)
+        assert (cluster.status["epoch"], cluster.status["epochs"]) == (4, 6)
+
     def test_whoever_waits_says_for_whom(self) -> None:
         cluster = Cluster(trainers=0)
         assert cluster.status["phase"] == "waiting for 2 of 2 trainers"

@@ -37,7 +37,9 @@ def test_an_ended_run_tells_when_and_how(tmp_path: Path) -> None:
     assert ended is not None
     when = "ended at 2027-01-15T08:00:00+00:00"
     folder = tmp_path / "run"
-    assert ended.line() == (f"{folder}: that run {when}, done (2 epochs, 6 examples); it left no checkpoint")
+    assert ended.line() == (
+        f"{folder}: that run {when}, done (2 finished epochs, 6 examples); it left no checkpoint"
+    )
     (folder / "checkpoint").mkdir()
     assert ended.line().endswith(f"; its checkpoint is {folder / 'checkpoint'}")
     assert ended_run(folder / "logs") == ended
@@ -61,7 +63,7 @@ def test_of_a_summary_that_nobody_can_read_nothing_is_said(tmp_path: Path, text:
 def test_a_run_that_has_ended_before_it_trained_has_no_epochs(tmp_path: Path) -> None:
     ended = ended_run(run_in(tmp_path / "run", {"exit_code": 64, "epochs": None}))
     assert ended is not None
-    assert ", exit code 64 (0 epochs, 0 examples); it left" in ended.line()
+    assert ", exit code 64 (0 finished epochs, 0 examples); it left" in ended.line()
 
 
 @pytest.mark.parametrize(("summary", "code"), [(DONE, 0), (FAILED, 1)])
@@ -85,7 +87,7 @@ def test_nobody_waits_for_a_cluster_that_is_gone(
     folder = run_in(tmp_path / "run", FAILED)
     assert main([str(folder) if one == "RUN" else one for one in arguments]) == UnavailableError.exit_code
     (line,) = capsys.readouterr().err.splitlines()
-    assert ", exit code 69: server 1 is lost (1 epoch, 4 examples)" in line
+    assert ", exit code 69: server 1 is lost (1 finished epoch, 4 examples)" in line
     assert line.endswith("nothing of it runs any more")
 
 
@@ -121,6 +123,16 @@ def test_a_complete_run_is_not_made_longer_by_resuming_it(
     (line,) = capsys.readouterr().err.splitlines()
     assert "--resume: expected at most the epochs that were planned" in line
     assert "to train N epochs more: " in line
+
+
+def test_a_run_that_began_with_a_checkpoint_is_not_made_longer_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its epochs are those of the whole training; how many it was to add stands in its effective job file."""
+    folder = run_in(tmp_path / "run", DONE | {"epochs": 4})
+    (folder / "job.yaml").write_text('{"training": {"epochs": 2}}')
+    assert main(["train", str(job_in(tmp_path, epochs=3)), "--resume"]) == 64
+    assert "expected at most the epochs that were planned" in capsys.readouterr().err
 
 
 def test_a_run_that_may_stop_early_is_complete_with_fewer_epochs(

@@ -122,12 +122,12 @@ def examples_of(fits: Sequence[CollectiveJob], reported: int) -> int:
 
 
 def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:
-    """Epochs and examples of all fits, those included that the last call still has to come.
+    """Epochs that the training will have had, and examples of all fits; both with what is still to come.
 
     A call of many epochs is several jobs, one after the other. When all is ``over``, nothing is to come, even
     if the call wished for more: a fit may stop early.
     """
-    epochs = sum(int(job.details.get("epochs", 0)) for job in fits)
+    epochs = _begun_after(fits) + (int(fits[-1].details.get("epochs", 0)) if fits else 0)
     examples = sum(int(job.details.get("examples", 0)) for job in fits)
     last = fits[-1].details if fits and not over else {}
     to_come, of_last = int(last.get("epochs_to_come", 0)), int(last.get("epochs", 0))
@@ -135,11 +135,15 @@ def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:
     return epochs + to_come, examples + more
 
 
-def epochs_done(fits: Iterable[CollectiveJob]) -> int:
-    """Whole epochs of all fits that are done."""
-    done = 0
-    for job in fits:
-        epochs = int(job.details.get("epochs", 0))
-        leases = job.book.windows.size
-        done += epochs * job.book.done_count // leases if leases else epochs
-    return done
+def epochs_done(fits: Sequence[CollectiveJob]) -> int:
+    """Whole epochs that the training has behind it."""
+    if not fits:
+        return 0
+    epochs, leases = int(fits[-1].details.get("epochs", 0)), fits[-1].book.windows.size
+    return _begun_after(fits) + (epochs * fits[-1].book.done_count // leases if leases else epochs)
+
+
+def _begun_after(fits: Sequence[CollectiveJob]) -> int:
+    """Epochs of the training before the last fit, those of earlier runs included that it goes on from."""
+    before = sum(int(job.details.get("epochs", 0)) for job in fits[:-1])
+    return int(fits[-1].details.get("first_epoch", before)) if fits else 0

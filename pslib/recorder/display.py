@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 from tqdm import tqdm
 
 from pslib.recorder.status import Status, Window
-from pslib.words import counted
+from pslib.words import counted, epoch_text
 
 __all__ = ["Display", "display_for", "result_text", "short"]
 
@@ -34,7 +34,7 @@ class Display(Protocol):
 
 def result_text(result: Mapping[str, Any]) -> str:
     """One evaluation as a line for people."""
-    parts = [f"{result.get('kind', 'evaluation')}"]
+    parts = [f"{result.get('name') or result.get('kind', 'evaluation')}"]
     if "label" in result:
         parts[0] += f" of {result['label']}"
     if "epoch" in result:
@@ -65,7 +65,7 @@ def _figures_text(status: Status, window: Window) -> str:
 def _phase_text(status: Status) -> str:
     text = status.phase
     if status.phase == "training" and status.epochs:
-        text += f" epoch {min(status.epoch + 1, status.epochs)}/{status.epochs}"  # people count from 1
+        text += f" {epoch_text(status.epoch, status.epochs)}"
     return f"{text}: {status.error}" if status.error else text
 
 
