@@ -85,8 +85,8 @@ class Rankings:
         ranked = of_kind(status, "rank")
         fresh, self._told = fresh_results(ranked["results"], ranked["results_before"], self._told)
         return [
-            f"after epoch {one['epoch']}: Recall@{k} {recall:.4f}, MRR@{k} {mrr:.4f}, NDCG@{k} {ndcg:.4f} "
-            f"on {counted(one['examples'], 'example')}"
+            f"{one.get('name', 'ranking')} after epoch {one['epoch']}: Recall@{k} {recall:.4f}, "
+            f"MRR@{k} {mrr:.4f}, NDCG@{k} {ndcg:.4f} on {counted(one['examples'], 'example')}"
             for one in fresh
             for k, recall, mrr, ndcg in zip(one["at"], one["recall"], one["mrr"], one["ndcg"], strict=True)
         ]

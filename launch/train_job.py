@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "preempted_place", "saved_place", "train_job"]
 
-PREEMPTED = "preempted"
+PREEMPTED, TEST = "preempted", "test"
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
 BEST = "best"
@@ -54,7 +54,7 @@ def train_job(path: Path) -> str:
         test = job.data.test or []
         tested = _tested(job, trainer, test) if test else None
         others = job.schema_of_data.more_labels if test else ()
-        tasks = {label: asdict(trainer.evaluate(test, label=label)) for label in others}
+        tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
         place = saved_place(job)
         trainer.save(place, keep_last=job.checkpoint.keep_last)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
@@ -90,8 +90,8 @@ def _tested(
 ) -> EvalResult | RankResult:
     """What the model does on some data: as it is evaluated, by clicks or by ranking."""
     if not ranks_items(job.model.name):
-        return trainer.evaluate(paths, predictions=predictions, label=label)
-    return trainer.rank(paths, job.data.items or job.data.train, **_ranking(job))
+        return trainer.evaluate(paths, predictions=predictions, label=label, name=TEST)
+    return trainer.rank(paths, job.data.items or job.data.train, name=TEST, **_ranking(job))
 
 
 def evaluate_checkpoint(

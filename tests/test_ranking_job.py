@@ -50,7 +50,7 @@ def test_a_session_model_is_trained_from_a_job_file_and_ranks_as_its_checkpoint_
     assert main(["train", str(folder / "job.yaml")]) == 0
     said = capsys.readouterr()
     told = [line.split(":")[1] for line in said.err.splitlines() if "Recall@12 1.0000" in line]
-    assert told == [" after epoch 1", " after epoch 2", " after epoch 2"]
+    assert told == [" valid after epoch 1", " valid after epoch 2", " test after epoch 2"]
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["auc"] is None
     assert summary["recall"]["12"] == 1.0  # there are twelve items
@@ -151,7 +151,7 @@ def test_each_ranking_is_told_once_also_after_a_run_that_went_back():
     rankings = Rankings()
     figures = {"recall": [0.5], "mrr": [0.25], "ndcg": [0.3]}
     one = {"kind": "rank", "epoch": 1, "at": [20], "examples": 4, **figures}
-    line = "after epoch 1: Recall@20 0.5000, MRR@20 0.2500, NDCG@20 0.3000 on 4 examples"
+    line = "ranking after epoch 1: Recall@20 0.5000, MRR@20 0.2500, NDCG@20 0.3000 on 4 examples"
     assert rankings.news({"results": [{"kind": "fit"}, one]}) == [line]
     assert rankings.news({"results": [{"kind": "fit"}, one]}) == []
     assert rankings.news({"results": []}) == []

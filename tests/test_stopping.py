@@ -84,11 +84,11 @@ def test_all_settings_that_are_wrong_are_named_at_once() -> None:
 
 
 def test_a_fit_ends_with_the_parameters_of_its_best_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = write_examples(tmp_path / "a.parquet", 40)
     results = iter([result(value) for value in (0.5, 0.7, 0.6, 0.65, 0.9)])
-    monkeypatch.setattr(Trainer, "_evaluate", lambda self, data: next(results))
+    monkeypatch.setattr(Trainer, "_evaluate", lambda self, data, **_: next(results))
     with cluster_of() as running:
         cluster = running.join()
         trainer = trainer_on(cluster)
@@ -96,6 +96,22 @@ def test_a_fit_ends_with_the_parameters_of_its_best_epoch(
         seen = trainer.fit(data, epochs=9, valid=data, stopping=stopping, best=tmp_path / "best")
         assert [one.auc for one in seen] == [0.5, 0.7, 0.6, 0.65]
         assert examples_counted(cluster) == 2 * 40
+    assert caplog.messages == [
+        "pslib: stopped early after epoch 4 of 9: auc was not better for 2 epochs in a row "
+        "(stopping.patience); best was epoch 2 with 0.7000, whose parameters are taken"
+    ]
+
+
+def test_a_fit_that_was_planned_so_long_does_not_say_that_it_stopped_early(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    results = map(result, (0.6, 0.5, 0.4))
+    follow(EarlyStopping(patience=2), 3, lambda _rate, _to_come: next(results), print, print, None, 5)
+    assert caplog.messages == []
+    results = map(result, (0.6, 0.5, 0.4), (0.4, 0.5, 0.6))
+    stopping = EarlyStopping(metric="logloss", patience=1, restore=False)
+    follow(stopping, 9, lambda _rate, _to_come: next(results), print, print, None, 5)
+    assert caplog.messages[0].endswith("; best was epoch 6 with 0.4000")
 
 
 def test_epochs_after_a_worse_one_train_at_lower_rates(
@@ -103,7 +119,7 @@ def test_epochs_after_a_worse_one_train_at_lower_rates(
 ) -> None:
     data = write_examples(tmp_path / "a.parquet", 40)
     results = iter([result(value) for value in (0.5, 0.4, 0.3)])
-    monkeypatch.setattr(Trainer, "_evaluate", lambda self, data: next(results))
+    monkeypatch.setattr(Trainer, "_evaluate", lambda self, data, **_: next(results))
     with cluster_of() as running:
         cluster = running.join()
         stopping = EarlyStopping(patience=0, factor=0.5, restore=False)

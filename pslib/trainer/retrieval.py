@@ -107,12 +107,18 @@ class Retrieval:
         def one_epoch(rate: float, to_come: int) -> RankResult:
             self._fit(train, 1, rate, to_come)
             return self.rank(
-                valid, items or data, at=places, history=history, target=target, exclude_seen=exclude_seen
+                valid,
+                items or data,
+                at=places,
+                history=history,
+                target=target,
+                exclude_seen=exclude_seen,
+                name="valid",
             )
 
         if stopping is None:
             return [one_epoch(1.0, epochs - 1 - done) for done in range(epochs)]
-        return followed(stopping, epochs, one_epoch, self.save, self.load, best)
+        return followed(stopping, epochs, one_epoch, self.save, self.load, best, self._epochs)
 
     def rank(
         self,
@@ -123,6 +129,7 @@ class Retrieval:
         history: str | None = None,
         target: str | None = None,
         exclude_seen: bool = False,
+        name: str = "",
     ) -> RankResult:
         """Rank all items for each example; creates no rows.
 
@@ -142,6 +149,8 @@ class Retrieval:
             Column of the item that is looked for; None: ``target`` for sessions, else that of the items.
         exclude_seen : bool
             Leave out what is in the history; needs one.
+        name : str
+            What lines and records of the run call it, ``"test"`` for example.
 
         Raises
         ------
@@ -155,7 +164,9 @@ class Retrieval:
             raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
         schema = sides.example_schema(history, [sides.goal(target)])
         ranker, about = self._ranker(sides, items, history, exclude_seen)
-        job, reader = self._leases("rank", data, schema, about, {"at": list(at)})
+        job, reader = self._leases(
+            "rank", data, schema, about, {"at": list(at)} | ({"name": name} if name else {})
+        )
         with closing(reader):
             return ranker.work_at(job, reader)
 

@@ -18,7 +18,7 @@ from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.predictions import PredictionFiles
 
-__all__ = ["Scorer", "label_said", "task_of"]
+__all__ = ["Scorer", "said_of", "task_of"]
 
 Floats = NDArray[np.float32]
 AHEAD = 4
@@ -42,9 +42,10 @@ def task_of(schema: Schema, label: str | None) -> int:
     return schema.labels.index(label)
 
 
-def label_said(schema: Schema, task: int) -> dict[str, str]:
-    """What an evaluation's record says of its task, where there are several."""
-    return {"label": schema.labels[task]} if len(schema.labels) > 1 else {}
+def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
+    """What an evaluation's record says of its task, where there are several, and of its data."""
+    label = {"label": schema.labels[task]} if len(schema.labels) > 1 else {}
+    return label | ({"name": name} if name else {})
 
 
 class Scorer:
@@ -95,6 +96,8 @@ class Scorer:
 
         With ``files`` every example's score is written down.
         """
+        if files:
+            files.begin(reader.leases)
         for lease in job.leases():
             counts = self.score(reader.batches(0, lease.index))
             if files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pslib.metrics.ranking import RankResult
 from pslib.protocol.manner_checks import rate_problem
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import TableSpec
+from pslib.words import counted
 
 __all__ = [
     "METRICS",
@@ -28,6 +30,7 @@ __all__ = [
     "place_of_metric",
 ]
 
+log = logging.getLogger("pslib")
 Result = TypeVar("Result", EvalResult, RankResult)
 
 METRICS = {"auc": 1.0, "logloss": -1.0}
@@ -198,6 +201,17 @@ class Plateau:
         """Whether the fit ends here."""
         return 0 < self.settings.patience <= self._worse
 
+    def ended(self, before: int, epochs: int) -> str:
+        """Why the fit, begun after ``before`` epochs with ``epochs`` planned, ends here, for people."""
+        metric, patience = self.settings.metric, self.settings.patience
+        line = f"stopped early after epoch {before + self._epochs} of {before + epochs}: {metric} was not "
+        line += f"better for {counted(patience, 'epoch')} in a row (stopping.patience)"
+        if self.best_epoch < 0:
+            return f"{line}, and never defined"
+        figure = self._best * METRICS.get(metric, 1.0)
+        taken = ", whose parameters are taken" if self.settings.restore else ""
+        return f"{line}; best was epoch {before + self.best_epoch + 1} with {figure:.4f}{taken}"
+
 
 def followed(
     settings: EarlyStopping,
@@ -206,6 +220,7 @@ def followed(
     save: Callable[[str | Path], object],
     load: Callable[[str | Path], object],
     best: str | Path | None,
+    before: int = 0,
 ) -> list[Result]:
     """Train epoch by epoch as long as the results let it go on; return them.
 
@@ -221,12 +236,16 @@ def followed(
         Of a checkpoint at a path.
     best : path or None
         Where the best epoch's is kept.
+    before : int
+        Epochs that the training has behind it.
     """
     plateau, results, kept = Plateau(settings), list[Result](), best if settings.restore else None
     while len(results) < epochs and not plateau.is_over:
         results.append(one_epoch(plateau.rate, epochs - 1 - len(results)))
         if plateau.seen(results[-1]) and kept is not None:
             save(kept)
+    if len(results) < epochs:
+        log.warning("pslib: %s", plateau.ended(before, epochs))
     if kept is not None and 0 <= plateau.best_epoch < len(results) - 1:
         load(kept)
     return results

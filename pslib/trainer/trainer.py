@@ -34,7 +34,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.retrieval import Paths, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position, set_up
-from pslib.trainer.scoring import Scorer, label_said, task_of
+from pslib.trainer.scoring import Scorer, said_of, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
@@ -62,8 +62,7 @@ class Trainer(Retrieval):
     staleness : int
         How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact.
     warmup_batches : int
-        The bound on staleness rises evenly from 0 over so many batches; see `pslib.trainer.staleness` for
-        what the full bound from the first batch on costs.
+        Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.staleness`.
     dense_optimizer : Optimizer
         For the dense parameters: any but RowwiseAdagrad, without clipping.
     seed : int
@@ -74,22 +73,19 @@ class Trainer(Retrieval):
         The model's table with policies of its own, ``dataclasses.replace(model.table(), storage=...)``; None
         takes it as the model gives it.
     maintain_every_batches : int
-        Counts fade and rows leave, by the table's policies, at the end of a lease in which the number of all
-        trained batches passes a multiple of this; 0: never.
+        Counts fade and rows leave, by the table's policies, whenever so many batches are trained; 0: never.
     wire : WireFormat
         In which types rows, gradients and dense parameters travel, and how often the last are pulled.
     cache : CacheSettings
         Rows that are kept for a few batches instead of being pulled for each; none by default.
     compute_threads : int or None
-        Threads that compute a batch; the result does not depend on it. None: as many as this trainer has
-        cores.
+        Threads that compute a batch; the result does not depend on it. None: one for each core it has.
     consistency : "async", "sync", "ssp" or "geo"
         How trainers keep together; see `pslib.trainer.modes`.
     ssp_bound : int
         With ssp: how many batches a trainer may be ahead of the slowest.
     geo_every_batches, geo_rows : int
-        With geo: after how many batches a trainer sends what has moved, and of how many rows it keeps the
-        optimizer's state.
+        With geo: after how many batches a trainer sends what has moved; of how many rows it keeps state.
     schedule : Schedule or None
         Of the learning rates of rows and dense parameters; see `pslib.table.schedules`. None: constant.
     damping : float
@@ -231,9 +227,9 @@ class Trainer(Retrieval):
 
         def one_epoch(rate: float, to_come: int) -> EvalResult:
             self._fit(train, 1, rate, to_come)
-            return self._evaluate(checked)
+            return self._evaluate(checked, name="valid")
 
-        return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best)
+        return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best, self._epochs)
 
     def fit_stream(
         self, folder: str | Path, settings: StreamSettings = NO_STREAM_SETTINGS
@@ -303,16 +299,14 @@ class Trainer(Retrieval):
 
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
         """The maintenance that ends a lease: named like its batches, so that it happens once."""
-        name = PushName(lease.stream, plan.batches, lease.epoch)
-        step = plan.first_step + plan.batches
-        return self._client.maintain(
-            self._table.name, step=step, time_s=self._seconds + lease.time_s, name=name
-        )
+        name, step = PushName(lease.stream, plan.batches, lease.epoch), plan.first_step + plan.batches
+        time_s = self._seconds + lease.time_s
+        return self._client.maintain(self._table.name, step=step, time_s=time_s, name=name)
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
     def evaluate(
-        self, data: Paths, *, label: str | None = None, predictions: str | Path | None = None
+        self, data: Paths, *, label: str | None = None, predictions: str | Path | None = None, name: str = ""
     ) -> EvalResult:
         """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
 
@@ -323,6 +317,8 @@ class Trainer(Retrieval):
             Whose task, where the schema has several labels; None: the first.
         predictions : path, URI or None
             Folder for label and prediction of each example: see `pslib.trainer.predictions.PredictionFiles`.
+        name : str
+            What lines and records of the run call it, ``"test"`` for example.
 
         Raises
         ------
@@ -334,18 +330,18 @@ class Trainer(Retrieval):
         task = task_of(self.model.schema, label)
         asked = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         files = None if predictions is None else PredictionFiles(predictions)
-        return self._evaluate(asked, files, task)
+        return self._evaluate(asked, files, task, name)
 
-    def _evaluate(self, data: ParquetData, files: PredictionFiles | None = None, task: int = 0) -> EvalResult:
+    def _evaluate(
+        self, data: ParquetData, files: PredictionFiles | None = None, task: int = 0, name: str = ""
+    ) -> EvalResult:
         batch_rows = self.settings.batch_rows
         lease_rows = default_lease_rows(data.rows, batch_rows)
         order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
-        details = {"examples": data.rows, "epoch": self._epochs} | label_said(data.schema, task)
+        details = {"examples": data.rows, "epoch": self._epochs} | said_of(data.schema, task, name)
         settings = [batch_rows, self._epochs, *([task] if task else [])]
         job = self._open("evaluate", data, order, [order.leases(0)], details, settings)
         reader = LeaseReader(data, self.model.schema, order, batch_rows)
-        if files:
-            files.begin(reader.leases)
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             return scorer.work_at(job, reader, files)
