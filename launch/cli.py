@@ -214,7 +214,9 @@ def _add_eval(commands: _Commands) -> None:
         "--data", action="append", metavar="PATH", help="in place of data.test; may be repeated"
     )
     parser.add_argument(
-        "--predictions", metavar="DIR", help="write label and prediction of each example there (Parquet)"
+        "--predictions",
+        metavar="DIR",
+        help="write the prediction of each example there (Parquet); needs no label",
     )
     parser.add_argument("--label", metavar="NAME", help="whose task, of several labels (default: the first)")
 

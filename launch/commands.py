@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import isnan
 from pathlib import Path
 
 __all__ = [
@@ -71,6 +72,9 @@ def evaluate(options: argparse.Namespace) -> int:
             print(
                 f"at {k:<8} Recall {result.recall[k]:.6f}, MRR {result.mrr[k]:.6f}, NDCG {result.ndcg[k]:.6f}"
             )
+        return 0
+    if options.predictions and isnan(result.logloss):  # without a label
+        print(f"examples    {result.examples:,}, without a label: no figures")
         return 0
     print(f"examples    {result.examples:,} ({result.positives:,} positive)")
     print(f"AUC         {result.auc:.6f}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job import Job, read_job
 from launch.ranking_settings import RankingSection, ranks_items
-from pslib.errors import ConfigurationError, DataError
+from pslib.errors import ConfigurationError
 from pslib.places import below, parent_and_name
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def evaluate_checkpoint(
     data : list of str or None
         Files to evaluate on; default: the job's test data.
     predictions : str or None
-        Folder for label and prediction of each example.
+        Folder for the prediction of each example, and its label where the data has one.
     label : str or None
         Whose task, where the schema has several; None: the first.
 
@@ -131,15 +131,7 @@ def evaluate_checkpoint(
         what = "--predictions" if predictions else "--label"
         raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
     with _loaded(job, checkpoint) as trainer:
-        try:
-            return _tested(job, trainer, paths, predictions, label)
-        except DataError as error:
-            lacking = [name for name in job.schema_of_data.labels if f"no column {name!r}" in str(error)]
-            if not predictions or not lacking:
-                raise
-            what = f"to predict examples without {' and '.join(lacking)}"
-            hint = f"--predictions: {what}, add it with zeros; no prediction reads it"
-            raise DataError(*error.problems, hint) from error
+        return _tested(job, trainer, paths, predictions, label)
 
 
 @contextmanager

@@ -99,9 +99,7 @@ def test_predictions_are_of_the_last_evaluation_alone(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out").num_rows == 40
 
 
-def test_who_predicts_examples_without_labels_hears_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_need_no_label_and_figures_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = {
         "data": {"train": "new.parquet", "schema": {"label": "click", "sparse": ["user"]}},
         "model": {"name": "lr"},
@@ -113,10 +111,17 @@ def test_who_predicts_examples_without_labels_hears_what_to_do(
         trainer.save(tmp_path / "checkpoint")
     command = ["eval", str(tmp_path / "job.yaml"), "--checkpoint", str(tmp_path / "checkpoint")]
     command += ["--data", str(tmp_path / "new.parquet")]
-    assert main([*command, "--predictions", str(tmp_path / "scores")]) == 64
-    problem, hint = capsys.readouterr().err.splitlines()
-    assert "new.parquet: no column 'click'" in problem
-    assert hint.startswith("pslib: --predictions: to predict examples without click, add it with zeros")
+    assert main([*command, "--predictions", str(tmp_path / "scores")]) == 0
+    assert capsys.readouterr().out == "examples    40, without a label: no figures\n"
+    assert pq.read_table(tmp_path / "scores").column_names == ["prediction"]
     assert main(command) == 64  # who wants to know how good it is needs true labels
-    assert "zeros" not in capsys.readouterr().err
-    assert not (tmp_path / "scores").exists()
+    assert "new.parquet: no column 'click'" in capsys.readouterr().err
+    clicks(tmp_path / "labelled.parquet", 40, click=[0, 1] * 20)
+    both = [*command, "--data", str(tmp_path / "labelled.parquet"), "--predictions", str(tmp_path / "more")]
+    assert main(both) == 64  # a part of it would count for the figures
+    assert "new.parquet: no column 'click'" in capsys.readouterr().err
+    assert main([*both[:4], *both[6:]]) == 0
+    assert "(20 positive)" in capsys.readouterr().out
+    predicted = [pq.read_table(tmp_path / name)["prediction"].to_pylist() for name in ("scores", "more")]
+    assert predicted[0] == predicted[1]
+    assert len(predicted[0]) == 40

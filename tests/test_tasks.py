@@ -269,6 +269,10 @@ def test_each_task_is_evaluated_by_its_label(tmp_path):
         assert pq.read_table(out)["label"].to_pylist() == table["buy"].to_pylist()
         buys, clicked = (pq.read_table(one)["prediction"].to_numpy() for one in (out, clicks))
         assert (buys < clicked).mean() > 0.9  # who buys has clicked
+        pq.write_table(table.drop_columns(list(SHOP.labels)), tmp_path / "new.parquet")
+        unknown = trainer.evaluate(tmp_path / "new.parquet", label="buy", predictions=tmp_path / "new")
+        assert (unknown.examples, unknown.positives, np.isnan(unknown.auc)) == (table.num_rows, 0, True)
+        assert (pq.read_table(tmp_path / "new")["prediction"].to_numpy() == buys).all()
         with pytest.raises(ConfigurationError, match="label: expected one of click, buy, got 'sell'"):
             trainer.evaluate(train, label="sell")
 

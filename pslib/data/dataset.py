@@ -104,6 +104,8 @@ class ParquetData:
     fingerprint : int
         64-bit hash of file names (without folders), sizes and row counts: the same after a move to another
         folder, another one when a file was added, rewritten or renamed.
+    names : frozenset of str
+        Columns that a file has, whether the schema reads them or not.
     """
 
     def __init__(
@@ -120,10 +122,12 @@ class ParquetData:
             problems += problem
         groups: list[RowGroup] = []
         marks: list[str] = []
+        names: set[str] = set()
         kinds = _KeyKinds(schema, key_kinds or {})
         every = list(dict.fromkeys(files))
         for file, look in zip(every, about_each(every, partial(_look, schema)), strict=True):
             problems += _taken(file, look, kinds, groups, marks)
+            names.update(() if look.columns is None else look.columns.names)
         if not (problems or may_be_empty or any(group.rows for group in groups)):
             others = f" and {len(files) - 3} others" if len(files) > 3 else ""
             problems.append(
@@ -137,7 +141,7 @@ class ParquetData:
             )
         if key_kinds is not None:
             key_kinds |= kinds.seen
-        self.row_groups = tuple(groups)
+        self.row_groups, self.names = tuple(groups), frozenset(names)
         self.rows = sum(group.rows for group in groups)
         self.fingerprint = text_hash(*marks)
 
@@ -145,7 +149,7 @@ class ParquetData:
     def known(cls, schema: Schema, row_groups: Sequence[RowGroup], fingerprint: int) -> ParquetData:
         """Data that another process has looked at: nothing is opened before it is read."""
         data = cls.__new__(cls)
-        data.schema, data.row_groups = schema, tuple(row_groups)
+        data.schema, data.row_groups, data.names = schema, tuple(row_groups), frozenset()
         data.rows = sum(group.rows for group in row_groups)
         data.fingerprint = fingerprint
         return data

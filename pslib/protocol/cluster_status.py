@@ -20,6 +20,7 @@ __all__ = ["EVENTS_TOLD", "details_of", "status_of"]
 _PHASES = {
     "fit": "training",
     "evaluate": "evaluating",
+    "predict": "predicting",
     "rank": "ranking",
     "save": "saving",
     "load": "loading",

@@ -94,7 +94,7 @@ class PartFiles:
 
 
 class PredictionFiles(PartFiles):
-    """Part files of an evaluation, with columns ``label`` and ``prediction``, both float32.
+    """Part files of an evaluation: columns ``label``, where the data has one, and ``prediction``, float32.
 
     Parameters
     ----------
@@ -104,9 +104,10 @@ class PredictionFiles(PartFiles):
     def __init__(self, folder: str | Path) -> None:
         super().__init__("predictions", folder)
 
-    def write(self, lease: int, labels: NDArray[np.float32], predictions: NDArray[np.float32]) -> None:
+    def write(self, lease: int, labels: NDArray[np.float32] | None, predictions: NDArray[np.float32]) -> None:
         """Write the examples of one lease, ``(n,)`` each."""
-        self.write_table(lease, pa.table({"label": labels, "prediction": predictions}))
+        known = {} if labels is None else {"label": labels}
+        self.write_table(lease, pa.table(known | {"prediction": predictions}))
 
 
 def _first_line(error: Exception) -> str:

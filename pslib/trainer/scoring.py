@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull
+from pslib.data.dataset import KeyKinds, ParquetData
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
@@ -18,9 +19,11 @@ from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.predictions import PredictionFiles
 
-__all__ = ["Scorer", "said_of", "task_of"]
+__all__ = ["Scorer", "data_of", "said_of", "task_of"]
 
 Floats = NDArray[np.float32]
+UNKNOWN = {"positives": 0} | dict.fromkeys(("auc", "logloss", "calibration"), float("nan"))
+"""The figures of an evaluation without labels."""
 AHEAD = 4
 """Batches whose rows are pulled ahead: nothing can be stale."""
 
@@ -46,6 +49,30 @@ def said_of(schema: Schema, task: int, name: str) -> dict[str, str]:
     """What an evaluation's record says of its task, where there are several, and of its data."""
     label = {"label": schema.labels[task]} if len(schema.labels) > 1 else {}
     return label | ({"name": name} if name else {})
+
+
+def data_of(
+    paths: Sequence[str], schema: Schema, task: int, key_kinds: KeyKinds, predicted: bool
+) -> ParquetData:
+    """Data to evaluate. What is ``predicted`` needs no label; that of the task is read where it is.
+
+    Raises
+    ------
+    DataError
+        When a file does not fit, or some have that label and others have not.
+    """
+    if not (predicted and schema.labels):
+        return ParquetData(paths, schema, key_kinds=key_kinds)
+    label = schema.labels[task]
+    found = ParquetData(paths, _fields_and(None, schema), key_kinds=key_kinds)
+    if label not in found.names:
+        return found
+    return ParquetData(paths, _fields_and(label, schema), key_kinds=key_kinds)
+
+
+def _fields_and(label: str | None, schema: Schema) -> Schema:
+    """The features of a schema, and this label."""
+    return Schema(label=label, dense=schema.dense, sparse=schema.sparse, ragged=schema.ragged)
 
 
 class Scorer:
@@ -94,25 +121,27 @@ class Scorer:
     def work_at(self, job: Job, reader: LeaseReader, files: PredictionFiles | None) -> EvalResult:
         """Score the examples of all leases, with all other trainers; what they came to together.
 
-        With ``files`` every example's score is written down.
+        With ``files`` every example's score is written down, and its label where the data has any.
         """
+        labelled = bool(reader.data.schema.labels)
         if files:
             files.begin(reader.leases)
         for lease in job.leases():
             counts = self.score(reader.batches(0, lease.index))
             if files:
-                files.write(lease.index, *self.examples())
-            scores, positives, negatives = counts.to_arrays()
-            job.end(lease, {"scores": scores, "positives": positives, "negatives": negatives}).wait()
-        outcome = job.outcome()
+                labels, predictions = self.examples()
+                files.write(lease.index, labels if labelled else None, predictions)
+            found = dict(zip(("scores", "positives", "negatives"), counts.to_arrays(), strict=True))
+            job.end(lease, found if labelled else None).wait()
+        outcome = {**UNKNOWN, **job.outcome()}
         names = ("examples", "positives", "auc", "logloss", "calibration")
         return EvalResult(**{name: outcome[name] for name in names})
 
     def _one(self, batch: Batch, pull: PendingPull) -> ScoreCounts:
         rows = pull.wait().rows[self._table]
         predicted, labels = self._model.predict(batch, rows, self._dense), batch.every_label
-        if labels.ndim == 2:
-            predicted, labels = predicted[:, self._task], labels[:, self._task]
+        predicted = predicted[:, self._task] if predicted.ndim == 2 else predicted
+        labels = labels[:, self._task] if labels.ndim == 2 else labels
         probabilities = np.ascontiguousarray(predicted, np.float32)
         self._kept.append((labels, probabilities))
         return ScoreCounts.of(probabilities, labels)

@@ -34,7 +34,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
 from pslib.trainer.retrieval import Paths, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position, set_up
-from pslib.trainer.scoring import Scorer, said_of, task_of
+from pslib.trainer.scoring import Scorer, data_of, said_of, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
@@ -316,7 +316,8 @@ class Trainer(Retrieval):
         label : str or None
             Whose task, where the schema has several labels; None: the first.
         predictions : path, URI or None
-            Folder for label and prediction of each example: see `pslib.trainer.predictions.PredictionFiles`.
+            Folder for the prediction of each example (`pslib.trainer.predictions.PredictionFiles`). Data
+            needs no label then: without one the figures are nan.
         name : str
             What lines and records of the run call it, ``"test"`` for example.
 
@@ -328,7 +329,8 @@ class Trainer(Retrieval):
             When a file or a value in it does not fit the schema.
         """
         task = task_of(self.model.schema, label)
-        asked = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        schema, predicted = self.model.schema, predictions is not None
+        asked = data_of(strings(data), schema, task, self._key_kinds, predicted)
         files = None if predictions is None else PredictionFiles(predictions)
         return self._evaluate(asked, files, task, name)
 
@@ -338,10 +340,11 @@ class Trainer(Retrieval):
         batch_rows = self.settings.batch_rows
         lease_rows = default_lease_rows(data.rows, batch_rows)
         order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
-        details = {"examples": data.rows, "epoch": self._epochs} | said_of(data.schema, task, name)
+        details = {"examples": data.rows, "epoch": self._epochs} | said_of(self.model.schema, task, name)
         settings = [batch_rows, self._epochs, *([task] if task else [])]
-        job = self._open("evaluate", data, order, [order.leases(0)], details, settings)
-        reader = LeaseReader(data, self.model.schema, order, batch_rows)
+        what = "predict" if self.model.schema.labels and not data.schema.labels else "evaluate"
+        job = self._open(what, data, order, [order.leases(0)], details, settings)
+        reader = LeaseReader(data, data.schema, order, batch_rows)
         with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             return scorer.work_at(job, reader, files)
