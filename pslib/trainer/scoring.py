@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +132,10 @@ class Scorer:
             if files:
                 labels, predictions = self.examples()
                 files.write(lease.index, labels if labelled else None, predictions)
-            found = dict(zip(("scores", "positives", "negatives"), counts.to_arrays(), strict=True))
-            job.end(lease, found if labelled else None).wait()
+            found: dict[str, NDArray[Any]] = {}
+            if labelled:
+                found = dict(zip(("scores", "positives", "negatives"), counts.to_arrays(), strict=True))
+            job.end(lease, found).wait()
         outcome = {**UNKNOWN, **job.outcome()}
         names = ("examples", "positives", "auc", "logloss", "calibration")
         return EvalResult(**{name: outcome[name] for name in names})
