@@ -224,6 +224,8 @@ def describe(options: argparse.Namespace) -> int:
     width = max(len(choice.name) for choice in found.choices)
     for choice in found.choices:
         print(f"  {choice.name.ljust(width)}  {choice.role or 'left out':8}  {choice.reason}")
+    if leaks := found.leaks():
+        print(f"warning: {leaks}")
     if cut_off := found.cut_off():
         print(f"note: {cut_off}")
     text = schema_yaml(found.schema)

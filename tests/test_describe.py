@@ -66,6 +66,44 @@ def test_each_column_gets_the_role_that_fits_it(tmp_path):
     assert reasons["request"].endswith("different values in 2,000 rows: it names the row")
 
 
+def test_columns_that_give_the_label_away_are_left_out_with_the_reason(tmp_path, capsys):
+    label, choice = columns()["clicked"], np.random.default_rng(2)
+    more = {
+        "copy": label.astype(np.float32),
+        "negated": pa.array([("yes", "no")[one] for one in label]).dictionary_encode(),
+        "paid": label * 100.0 + choice.random(ROWS),
+        "paid_at": [int(n) if one else None for n, one in enumerate(label)],
+        "product": label * 50 + choice.integers(0, 50, ROWS),
+        "nearly": np.where(np.arange(ROWS) == 7, 1 - label, label),
+    }
+    path = written(tmp_path / "data.parquet", **more)
+    assert main(["describe", str(path), "--label", "clicked"]) == 0
+    said = capsys.readouterr().out
+    given = ["copy", "negated", "paid", "paid_at", "product"]
+    assert f"warning: left out, for they give the label away: {', '.join(given)}; " in said
+    assert re.search(
+        r"copy +left out +it is a copy of the label: it gives the label away, in 2,000 rows", said
+    )
+    found = describe(path, "clicked")
+    assert set(given).isdisjoint(found.schema.columns)
+    assert {"user", "city", "price", "share", "nearly"} < set(found.schema.columns)
+
+
+def test_a_copy_is_found_in_data_that_is_sorted_by_its_label(tmp_path):
+    label = np.repeat([0, 1], ROWS // 2)
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table(columns(clicked=label, copy=label)), path, row_group_size=200)
+    assert "copy" not in describe(path, "clicked").schema.columns
+
+
+def test_few_rows_say_nothing_against_a_column(tmp_path):
+    path = tmp_path / "data.parquet"
+    pq.write_table(
+        pa.table({"click": [0, 1, 1, 0], "user": [3, 5, 5, 3], "price": [0.5, 3.5, 4.5, 1.5]}), path
+    )
+    assert describe(path).schema.columns == ("click", "price", "user")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -195,8 +233,9 @@ def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):
 
 
 def test_distinct_values_are_counted_within_two_percent_of_the_truth(tmp_path):
-    many = np.random.default_rng(2).integers(0, 150_000, 200_000)
-    pq.write_table(pa.table({"label": many % 2, "x": many, "few": many % 100}), tmp_path / "data.parquet")
+    choice = np.random.default_rng(2)
+    many, label = choice.integers(0, 150_000, 200_000), choice.integers(0, 2, 200_000)
+    pq.write_table(pa.table({"label": label, "x": many, "few": many % 100}), tmp_path / "data.parquet")
     found = {column.name: column.distinct for column in describe(tmp_path / "data.parquet").report.columns}
     assert found["x"] == pytest.approx(np.unique(many).size, rel=0.02)
     assert found["few"] == 100

@@ -10,6 +10,7 @@ from pyarrow import types
 from pslib.data.check import CheckReport, check
 from pslib.data.column_scan import ColumnReport
 from pslib.data.dataset import Paths, open_parquet
+from pslib.data.leaks import LabelSample
 from pslib.errors import DataError
 from pslib.places import shown
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
@@ -45,11 +46,14 @@ class Choice:
     role : str
         label, dense, sparse, ragged, or empty: left out.
     reason : str
+    leak : bool
+        Whether it is left out because it gives the label away.
     """
 
     name: str
     role: str
     reason: str
+    leak: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,16 @@ class Description:
     report: CheckReport
     schema: Schema
     choices: tuple[Choice, ...]
+
+    def leaks(self) -> str | None:
+        """A line about columns that give the label away; None where there is none."""
+        names = [choice.name for choice in self.choices if choice.leak]
+        if not names:
+            return None
+        return (
+            f"left out, for they give the label away: {', '.join(names)}; a model that reads them looks "
+            "perfect and predicts nothing; add one to the schema if it is known when a prediction is made"
+        )
 
     def cut_off(self) -> str | None:
         """A line about values that are too rare to learn from; None where there are few of them."""
@@ -114,7 +128,8 @@ def describe(path: Paths, label: str | None = None) -> Description:
         return _sessions(report)
     if chosen not in {column.name for column in report.columns}:
         raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
-    choices = (*(_choice(column, chosen) for column in report.columns), *_unread(report))
+    sample = LabelSample([(one.file, one.group_rows) for one in report.files], chosen)
+    choices = (*(_without_leak(_choice(one, chosen), sample) for one in report.columns), *_unread(report))
     if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
         left = "; ".join(f"{one.name!r}: {one.reason}" for one in choices if one.role != "label")
         raise DataError(f"{report.files[0].file}: no column but the label {chosen!r} makes a field; {left}")
@@ -126,6 +141,14 @@ def describe(path: Paths, label: str | None = None) -> Description:
         ragged=[RaggedField(one.name) for one in choices if one.role == "ragged"],
     )
     return Description(report, schema, choices)
+
+
+def _without_leak(choice: Choice, sample: LabelSample) -> Choice:
+    """A feature that gives the label away is none: at the time of a prediction nobody knows it."""
+    if choice.role not in ("dense", "sparse"):
+        return choice
+    why = sample.leak(choice.name)
+    return choice if why is None else Choice(choice.name, "", why, leak=True)
 
 
 def _refuse_changed(report: CheckReport) -> None:
