@@ -18,7 +18,18 @@ from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
 from pslib.places import shown
 from pslib.words import counted
 
-__all__ = ["Identity", "completed", "from_checkpoint", "identity_of", "keep_records", "way_on"]
+__all__ = [
+    "Identity",
+    "completed",
+    "from_checkpoint",
+    "identity_of",
+    "keep_records",
+    "note_earlier",
+    "way_on",
+]
+
+EARLIER = "checkpoints-before.json"
+"""In the logs of a run: which checkpoints stood where it saves before it began."""
 
 GENERATIONS = 1 << 16
 """Of one launch: who is started again by it is still older than anybody of the next launch."""
@@ -146,6 +157,37 @@ def way_on(job: Job, log: str | None, command: str) -> str | None:
     return f"the checkpoint is {shown(place.path)}; go on with: {command}"
 
 
+def _newest_with_print(folder: str) -> tuple[str, str]:
+    """The newest checkpoint in a folder, and what tells it from another one at its place."""
+    from cython_ext.checksums import crc32
+    from pslib.checkpoint import manifest_bytes, newest
+
+    place = newest(folder)
+    return place, f"{crc32(manifest_bytes(place)):08x}"
+
+
+def note_earlier(job: Job, out: Path) -> None:
+    """Write down which checkpoints stand where a run saves: they are an earlier run's, however it goes.
+
+    ``--overwrite`` removes what lies in ``out``; a ``checkpoint.path`` may be anywhere, and hold what others
+    need. The run's first save there replaces it or follows it.
+    """
+    found = {}
+    for folder in dict.fromkeys((saved_place(job), preempted_place(job))):
+        with suppress(CheckpointError):
+            place, print_ = _newest_with_print(folder)
+            found[shown(place)] = print_
+    if found:
+        (out / "logs" / EARLIER).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _earlier(out: Path) -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        noted = json.loads((out / "logs" / EARLIER).read_text(encoding="utf-8"))
+        return noted if isinstance(noted, dict) else {}
+    return {}
+
+
 def from_checkpoint(job: Job) -> Job:
     """The same job, to begin at the last complete checkpoint of its run.
 
@@ -154,13 +196,20 @@ def from_checkpoint(job: Job) -> Job:
     CheckpointError
         When there is none.
     """
-    from pslib.checkpoint import newest, read_manifest
+    from pslib.checkpoint import read_manifest
 
     found, why = [], None
+    earlier = _earlier(Path(job.out))
     for folder in dict.fromkeys((saved_place(job), preempted_place(job))):
         try:
-            place = newest(folder)
-            found.append((read_manifest(place).saved_utc, place))
+            place, print_ = _newest_with_print(folder)
+            saved_utc = read_manifest(place).saved_utc
+            if earlier.get(shown(place)) != print_:
+                found.append((saved_utc, place))
+                continue
+            why = CheckpointError(
+                f"{shown(place)} was saved by an earlier run, at {saved_utc}; to begin with it, say load.path"
+            )
         except CheckpointError as error:
             why = why or error
     if not found:

@@ -12,7 +12,15 @@ from launch.local import LocalLauncher
 from launch.paths import from_here
 from launch.preflight import check_data, check_load, check_port, check_save, prepare_out
 from launch.recorded import run_recorded, say
-from launch.resuming import Identity, completed, from_checkpoint, identity_of, keep_records, way_on
+from launch.resuming import (
+    Identity,
+    completed,
+    from_checkpoint,
+    identity_of,
+    keep_records,
+    note_earlier,
+    way_on,
+)
 from launch.rollback import goes_back, step_back
 from launch.summary import best_possible, summary_lines
 from launch.supervise import EXIT_INTERRUPTED, Plan
@@ -128,4 +136,6 @@ def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
     out = prepare_out(job.out, overwrite, resume)
     if from_saved:
         keep_records(out)
+    elif not resume:
+        note_earlier(job, out)
     return job, identity_of(out, job.cluster_config, from_logs)

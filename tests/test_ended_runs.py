@@ -12,8 +12,10 @@ import pytest
 
 import pslib
 from launch.cli import main
+from launch.job import LoadSection, read_job
+from launch.resuming import from_checkpoint, note_earlier
 from launch.running_cluster import NOTE, ended_run, find_cluster, note_cluster
-from pslib.errors import UnavailableError
+from pslib.errors import CheckpointError, UnavailableError
 from rec_models import LR
 
 DONE = {"exit_code": 0, "error": None, "epochs": 2, "examples": 6}
@@ -164,6 +166,50 @@ def test_a_stream_that_has_ended_is_gone_on_with(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err
     assert "--resume: nothing to go on from" in said
     assert "begin anew with --overwrite" in said
+
+
+@pytest.mark.parametrize("where", ["saved", "saved-preempted/checkpoint-000001", "run/checkpoint"])
+def test_a_run_never_goes_on_with_a_checkpoint_that_was_there_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    file = job_in(tmp_path)
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+        trainer.save(tmp_path / where)
+        job = read_job(file, ["checkpoint.path=saved"] if "run" not in where else [])
+        out = run_in(tmp_path / "run", FAILED) if "run" not in where else tmp_path / "run"
+        (out / "logs").mkdir(exist_ok=True)
+        assert from_checkpoint(job).load == LoadSection(path=str(tmp_path / where))
+        note_earlier(job, out)
+        with pytest.raises(CheckpointError) as refusal:
+            from_checkpoint(job)
+        assert f"nothing to go on from: {tmp_path / where} was saved by an earlier run, at " in str(
+            refusal.value
+        )
+        assert "to begin with it, say load.path; begin anew with --overwrite" in str(refusal.value)
+        assert (tmp_path / where / "manifest.json").exists()
+        trainer.save(tmp_path / where)
+        assert from_checkpoint(job).load == LoadSection(path=str(tmp_path / where))
+
+
+def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resume_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_in(tmp_path)
+    settings = ["--set", "checkpoint.path=saved"]
+    assert main(["train", str(job), *settings]) == 0
+    first = (tmp_path / "saved" / "manifest.json").read_bytes()
+    interrupted = json.loads(job.read_text())
+    interrupted["data"]["train"] = "other.parquet"
+    bad = pa.table({"click": [0, 1, 7], "user": [1, 2, 3]})  # only who reads all of it sees that
+    pq.write_table(bad, tmp_path / "other.parquet", row_group_size=2, write_statistics=False)
+    job.write_text(json.dumps(interrupted))
+    assert main(["train", str(job), *settings, "--overwrite"]) != 0, "its data end it before it saves"
+    assert (tmp_path / "saved" / "manifest.json").read_bytes() == first
+    capsys.readouterr()
+    pq.write_table(pa.table({"click": [0, 1, 1], "user": [1, 2, 3]}), tmp_path / "other.parquet")
+    assert main(["train", str(job), *settings, "--resume"]) == 64
+    assert "saved was saved by an earlier run, at " in capsys.readouterr().err
 
 
 def test_a_run_that_failed_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

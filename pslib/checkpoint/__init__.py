@@ -11,7 +11,14 @@ from pslib.checkpoint.folders import (
 )
 from pslib.checkpoint.forgetting import Forgotten, forget_rows, held_rows
 from pslib.checkpoint.image_files import ImageWriter
-from pslib.checkpoint.manifest import MANIFEST_NAME, Manifest, ManifestFile, commit, read_manifest
+from pslib.checkpoint.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    ManifestFile,
+    commit,
+    manifest_bytes,
+    read_manifest,
+)
 
 __all__ = [
     "MANIFEST_NAME",
@@ -27,6 +34,7 @@ __all__ = [
     "held_rows",
     "list_checkpoints",
     "load_shard",
+    "manifest_bytes",
     "newest",
     "next_place",
     "prune",
