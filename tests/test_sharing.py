@@ -61,8 +61,10 @@ def test_a_second_trainer_of_a_cluster_is_refused_before_it_touches_a_row(tmp_pa
     with pslib.connect() as cluster:
         trainer = trainer_on(cluster)
         trainer.fit(write_examples(tmp_path / "a.parquet", 40))
+        saves = cluster.client.member.on_cut
         with pytest.raises(ConfigurationError) as refusal:
             trainer_on(cluster)
+        assert cluster.client.member.on_cut == saves, "the first one's checkpoints are still its own"
         assert str(refusal.value) == (
             "this cluster has a Trainer already, of CountingModel and table counts, whose rows and dense "
             "parameters another one would train too: use that one, give this CountingModel a cluster of its "

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pslib.checkpoint import (
     Manifest,
@@ -57,7 +56,7 @@ def set_up(
     table: TableSpec,
     layout: DenseLayout,
     dense: DenseSpec,
-    first_values: NDArray[np.float32],
+    seed: int,
     share: bool,
 ) -> None:
     """Make a model's table and dense parameters on all servers; unless they are shared, say whose they are.
@@ -67,6 +66,7 @@ def set_up(
     ConfigurationError
         When they are another model's or, unless it may ``share``, another trainer's of this connection.
     """
+    first_values = layout.flatten(model.initial_dense(seed))
     if share:
         cluster.client.setup([table], dense, first_values)
         return

@@ -157,6 +157,8 @@ class Trainer(Retrieval):
         if problems := row_rate_problems(self.settings, {p.name: p.optimizer for p in self._table.parts}):
             raise ConfigurationError(*problems)
         self._layout = DenseLayout(model.dense_shapes())
+        dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
+        set_up(cluster, model, self._table, self._layout, dense, seed, share)
         self._progress = Progress(self._client)
         self._calls = Calls(cluster)
         self._checkpoints = CheckpointJobs(
@@ -168,10 +170,7 @@ class Trainer(Retrieval):
             self._client, model, self._layout, self._progress, self.settings, gate, self._maintain
         )
         self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed, self._calls)
-        dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
-        first_values = self._layout.flatten(model.initial_dense(seed))
-        set_up(cluster, model, self._table, self._layout, dense, first_values, share)
         self._client.member.progress = self._progress.snapshot
         self._epochs, self._steps, self._seconds = 0, 0, 0.0
         self._files: list[str] = []
