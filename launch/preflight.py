@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from launch.job import Job
 from launch.ranking_settings import RankingSection, ranks_items
-from pslib.errors import ConfigurationError, DataError
+from pslib.errors import CheckpointError, ConfigurationError, DataError
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -103,26 +103,36 @@ def _label_problems(data: ParquetData) -> list[str]:
 
 
 def check_load(job: Job) -> None:
-    """See whether the checkpoint that the training begins with is there, and stays there.
+    """See whether the checkpoint that the training begins with is there, stays there, and is of this model.
 
     Raises
     ------
     CheckpointError
-        When there is none, or its manifest can't be read.
+        When there is none, its manifest can't be read, or it holds other tables or parameters.
     ConfigurationError
         When it lies in the run's own folder.
     """
-    from pslib.checkpoint import newest, read_manifest
+    from pslib.checkpoint import LoadOptions, check_fits, newest, read_manifest
     from pslib.places import is_uri
+    from pslib.table.tables import DenseSpec
+    from pslib.trainer.dense import DenseLayout
 
     if job.load is None:
         return
-    path = job.load.path
+    path, tables = job.load.path, job.load.tables
     if not is_uri(path) and Path(path).resolve().is_relative_to(Path(job.out).resolve()):
         raise ConfigurationError(
             f"load.path: {path} lies in {job.out}, where this run puts its own files: give another out"
         )
-    read_manifest(newest(path))
+    if not is_uri(path) and not Path(path).is_dir():
+        raise CheckpointError(
+            f"load.path: no such folder: {path}; expected a checkpoint, or a folder of them"
+        )
+    place, model = newest(path), job.build_model()
+    table = job.table_of(model)
+    dense = DenseSpec(DenseLayout(model.dense_shapes()).length, job.dense_optimizer)
+    options = LoadOptions(job.load.state, None if tables is None else tuple(tables))
+    check_fits(read_manifest(place), place, {table.name: table}, dense, options)
 
 
 def check_save(job: Job) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import pslib
+from launch.cli import main
 from launch.job import Job, read_job
 from launch.preflight import check_load
 from pslib import checkpoint
@@ -322,6 +323,8 @@ data:
 model: {name: deepfm, dim: 2, hidden: [3]}
 training: {batch_rows: 64, staleness: 0}
 """
+FITS = "optimizers={rows: {w: {name: Adam}, v: {name: Adagrad}}}"
+"""What `trainer_on` trains with."""
 
 
 def job_of(folder: Path, *settings: str) -> Job:
@@ -348,11 +351,48 @@ def test_a_job_file_says_where_to_save_how_many_to_keep_and_what_to_begin_with(t
 
 
 def test_a_missing_checkpoint_is_told_before_anything_starts(saved: Path, tmp_path: Path) -> None:
-    check_load(job_of(tmp_path, f"load.path={saved}"))
-    with pytest.raises(CheckpointError, match=r"nowhere: no manifest.json there"):
+    check_load(job_of(tmp_path, f"load.path={saved}", FITS))
+    with pytest.raises(CheckpointError, match=r"load.path: no such folder: .*nowhere; expected"):
         check_load(job_of(tmp_path, "load.path=nowhere"))
     (tmp_path / "checkpoint").symlink_to(saved)
     with pytest.raises(CheckpointError, match=r"no manifest.json there; did you mean .*/checkpoint\?"):
         check_load(job_of(tmp_path, f"load.path={tmp_path}"))
     with pytest.raises(ConfigurationError, match=r"lies in .*run, where this run puts its own files"):
         check_load(job_of(tmp_path, "load.path=run/checkpoint", "out=run"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ([], r"part w has dim 1 and Adam; expected w, dim 1 and Adagrad; load\(state=False\)"),
+        ([FITS, "model.dim=4"], "part v has dim 2 and Adagrad; expected v, dim 4 and Adagrad$"),
+        ([FITS, "model.hidden=[5]"], "23 dense parameters, expected 37: another model; "),
+        ([FITS, "optimizers.dense={name: SGD}"], "dense optimizer: expected SGD, the checkpoint has Adam"),
+        (["model={name: lr}"], "part w has dim 1 and Adam; expected w, dim 1 and Adagrad"),
+        (["model={name: lr}", "load.state=false"], r"has parts \['w', 'v'\]; expected \['w'\]"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_told_before_anything_starts(
+    saved: Path, data: Generated, tmp_path: Path, settings: list[str], text: str
+) -> None:
+    with pytest.raises(CheckpointError, match=text) as refusal:
+        check_load(job_of(tmp_path, f"load.path={saved}", *settings))
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_what_is_loaded_of_a_checkpoint_is_all_that_has_to_fit(saved: Path, tmp_path: Path) -> None:
+    check_load(job_of(tmp_path, f"load.path={saved}", "load.state=false"))
+    check_load(job_of(tmp_path, f"load.path={saved}", FITS, "load.tables=[embedding]", "model.hidden=[5]"))
+
+
+def test_a_run_that_can_not_begin_with_its_checkpoint_starts_no_process(
+    saved: Path, data: Generated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = json.dumps({"label": "label", "dense": ["I1"], "sparse": ["C1", "C2"]})
+    settings = [f"data.train={data.train_path}", f"data.test={data.test_path}", f"data.schema={plain}"]
+    settings += [f"load.path={saved}", FITS, "model.dim=4", "out=run"]
+    (tmp_path / "job.yaml").write_text(JOB)
+    assert main(["train", str(tmp_path / "job.yaml"), *(x for one in settings for x in ("--set", one))]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "table embedding part v has dim 2 and Adagrad; expected v, dim 4" in line
+    assert not (tmp_path / "run").exists()

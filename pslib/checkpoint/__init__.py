@@ -1,6 +1,6 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import LoadOptions, load_shard
+from pslib.checkpoint.files import LoadOptions, check_fits, load_shard
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -28,6 +28,7 @@ __all__ = [
     "LoadOptions",
     "Manifest",
     "ManifestFile",
+    "check_fits",
     "check_keep_last",
     "commit",
     "forget_rows",

@@ -13,9 +13,9 @@ from pslib.checkpoint.manifest import Manifest
 from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError
 from pslib.places import shown
 from pslib.shard.shard import Shard
-from pslib.table.optimizers import Adam, optimizer_from_dict
+from pslib.table.optimizers import Adam, Optimizer, optimizer_from_dict
 
-__all__ = ["DENSE_SCHEMA", "DenseContent", "dense_batch", "put_dense", "read_dense"]
+__all__ = ["DENSE_SCHEMA", "DenseContent", "check_dense_optimizer", "dense_batch", "put_dense", "read_dense"]
 
 FloatRows = NDArray[np.float32]
 DENSE_SCHEMA = pa.schema(
@@ -48,6 +48,23 @@ class DenseContent:
     counts: FloatRows | None
 
 
+def check_dense_optimizer(expected: Optimizer, manifest: Manifest, path: str, state: bool) -> None:
+    """See whether the state of a checkpoint's dense parameters is that of an optimizer.
+
+    Raises
+    ------
+    CheckpointIncompatibleError
+        When it belongs to another one, and is wanted.
+    """
+    optimizer = optimizer_from_dict(manifest.dense["optimizer"])
+    if state and optimizer.kind != expected.kind:
+        raise CheckpointIncompatibleError(
+            f"{shown(path)}: dense optimizer: expected {type(expected).__name__}, "
+            f"the checkpoint has {type(optimizer).__name__}; load(state=False) takes the weights alone "
+            "(job file: load.state: false)"
+        )
+
+
 def read_dense(
     shard: Shard, manifest: Manifest, path: str, batches: Iterable[pa.RecordBatch], state: bool = True
 ) -> DenseContent | None:
@@ -62,13 +79,8 @@ def read_dense(
     """
     if shard.dense is None:
         return None
-    expected, optimizer = shard.dense.spec.optimizer, optimizer_from_dict(manifest.dense["optimizer"])
-    if state and optimizer.kind != expected.kind:
-        raise CheckpointIncompatibleError(
-            f"{shown(path)}: dense optimizer: expected {type(expected).__name__}, "
-            f"the checkpoint has {type(optimizer).__name__}; load(state=False) takes the weights alone "
-            "(job file: load.state: false)"
-        )
+    expected = shard.dense.spec.optimizer
+    check_dense_optimizer(expected, manifest, path, state)
     length, counted = shard.dense.spec.length, state and isinstance(expected, Adam)
     elements = expected.state_floats(1) - counted if state else 0
     found = DenseContent(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,16 +10,16 @@ import pyarrow as pa
 from pslib.checkpoint.arrow_files import batches_of, verify
 from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
-from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
+from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, open_place
 from pslib.checkpoint.rows import RowReader, table_schema
 from pslib.errors import CheckpointIncompatibleError
 from pslib.places import shown
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
-from pslib.table.tables import PartSpec, TableSpec
+from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["LoadOptions", "load_shard"]
+__all__ = ["LoadOptions", "check_fits", "load_shard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     links = chain_of(path)
     manifest = links[-1].manifest
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    tables = _chosen(shard, saved, path, options)
-    _check_tables(shard, manifest, saved, path, options)
+    dense_spec = shard.dense.spec if shard.dense else None
+    tables = check_fits(manifest, path, shard.tables, dense_spec, options)
     for link in links:
         filesystem, root = open_place(link.path)
         for entry in link.manifest.files:
@@ -86,14 +86,49 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     return {"rows": sum(shard.stores[table].rows for table in tables)}
 
 
-def _chosen(shard: Shard, saved: dict[str, TableSpec], path: str, options: LoadOptions) -> list[str]:
+def check_fits(
+    manifest: Manifest,
+    path: str,
+    mine: Mapping[str, TableSpec],
+    dense: DenseSpec | None,
+    options: LoadOptions,
+) -> list[str]:
+    """See whether tables and dense parameters can take up a checkpoint; return the names of those to load.
+
+    Raises
+    ------
+    CheckpointIncompatibleError
+        When it holds others.
+    """
+    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    tables = _chosen(mine, saved, path, options)
+    for name in tables:
+        if name not in saved:
+            raise CheckpointIncompatibleError(
+                f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
+            )
+        _check_parts(mine[name], saved[name], path, options.state)
+    length = dense.length if dense else 0
+    if options.tables is None and manifest.dense.get("length", 0) != length:
+        raise CheckpointIncompatibleError(
+            f"{shown(path)}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
+            "model; load(tables=[...]) takes rows only (job file: load.tables)"
+        )
+    if options.tables is None and dense and dense.length:
+        check_dense_optimizer(dense.optimizer, manifest, path, options.state)
+    return tables
+
+
+def _chosen(
+    mine: Mapping[str, TableSpec], saved: Mapping[str, TableSpec], path: str, options: LoadOptions
+) -> list[str]:
     """Names of the tables to load."""
     if options.tables is None:
-        return list(shard.stores)
+        return list(mine)
     for name in options.tables:
-        if name not in shard.stores:
+        if name not in mine:
             raise CheckpointIncompatibleError(
-                f"tables: expected some of this model's, {sorted(shard.stores)}, got {name!r}"
+                f"tables: expected some of this model's, {sorted(mine)}, got {name!r}"
             )
         if name not in saved:
             raise CheckpointIncompatibleError(
@@ -152,23 +187,6 @@ def _batches(link: Link, table: str, kind: str, schema: pa.Schema) -> Iterator[p
     for entry in link.manifest.files:
         if entry.table == table and entry.kind == kind:
             yield from batches_of(filesystem, root, link.path, entry, schema)
-
-
-def _check_tables(
-    shard: Shard, manifest: Manifest, saved: dict[str, TableSpec], path: str, options: LoadOptions
-) -> None:
-    for name in shard.tables if options.tables is None else options.tables:
-        if name not in saved:
-            raise CheckpointIncompatibleError(
-                f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
-            )
-        _check_parts(shard.tables[name], saved[name], path, options.state)
-    length = shard.dense.spec.length if shard.dense else 0
-    if options.tables is None and manifest.dense.get("length", 0) != length:
-        raise CheckpointIncompatibleError(
-            f"{shown(path)}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
-            "model; load(tables=[...]) takes rows only (job file: load.tables)"
-        )
 
 
 def _check_parts(mine: TableSpec, saved: TableSpec, path: str, state: bool) -> None:

@@ -283,9 +283,7 @@ class Client:
         check_type("gradients_as", gradients_as, ROW_TYPES)
         if dense is not None:
             checked_dense(dense, self.session.dense_length)
-        checked, counts = prepared(
-            gradients, dims, self._counted, shows, clicks, repeats=name is None, travels_as=gradients_as
-        )
+        checked, counts = prepared(gradients, dims, self._counted, shows, clicks, name is None, gradients_as)
         moment = Moment(step, float(time_s))
         next_name = name or PushName(self._stream, self._next_number)
         salt = record_salt(next_name.stream, next_name.number)
