@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from launch.checkpoint_options import add_checkpoint
 from launch.durability import add_durability
+from launch.examples_text import FIRST_STEPS, epilog_of
 from launch.retrieval_options import add_retrieval
 
 __all__ = ["build_parser", "main"]
@@ -127,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="pslib",
         description="A sparse parameter server for CTR prediction and recommendation.",
-        epilog=EPILOG,
+        epilog=f"{FIRST_STEPS}\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -155,7 +156,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _command(commands: _Commands, name: str, function: str, text: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=epilog_of(name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.set_defaults(command_function=function)
     return parser
@@ -194,7 +200,7 @@ def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in that folder, from its logs or checkpoint"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="no bar, or lines in a log, of progress")
 
 
 def _add_train(commands: _Commands) -> None:
@@ -272,7 +278,7 @@ def _add_demo(commands: _Commands) -> None:
     parser.add_argument(
         "--out", default="runs/demo", metavar="DIR", help="folder of the run (default: runs/demo)"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="no bar, or lines in a log, of progress")
 
 
 def _add_keys(commands: _Commands) -> None:
