@@ -66,12 +66,25 @@ def run_recorded(
         try:
             summary = recorder.finish({**figures, **facts, **ending})
         except OSError as error:
+            if outcome.exit_code == EXIT_DONE and recorder.written is None:
+                raise OSError(error.errno, _left_out(error, outcome), error.filename or str(out)) from error
             if outcome.exit_code == EXIT_DONE:
-                raise OSError(error.errno, error.strerror, error.filename or str(out)) from error
-            summary = {**figures, **facts, **ending}  # what ended the run, often the same full disk, is told
+                say(f"{out}: {error.strerror}: run.png was not written; all else is there")
+            # what ended another run, often the same full disk, is told
+            summary = recorder.written or {**figures, **facts, **ending}
             with suppress(OSError):
                 recorder.close()
     return outcome, summary
+
+
+def _left_out(error: OSError, outcome: Outcome) -> str:
+    """What there is, and what there is not, of a run that is done and whose summary can't be written."""
+    saved = outcome.status.get("saved")
+    there = f"its checkpoint {saved} is complete" if saved else "nothing was saved"
+    return (
+        f"{error.strerror}; the training is done and {there}, but summary.json and run.png were not written: "
+        "make space, and pslib eval gives the figures again"
+    )
 
 
 class Rankings:

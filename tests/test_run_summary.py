@@ -84,10 +84,15 @@ def test_the_last_lines_name_files_as_one_may_type_them_where_one_is(tmp_path, m
         assert summary_lines(summary, out)[-1] == f"checkpoint    {named}"
 
 
+SAVED = "runs/a/checkpoint"
+
+
 def records_of(exit_code, out, monkeypatch):
     """The outcome and the summary of a run that ends at once."""
     monkeypatch.setattr(
-        recorded, "run_cluster", lambda *_, **__: Outcome(exit_code, status=STATUS | {"phase": "done"})
+        recorded,
+        "run_cluster",
+        lambda *_, **__: Outcome(exit_code, status=STATUS | {"phase": "done", "saved": SAVED}),
     )
     plan = Plan(ClusterConfig(), "a", trainer_arguments=(), logs=out / "logs")
     return recorded.run_recorded(None, plan, out, progress=False, facts={})
@@ -120,3 +125,19 @@ def test_a_disk_that_is_full_at_the_end_adds_no_line_to_what_ended_the_run(broke
     with pytest.raises(OSError, match="No space left") as refused:
         records_of(0, tmp_path, monkeypatch)
     assert refused.value.filename == str(tmp_path)
+    assert refused.value.strerror == (
+        "No space left on device; the training is done and its checkpoint runs/a/checkpoint is complete, but "
+        "summary.json and run.png were not written: make space, and pslib eval gives the figures again"
+    )
+
+
+def test_a_run_that_is_done_is_done_though_its_picture_found_no_space(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunRecorder, "_draw", full)
+    outcome, summary = records_of(0, tmp_path, monkeypatch)
+    assert (outcome.exit_code, summary["phase"]) == (0, "done")
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    line = f"pslib: {tmp_path}: No space left on device: run.png was not written; all else is there"
+    assert capsys.readouterr().err.splitlines() == [line]

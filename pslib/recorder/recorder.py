@@ -81,6 +81,8 @@ class RunRecorder:
         self._points: list[Window] = []
         self._evaluations: list[tuple[float, float, str]] = []
         self._lines: IO[str] | None = None
+        self.written: dict[str, Any] | None = None
+        """What ``summary.json`` holds, once it is there."""
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
@@ -145,6 +147,7 @@ class RunRecorder:
         if self._out is not None:
             with atomic_output(self._out / "summary.json") as path:
                 path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+            self.written = whole
             self._draw(self._out / "run.png", whole)
         return whole
 
