@@ -23,7 +23,7 @@
 
 enum {
     PSLIB_CELLS = 5,            /* of one line */
-    PSLIB_FILLED_PERCENT = 70,         /* of all cells at most: fuller, and look-ups pass many full lines */
+    PSLIB_FILLED_PERCENT = 75,         /* of all cells at most: fuller, and look-ups pass many full lines */
     PSLIB_SPARING_FILLED_PERCENT = 78, /* where rows are short beside their cells */
     PSLIB_ROW_BITS = 31
 };
@@ -38,7 +38,7 @@ typedef struct {
 } PslibLine;
 
 /* Home line: bits 8..39 of the mixed key scaled to 0..line_count-1, so that line_count need not be a power
- * of two (growth by a quarter wastes less memory than doubling). The partition is bits 44..63. */
+ * of two (growth by half wastes less memory than doubling). The partition is bits 44..63. */
 PSLIB_INLINE uint32_t pslib_home_line(uint64_t mixed, uint32_t line_count)
 {
     return (uint32_t)(((uint64_t)(uint32_t)(mixed >> 8) * line_count) >> 32);
