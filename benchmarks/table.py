@@ -1,6 +1,6 @@
 """The table beside the memory it lives in, and beside what people would use instead; one core.
 
-``python benchmarks/table.py [--rows N ...] [--quick] [--json FILE] [--chart FILE]``
+``python benchmarks/table.py [--rows N ...] [--quick] [--warm] [--json FILE] [--chart FILE]``
 
 Contenders take turns, batch by batch, in another random order every round (who follows an update pays for
 writing its lines back), and each figure is a median over their batches in processor time of the thread, so
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import mmap
 import os
 import platform
 import resource
@@ -49,6 +50,7 @@ from pslib.table.tables import PartSpec, TableSpec
 BATCH = 106_496  # 4,096 examples of 26 fields
 SMALL_BATCH = 4_096
 LINE = 64
+HUGE_PAGE = 2 << 20
 PARTITION_BITS = 12
 DIMS = (1, 4, 8, 16, 32, 64, 128)
 
@@ -93,11 +95,25 @@ def warm_memory(bytes_: int) -> None:
     """Have the host of a virtual machine give it the memory that will be needed.
 
     It takes a page from its host when it touches it first, which can cost ten times what the kernel does
-    with the page, and is no matter of the table.
+    with the page, and is no matter of the table. Where the host takes free pages back, single pages can take
+    longer still for some seconds afterwards: the slowest batch is worth nothing then.
     """
     size = min(bytes_, resource_bytes_free() * 3 // 4)
     work = f"import numpy; numpy.ones({size // 8})"
     subprocess.run([sys.executable, "-c", work], check=True)
+
+
+def first_touches(bytes_: int) -> list[float]:
+    """Seconds of the first touch of each huge page of so much new memory, of nothing else."""
+    size = min(bytes_, resource_bytes_free() * 3 // 4)
+    spent = []
+    with mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for place in range(HUGE_PAGE, size, HUGE_PAGE):
+            began = time.thread_time()
+            memory[place] = 1
+            spent.append(time.thread_time() - began)
+    return spent
 
 
 def resource_bytes_free() -> int:
@@ -182,9 +198,14 @@ def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -
     }
 
 
-def measure(rows: int, rounds: int) -> dict[str, float]:
-    warm_memory(rows * 115)
+def measure(rows: int, rounds: int, warm: bool) -> dict[str, float]:
+    if warm:
+        warm_memory(rows * 115)
     store, keys, figures = growth(rows, DIM)
+    touches = np.asarray(first_touches(int(figures["resident_bytes_a_row"] * rows)))
+    batch = 1e-6 * SMALL_BATCH / figures["insert"]
+    figures["worst_first_touch_against_median"] = round(float(touches.max()) / batch, 1)
+    figures["first_touches_ms"] = round(1e3 * float(touches.mean()), 2)
     print(json.dumps(figures), flush=True)
     gradients = np.random.default_rng(3).standard_normal((BATCH, DIM)).astype(np.float32)
     out = np.empty((BATCH, DIM), np.float32)
@@ -295,6 +316,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--quick", action="store_true", help="a million rows, few rounds: under a minute")
+    parser.add_argument("--warm", action="store_true", help="rows come into memory that was in use before")
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--chart", type=Path, help="measure other widths too and draw them there (PNG)")
     chosen = parser.parse_args()
@@ -306,7 +328,7 @@ def main() -> None:
         "unit": "million keys a second; medians of processor time",
     }
     for rows in [1_000_000] if chosen.quick else chosen.rows:
-        figures[f"rows_{rows}"] = measure(rows, rounds)
+        figures[f"rows_{rows}"] = measure(rows, rounds, chosen.warm)
         print(rows, json.dumps(figures[f"rows_{rows}"]), flush=True)
     figures["helpers"] = helpers(rounds)  # after growth, whose peak of memory is the process's
     print(json.dumps(figures["helpers"]), flush=True)

@@ -180,8 +180,9 @@ static inline PslibStatus pslib_partition_count(PslibPartition *partition, Pslib
 
 /* Make the row of a key that the index does not hold; its floats are whatever was there. On failure the
  * partition holds what it held. */
-PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
-                                             uint64_t key, uint64_t mixed, int row_class, uint32_t *place)
+PSLIB_INLINE PslibStatus pslib_partition_add_at(int level, PslibPartition *partition, PslibArenas *arenas,
+                                                PslibRowClass *classes, uint64_t key, uint64_t mixed, int row_class,
+                                                uint32_t *place)
 {
     uint32_t row;
     PslibStatus status = PSLIB_OK;
@@ -190,9 +191,15 @@ PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibAre
     if (status == PSLIB_OK) status = pslib_arena_take(&arenas->of[row_class], &classes[row_class], &row);
     if (status != PSLIB_OK) return status;
     *place = pslib_place(row_class, row);
-    pslib_lines_put(PSLIB_PLAIN, partition->lines, partition->line_count, key, mixed, *place);
+    pslib_lines_put(level, partition->lines, partition->line_count, key, mixed, *place);
     partition->filled++;
     return PSLIB_OK;
+}
+
+PSLIB_INLINE PslibStatus pslib_partition_add(PslibPartition *partition, PslibArenas *arenas, PslibRowClass *classes,
+                                             uint64_t key, uint64_t mixed, int row_class, uint32_t *place)
+{
+    return pslib_partition_add_at(PSLIB_PLAIN, partition, arenas, classes, key, mixed, row_class, place);
 }
 
 /* Find the row of a key or make it, where no keys are counted. Most new keys go into their home line, by which no key
@@ -219,7 +226,8 @@ PSLIB_INLINE PslibStatus pslib_partition_find_or_add(int level, PslibPartition *
     }
     *place = pslib_partition_find_at(level, partition, key, mixed).place;
     if (*place != 0) return PSLIB_OK;
-    const PslibStatus status = pslib_partition_add(partition, arenas, classes, key, mixed, row_class, place);
+    const PslibStatus status =
+        pslib_partition_add_at(level, partition, arenas, classes, key, mixed, row_class, place);
     *made = status == PSLIB_OK;
     return status;
 }

@@ -9,7 +9,7 @@
  *
  *     strip s          mix the keys; read the directory    prefetch the home lines
  *     strip s - 2      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
- *                                                          behind it
+ *                                                          behind it, if it is full; a push the next one too
  *     every 2 strips   look up those that were noted 1 to 3 strips ago, prefetch their rows; a push makes rows here
  *     strip s - 6      work on the rows
  *
@@ -201,11 +201,12 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     const uint32_t place = mask != 0 ? cell : 0;
     float *state;
     void *weights = pslib_row_at(map, place, for_push ? &state : NULL);
-    const void *behind = line + (line->place[PSLIB_CELLS - 1] != 0); /* full */
+    const int full = line->place[PSLIB_CELLS - 1] != 0;
+    const void *behind = line + full;
     *next = place != 0 ? weights : behind;
     strips->weights[at] = place != 0 ? weights : NULL;
-    if (for_push) {
-        strips->state[at] = state;
+    if (for_push) { /* one new key in ten goes by that line too */
+        strips->state[at] = place != 0 ? state : (float *)(uintptr_t)(line + 2 * full);
         strips->made[at] = 0;
     }
     strips->now[noted] = at;
