@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.client.arguments import by_table, check_push, moment_of, path_text, specs_of
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
@@ -18,14 +19,14 @@ from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.errors import ConfigurationError
 from pslib.protocol.calls import PLAINLY, Manner
-from pslib.protocol.client_session import ClientSession, Moment, PushName
+from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.server_session import merge_results
-from pslib.shard.push_counts import checked_dense, checked_keys, prepared
+from pslib.shard.push_counts import checked_keys, prepared
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import ROW_TYPES, check_type
@@ -134,7 +135,7 @@ class Client:
         """
         values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
         about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
-        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in tables]}
+        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in specs_of(tables, dense)]}
         described |= {"models": [dict(model)]} if model else {}
         message = Setup(described, *about, dense=values)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
@@ -211,9 +212,9 @@ class Client:
             Dense parameters that this client has: blocks that are still the same do not travel again.
             `nothing_known` at first, then `Pulled.known_dense` of an earlier pull.
         """
-        moment = Moment(step, float(time_s))
+        moment = moment_of(step, time_s)
         used = self.session
-        wanted = {table: checked_keys(table, array) for table, array in keys.items()}
+        wanted = {table: checked_keys(table, array) for table, array in by_table(keys).items()}
 
         def begin(session: ClientSession, now_s: float) -> int:
             nonlocal used
@@ -281,10 +282,9 @@ class Client:
         """
         dims = self.session.dims
         check_type("gradients_as", gradients_as, ROW_TYPES)
-        if dense is not None:
-            checked_dense(dense, self.session.dense_length)
+        check_push(gradients, dense, name, manner, self.session.dense_length)
         checked, counts = prepared(gradients, dims, self._counted, shows, clicks, name is None, gradients_as)
-        moment = Moment(step, float(time_s))
+        moment = moment_of(step, time_s)
         next_name = name or PushName(self._stream, self._next_number)
         salt = record_salt(next_name.stream, next_name.number)
         packed = {
@@ -303,7 +303,7 @@ class Client:
     def erase(self, keys: Mapping[str, Keys]) -> PendingPush:
         """Erase rows; absent keys are an ordinary case."""
         _ = self.session
-        gone = {table: checked_keys(table, array) for table, array in keys.items()}
+        gone = {table: checked_keys(table, array) for table, array in by_table(keys).items()}
 
         def begin(session: ClientSession, now_s: float) -> int:
             call = session.erase(now_s, PushName(self._stream, self._next_number), gone)
@@ -334,7 +334,7 @@ class Client:
             As for `push`: it happens once however often it is sent.
         """
         _ = self.session
-        moment = Moment(step, float(time_s))
+        moment = moment_of(step, time_s)
 
         def begin(session: ClientSession, now_s: float) -> int:
             own = name or PushName(self._stream, self._next_number)
@@ -404,7 +404,7 @@ class Client:
             When the checkpoint is damaged or belongs to other tables.
         """
         names = "" if tables is None else ",".join(tables)
-        message = Load(path, secrets.token_hex(8), state, names, step, float(time_s))
+        message = Load(path_text(path), secrets.token_hex(8), state, names, step, float(time_s))
         answers = self._ask_all(message, FILE_PATIENCE_S)
         return sum(int(answer.values["rows"]) for answer in answers if isinstance(answer, Result))
 

@@ -1,0 +1,83 @@
+"""What a caller gives to a client, checked before anything is begun: a mistake is told in one line."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from pslib.errors import ConfigurationError
+from pslib.protocol.calls import Manner, Moment, PushName
+from pslib.shard.push_counts import checked_dense, kind_of
+from pslib.table.tables import DenseSpec, TableSpec
+
+__all__ = ["by_table", "check_push", "moment_of", "path_text", "specs_of"]
+
+STEP_MAX = (1 << 64) - 1
+
+
+def by_table(keys: Any) -> Mapping[str, Any]:
+    """The keys of a call; ConfigurationError when they are not given by the names of tables."""
+    if not isinstance(keys, Mapping):
+        raise ConfigurationError(f"keys: expected a dict such as {{'item': keys}}, got {kind_of(keys)}")
+    return keys
+
+
+def moment_of(step: Any, time_s: Any) -> Moment:
+    """When a call happens; a NumPy integer is a step too."""
+    try:
+        whole = operator.index(step)
+    except TypeError:
+        whole = -1
+    if isinstance(step, (bool, np.bool_)) or not 0 <= whole <= STEP_MAX:
+        raise ConfigurationError(f"step: expected an integer in 0..2^64-1, got {step!r}")
+    try:
+        seconds = float(time_s)
+    except (TypeError, ValueError, OverflowError):
+        seconds = np.nan
+    if not np.isfinite(seconds):
+        raise ConfigurationError(f"time_s: expected a finite number of seconds, got {time_s!r}")
+    return Moment(whole, seconds)
+
+
+def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length: int) -> None:
+    """ConfigurationError for gradients that are no pairs by the names of tables, or for what goes with them."""
+    if not isinstance(gradients, Mapping):
+        raise ConfigurationError(
+            f"gradients: expected a dict such as {{'item': (keys, gradients)}}, got {kind_of(gradients)}"
+        )
+    for table, pair in gradients.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            got = f"{len(pair)} values" if isinstance(pair, (tuple, list)) else kind_of(pair)
+            raise ConfigurationError(f"gradients of {table}: expected a pair (keys, gradients), got {got}")
+    if dense is not None:
+        checked_dense(dense, dense_length)
+    if not isinstance(name, (PushName, NoneType)):
+        raise ConfigurationError(f"name: expected a PushName(stream, number) or None, got {kind_of(name)}")
+    if not isinstance(manner, Manner):
+        raise ConfigurationError(f"manner: expected a Manner(...), got {kind_of(manner)}")
+
+
+def specs_of(tables: Any, dense: Any) -> Sequence[TableSpec]:
+    """The tables of a setup; ConfigurationError when they are something else, or ``dense`` is."""
+    if not isinstance(tables, Sequence) or isinstance(tables, (str, bytes)):
+        raise ConfigurationError(f"setup(tables): expected a list of TableSpec, got {kind_of(tables)}")
+    for spec in tables:
+        if not isinstance(spec, TableSpec):
+            raise ConfigurationError(
+                f"setup(tables): expected a list of TableSpec, got {kind_of(spec)} in it"
+            )
+    if dense is not None and not isinstance(dense, DenseSpec):
+        raise ConfigurationError(f"setup(dense): expected a DenseSpec or None, got {kind_of(dense)}")
+    return tables
+
+
+def path_text(path: Any) -> str:
+    """A folder as text, of a path too."""
+    if isinstance(path, (str, os.PathLike)) and isinstance(text := os.fspath(path), str):
+        return text
+    raise ConfigurationError(f"path: expected a folder's path, got {kind_of(path)}")
