@@ -82,7 +82,7 @@ class Cluster:
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._models: dict[str, Mapping[str, Any]] = {}
-        self._closed = False
+        self._closed, self._process = False, os.getpid()
         self._failure = ""
         atexit.register(self.close)
 
@@ -156,8 +156,8 @@ class Cluster:
         self._at_end.append(last)
 
     def close(self) -> None:
-        """Leave the cluster; an embedded one ends."""
-        if self._closed:
+        """Leave the cluster; an embedded one ends. In a fork nothing happens: the place is its parent's."""
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         atexit.unregister(self.close)

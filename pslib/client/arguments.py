@@ -15,7 +15,7 @@ from pslib.protocol.calls import Manner, Moment, PushName
 from pslib.shard.push_counts import checked_dense, kind_of
 from pslib.table.tables import DenseSpec, TableSpec
 
-__all__ = ["by_table", "check_push", "moment_of", "path_text", "specs_of"]
+__all__ = ["by_table", "check_process", "check_push", "moment_of", "path_text", "specs_of"]
 
 STEP_MAX = (1 << 64) - 1
 
@@ -42,6 +42,15 @@ def moment_of(step: Any, time_s: Any) -> Moment:
     if not np.isfinite(seconds):
         raise ConfigurationError(f"time_s: expected a finite number of seconds, got {time_s!r}")
     return Moment(whole, seconds)
+
+
+def check_process(process: int) -> None:
+    """ConfigurationError in a fork: the thread that answers, and perhaps a lock's owner, is not in it."""
+    if os.getpid() != process:
+        raise ConfigurationError(
+            "this process is a fork of one that belongs to a cluster, and can't use its connection: call "
+            "pslib.connect(...) here, or start it with multiprocessing's 'spawn'"
+        )
 
 
 def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length: int) -> None:

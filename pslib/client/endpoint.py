@@ -7,6 +7,7 @@ sends again. The sessions are pure, and they and the link are guarded by one loc
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
@@ -15,6 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import Generic, TypeVar
 
+from pslib.client.arguments import check_process
 from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
@@ -152,6 +154,7 @@ class Endpoint:
         self._error: PslibError | None = None
         self._closing = False
         self._closed = False
+        self._process = os.getpid()
         self._sleeps_until_s = self._looks_s = 0.0
         self.beat_due_s = inf
         self._reported_s = 0.0
@@ -170,6 +173,7 @@ class Endpoint:
 
     def ask(self, peer: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
         """Send a request until it is answered; a `Failure` becomes an exception."""
+        check_process(self._process)
         pending: Pending[Message] = Pending(f"{message.kind} from {peer}")
         with self.lock:
             self._check()
@@ -194,6 +198,7 @@ class Endpoint:
         WaitTimeoutError
             When there is still no room after ``Timing.request_s``.
         """
+        check_process(self._process)
         pending: Pending[int] = Pending(what)
         with self.lock:
             if self.requests.unsent_bytes:
