@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from pslib.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from pyarrow import fs
 
@@ -33,8 +35,16 @@ def is_uri(path: str) -> bool:
 
 
 def place_of(path: str | os.PathLike[str]) -> str:
-    """A URI as it is, a local path made absolute."""
-    text = os.fspath(path)
+    """A URI as it is, a local path made absolute.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is no path, or an empty one, with which files would lie in the current folder.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not isinstance(text, str) or not text:
+        raise ConfigurationError(f"path: expected the path of a file or folder, or a URI, got {path!r:.80}")
     return text if is_uri(text) else str(Path(text).absolute())
 
 

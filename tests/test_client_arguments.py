@@ -10,6 +10,7 @@ import pytest
 
 from pslib.client.client import Client
 from pslib.errors import ConfigurationError
+from pslib.places import place_of
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
@@ -80,3 +81,9 @@ def test_an_argument_of_another_kind_is_told_in_one_line_and_nothing_is_begun(
 def test_a_step_may_be_a_numpy_integer(client: Client) -> None:
     client.push({"plain": (keys_of(1), ones(1, 2))}, step=np.int64(3)).wait()
     assert client.pull({"plain": keys_of(1)}, step=np.uint32(4)).wait().rows["plain"].tolist() == [[-1, -1]]
+
+
+@pytest.mark.parametrize("path", ["", None, 5, b"saved"])
+def test_a_path_that_is_none_is_refused_before_the_current_folder_gets_files(path: Any) -> None:
+    with pytest.raises(ConfigurationError, match="path: expected the path of a file"):
+        place_of(path)

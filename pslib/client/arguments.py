@@ -54,7 +54,7 @@ def check_process(process: int) -> None:
 
 
 def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length: int) -> None:
-    """ConfigurationError for gradients that are no pairs by the names of tables, or for what goes with them."""
+    """ConfigurationError for gradients that are no pairs by names of tables, or for what goes with them."""
     if not isinstance(gradients, Mapping):
         raise ConfigurationError(
             f"gradients: expected a dict such as {{'item': (keys, gradients)}}, got {kind_of(gradients)}"

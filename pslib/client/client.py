@@ -133,9 +133,9 @@ class Client:
             When a server has a table of that name with another description or of another model, or a call is
             on its way that the new tables would cut off.
         """
+        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in specs_of(tables, dense)]}
         values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
         about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
-        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in specs_of(tables, dense)]}
         described |= {"models": [dict(model)]} if model else {}
         message = Setup(described, *about, dense=values)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
