@@ -19,7 +19,8 @@ from launch.verdict import Verdict
 from pslib.config import ClusterConfig
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.leases import stream_of
-from pslib.protocol.messages import Heartbeat, Lease, Leave, NextLease, OpenJob, Register
+from pslib.protocol.messages import Heartbeat, Lease, Leave, NextLease, OpenJob, Register, Scale
+from pslib.protocol.move_session import MoveSession
 from tests.counting_runs import (
     SCRIPT,
     Start,
@@ -100,11 +101,15 @@ def test_a_server_that_dies_while_trainers_leave_is_named() -> None:
 # --- what the coordinator makes of it ----------------------------------------------------------------------
 
 
-def working_cluster(by_rank: bool = False) -> CoordinatorSession:
-    """One server and two trainers that hold a lease each."""
-    session = CoordinatorSession(ClusterConfig(servers=1, trainers=2))
-    session.handle(0.0, Register("server", "tcp://s", 1, 1, "host"))
-    session.handle(0.0, Heartbeat("server", 0, 1, 1, {}))
+def working_cluster(by_rank: bool = False, servers: int = 1) -> CoordinatorSession:
+    """Servers, and two trainers that hold a lease each."""
+    session = CoordinatorSession(ClusterConfig(servers=servers, trainers=2))
+    for rank in range(servers):
+        session.handle(
+            0.0, Register("server", "tcp://s" if servers == 1 else f"tcp://s{rank}", rank + 1, 1, "host")
+        )
+    for rank in range(servers):
+        session.handle(0.0, Heartbeat("server", rank, rank + 1, 1, {}))
     for rank in range(2):
         session.handle(0.0, Register("trainer", "", 10 + rank, 1, "host"))
     for rank in range(2):
@@ -159,6 +164,46 @@ def test_a_server_whose_units_nobody_can_take_leaves_with_them_and_hears_why() -
     beat = working_cluster().handle(1.0, Heartbeat("server", 0, 1, 1, {"leaving": True}))
     assert beat.order == "leave"
     assert "no server would be left" in beat.reason
+
+
+@pytest.mark.parametrize("wish", [0, 4])
+def test_servers_that_are_all_asked_to_leave_keep_their_units_for_the_run_that_goes_on(wish: int) -> None:
+    """The launcher asks them although a trainer, which has died, is still awaited."""
+    session = working_cluster(servers=2)
+    leave(session, "trainer", 0, 10)
+    if wish:
+        session.handle(1.0, Scale(wish, [], 7))
+    before = session.moves.wanted, session.moves.awaited_ranks()
+    asked = [Heartbeat("server", rank, rank + 1, 1, {"leaving": True}) for rank in range(2)]
+    assert session.handle(2.0, asked[0]).order == "go"
+    assert session.moves.leaving == {0}
+    assert session.handle(2.0, asked[1]).order == "leave"
+    assert session.handle(2.2, asked[0]).order == "leave"
+    goes_on = MoveSession(session.members, print)
+    for record in session.moves.records():
+        goes_on.replay(record)
+    assert goes_on.leaving == set()
+    assert (goes_on.wanted, goes_on.awaited_ranks()) == before
+
+
+def test_a_wish_for_fewer_servers_counts_although_one_that_goes_was_asked_to_leave_before() -> None:
+    session = working_cluster(servers=2)
+    leave(session, "trainer", 0, 10)
+    session.handle(2.0, Heartbeat("server", 1, 2, 1, {"leaving": True}))
+    session.handle(2.1, Scale(1, [], 7))
+    assert session.handle(2.2, Heartbeat("server", 0, 1, 1, {"leaving": True})).order == "leave"
+    assert (session.moves.wanted, session.moves.leaving) == (1, {1})
+
+
+def test_a_server_that_is_asked_to_leave_long_before_the_others_stays_away() -> None:
+    session = working_cluster(servers=3)
+    session.handle(1.0, Scale(0, [2], 7))
+    leave(session, "trainer", 0, 10)
+    for rank in range(2):
+        session.handle(2.0, Heartbeat("server", rank, rank + 1, 1, {"leaving": True}))
+    assert session.moves.leaving == {0, 1, 2} - {1}
+    last = session.handle(2.1, Heartbeat("server", 2, 3, 1, {"leaving": True}))
+    assert (last.order, session.moves.leaving) == ("leave", {2})
 
 
 def test_a_server_that_is_asked_to_leave_alone_ends_the_run_in_words() -> None:

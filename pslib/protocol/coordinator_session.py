@@ -248,7 +248,11 @@ class CoordinatorSession:
 
     def _drain(self, now_s: float, server: Member) -> str:
         """Let the units of a server that was asked to leave move to others; why not, or nothing."""
-        answer = self.moves.scale(now_s, Scale(0, [server.rank], server.incarnation))
+        servers = [one for one in self.members.servers if one.state != "left"]
+        if all(one.progress.get("leaving") for one in servers):  # the run ends, to go on with all
+            self.moves.take_back()
+            return "no server would be left to take its units: it goes with what it owns"
+        answer = self.moves.drain(now_s, server.rank, server.incarnation)
         return answer.text if isinstance(answer, Failure) else ""
 
     def _server_may_leave(self, now_s: float, rank: int) -> bool:

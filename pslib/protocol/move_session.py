@@ -76,6 +76,8 @@ class MoveSession:
         """When the newest server was first seen, and the map that told of it."""
         self._departures = Departures(members)
         self._wishes = Wishes()
+        self._drained: dict[int, int] = {}
+        """Who leaves since it was asked to by a signal, and how many others were awaited then."""
 
     @property
     def wave(self) -> Wave | None:
@@ -95,9 +97,24 @@ class MoveSession:
         staying = [rank for rank in self._here() if rank not in leaving]
         wanted = message.servers or len(staying)
         self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(leaving), "name": message.name})
+        if message.servers:  # so it shall be, whoever was asked to leave before
+            self._drained.clear()
         self.progress = Progress(asked_s=now_s)
         self._say(f"{counted(wanted, 'server')} shall own all units: {self._in_words(wanted, len(staying))}")
         return self._answer(now_s, "")
+
+    def drain(self, now_s: float, rank: int, name: int) -> Message:
+        """A server was asked to leave: its units move to others. ``name`` as that of a `Scale`."""
+        if rank not in self.leaving:
+            self._drained[rank] = self.awaited
+        return self.scale(now_s, Scale(0, [rank], name))
+
+    def take_back(self) -> None:
+        """Drained servers stay after all, unless they own nothing any more; others are awaited again."""
+        back = self.leaving & self._drained.keys() - self._departures.gone
+        if back:
+            wanted = self.wanted + sum(1 + self._drained[rank] for rank in back)
+            self._record({"kind": "scale", "wanted": wanted, "leaving": sorted(self.leaving - back)})
 
     def _answer(self, now_s: float, problem: str) -> Message:
         return Failure("configuration", problem) if problem else Result(self.status(now_s))
