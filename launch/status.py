@@ -50,27 +50,33 @@ class StatusPoller:
     ----------
     watch : callable
         Makes the `Watcher`; called in that thread.
-
-    Attributes
-    ----------
-    latest : dict
-        The last status; empty until there is one.
+    told : callable
+        The status that the coordinator has told by itself at its end, or nothing yet. Answers are a lottery
+        then: it ends while they are on their way, and a run would be summed up from before its last pushes
+        were counted.
     """
 
-    def __init__(self, watch: Callable[[], Watcher]) -> None:
-        self.latest: dict[str, Any] = {}
+    def __init__(self, watch: Callable[[], Watcher], told: Callable[[], dict[str, Any]]) -> None:
+        self._asked: dict[str, Any] = {}
+        self._given = self._asked
+        self._told = told
         self._watch = watch
-        self._fresh = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="status of the coordinator", daemon=True)
         self._thread.start()
 
+    @property
+    def latest(self) -> dict[str, Any]:
+        """The last status; empty until there is one."""
+        return self._told() or self._asked
+
     def news(self) -> dict[str, Any] | None:
         """The last status if it has not been given yet."""
-        if not self._fresh:
+        latest = self.latest
+        if latest is self._given:
             return None
-        self._fresh = False
-        return self.latest
+        self._given = latest
+        return latest
 
     def close(self) -> None:
         """Ask no more."""
@@ -84,8 +90,7 @@ class StatusPoller:
             try:
                 while True:
                     with suppress(PslibError):
-                        self.latest = watcher.status()
-                        self._fresh = True
+                        self._asked = watcher.status()
                     if self._over.wait(POLL_S):
                         return
             finally:

@@ -174,7 +174,9 @@ class _Run:
     def _start_the_others(self) -> None:
         address, cluster_id = self._voices.address, self._plan.cluster_id
         assert address is not None
-        self._poller = StatusPoller(lambda: self._watch(address, cluster_id))
+        self._poller = StatusPoller(
+            lambda: self._watch(address, cluster_id), lambda: self._voices.last_status
+        )
         note_cluster(self._plan.logs, address, cluster_id, self._launch.launch, self._plan.log)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
@@ -328,11 +330,11 @@ class _Run:
     def _outcome(self, verdict: Verdict) -> Outcome:
         if verdict.culprit is not None and verdict.culprit.role == "server":
             self._await_news()
-        status = self._poller.latest if self._poller is not None else {}
         for running in self._running.values():
             if running.exit_code is not None:
                 running.pump.join(timeout=1.0)  # its last lines may still be on their way
         self._look()
+        status = self._poller.latest if self._poller is not None else {}
         # What the coordinator makes of it, "all trainers are lost", says nothing to who has read the cause.
         cause = None if verdict.culprit else self._own_words()
         reason = cause or status.get("error") or None

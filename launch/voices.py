@@ -14,7 +14,7 @@ from launch.process import MESSAGE_PREFIX, Task
 __all__ = ["Voices"]
 
 PEOPLE_PREFIX = "pslib: "
-WORDS = ("started", "listening", "result")
+WORDS = ("started", "listening", "result", "over")
 FAILED_S = 2.0
 """A run that has failed ends within a heartbeat or two; one that hangs then is told why it has failed."""
 
@@ -37,6 +37,8 @@ class Voices:
         Where the coordinator listens, once it has said so.
     results : list of dict
         What trainers have reported.
+    last_status : dict
+        What the coordinator has said of the cluster at its end; empty until then.
     pids : dict of Task to int
         Process id of each worker on its own machine.
     said : set of str
@@ -46,6 +48,7 @@ class Voices:
     def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:
         self.address: str | None = None
         self.results: list[dict[str, Any]] = []
+        self.last_status: dict[str, Any] = {}
         self.pids: dict[Task, int] = {}
         self.said: set[str] = set()
         self._failed_s = 0.0
@@ -102,6 +105,8 @@ class Voices:
                 self.pids.setdefault(task, int(rest))
             elif word == "result" and isinstance(result := json.loads(rest), dict):
                 self.results.append(result)
+            elif word == "over" and task.role == "coordinator":
+                self.last_status = json.loads(rest)
 
     @staticmethod
     def _show(line: str) -> None:

@@ -1,7 +1,8 @@
 """``python -m launch.worker ROLE``: one process of a cluster, as a launcher starts it.
 
-It prints lines for its launcher (``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``);
-what else it prints is for people. Errors are one line on standard error and an exit code, see `pslib.errors`.
+It prints lines for its launcher: ``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``
+and, as a coordinator at its end, ``pslib-over JSON``. What else it prints is for people. Errors are one line
+on standard error and an exit code, see `pslib.errors`.
 """
 
 from __future__ import annotations
@@ -194,6 +195,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         keys=options.keys,
         journal=options.journal,
         resume=options.resume,
+        tell_end=lambda status: _tell("over", json.dumps(status)),
     )
 
 

@@ -312,6 +312,17 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     wait_until(lambda: not processes_of(tmp_path), 10)
 
 
+def test_a_run_is_summed_up_from_what_its_coordinator_says_at_its_end_not_from_the_last_answer(tmp_path):
+    last = STATUS | {"updates_applied": 700, "events": ["server 1 is back"]}
+    outcome, said = run_standins(
+        tmp_path,
+        {"trainer": "say pslib-over {};over", "coordinator": f"wait;say pslib-over {json.dumps(last)}"},
+        status=STATUS,
+    )
+    assert outcome.status == last
+    assert said == ["server 1 is back"]
+
+
 def test_what_a_worker_started_ends_with_it(tmp_path):
     outcome, _ = run_standins(tmp_path, {"trainer 0": "spawn;exit 137", "trainer 1": "over"}, trainers=2)
     assert outcome.exit_code == 0

@@ -157,6 +157,7 @@ def run_coordinator(
     keys: Keys | None = None,
     journal: str | None = None,
     resume: bool = False,
+    tell_end: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Run a coordinator process over ZeroMQ; return its exit code.
 
@@ -174,6 +175,8 @@ def run_coordinator(
         Folder of its journal, with which it can be started again.
     resume : bool
         Whether the whole run had ended and goes on: no failure and no farewell of it counts any more.
+    tell_end : callable or None
+        Called once with the last status when the cluster is over: what it counts is whole then.
     """
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     try:
@@ -184,6 +187,8 @@ def run_coordinator(
             coordinator.resume()
         announce(coordinator.address)
         coordinator.run()
+        if tell_end is not None and coordinator.session.over:
+            tell_end(coordinator.status())
         if log_ is not None:
             log_.close()
     finally:
