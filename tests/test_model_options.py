@@ -1,5 +1,7 @@
 """Options of models: from plain configuration, refused by name, all problems at once."""
 
+import sys
+
 import pytest
 
 from launch.model_settings import model_problems
@@ -8,6 +10,7 @@ from pslib.schema import RaggedField, Schema
 from pslib.table.initializers import Uniform
 from pslib.table.optimizers import Adagrad, Adam
 from rec_models import LR, DeepFM, build
+from rec_models.torch_model import TorchModel
 from tests.gradient_check import SCHEMA
 
 
@@ -91,3 +94,9 @@ def test_din_is_taken_from_a_job_file_where_it_has_something_to_attend_to():
     assert "{name: viewed, vocabulary: item}" in line
     assert model_problems(section, attended, {}) == []
     assert model_problems(section, None, {}) == []  # a schema that is wrong has lines of its own
+
+
+def test_a_torch_model_without_pytorch_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigurationError, match=r"needs PyTorch.*pip install 'sparse-pslib\[torch\]'"):
+        TorchModel(Schema(label="click", sparse=["user"]), lambda: None)
