@@ -39,8 +39,7 @@ class TorchModel:
 
     ``vectors`` is (B, F, D): one vector a sparse and ragged field, sparse fields first, in the schema's
     order; a ragged field's is the sum or mean of its rows. ``dense`` is (B, N), the dense fields. Logits are
-    (B,) or (B, 1), and (B, T) where the schema names T labels. The loss is the mean log loss, by weight where
-    the schema has one.
+    (B,) or (B, 1), and (B, T) where the schema names T labels.
 
     Attributes
     ----------
@@ -56,6 +55,10 @@ class TorchModel:
         PyTorch's is needed.
     v_initializer : Initializer
         Their first values.
+    loss : callable or None
+        Called with logits and labels, both of the shape above, and the (B,) weights or None; gives the loss
+        of the batch, a scalar tensor. None: the mean log loss, by weight where the schema has one, summed
+        over labels.
     seed : int
         Seed of the first values of rows.
 
@@ -73,6 +76,7 @@ class TorchModel:
     dim: int = 16
     v_optimizer: Optimizer = DEFAULT_OPTIMIZER
     v_initializer: Initializer = V_INITIALIZER
+    loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -116,12 +120,12 @@ class TorchModel:
     def loss_and_gradients(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
     ) -> StepResult:
-        """Mean log loss of a batch and its gradients, with dropout seeded by ``step_seed``.
+        """Loss of a batch and its gradients, with dropout seeded by ``step_seed``.
 
         Raises
         ------
         ConfigurationError
-            When the network gives logits of another shape.
+            When the network gives logits of another shape, or ``loss`` no scalar.
         """
         torch = _torch()
         rows_here = _tensor(rows).requires_grad_()
@@ -130,7 +134,7 @@ class TorchModel:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step_seed)
             logits = self._logits(batch, rows_here, values)
-        loss = _log_loss(logits, batch)
+            loss = self._loss_of(logits, batch)
         found = torch.autograd.grad(loss, [rows_here, *values.values()], materialize_grads=True)
         of_rows, *of_dense = (gradient.numpy() for gradient in found)
         of_first = logits.detach().numpy() if logits.ndim == 1 else logits.detach().numpy()[:, 0]
@@ -177,6 +181,13 @@ class TorchModel:
             fields.append(pooled[:, None])
         return fields[0] if len(fields) == 1 else _torch().cat(fields, 1)
 
+    def _loss_of(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        weights = None if batch.weights is None else _tensor(batch.weights)
+        loss = (self.loss or _log_loss)(logits, _tensor(batch.every_label), weights)
+        if not isinstance(loss, _torch().Tensor) or loss.ndim:
+            raise ConfigurationError(f"TorchModel: loss: expected a scalar tensor, it gave {loss!r:.80}")
+        return loss
+
     def _logits(self, batch: Batch, rows: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         arguments = self.vectors(batch, rows), _tensor(batch.dense)
         logits: torch.Tensor = _torch().func.functional_call(self._module, dict(values), arguments)
@@ -190,15 +201,16 @@ class TorchModel:
         return logits.reshape(shape)
 
 
-def _log_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+def _log_loss(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Mean log loss over the examples of a batch, summed over its labels."""
-    each = _torch().nn.functional.binary_cross_entropy_with_logits(
-        logits, _tensor(batch.every_label), reduction="none"
-    )
-    if batch.weights is None:
-        return each.sum() / max(len(batch), 1)
-    total = batch.weights.sum(dtype=np.float64) or 1.0
-    return (_tensor((batch.weights / total).astype(np.float32)) @ each).sum()
+    each = _torch().nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    mean: torch.Tensor
+    if weights is None:
+        mean = each.sum() / max(len(labels), 1)
+    else:  # shares of the sum: weights may be as large or small as float32 goes
+        shares = weights.double() / (float(weights.double().sum()) or 1.0)
+        mean = (shares.float() @ each).sum()
+    return mean
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -89,6 +89,36 @@ def test_a_network_of_two_labels_has_the_sum_of_their_losses():
     assert predicted.shape == (len(batch), 2)
 
 
+def test_a_loss_of_ones_own_replaces_the_log_loss_and_gets_labels_and_weights():
+    weights = np.arange(len(BATCH), dtype="f4")
+    batch, given = replace(BATCH, weights=weights), []
+
+    def squares(logits, labels, weights):
+        given.append((labels.numpy().tolist(), weights.numpy().tolist()))
+        return ((torch.sigmoid(logits) - labels) ** 2).mean()
+
+    model = TorchModel(SCHEMA, Mlp, dim=DIM, loss=squares)
+    rows, dense = rows_of(model), model.initial_dense(0)
+    step = model.loss_and_gradients(batch, rows, dense, 0)
+    squared = (model.predict(batch, rows, dense) - BATCH.labels) ** 2
+    assert step.loss == pytest.approx(squared.mean(), rel=1e-5)
+    assert given == [(BATCH.labels.tolist(), weights.tolist())]
+    with pytest.raises(ConfigurationError, match="loss: expected a scalar tensor, it gave tensor"):
+        replace(model, loss=lambda logits, *_: logits).loss_and_gradients(BATCH, rows, dense, 0)
+
+
+def test_weights_whose_sum_no_float32_holds_are_shares_and_without_any_the_loss_is_zero():
+    weights = np.full(len(BATCH), 3e38, np.float32)
+    model = TorchModel(SCHEMA, Mlp, dim=DIM)
+    rows, dense = rows_of(model), model.initial_dense(0)
+    losses = [
+        model.loss_and_gradients(replace(BATCH, weights=one), rows, dense, 0).loss
+        for one in (None, weights, 0 * weights)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[2] == 0
+
+
 def test_dropout_is_that_of_the_steps_seed_and_predictions_have_none():
     model = TorchModel(SCHEMA, lambda: Mlp(dropout=0.5), dim=DIM)
     rows, dense = rows_of(model), model.initial_dense(0)
