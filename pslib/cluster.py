@@ -157,6 +157,9 @@ class Cluster:
 
     def close(self) -> None:
         """Leave the cluster; an embedded one ends. In a fork nothing happens: the place is its parent's."""
+        self._close(well=False)
+
+    def _close(self, well: bool) -> None:
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
@@ -164,7 +167,7 @@ class Cluster:
         try:
             for before, _after in self._at_close:
                 before()
-            self.client.close()
+            self.client.close(well)
         finally:  # also when somebody presses Ctrl-C again
             for last in self._at_end:
                 last()
@@ -181,11 +184,12 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
+        well = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+        if error is not None and not well:
             self._failure = (
                 str(error) if isinstance(error, PslibError) else f"{type(error).__name__}: {error}"
             )
-        self.close()
+        self._close(well)
 
 
 def connect(

@@ -413,8 +413,8 @@ class Client:
         """Tables given to `setup`."""
         return self._specs
 
-    def close(self) -> None:
-        """Leave the cluster in order; what was pushed must have been waited for."""
+    def close(self, well: bool = False) -> None:
+        """Leave the cluster in order, with what was pushed waited for; ``well``: see `MemberHandle.leave`."""
         if self.endpoint.error is None:
-            self.member.leave()
+            self.member.leave(well)
         self.endpoint.close()

@@ -141,12 +141,17 @@ class MemberHandle:
         """Be silent from now on."""
         self.endpoint.every_heartbeat = None
 
-    def leave(self) -> None:
-        """Say that all work is flushed, with the last counters; an unreachable coordinator is no error."""
+    def leave(self, well: bool = False) -> None:
+        """Say that all work is flushed, with the last counters; an unreachable coordinator is no error.
+
+        ``well``: the script is through with all of its calls, and has caught what ended one of them; else
+        that one counts as work that is not done.
+        """
         self.stop_heartbeats()
         if self.forsaken:  # whoever fails must be missed, not let go in peace
             return
-        message = Leave(self.role, self.rank, self.incarnation, self.progress(), preemption.asked)
+        progress = self.progress() | ({"well": True} if well else {})
+        message = Leave(self.role, self.rank, self.incarnation, progress, preemption.asked)
         try:
             self.endpoint.ask(self.coordinator, message, patience_s=3.0).wait()
         except PslibError as error:

@@ -38,6 +38,8 @@ class CollectiveJob:
         How far trainers are, where they say so (ssp).
     words : dict
         What its one lease has yielded, where that is words: it becomes part of the outcome.
+    given_up : bool
+        Whether all trainers have gone on without it.
     """
 
     what: str
@@ -49,6 +51,18 @@ class CollectiveJob:
     outcome: dict[str, Any] | None = None
     clocks: JobClocks = field(default_factory=JobClocks)
     words: dict[str, Any] = field(default_factory=dict)
+    given_up: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody has work in it any more: it is done, or given up."""
+        return self.given_up or self.book.done
+
+    @property
+    def examples(self) -> int:
+        """Examples that it trains on; of one that is given up, those of the leases that were done."""
+        examples, leases = int(self.details.get("examples", 0)), self.book.windows.size
+        return examples * self.book.done_count // leases if self.given_up and leases else examples
 
     def give(self, holder: tuple[int, int], holding: Iterable[int], since_s: float) -> Grant | None:
         """A lease for a trainer, as `LeaseBook.next` gives it."""
@@ -83,6 +97,7 @@ class CollectiveJob:
             "outcome": self.outcome,
             "clocks": self.clocks.plain(),
             "words": self.words,
+            "given_up": self.given_up,
         }
 
     @staticmethod
@@ -94,7 +109,18 @@ class CollectiveJob:
         about = (plain["what"], plain["fingerprint"], plain["details"])
         scores = [ScoreCounts(*arrays) for arrays in counts]
         opened_s, outcome, words = plain["opened_s"], plain["outcome"], plain["words"]
-        return CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words)
+        given_up = bool(plain.get("given_up"))
+        return CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words, given_up)
+
+    def give_up(self, now_s: float) -> None:
+        """All trainers have gone on without it: nobody gets a lease of it any more."""
+        self.given_up = True
+        for holder in self.book.holders():
+            self.book.trainer_lost(holder)
+        self.scores.clear()
+        if self.what == "fit":  # what it took counts; of any other a part is nothing
+            took = {"kind": "fit", "seconds": now_s - self.opened_s, "given_up": True}
+            self.outcome = {**self.details, **took, "examples": self.examples}
 
     def finish(self, now_s: float) -> bool:
         """Write the outcome, once; whether this call did it."""
@@ -116,7 +142,7 @@ def examples_of(fits: Sequence[CollectiveJob], reported: int) -> int:
 
     A dead trainer's last report may lack batches that are applied, and an heir may report some again.
     """
-    done = sum(int(job.details.get("examples", 0)) for job in fits if job.book.done)
+    done = sum(job.examples for job in fits if job.over)
     planned = sum(int(job.details.get("examples", 0)) for job in fits)
     return min(max(reported, done), planned)
 
@@ -128,7 +154,7 @@ def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:
     if the call wished for more: a fit may stop early.
     """
     epochs = _begun_after(fits) + (int(fits[-1].details.get("epochs", 0)) if fits else 0)
-    examples = sum(int(job.details.get("examples", 0)) for job in fits)
+    examples = sum(job.examples for job in fits)
     last = fits[-1].details if fits and not over else {}
     to_come, of_last = int(last.get("epochs_to_come", 0)), int(last.get("epochs", 0))
     more = int(last.get("examples", 0)) * to_come // of_last if of_last else 0

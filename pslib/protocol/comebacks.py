@@ -75,7 +75,7 @@ class Comebacks:
     @property
     def _is_in_step(self) -> bool:
         """Whether steps are made by all trainers together: some may have been told of one that is lost."""
-        return any(isinstance(job.book, RankedLeases) and not job.book.done for job in self._desk.jobs)
+        return any(isinstance(job.book, RankedLeases) and not job.over for job in self._desk.jobs)
 
     def begins(self, server: Member) -> dict[str, Any]:
         """What a server is told with its place; nothing for one that knows what its predecessor knew.

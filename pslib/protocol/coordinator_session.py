@@ -75,9 +75,9 @@ class CoordinatorSession:
         self.superseded = False
         """Whether somebody has heard a coordinator of a higher term: then this one is over."""
         self.members = Membership(config)
-        self.desk = JobDesk(self.members, self.fail)
         self.error = ""
         self.events: list[str] = []
+        self.desk = JobDesk(self.members, self.fail, self.events.append)
         self.stopping = False
         self._work_over = False  # a server has been told so
         self.diary = Diary(self)
@@ -285,7 +285,8 @@ class CoordinatorSession:
             member.state = "left"
             member.preempted = message.preempted
             if member.role == "trainer":
-                self.desk.free_leases(member, "has left before the job was done")
+                well = bool(message.progress.get("well")) and not message.preempted
+                self.desk.has_left(now_s, member, well)
             else:
                 self._server_left(now_s, member)
         return Done()

@@ -26,6 +26,7 @@ from pslib.protocol.messages import (
     OpenJob,
     Result,
 )
+from pslib.words import counted
 
 __all__ = ["JobDesk", "moment_of_job"]
 
@@ -39,6 +40,8 @@ class JobDesk:
         Who is here.
     fail : callable
         Ends the run, with the reason: when work can't be done any more.
+    tell : callable
+        Takes one line for people.
 
     Attributes
     ----------
@@ -52,8 +55,8 @@ class JobDesk:
         When that was: trainers count what is acknowledged since.
     """
 
-    def __init__(self, members: Membership, fail: Callable[[str], None]) -> None:
-        self._members, self._fail = members, fail
+    def __init__(self, members: Membership, fail: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        self._members, self._fail, self._tell = members, fail, tell
         self.jobs: list[CollectiveJob] = []
         self._first_open = 0
         self.saved = self.moment = ""
@@ -84,7 +87,13 @@ class JobDesk:
                 f"trainer {message.rank}: its call number {message.job} is {message.what!r}, the others' is "
                 f"{job.what!r} or has other data or settings; all trainers must run the same script",
             )
-        self._give_up_earlier(message)
+        if job.given_up:
+            return Failure(
+                "configuration",
+                f"trainer {message.rank}: call {message.job} ({job.what}) was given up by the trainers that "
+                "made it, and whoever comes later can't make up for it; start again",
+            )
+        self._leave_earlier(now_s, message)
         if job.book.done:
             self._finish(now_s, message.job)
         return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
@@ -107,7 +116,7 @@ class JobDesk:
         if member is None or member.state != "live":
             return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
         member.heard_s = now_s
-        if job.book.done:
+        if job.over:
             return Lease("done", 0, 0, 0, 0)
         holding = [int(stream) & 0xFFFFFFFF for stream in message.holding if int(stream) >> 32 == message.job]
         grant = job.give((message.rank, message.incarnation), holding, since_s)
@@ -157,8 +166,8 @@ class JobDesk:
 
     @property
     def first_open(self) -> int:
-        """All jobs below this number are done; a stream of months has made a hundred thousand of them."""
-        while self._first_open < len(self.jobs) and self.jobs[self._first_open].book.done:
+        """All jobs below this number are over; a stream of months has made a hundred thousand of them."""
+        while self._first_open < len(self.jobs) and self.jobs[self._first_open].over:
             self._first_open += 1
         return self._first_open
 
@@ -185,7 +194,7 @@ class JobDesk:
     def at_files(self) -> bool:
         """Whether such a job is open."""
         numbers = range(self.first_open, len(self.jobs))
-        return any(self.is_about_files(number) and not self.jobs[number].book.done for number in numbers)
+        return any(self.is_about_files(number) and not self.jobs[number].over for number in numbers)
 
     @property
     def all_done(self) -> bool:
@@ -212,9 +221,34 @@ class JobDesk:
                 )
         return freed
 
-    def _give_up_earlier(self, message: OpenJob) -> None:
+    def has_left(self, now_s: float, member: Member, well: bool) -> None:
+        """A trainer has left; ``well``: its script was through with all that it has called, done or not."""
+        if well:
+            member.call = max(member.call, len(self.jobs))
+        self.give_up(now_s)
+        self.free_leases(member, "has left before the job was done")
+
+    def give_up(self, now_s: float) -> None:
+        """Give up each call that every trainer has gone on without: its script has caught what ended it.
+
+        One that is lost may have a successor, which would do it; one that has left with an error has no part
+        in it any more.
+        """
+        trainers = self._members.trainers
+        calls = [one.call for one in trainers if one.state != "left" or one.call >= len(self.jobs)]
+        for number in range(self.first_open, min([*calls, len(self.jobs)] if calls else [0])):
+            job = self.jobs[number]
+            if job.over:
+                continue
+            job.give_up(now_s)
+            leases = counted(job.book.windows.size, "lease")
+            self._tell(f"call {number} ({job.what}) is given up, with {job.book.done_count} of {leases} done")
+
+    def _leave_earlier(self, now_s: float, message: OpenJob) -> None:
         """A trainer that is here is through with earlier calls, well or not: others may have its leases."""
         if member := self._members.at("trainer", message.rank):
+            member.call = max(member.call, message.job)
+            self.give_up(now_s)
             self.free_leases(member, "has gone on without its part of a sync job", below=message.job)
 
     def _job_of(self, message: NextLease | EndLease | Clock) -> CollectiveJob | Failure:

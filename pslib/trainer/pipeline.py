@@ -33,6 +33,8 @@ READ_AHEAD = 4
 PUSHES_WAITING = 2
 """Computed batches that wait to be pushed: each holds its gradients."""
 TURN_S = 0.2
+SETTLE_S = 2.0
+"""So long a fit that ends half way waits for what it has pushed: whoever goes on must know what is in."""
 
 BatchesOf = Callable[[HeldLease], Iterator[Batch]]
 PlanOf = Callable[[HeldLease], LeasePlan]
@@ -178,6 +180,13 @@ class Pipeline:
             self._end()
             for thread in self._threads:
                 thread.join(10.0)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for what is on its way where the caller's thread was interrupted and nothing else failed."""
+        if self._error is None and not preemption.asked:
+            with self._pushed:
+                self._pushed.wait_for(lambda: not self._open or self._error, SETTLE_S)
 
     def _next(self) -> tuple[_LeaseState, Prefetched] | None:
         """The next batch to compute; None at the end, or when this process is asked to leave."""

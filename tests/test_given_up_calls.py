@@ -1,0 +1,189 @@
+"""A script that catches what ends a call and goes on: the call is given up, and the run ends well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pslib
+from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.messages import Done, Failure, Leave
+from tests.clusters import cluster_of
+from tests.counting import CountingModel, write_examples
+from tests.counting_runs import Start, write_counting_examples
+from tests.one_coordinator import CONFIG, EVERYBODY, Cluster
+from tests.training import counts_of, examples_counted, trainer_on, within
+
+ROWS = 200
+SCRIPT = """
+import signal, sys
+from pslib import SGD, Trainer, connect
+from tests.counting_script import CountingModel
+
+class Interrupted(CountingModel):
+    def loss_and_gradients(self, *arguments):
+        if self.batches == 5:
+            self.batches += 1
+            signal.raise_signal(signal.SIGINT)
+        return super().loss_and_gradients(*arguments)
+
+cluster = connect()
+trainer = Trainer(Interrupted(0.0), cluster, batch_rows=64, lease_rows=512, dense_optimizer=SGD(1.0))
+try:
+    trainer.fit(sys.argv[1])
+except KeyboardInterrupt:
+    print("caught")
+trainer.fit(sys.argv[1])
+trainer.save(sys.argv[2])
+"""
+
+
+class TestTheDesk:
+    def test_a_call_that_all_trainers_have_left_is_over_and_the_run_ends_well(self) -> None:
+        cluster = Cluster()
+        for rank in range(2):
+            cluster.open(rank)
+            cluster.lease(rank)
+        cluster.end(0, 0)
+        cluster.open(0, job=1, leases=0, what="evaluate")
+        assert cluster.status["phase"] == "training"  # the other one is at it still
+        cluster.open(1, job=1, leases=0, what="evaluate")
+        assert cluster.status["events"] == ["call 0 (fit) is given up, with 1 of 3 leases done"]
+        assert cluster.status["phase"] == "waiting for the next call of the trainers"
+        assert cluster.beat("server", 0).streams_done_below == 2 << 32
+        for rank in range(2):
+            cluster.ask(Leave("trainer", rank, 100 + rank, {}))
+        cluster.pass_time(2.0, *EVERYBODY[:2])
+        assert cluster.status["error"] is None
+
+    def test_its_leases_are_nobodys_and_what_comes_late_of_them_does_no_harm(self) -> None:
+        cluster = Cluster(trainers=2)
+        self.give_up(cluster)
+        assert cluster.lease(0).state == "done"
+        assert cluster.end(0, 0).code == "fenced"
+        assert cluster.status["examples"] == 0
+
+    def test_who_makes_it_once_more_hears_that_it_is_given_up(self) -> None:
+        cluster = Cluster()
+        self.give_up(cluster)
+        answer = cluster.open(1)
+        assert isinstance(answer, Failure)
+        assert "call 0 (fit) was given up" in answer.text
+
+    def test_one_whose_successor_is_awaited_has_not_left_it(self) -> None:
+        cluster = Cluster()
+        cluster.open(0)
+        cluster.open(1)
+        cluster.lease(0)
+        cluster.pass_time(10.0, *EVERYBODY[:3])
+        cluster.open(0, job=1, leases=0, what="evaluate")
+        assert cluster.status["phase"] == "training"
+
+    def test_an_evaluation_that_was_given_up_has_no_figures_and_a_save_no_checkpoint(self) -> None:
+        cluster = Cluster()
+        for number, what in enumerate(["evaluate", "save", "fit"]):
+            for rank in range(2):
+                cluster.open(rank, number, what=what, details={"path": "/nowhere"})
+        status = cluster.status
+        assert (status["results"], status["saved"]) == ([], "")
+
+    def test_a_successor_of_the_coordinator_knows_it_too(self) -> None:
+        cluster = Cluster()
+        self.give_up(cluster)
+        again = CoordinatorSession(CONFIG)
+        again.restore(cluster.session.plain())
+        assert again.desk.all_done
+
+    def give_up(self, cluster: Cluster) -> None:
+        cluster.open(0)
+        cluster.open(1)
+        cluster.lease(0)
+        for rank in range(2):
+            assert cluster.open(rank, job=1, leases=0, what="evaluate") == Done()
+
+
+def last_status(cluster: pslib.cluster.Cluster) -> dict[str, Any]:
+    """Filled when the cluster has closed."""
+    last: dict[str, Any] = {}
+    cluster.at_close(lambda: None, last.update)
+    return last
+
+
+def interrupted_once(at_step: int) -> CountingModel:
+    steps = iter(range(1, 10_000))
+
+    def look(batch: object, rows: object) -> None:
+        if next(steps) == at_step:
+            raise KeyboardInterrupt
+
+    return CountingModel(look)
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync", "ssp", "geo"])
+@pytest.mark.parametrize("at_step", [1, 25])
+def test_ctrl_c_in_a_fit_that_a_script_catches_ends_that_fit_alone(
+    tmp_path: Path, consistency: str, at_step: int
+) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    with pslib.connect(servers=2) as cluster:
+        last = last_status(cluster)
+        trainer = trainer_on(cluster, interrupted_once(at_step), consistency=consistency)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(path)
+        trainer.fit(path)
+        trainer.evaluate(path)
+        trainer.save(tmp_path / "saved")
+    assert (last["error"], last["phase"]) == (None, "done")
+
+
+def test_what_was_computed_before_counts_once_and_is_in_when_the_fit_ends(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    with cluster_of() as running:
+        cluster = running.join()
+        trainer = trainer_on(cluster, interrupted_once(25))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(path)
+        assert examples_counted(cluster) == 24 * 5
+        assert int(counts_of(cluster, np.arange(ROWS)).sum()) == 24 * 5
+        trainer.fit(path)
+        assert examples_counted(cluster) == 24 * 5 + ROWS
+
+
+def test_a_script_that_catches_it_and_is_done_with_the_cluster_ends_well(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    with pslib.connect(servers=2) as cluster:
+        last = last_status(cluster)
+        with pytest.raises(KeyboardInterrupt):
+            trainer_on(cluster, interrupted_once(3)).fit(path)
+    assert (last["error"], last["phase"]) == (None, "done")
+
+
+def test_a_script_that_does_not_catch_it_has_failed(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    cluster = pslib.connect(servers=2)
+    last = last_status(cluster)
+
+    def script() -> None:
+        with cluster:
+            trainer_on(cluster, interrupted_once(3)).fit(path)
+
+    assert isinstance(within(5.0, script), KeyboardInterrupt)
+    assert last["phase"] == "failed"
+
+
+def test_under_a_launcher_it_ends_with_done_too(start: Start, tmp_path: Path) -> None:
+    examples, script = write_counting_examples(tmp_path / "a.parquet", 6000), tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    out = tmp_path / "out"
+    command = start("launch", "--servers", "2", "--out", out, script, examples, tmp_path / "saved")
+    assert command.finish(60) == 0, command.output
+    assert len(command.lines("caught")) == 1
+    assert len(command.lines("call 1 (fit) is given up")) == 1
+    assert "lost" not in command.output
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["phase"] == "done"
+    assert summary["pushes_sent"] == summary["pushes_applied"]
