@@ -96,7 +96,7 @@ def _summary(status: Mapping[str, Any]) -> list[str]:
     staleness = status.get("staleness_sum", 0) / count if count else 0.0
     return [
         f"phase         {status['phase']} for {status['seconds']:.0f} s, durability {status['durability']}",
-        f"training      {epoch_text(status['epoch'], status['epochs'])}, {status['epoch']} finished",
+        f"training      {_training(status)}",
         f"examples      {status['examples']:,} of {status['examples_total']:,}",
         f"leases        {status['leases_done']}/{status['leases']} done, {work['free']} free; held: {held}",
         f"staleness     {staleness:.2f} on average, {status.get('staleness_max', 0)} at most",
@@ -105,6 +105,13 @@ def _summary(status: Mapping[str, Any]) -> list[str]:
         f"checkpoint    {status['saved'] or 'none yet'}",
         *_moves(status["moves"]),
     ]
+
+
+def _training(status: Mapping[str, Any]) -> str:
+    """How far it is: by epochs, or by the windows of a stream."""
+    if not status["epochs"] and status["epoch"]:
+        return f"a stream of files, {counted(int(status['epoch']), 'window')} finished"
+    return f"{epoch_text(status['epoch'], status['epochs'])}, {status['epoch']} finished"
 
 
 def _missing(status: Mapping[str, Any]) -> str:

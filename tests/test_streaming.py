@@ -25,6 +25,7 @@ from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData
 from pslib.errors import ConfigurationError, DataError
 from pslib.protocol.messages import Done, Lease
+from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from pslib.trainer.jobs import Job, JobSpec
 from pslib.trainer.streaming import WindowJobs
@@ -338,3 +339,27 @@ def test_a_job_file_says_what_does_not_go_with_a_stream(folder: Path) -> None:
     empty = job_file(folder)
     check_data(read_job(empty))  # a folder that is empty as yet
     assert read_job(empty).data.stream.settings() == StreamSettings(poll_s=0.05)
+
+
+def test_evaluations_of_a_stream_say_after_how_many_files_and_lines_name_no_epoch(folder: Path) -> None:
+    for number, name in enumerate(["a", "b", "c"]):
+        arrive(folder, f"{name}.parquet", 20, 100 * number)
+    (folder / "_STOP").touch()
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster)
+        list(trainer.fit_stream(folder, StreamSettings(window_files=2, poll_s=0.01)))
+        assert cluster.status()["epochs"] == 0
+        trainer.evaluate(folder / "a.parquet", name="test")
+        trainer.save(folder.parent / "saved")
+        trainer.load(folder.parent / "saved")
+        trainer.evaluate(folder / "a.parquet")
+        trainer.fit(folder / "a.parquet", valid=folder / "b.parquet")
+        results = [one for one in cluster.status()["results"] if one["kind"] == "evaluate"]
+    heads = [result_text(one).split(":")[0] for one in results]
+    assert heads == [
+        "window after 0 files",
+        "window after 2 files",
+        "test after 3 files",
+        "evaluate after 3 files",
+        "valid after epoch 3",  # as it counts on: each window was one
+    ]

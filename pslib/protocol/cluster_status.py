@@ -53,6 +53,8 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     counters["loss_examples"] = counters["examples"]
     counters["examples"] = examples_of(fits, counters["examples"])
     epochs, examples_total = planned_of(fits, session.over)
+    if running is not None and "files" in running.details:  # a stream has none
+        epochs = 0
     return {
         **counters,
         **results_of(jobs),

@@ -37,7 +37,9 @@ def result_text(result: Mapping[str, Any]) -> str:
     parts = [f"{result.get('name') or result.get('kind', 'evaluation')}"]
     if "label" in result:
         parts[0] += f" of {result['label']}"
-    if "epoch" in result:
+    if "files" in result:  # of a stream
+        parts[0] += f" after {counted(int(result['files']), 'file')}"
+    elif "epoch" in result:
         parts[0] += f" after epoch {result['epoch']}"
     names = (("auc", "AUC"), ("logloss", "log loss"), ("calibration", "calibration"))
     figures = [f"{said} {short(result.get(name))}" for name, said in names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,7 @@ class Trainer(Retrieval):
         self._client.member.progress = self._progress.snapshot
         self._epochs, self._steps, self._seconds = 0, 0, 0.0
         self._files: list[str] = []
+        self._by_files = False  # whether the training goes by files, as a stream does, and not by epochs
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
         record(cluster, out, progress, seed)
@@ -217,6 +219,7 @@ class Trainer(Retrieval):
             raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
+        self._by_files = False
         if valid is None:
             for first in range(0, epochs, EPOCHS_A_JOB):
                 count = min(EPOCHS_A_JOB, epochs - first)
@@ -259,7 +262,10 @@ class Trainer(Retrieval):
         """
         arrivals = Arrivals(str(folder), settings)
         jobs = WindowJobs(self._client, self._progress, self._calls, self.model.schema, arrivals, settings)
-        return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
+        self._by_files = True
+        return windows(
+            jobs, self._files, partial(self._evaluate, name="window"), partial(self._fit, epochs=1)
+        )
 
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
         """One job; the call of which it is part still has ``to_come`` epochs after it."""
@@ -274,22 +280,15 @@ class Trainer(Retrieval):
             fit = Fit(data, order, first_epoch, counts, rate)
             fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
             self._cuts.finish()
-        self._epochs += epochs
-        self._steps = steps.end
+        self._epochs, self._steps = self._epochs + epochs, steps.end
         self._statistics.measure(data, self._epochs, self._steps)
 
     def _open_fit(
-        self,
-        data: ParquetData,
-        order: Order,
-        counts: list[int],
-        lease_rows: int,
-        rate: float,
-        to_come: int,
+        self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int
     ) -> Job:
         first_epoch, settings = self._epochs, self.settings
         details: dict[str, Any] = {"examples": data.rows * len(counts), "epochs": len(counts)}
-        details |= {"first_epoch": first_epoch, "epochs_to_come": to_come}
+        details |= {"first_epoch": first_epoch, "epochs_to_come": to_come} | self._behind
         if settings.checkpoint:
             details["checkpoint"] = settings.checkpoint.details
         how: list[Any] = [settings.batch_rows, lease_rows, settings.seed, settings.maintain_every_batches]
@@ -299,8 +298,9 @@ class Trainer(Retrieval):
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
         """The maintenance that ends a lease: named like its batches, so that it happens once."""
         name, step = PushName(lease.stream, plan.batches, lease.epoch), plan.first_step + plan.batches
-        time_s = self._seconds + lease.time_s
-        return self._client.maintain(self._table.name, step=step, time_s=time_s, name=name)
+        return self._client.maintain(
+            self._table.name, step=step, time_s=self._seconds + lease.time_s, name=name
+        )
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class Trainer(Retrieval):
         batch_rows = self.settings.batch_rows
         lease_rows = default_lease_rows(data.rows, batch_rows)
         order = Order(0, [group.rows for group in data.row_groups], lease_rows, shuffle=False)
-        details = {"examples": data.rows, "epoch": self._epochs} | said_of(self.model.schema, task, name)
+        details = {"examples": data.rows} | self._behind | said_of(self.model.schema, task, name)
         settings = [batch_rows, self._epochs, *([task] if task else [])]
         what = "predict" if self.model.schema.labels and not data.schema.labels else "evaluate"
         job = self._open(what, data, order, [order.leases(0)], details, settings)
@@ -404,8 +404,13 @@ class Trainer(Retrieval):
         position = self._checkpoints.load(path, state, tables, self._position, resume)
         if position is not None:
             self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
-            self._files[:] = position.files
+            self._files[:], self._by_files = position.files, bool(position.files)
         self._mode.loaded(trained=position is not None and state)
+
+    @property
+    def _behind(self) -> dict[str, int]:
+        """What the training has behind it, for records."""
+        return {"files": len(self._files)} if self._by_files else {"epoch": self._epochs}
 
     @property
     def _position(self) -> Position:
