@@ -7,7 +7,6 @@ stands in `launch.commands` and is imported when it runs.
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import os
 import sys
@@ -46,10 +45,9 @@ class _Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _meant(self, unknown: Sequence[str]) -> str:
-        """The option whose name is nearest to one that is none."""
-        given = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
-        near = difflib.get_close_matches(given, self._option_string_actions, n=1, cutoff=0.7)
-        return f" (did you mean {near[0]}?)" if near else ""
+        from launch.meant import meant
+
+        return meant(unknown, self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
         print(f"pslib: {message}; see {self.prog} --help", file=sys.stderr)

@@ -77,9 +77,11 @@ def evaluate(options: argparse.Namespace) -> int:
         print(f"examples    {result.examples:,}, without a label: no figures")
         return 0
     print(f"examples    {result.examples:,} ({result.positives:,} positive)")
-    print(f"AUC         {result.auc:.6f}")
+    one_sided = result.positives in (0, result.examples)
+    why = f"- (every label is {int(result.positives > 0)}: no pair to put in order)"
+    print(f"AUC         {why if one_sided else f'{result.auc:.6f}'}")
     print(f"log loss    {result.logloss:.6f}")
-    print(f"calibration {result.calibration:.4f}")
+    print(f"calibration {f'{result.calibration:.4f}' if result.positives else '-'}")
     return 0
 
 
@@ -239,7 +241,8 @@ def describe(options: argparse.Namespace) -> int:
     model = "deepfm" if found.schema.labels else "gru4rec"
     with atomic_output(out) as draft:
         runs = f"runs/{out.stem}"
-        draft.write_text(f"data:\n  train: {flow_text(files)}\n{text}model: {{name: {model}}}\nout: {runs}\n")
+        data = f"data:\n  train: {flow_text(files)}\n  # test: PATH   is evaluated after the training\n"
+        draft.write_text(f"{data}{text}model: {{name: {model}}}\nout: {runs}\n")
     print(f"a job file is in {options.out}: pslib train {options.out}")
     return 0
 

@@ -8,8 +8,21 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["dotted", "problem_lines", "unknown_key", "unknown_value"]
+__all__ = ["ELSEWHERE", "dotted", "problem_lines", "section_keys", "unknown_key", "unknown_value"]
 
+ELSEWHERE = {
+    "lr": "learning_rate",
+    "embedding_dim": "dim",
+    "embedding_size": "dim",
+    "embed_dim": "dim",
+    "dnn_hidden_units": "hidden",
+    "wd": "weight_decay",
+    "batch_size": "batch_rows",
+    "num_epochs": "epochs",
+    "max_epochs": "epochs",
+    "random_state": "seed",
+}
+"""What other libraries call our settings, where the names are not alike."""
 VALUE_CHARS_MAX = 60
 """Of a wrong value so much is shown: enough to find it, and a line stays a line."""
 
@@ -38,7 +51,8 @@ def _whole(value: object) -> str:
 def unknown_key(path: str, known: Iterable[str]) -> str:
     """One line about a key that nobody reads; ``path`` ends with it."""
     names = list(known)
-    near = _nearest(path.rsplit(".", 1)[-1], names)
+    word = path.rsplit(".", 1)[-1]
+    near = ELSEWHERE[word] if ELSEWHERE.get(word) in names else _nearest(word, names)
     hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
     return f"{path}: unknown key, {hint}"
 
@@ -79,6 +93,15 @@ def _keys_at(model: type[BaseModel], steps: Iterable[object]) -> list[str]:
                 inner = _model_in(field.annotation)
                 model = inner if inner is not None else model
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def section_keys(model: type[BaseModel]) -> dict[str, list[str]]:
+    """Of each section of ``model`` the keys that it knows."""
+    return {
+        name: _keys_at(model, [name])
+        for name, field in model.model_fields.items()
+        if _model_in(field.annotation)
+    }
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -213,8 +213,10 @@ def from_checkpoint(job: Job) -> Job:
         except CheckpointError as error:
             why = why or error
     if not found:
+        out = Path(job.out)
+        how = "with --overwrite" if out.is_dir() and any(out.iterdir()) else "without --resume"
         raise CheckpointError(
-            f"--resume: nothing to go on from: {why}; begin anew with --overwrite (checkpoint.every_s saves "
+            f"--resume: nothing to go on from: {why}; begin anew {how} (checkpoint.every_s saves "
             "while a run goes on)"
         )
     return job.model_copy(update={"load": LoadSection(path=max(found)[1])})

@@ -15,7 +15,8 @@ HIDDEN = "\x00"
 
 def schema_yaml(schema: Schema) -> str:
     """Lines that go below ``data:``; defaults are left out."""
-    lines = ["  schema:", f"    label: {flow_text(schema.label)}"]
+    lines = ["  schema:"]
+    lines += [f"    label: {flow_text(schema.label)}"] if schema.label is not None else []
     lines += [f"    more_labels: {flow_text(list(schema.more_labels))}"] if schema.more_labels else []
     lines += [f"    weight: {flow_text(schema.weight)}"] if schema.weight is not None else []
     for kind, fields in (("dense", schema.dense), ("sparse", schema.sparse), ("ragged", schema.ragged)):

@@ -13,6 +13,7 @@ from launch.job import Job, read_job
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError
 from pslib.places import below, parent_and_name
+from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from pslib.cluster import Cluster
@@ -201,7 +202,14 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
     paths = data or (job.data.items if side == "item" else job.data.test)
     if not paths and ranks_items(job.model.name):  # else that is what is wrong
         name = "data.items" if side == "item" else "data.test"
-        raise ConfigurationError(f"no rows of the {side} side: give --data PATH or {name} in the job file")
+        raise ConfigurationError(
+            f"no rows of the {side} side: give --data PATH or {name} in the job file"
+            + (
+                "; its items are a column 'item'"
+                if side == "item" and job.model.name in SESSION_MODELS
+                else ""
+            )
+        )
     history = job.ranking.history if job.ranking else None
     with _loaded(job, checkpoint) as trainer:
         trainer.export_vectors(paths or [], out, side=side, history=history)

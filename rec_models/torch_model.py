@@ -1,6 +1,6 @@
 """A PyTorch network over rows of a parameter server: your own `torch.nn.Module`, trained as any model is.
 
-PyTorch is no dependency: it is imported when such a model is made; ``pip install 'sparse-pslib[torch]'``
+PyTorch is no dependency: it is imported when such a model is made; ``pip install torch``
 brings it. Reading, dedup, pulls, pushes, dense parameters on servers and checkpoints are pslib's; forward and
 backward are PyTorch's, with its own threads.
 """
@@ -242,6 +242,6 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise ConfigurationError(
-            "TorchModel needs PyTorch, which is not installed: pip install 'sparse-pslib[torch]' brings it"
+            "TorchModel needs PyTorch, which is not installed: pip install torch brings it"
         ) from error
     return torch

@@ -204,6 +204,14 @@ def test_a_newer_format_is_named(shard: Shard, tmp_path: Path) -> None:
     assert "format 5 is newer" in str(error)
 
 
+def test_a_misspelt_checkpoint_is_answered_with_the_folder_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(CheckpointError, match=rf"no such folder; did you mean {tmp_path}/checkpoint\?$"):
+        checkpoint.newest(str(tmp_path / "checkpont"))
+    with pytest.raises(CheckpointError, match=r"no such folder$"):
+        checkpoint.newest(str(tmp_path / "moon"))
+
+
 def test_names_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="file name"):
         checkpoint.ManifestFile("../secret", "item", 1, 1, 1)

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from launch.cli import build_parser, main
 from launch.job import read_job
 from launch.preflight import check_data, check_save, prepare_out
 from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
+from pslib.metrics.metrics import EvalResult
 from tests.standin_launch import ROOT
 
 ROWS = 400
@@ -101,6 +103,9 @@ def test_help_loads_nothing_heavy():
         (["train", "job.yaml", "--trainers", "two"], "argument --trainers: invalid int value: 'two'"),
         (["train", "job.yaml", "--trainer", "2"], "--trainer 2 (did you mean --trainers?); see pslib train"),
         (["launch", "--server=2", "s.py"], "unrecognized arguments: --server=2 (did you mean --servers?)"),
+        (["train", "job.yaml", "--epochs", "2"], "--epochs 2 (did you mean --set training.epochs=...?); see"),
+        (["train", "job.yaml", "--batch-size=9"], "(did you mean --set training.batch_rows=...?); see"),
+        (["launch", "--epochs", "2", "s.py"], "unrecognized arguments: --epochs; see pslib launch --help"),
         (["train", "job.yaml", "a", "--moon"], "unrecognized arguments: a --moon; see pslib train --help"),
         (["checkpoint", "ls", "--jsn", "a"], "(did you mean --json?); see pslib checkpoint ls --help"),
         (["train", "job.yaml", "--port", "65536"], "expected a port from 0 (any) to 65535, got '65536'"),
@@ -413,3 +418,15 @@ def test_generated_data_is_not_overwritten_unasked(tmp_path, capsys):
     assert "sparse: [C1, C2," in said
     assert all("exists already" in line for line in refused(capsys, *arguments))
     assert main([*arguments, "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(("positives", "label"), [(0, 0), (7, 1)])
+def test_figures_of_examples_of_one_class_say_why_there_is_no_auc(
+    folder, capsys, monkeypatch, positives, label
+):
+    result = EvalResult(7, positives, nan, 0.25, nan if label == 0 else 0.5)
+    monkeypatch.setattr("launch.train_job.evaluate_checkpoint", lambda *_: result)
+    assert main(["eval", str(folder / "job.yaml"), "--checkpoint", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert f"AUC         - (every label is {label}: no pair to put in order)\n" in said
+    assert f"calibration {'-' if label == 0 else '0.5000'}\n" in said

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pslib.data.dataset import PROBLEMS_MAX, KeyKinds, ParquetData, column_problems
-from pslib.errors import DataError
+from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
 
 SCHEMA = Schema(label="click", dense=["price"], sparse=["user"], ragged=["tags"])
@@ -206,3 +206,19 @@ def test_keys_of_a_test_are_made_as_those_of_its_training(tmp_path: Path) -> Non
             DataError, match=r"other.parquet: column 'user' is integer, but string in .*train"
         ):
             ParquetData(tmp_path / "other.parquet", schema, key_kinds=key_kinds)
+
+
+@pytest.mark.parametrize(
+    "given", [pa.table(GOOD), {"click": [0, 1]}.values(), [3]], ids=["table", "values", "number"]
+)
+def test_data_that_is_no_path_is_told_to_be_written_first(given: object) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"data: expected the path of Parquet.*write it to a file first"
+    ):
+        ParquetData(given, SCHEMA)  # type: ignore[arg-type]
+
+
+def test_a_data_frame_is_not_taken_for_the_names_of_its_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ConfigurationError, match="got DataFrame; write it to a file first"):
+        ParquetData(pandas.DataFrame(GOOD), SCHEMA)

@@ -362,3 +362,11 @@ def test_a_file_whose_columns_make_no_field_says_why(tmp_path):
     pq.write_table(twice, tmp_path / "data.parquet")
     with pytest.raises(DataError, match=r"data.parquet: no column but .* 'user': is there 2 times; rename"):
         describe(tmp_path / "data.parquet")
+
+
+def test_a_job_file_for_sessions_has_no_line_for_a_label(tmp_path):
+    path, out = tmp_path / "sessions.parquet", tmp_path / "s.yaml"
+    pq.write_table(pa.table({"items": [[1, 2, 3], [2, 3], [3, 1]] * 20}), path)
+    assert main(["describe", str(path), "--out", str(out)]) == 0
+    assert "label" not in out.read_text()
+    assert read_job(out).schema_of_data == describe(path).schema

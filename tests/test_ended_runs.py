@@ -216,3 +216,10 @@ def test_a_run_that_failed_is_gone_on_with(tmp_path: Path, capsys: pytest.Captur
     run_in(tmp_path / "run", FAILED)
     assert main(["train", str(job_in(tmp_path)), "--resume"]) == 64
     assert "--resume: nothing to go on from" in capsys.readouterr().err
+
+
+def test_resuming_a_run_that_was_never_begun_says_to_begin_it_plainly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(job_in(tmp_path)), "--resume"]) == 64
+    assert "begin anew without --resume (" in capsys.readouterr().err

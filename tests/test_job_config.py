@@ -1,5 +1,6 @@
 """The job file: what is accepted, what is refused and in which words."""
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -402,6 +403,17 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("optimizers.rows={name: Adam, lr: 0.1}", "learning_rate"), ("model.embedding_dim=8", "dim")],
+)
+def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path, theirs, ours):
+    job = {"data": {"train": "x", "schema": {"label": "y", "sparse": ["a"]}}, "model": {"name": "fm"}}
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    with pytest.raises(ConfigurationError, match=f"unknown key, did you mean '{ours}'"):
+        read_job(tmp_path / "job.yaml", [theirs])
 
 
 @given(PLAIN)

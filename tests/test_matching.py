@@ -308,7 +308,7 @@ def test_leaving_out_what_was_seen_needs_a_column_that_says_so(trained, tmp_path
 def test_without_faiss_an_approximate_search_says_what_to_install(trained, tmp_path, monkeypatch):
     trainer, _, items, test = trained
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ConfigurationError, match=r"needs faiss, .*pip install 'sparse-pslib\[nearest\]'"):
+    with pytest.raises(ConfigurationError, match=r"needs faiss, .*pip install faiss-cpu"):
         trainer.recommend(test, items, tmp_path, approximate=True)
 
 
@@ -341,7 +341,14 @@ def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys):
     assert pq.read_table(tmp_path / "users").num_rows == USERS
     capsys.readouterr()
     assert main(["vectors", *said, str(tmp_path / "x"), "--set", "data.items=null"]) == 64
-    assert "no rows of the item side: give --data PATH or data.items" in capsys.readouterr().err
+    told = "no rows of the item side: give --data PATH or data.items in the job file"
+    assert capsys.readouterr().err == f"pslib: {told}\n"
+    sessions = tmp_path / "sessions.yaml"
+    sessions.write_text(yaml.safe_dump({
+        "data": {"train": str(test), "schema": {"ragged": ["items"]}}, "model": {"name": "gru4rec"}
+    }))  # fmt: skip
+    assert main(["vectors", str(sessions), *said[1:], str(tmp_path / "x")]) == 64
+    assert capsys.readouterr().err == f"pslib: {told}; its items are a column 'item'\n"
 
 
 def test_the_chance_of_an_item_to_stand_in_a_batch_is_its_share_of_the_examples(tmp_path):

@@ -98,5 +98,5 @@ def test_din_is_taken_from_a_job_file_where_it_has_something_to_attend_to():
 
 def test_a_torch_model_without_pytorch_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigurationError, match=r"needs PyTorch.*pip install 'sparse-pslib\[torch\]'"):
+    with pytest.raises(ConfigurationError, match=r"needs PyTorch.*pip install torch"):
         TorchModel(Schema(label="click", sparse=["user"]), lambda: None)

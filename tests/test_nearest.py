@@ -109,7 +109,7 @@ def test_any_array_of_numbers_is_turned_into_what_faiss_takes(threads: list[int]
 
 def test_without_faiss_what_to_install_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ConfigurationError, match=r"needs faiss, .*pip install 'sparse-pslib\[nearest\]'"):
+    with pytest.raises(ConfigurationError, match=r"needs faiss, .*pip install faiss-cpu"):
         NearestIndex(drawn(3))
 
 

@@ -273,7 +273,7 @@ def test_without_matplotlib_one_line_says_how_to_get_the_picture(tmp_path, monke
     stream = io.StringIO()
     watch(tmp_path, [training(5)], stream=stream)
     assert stream.getvalue() == (
-        "no run.png: matplotlib is not installed; `pip install 'sparse-pslib[plot]'` brings it\n"
+        "no run.png: matplotlib is not installed; `pip install matplotlib` brings it\n"
     )
     assert (tmp_path / "summary.json").exists()
     assert not (tmp_path / "run.png").exists()

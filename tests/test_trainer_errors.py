@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pslib
+from pslib import Schema
 from pslib.errors import ConfigurationError, DataError, ServerLostError, UnavailableError
+from rec_models import LR
 from tests.clusters import QUICK, Trainers, cluster_of, own_threads
 from tests.counting import CountingModel, write_examples
 from tests.training import trainer_on, within
@@ -197,3 +199,12 @@ def test_a_setting_of_another_class_or_consistency_is_told_with_what_to_write(na
 
     with pytest.raises(ConfigurationError, match=expected):
         TrainerSettings(**{name: value})
+
+
+def test_a_model_that_is_none_is_refused_with_how_to_write_it() -> None:
+    with cluster_of() as running:
+        cluster = running.join()
+        with pytest.raises(ConfigurationError, match=r"model: expected a model, .*got the class LR"):
+            pslib.Trainer(LR, cluster)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=r"model: expected a model, .*got a Cluster"):
+            pslib.Trainer(cluster, LR(Schema(label="y", sparse=["a"])))  # type: ignore[arg-type]

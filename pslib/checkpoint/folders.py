@@ -6,18 +6,20 @@ is given. Their order is that of the numbers, so that clocks do not matter.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyarrow import fs
 
 from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.manifest import MANIFEST_NAME, OWN_FILE, Manifest, open_place, read_manifest
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.places import below, parent_and_name, place_of, shown, with_inner
+from pslib.places import below, is_uri, parent_and_name, place_of, shown, with_inner
 
 __all__ = [
     "Base",
@@ -167,10 +169,20 @@ def newest(path: str) -> str:
     if of_a_run:
         mended = f"did you mean {shown(below(path, 'checkpoint'))}?"
     else:
-        mended = (
+        mended = _elsewhere(place) or (
             "a checkpoint is a folder with one, or give a folder of checkpoint-000001, checkpoint-000002, ..."
         )
     raise CheckpointError(f"{shown(path)}: no {MANIFEST_NAME} there; {mended}")
+
+
+def _elsewhere(place: str) -> str:
+    """What is said of a local place that is not there: the folder beside it whose name is nearest."""
+    path = Path(place)
+    if is_uri(place) or path.exists() or not path.parent.is_dir():
+        return ""
+    folders = [one.name for one in path.parent.iterdir() if one.is_dir()]
+    near = difflib.get_close_matches(path.name, folders, n=1)
+    return f"no such folder; did you mean {path.parent / near[0]}?" if near else "no such folder"
 
 
 def base_in(folder: str, increments: int) -> Base | None:

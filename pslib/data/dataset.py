@@ -19,7 +19,7 @@ from pslib.data.features import field_problem
 from pslib.data.looking import about_each
 from pslib.data.opening import open_file, parquet_from
 from pslib.data.values import one_line, statistics_problems
-from pslib.errors import DataError
+from pslib.errors import ConfigurationError, DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
 from pslib.schema import Schema, SparseField
 from pslib.table.tables import text_hash
@@ -112,11 +112,11 @@ class ParquetData:
         self, paths: Paths, schema: Schema, *, may_be_empty: bool = False, key_kinds: KeyKinds | None = None
     ) -> None:
         self.schema = schema
-        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        given = _given(paths)
         problems: list[str] = [] if given else ["data: expected at least one path, got none"]
         files: list[str] = []
         for path in given:
-            found, problem = _files_of(os.fspath(path))
+            found, problem = _files_of(path)
             problems += [f"{file}: given twice; name each file once" for file in found if file in files]
             files += found
             problems += problem
@@ -357,6 +357,17 @@ class _KeyKinds:
                     "would get different keys; write both with one type"
                 )
         return problems
+
+
+def _given(paths: Paths) -> list[str]:
+    """The paths one by one; a data frame, which would be taken for its column names, is told what to do."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if hasattr(given, "columns") or not all(isinstance(path, str | os.PathLike) for path in given):
+        raise ConfigurationError(
+            f"data: expected the path of Parquet, or a list of paths, got {type(paths).__name__}; "
+            "write it to a file first (in pandas: frame.to_parquet)"
+        )
+    return [os.fspath(path) for path in given]
 
 
 def _files_of(path: str) -> tuple[list[str], list[str]]:

@@ -1,6 +1,6 @@
 """Approximate nearest vectors, through faiss: for more items than one wants to go through for every query.
 
-faiss is no dependency: it is imported when an index is made, and ``pip install 'sparse-pslib[nearest]'``
+faiss is no dependency: it is imported when an index is made, and ``pip install faiss-cpu``
 brings it. `pslib.metrics.top_k` is the exact answer.
 """
 
@@ -40,8 +40,8 @@ class NearestIndex:
             import faiss
         except ImportError as error:
             raise ConfigurationError(
-                "approximate search needs faiss, which is not installed: pip install 'sparse-pslib[nearest]' "
-                "or search exactly"
+                "approximate search needs faiss, which is not installed: pip install faiss-cpu brings "
+                "it, or search exactly"
             ) from error
         faiss.omp_set_num_threads(cores_given())
         self._index = faiss.IndexHNSWFlat(vectors.shape[1], NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)

@@ -277,7 +277,7 @@ class RunRecorder:
             figure = picture(self._points, self._evaluations, summary)
         except ImportError:
             self._stream.write(
-                "no run.png: matplotlib is not installed; `pip install 'sparse-pslib[plot]'` brings it\n"
+                "no run.png: matplotlib is not installed; `pip install matplotlib` brings it\n"
             )
             return
         with atomic_output(path) as temporary:

@@ -227,6 +227,11 @@ def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
     """The table to train; it must have the model's name and parts, whatever its policies."""
+    if isinstance(model, type) or not hasattr(model, "dense_shapes"):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ConfigurationError(
+            f"model: expected a model, as in Trainer(DeepFM(schema), cluster), got {what}"
+        )
     own = model.table()
     if table is not None and (table.name, table.parts) != (own.name, own.parts):
         raise ConfigurationError(

@@ -153,8 +153,8 @@ class Trainer(Retrieval):
             damping=damping,
             checkpoint=checkpoint,
         )
-        self.model, self.cluster, self._client = model, cluster, cluster.client
         self._table = table_of(model, table)
+        self.model, self.cluster, self._client = model, cluster, cluster.client
         if problems := row_rate_problems(self.settings, {p.name: p.optimizer for p in self._table.parts}):
             raise ConfigurationError(*problems)
         self._layout = DenseLayout(model.dense_shapes())

@@ -1,0 +1,41 @@
+"""What somebody meant by an option that a command does not have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+__all__ = ["meant"]
+
+
+def meant(unknown: Sequence[str], options: Collection[str]) -> str:
+    """The option whose name is nearest, or the setting of the job file that has this very name.
+
+    Parameters
+    ----------
+    unknown : sequence of str
+        What the command line holds and the command does not know.
+    options : collection of str
+        What the command knows; ``--set`` among them where it reads a job file.
+
+    Returns
+    -------
+    str
+        Words in brackets that follow the error, or none.
+    """
+    given = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+    near = difflib.get_close_matches(given, options, n=1, cutoff=0.7)
+    if near:
+        return f" (did you mean {near[0]}?)"
+    setting = _setting(given[2:].replace("-", "_")) if "--set" in options else ""
+    return f" (did you mean --set {setting}=...?)" if setting else ""
+
+
+def _setting(name: str) -> str:
+    """``section.name`` of the one section that has such a key; empty where none or several have it."""
+    from launch.job import Job
+    from launch.problems import ELSEWHERE, section_keys
+
+    wanted = ELSEWHERE.get(name, name)
+    found = [f"{section}.{wanted}" for section, keys in section_keys(Job).items() if wanted in keys]
+    return found[0] if len(found) == 1 else ""
