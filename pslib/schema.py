@@ -228,8 +228,7 @@ class Schema:
         object.__setattr__(self, "weight", weight)
         problems = self._target_problems()
         fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
-        names = (*self._targets, *(field.name for field in fields))
-        problems += [f"column {n!r} is named twice" for n in sorted({n for n in names if names.count(n) > 1})]
+        problems += self._twice()
         problems += [
             f"sparse field {field.name!r}: it is made from the label, which it would give away"
             for field in self.sparse
@@ -244,6 +243,24 @@ class Schema:
         ]
         if problems:
             raise ConfigurationError(*problems)
+
+    def _twice(self) -> list[str]:
+        """Names that stand twice, with where: a label that is a feature too is the usual one."""
+        kinds: dict[str, tuple[DenseField | SparseField | RaggedField, ...]] = {
+            "dense": self.dense,
+            "sparse": self.sparse,
+            "ragged": self.ragged,
+        }
+        named = [(self.label, "label"), *((name, "more_labels") for name in self.more_labels)]
+        named += [(self.weight, "weight")]
+        named += [(field.name, kind) for kind, fields in kinds.items() for field in fields]
+        places: dict[str, list[str]] = {}
+        for name, kind in named:
+            if name is not None:
+                places.setdefault(name, []).append(kind)
+        return [
+            f"column {n!r} is named twice: {', '.join(at)}" for n, at in sorted(places.items()) if len(at) > 1
+        ]
 
     def _target_problems(self) -> list[str]:
         if self.label is not None:
