@@ -132,7 +132,7 @@ class WindowJobs:
 def windows(
     jobs: WindowJobs,
     done: list[str],
-    predict: Callable[[ParquetData], EvalResult],
+    predict: Callable[..., EvalResult],
     train: Callable[[ParquetData], object],
 ) -> Iterator[StreamWindow]:
     """Predict and train window by window, until the stream is over.
@@ -143,6 +143,7 @@ def windows(
     done : list of str
         Names of files that were trained on; those of each window are appended when it is.
     predict, train : callable
+        Given data; ``predict`` also the ``name`` of its result.
     """
     while True:
         names, data = jobs.next(frozenset(done))
@@ -150,7 +151,7 @@ def windows(
             return
         result = None
         if data is not None:
-            result = predict(data)
+            result = predict(data, name="window")
             train(data)
         done += names
         yield StreamWindow(names, data.rows if data else 0, result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,9 +262,7 @@ class Trainer(Retrieval):
         arrivals = Arrivals(str(folder), settings)
         jobs = WindowJobs(self._client, self._progress, self._calls, self.model.schema, arrivals, settings)
         self._by_files = True
-        return windows(
-            jobs, self._files, partial(self._evaluate, name="window"), partial(self._fit, epochs=1)
-        )
+        return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
 
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
         """One job; the call of which it is part still has ``to_come`` epochs after it."""
@@ -298,9 +295,8 @@ class Trainer(Retrieval):
     def _maintain(self, lease: HeldLease, plan: LeasePlan) -> PendingPush:
         """The maintenance that ends a lease: named like its batches, so that it happens once."""
         name, step = PushName(lease.stream, plan.batches, lease.epoch), plan.first_step + plan.batches
-        return self._client.maintain(
-            self._table.name, step=step, time_s=self._seconds + lease.time_s, name=name
-        )
+        time_s = self._seconds + lease.time_s
+        return self._client.maintain(self._table.name, step=step, time_s=time_s, name=name)
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
