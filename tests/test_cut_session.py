@@ -23,6 +23,7 @@ from pslib.protocol.messages import (
     NextLease,
     OpenJob,
     Register,
+    SaveSoon,
 )
 
 NOWHERE = (1 << 64) - 1
@@ -32,7 +33,9 @@ NO_STREAMS = np.empty(0, np.uint64)
 class Cluster:
     """One server, some trainers, one fit that is saved every 10 seconds."""
 
-    def __init__(self, trainers: int = 2, leases: int = 6, by_rank: bool = False, term: int = 0) -> None:
+    def __init__(
+        self, trainers: int = 2, leases: int = 6, by_rank: bool = False, term: int = 0, to_come: int = 0
+    ) -> None:
         self.now_s = 100.0
         self.session = CoordinatorSession(ClusterConfig(servers=1, trainers=trainers), term)
         self.trainers = range(trainers)
@@ -41,16 +44,25 @@ class Cluster:
                 self.ask(Register(role, f"{role}:{rank}", 10 + rank, 1, "here"))
                 self.ask(Heartbeat(role, rank, 10 + rank, 1, {}))
         windows = np.arange(leases, dtype=np.uint32)
-        details = {"checkpoint": {"every_s": 10.0}}
+        details = {"checkpoint": {"every_s": 10.0}, "epochs_to_come": to_come}
         for rank in self.trainers:
             self.ask(OpenJob(rank, 1, "fit", 7, details, windows, by_rank))
 
     def ask(self, message: Any) -> Any:
         return self.session.handle(self.now_s, message)
 
-    def lease(self, rank: int, *holding: int) -> Lease:
-        streams = np.array([1 << 32 | index for index in holding], np.uint64)
-        answer = self.ask(NextLease(rank, 10 + rank, 1, streams))
+    def next_fit(self, job: int) -> None:
+        """The evaluation before it is over."""
+        self.ask(NextLease(0, 10, job - 1, NO_STREAMS))
+        self.ask(EndLease(0, 10, job - 1, (job - 1) << 32, 0, {}))
+        for rank in self.trainers:
+            self.ask(
+                OpenJob(rank, job, "fit", 9, {"checkpoint": {"every_s": 10.0}}, np.arange(1, dtype=np.uint32))
+            )
+
+    def lease(self, rank: int, *holding: int, job: int = 1) -> Lease:
+        streams = np.array([job << 32 | index for index in holding], np.uint64)
+        answer = self.ask(NextLease(rank, 10 + rank, job, streams))
         assert isinstance(answer, Lease)
         return answer
 
@@ -194,6 +206,48 @@ def test_a_cut_whose_fit_is_over_is_cancelled() -> None:
     cluster.ask(OpenJob(0, 2, "evaluate", 8, {}, np.zeros(1, np.uint32)))
     cluster.ready(0, {})
     assert "the fit that it was for is over" in cluster.session.events[-1]
+
+
+def test_a_cut_that_is_asked_for_between_two_fits_is_made_as_the_next_one_begins() -> None:
+    cluster = between_fits(to_come=1)
+    assert cluster.ask(SaveSoon()).values["asked"]
+    cluster.next_fit(3)
+    assert cluster.lease(0, job=3).state == "wait"  # it may be over before anybody has heard of the cut
+    cluster.wait(2.0)
+    for _ in range(2):
+        for rank in cluster.trainers:
+            cluster.beat(rank, cut=1)
+    for rank in cluster.trainers:
+        cluster.ready(rank, {})
+    begun = cluster.step("begun")
+    assert isinstance(begun, CutTable)
+    table = plain_of(begun.table)
+    assert (table["job"], table["leases"]["done"], len(table["jobs"])) == (3, [], 4)
+    cluster.step("saved", path="/runs/c1", name="c1")
+    assert cluster.lease(0, job=3).state == "held"
+
+
+def test_a_beginning_waits_for_one_attempt_alone() -> None:
+    cluster = between_fits(to_come=1)
+    cluster.ask(SaveSoon())
+    cluster.next_fit(3)
+    cluster.wait(60.0)  # nobody says that it has paused
+    assert cluster.lease(0, job=3).state == "held"
+
+
+def test_after_the_last_fit_there_is_nothing_to_wait_for() -> None:
+    assert not between_fits(to_come=0).ask(SaveSoon()).values["asked"]
+
+
+def between_fits(to_come: int) -> Cluster:
+    """The first epoch is trained, and evaluated."""
+    cluster = Cluster(leases=1, to_come=to_come)
+    lease = cluster.lease(0)
+    cluster.ask(EndLease(0, 10, 1, lease.stream, lease.epoch, {}))
+    for rank in cluster.trainers:
+        cluster.ask(OpenJob(rank, 2, "evaluate", 8, {}, np.arange(1, dtype=np.uint32)))
+    cluster.wait(2.0)
+    return cluster
 
 
 def test_in_step_everybody_goes_on_to_the_last_step_that_anybody_has_begun() -> None:

@@ -16,6 +16,7 @@ from launch.cli import main
 from launch.draining import Draining
 from launch.process import Task
 from launch.verdict import Verdict
+from pslib.checkpoint import read_manifest
 from pslib.config import ClusterConfig
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.leases import stream_of
@@ -375,6 +376,34 @@ def test_a_second_sigterm_ends_a_run_at_once(start: Start, examples: Path, tmp_p
     command.process.terminate()
     assert command.finish(15) == 75
     assert time.monotonic() - again_s < 30  # a picture of the run is drawn, on a machine that may be busy
+
+
+def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_as_the_next_one_begins(
+    start: Start, tmp_path: Path
+) -> None:
+    """Its epochs are short, and its evaluations take most of the time."""
+    few, many = tmp_path / "few.parquet", tmp_path / "many.parquet"
+    data = {
+        "train": str(write_counting_examples(few, 500)),
+        "valid": str(write_counting_examples(many, 100_000)),
+    }
+    job = {
+        "data": data | {"schema": {"label": "label", "sparse": ["id", "shared"]}},
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 256, "epochs": 12, "seed": 7},
+    }
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(job))  # JSON is YAML
+    command = start("train", path, "--out", tmp_path / "out")
+    command.wait_for_file("metrics.jsonl", '"phase": "evaluating"')
+    command.process.terminate()
+    assert command.finish(60) == 75, command.output
+    assert command.lines("saved "), command.output
+    (line,) = command.lines("go on with: pslib ")
+    assert str(tmp_path / "out" / "checkpoint-preempted" / "checkpoint-") in line
+    again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
+    assert again.finish(90) == 0, again.output
+    assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 12
 
 
 def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_to_the_same_bits(

@@ -86,6 +86,7 @@ class CutSession:
         self._last_batches = 0
         self._not_before_s = 0.0
         self._again_s = AGAIN_S
+        self._held_in_vain = False
         self.base = ""
         self.asked = False
         self.on_saved = desk.note_saved
@@ -99,12 +100,16 @@ class CutSession:
     def holds_leases(self) -> bool:
         """Whether no lease may be given out just now; leases that go by rank are needed to reach the step."""
         cut = self._cut
-        return cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
+        paused = cut is not None and cut.phase in ("pause", "begin") and not self._by_rank(cut)
+        return paused or self._holds_a_beginning()
 
     def ask(self, now_s: float, message: SaveSoon) -> Message:
-        """Make a cut as soon as one can be made, whatever the schedule; `asked` until it is a checkpoint."""
-        number = self._running()
-        self.asked = number is not None and bool(self._members.live("trainer"))
+        """Make a cut as soon as one can be made, whatever the schedule; `asked` until it is a checkpoint.
+
+        Between two fits of one call, each of which is an epoch, that is when the next one begins.
+        """
+        soon = self._running() is not None or self._fit_follows()
+        self.asked, self._held_in_vain = soon and bool(self._members.live("trainer")), False
         return Result({"asked": self.asked})
 
     # --- time, and what members say -----------------------------------------------------------------------
@@ -173,6 +178,23 @@ class CutSession:
             return None
         job = self._desk.jobs[number]
         return number if job.what == "fit" and job.details.get("checkpoint") else None
+
+    def _fit_follows(self) -> bool:
+        """Whether a fit is over and its call is not: what comes between is an evaluation, say."""
+        last = next((job for job in reversed(self._desk.jobs) if job.what == "fit"), None)
+        about: Mapping[str, Any] = {} if last is None else last.details
+        return bool(about.get("checkpoint") and about.get("epochs_to_come"))
+
+    def _holds_a_beginning(self) -> bool:
+        """Whether a fit waits with its first lease for a cut: it may be over before one could be made.
+
+        Once a cut has failed for any other reason nothing waits any more.
+        """
+        number = self._running() if self.asked and not self._held_in_vain else None
+        if number is None:
+            return False
+        book = self._desk.jobs[number].book
+        return not (isinstance(book, RankedLeases) or book.done_count or book.holders() or book.taken_over)
 
     def _is_due(self, now_s: float) -> bool:
         number = self._running()
@@ -278,6 +300,8 @@ class CutSession:
         )
 
     def _cancel(self, now_s: float, why: str) -> None:
+        if self._cut is not None:
+            self._held_in_vain = not self._desk.jobs[self._cut.job].over
         self._cut = None
         self._not_before_s = now_s + self._again_s
         self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")
