@@ -5,6 +5,11 @@ abstract name made of the TCP address, so nothing has to be agreed upon: whoever
 looks whether the name lives. Such names belong to a network namespace, as addresses do, and vanish with their
 process; Linux alone has them. Anybody may take one: what belongs to another user is not connected to. Beyond
 the links nobody hears of it: peers are called by their TCP addresses.
+
+A peer whose Unix socket breaks is reached by TCP for the rest of the link's life. To come back would mean to
+hang up on a connection that works, with requests on their way that then wait until they are sent again; and
+there is little to win: a server that is started again mostly has a new port, hence a new name, and what keeps
+its address is the coordinator, with a heartbeat a second.
 """
 
 from __future__ import annotations
