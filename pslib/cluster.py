@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pslib.arguments import checked
 from pslib.client.client import Client
 from pslib.client.endpoint import Endpoint, Pending
 from pslib.client.member import ANYWHERE, Place
@@ -179,6 +180,10 @@ class Cluster:
                 after(self._embedded.last_status() | failed)
 
     def __enter__(self) -> Cluster:
+        if self._closed:
+            raise ConfigurationError(
+                "this cluster is closed: expected an open one; call pslib.connect(...) again"
+            )
         return self
 
     def __exit__(
@@ -192,6 +197,7 @@ class Cluster:
         self._close(well)
 
 
+@checked()
 def connect(
     coordinator: str | None = None,
     *,
@@ -373,6 +379,7 @@ def _values_of(pending: Pending[Message]) -> dict[str, Any] | None:
     return dict(answer.values) if isinstance(answer, Result) else None
 
 
+@checked()
 def watch(coordinator: str, cluster_id: str, keys: Keys | str | os.PathLike[str] | None = None) -> Watcher:
     """Observe the cluster whose coordinator is at this address; ``keys`` as for `connect`."""
     return Watcher(coordinator, cluster_id, _keys_of(keys))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import ClassVar
 
+from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
 
 __all__ = ["DURABILITIES", "RECOVERIES", "ClusterConfig", "Limits", "Timing"]
@@ -145,6 +146,7 @@ class ClusterConfig:
     of them would leave no room for rows."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         problems = [
             f"{name}: expected {low}..{high}, got {value}"
             for name, value, low, high in (

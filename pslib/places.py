@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from pslib.arguments import came
 from pslib.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def place_of(path: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
     if not isinstance(text, str) or not text:
-        raise ConfigurationError(f"path: expected the path of a file or folder, or a URI, got {path!r:.80}")
+        raise ConfigurationError(f"path: expected the path of a file or folder, or a URI, got {came(path)}")
     return text if is_uri(text) else str(Path(text).absolute())
 
 

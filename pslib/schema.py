@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, TypeVar
 
+from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
 from pslib.table.tables import text_hash
 
@@ -45,6 +46,7 @@ class DenseField:
     log1p: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not isfinite(self.fill):
             raise ConfigurationError(
                 f"dense field {self.name!r}: fill: expected a finite number, got {self.fill}"
@@ -81,11 +83,11 @@ class SparseField:
     buckets: tuple[float, ...] | str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("of", "buckets"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+        check_fields(self)
         problems = []
-        if len(set(self.columns)) < len(self.columns) or not all(self.columns):
+        if not self.name:
+            problems.append("name: expected the name of a column, got ''")
+        elif len(set(self.columns)) < len(self.columns) or not all(self.columns):
             problems.append("of: expected a column, or several that differ")
         if self.take is not None and self.take not in TAKES:
             problems.append(f"take: expected one of {', '.join(TAKES)}, got {self.take!r}")
@@ -129,6 +131,9 @@ class RaggedField:
     pooling: str = "mean"
     vocabulary: str | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def salt(self) -> int:
         """64-bit salt of the vocabulary."""
@@ -144,14 +149,10 @@ def _ascend(bounds: tuple[float, ...] | str) -> bool:
     return all(low < high for low, high in pairwise(bounds))
 
 
-def _fields(kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, ...]:
-    if isinstance(given, str):  # iterable too: it would become a column a letter
-        raise ConfigurationError(
-            f"expected a list of column names or fields, got {given!r}: write [{given!r}]"
-        )
-    fields = [kind(item) if isinstance(item, str) else item for item in given]
+def _fields(what: str, kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, ...]:
+    fields = [kind(item) if isinstance(item, str) else item for item in _listed(what, given, " or fields")]
     problems = [
-        f"expected a column name or a pslib.{kind.__name__}, got {item!r}"
+        f"{what}: expected a column name or a pslib.{kind.__name__}, got {came(item)}"
         for item in fields
         if not isinstance(item, kind)
     ]
@@ -160,9 +161,13 @@ def _fields(kind: type[FieldT], given: Iterable[str | FieldT]) -> tuple[FieldT, 
     return tuple(fields)
 
 
-def _names(what: str, given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise ConfigurationError(f"{what}: expected a list of column names, got {given!r}: write [{given!r}]")
+def _listed(what: str, given: Iterable[Any], or_what: str = "") -> tuple[Any, ...]:
+    """What a list has; a text is iterable too: it would become a column a letter."""
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        write = f": write [{given!r}]" if isinstance(given, str) else ""
+        raise ConfigurationError(
+            f"{what}: expected a list of column names{or_what}, got {came(given)}{write}"
+        )
     return tuple(given)
 
 
@@ -221,11 +226,12 @@ class Schema:
         weight: str | None = None,
     ) -> None:
         object.__setattr__(self, "label", label)
-        object.__setattr__(self, "dense", _fields(DenseField, dense))
-        object.__setattr__(self, "sparse", _fields(SparseField, sparse))
-        object.__setattr__(self, "ragged", _fields(RaggedField, ragged))
-        object.__setattr__(self, "more_labels", _names("more_labels", more_labels))
+        object.__setattr__(self, "dense", _fields("dense", DenseField, dense))
+        object.__setattr__(self, "sparse", _fields("sparse", SparseField, sparse))
+        object.__setattr__(self, "ragged", _fields("ragged", RaggedField, ragged))
+        object.__setattr__(self, "more_labels", _listed("more_labels", more_labels))
         object.__setattr__(self, "weight", weight)
+        check_fields(self, "label", "more_labels", "weight")
         problems = self._target_problems()
         fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
         problems += self._twice()

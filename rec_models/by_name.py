@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
+from pslib.arguments import checked
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from rec_models.autoint import AutoInt
@@ -86,6 +87,7 @@ MATCHING_MODELS: dict[str, type[MatchingModel] | type[Word2Vec]] = {
 """Models that match what has a vector with something else that has, by the name of their file."""
 
 
+@checked()
 def build(name: str, schema: Schema, options: Mapping[str, object]) -> Model:
     """Make a model from plain configuration.
 

@@ -10,6 +10,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.arguments import check_fields
 from pslib.batch import Batch
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
@@ -63,6 +64,7 @@ class Model(ABC):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "schema")
         options = (field.name for field in fields(self) if field.name != "schema")
         problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
         problems = [*self._target_problems(), *(problems or self._problems())]

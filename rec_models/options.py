@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
+from pslib.arguments import came
 from pslib.errors import ConfigurationError
 from pslib.table.initializers import Constant, Initializer, Normal, initializer_from_dict
 from pslib.table.optimizers import Adagrad, Optimizer, optimizer_from_dict
@@ -94,7 +95,7 @@ def _whole_rule(low: int, high: int) -> tuple[str, Callable[[object], bool]]:
 
 
 def _choice_rule(*words: str) -> tuple[str, Callable[[object], bool]]:
-    return f"one of {', '.join(words)}", lambda value: value in words
+    return f"one of {', '.join(words)}", lambda value: isinstance(value, str) and value in words
 
 
 _HIDDEN = (f"a list of integers in 1..{HIDDEN_MAX}", _is_hidden)
@@ -139,14 +140,14 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "length_max": _whole_rule(1, LENGTH_MAX),
     "graph_steps": _whole_rule(1, LAYERS_MAX),
     "negatives": _whole_rule(1, NEGATIVES_MAX),
-    "alpha": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
+    "alpha": ("a number in 0..1", lambda value: _is_number(value) and 0 <= value <= 1),
     "logq": _SWITCH,
     "item": ("a list of names of fields", _is_names),
     "out": _whole_rule(1, DIM_MAX),
     "units": _whole_rule(1, HIDDEN_MAX),
     "window": _whole_rule(1, WINDOW_MAX),
     "pool": _whole_rule(1, NEGATIVES_MAX),
-    "subsample": ("a number in 0..1", lambda value: _is_rate(value) or value == 1),
+    "subsample": ("a number in 0..1", lambda value: _is_number(value) and 0 <= value <= 1),
     "encoder": _choice_rule("bow", "cnn", "gru"),
     "margin": _POSITIVE,
     "trials": _whole_rule(1, NEGATIVES_MAX),
@@ -168,4 +169,4 @@ def option_problem(name: str, value: object) -> str | None:
     value : object
     """
     expected, is_right = _RULES[name.removeprefix("w_").removeprefix("v_")]
-    return None if is_right(value) else f"{name}: expected {expected}, got {value!r}"
+    return None if is_right(value) else f"{name}: expected {expected}, got {came(value)}"

@@ -60,10 +60,33 @@ WRONG_ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
         "time_s: .* got nan",
     ),
     "no time": (lambda c: c.maintain("plain", time_s=None), "time_s: .* got None"),
-    "one table, not in a list": (lambda c: c.setup(PLAIN), "expected a list of TableSpec, got TableSpec"),
-    "the name of a table": (lambda c: c.setup(["plain"]), "expected a list of TableSpec, got str in it"),
-    "a length for dense parameters": (lambda c: c.setup([PLAIN], 5), r"setup\(dense\): .* got int"),
-    "no folder": (lambda c: c.load(None), "path: expected a folder's path, got NoneType"),
+    "one table, not in a list": (
+        lambda c: c.setup(PLAIN),
+        "tables: expected a list of TableSpec, got a TableSpec",
+    ),
+    "the name of a table": (
+        lambda c: c.setup(["plain"]),
+        r"tables: expected a list of TableSpec, got \['plain'\]",
+    ),
+    "a length for dense parameters": (
+        lambda c: c.setup([PLAIN], 5),
+        "dense: expected a DenseSpec or None, got 5",
+    ),
+    "first values that are a text": (
+        lambda c: c.setup([PLAIN], None, "x"),
+        "initial_dense: expected an array or None, got 'x'",
+    ),
+    "a list of tables where one belongs": (
+        lambda c: c.maintain(["t"]),
+        r"table: expected a text, got \['t'\]",
+    ),
+    "a number for tables": (
+        lambda c: c.load("x", tables=5),
+        "tables: expected a list of texts or None, got 5",
+    ),
+    "a name for tables": (lambda c: c.load("x", tables="t"), r"tables: .* got 't': write \['t'\]"),
+    "a folder that is no text": (lambda c: c.save_files(5, "s"), "path: expected a text, got 5"),
+    "no folder": (lambda c: c.load(None), "path: expected a text, got None"),
 }
 
 
@@ -87,3 +110,11 @@ def test_a_step_may_be_a_numpy_integer(client: Client) -> None:
 def test_a_path_that_is_none_is_refused_before_the_current_folder_gets_files(path: Any) -> None:
     with pytest.raises(ConfigurationError, match="path: expected the path of a file"):
         place_of(path)
+
+
+@pytest.mark.parametrize("timeout_s", ["x", -1, np.nan, np.inf, True, [1]])
+def test_a_wait_is_so_many_seconds(client: Client, timeout_s: Any) -> None:
+    pending = client.pull({"plain": keys_of(1)})
+    with pytest.raises(ConfigurationError, match="timeout_s: expected seconds, 0 or more, or None, got"):
+        pending.wait(timeout_s)
+    pending.wait(10)

@@ -176,7 +176,7 @@ def test_a_field_is_a_name_or_a_field_and_no_mapping_as_in_a_file():
     with pytest.raises(ConfigurationError) as error:
         Schema(label="y", sparse=["u", {"name": "f", "of": ["u", "v"]}])
     assert str(error.value) == (
-        "expected a column name or a pslib.SparseField, got {'name': 'f', 'of': ['u', 'v']}"
+        "sparse: expected a column name or a pslib.SparseField, got {'name': 'f', 'of': ['u', 'v']}"
     )
 
 

@@ -110,7 +110,7 @@ def test_decay_that_adamw_has_by_default_is_told_also_when_it_is_off() -> None:
         (SGD, {"learning_rate": 1e39}, "learning_rate must be > 0 and finite"),
         (Momentum, {"momentum": 1.0}, "momentum must be in 0..1, below 1, got 1.0"),
         (Momentum, {"momentum": 1 - 1e-12}, "is 1 in float32"),
-        (Momentum, {"nesterov": 1.0}, "nesterov must be true or false, got 1.0"),
+        (Momentum, {"nesterov": 1.0}, "nesterov: expected True or False, got 1.0"),
         (FTRL, {"beta": -1.0}, "beta must be >= 0"),
         (FTRL, {"l1": np.nan}, "l1 must be >= 0"),
         (FTRL, {"l2": np.inf}, "l2 must be >= 0"),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from numbers import Real
+from threading import TIMEOUT_MAX
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
+from pslib.arguments import came
 from pslib.errors import ConfigurationError
 from pslib.protocol.calls import Manner, Moment, PushName
 from pslib.shard.push_counts import checked_dense, kind_of
-from pslib.table.tables import DenseSpec, TableSpec
 
-__all__ = ["by_table", "check_process", "check_push", "moment_of", "path_text", "specs_of"]
+__all__ = ["by_table", "check_process", "check_push", "check_timeout", "moment_of"]
 
 STEP_MAX = (1 << 64) - 1
 
@@ -34,13 +36,13 @@ def moment_of(step: Any, time_s: Any) -> Moment:
     except TypeError:
         whole = -1
     if isinstance(step, (bool, np.bool_)) or not 0 <= whole <= STEP_MAX:
-        raise ConfigurationError(f"step: expected an integer in 0..2^64-1, got {step!r}")
+        raise ConfigurationError(f"step: expected an integer in 0..2^64-1, got {came(step)}")
     try:
         seconds = float(time_s)
     except (TypeError, ValueError, OverflowError):
         seconds = np.nan
     if not np.isfinite(seconds):
-        raise ConfigurationError(f"time_s: expected a finite number of seconds, got {time_s!r}")
+        raise ConfigurationError(f"time_s: expected a finite number of seconds, got {came(time_s)}")
     return Moment(whole, seconds)
 
 
@@ -71,22 +73,8 @@ def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length:
         raise ConfigurationError(f"manner: expected a Manner(...), got {kind_of(manner)}")
 
 
-def specs_of(tables: Any, dense: Any) -> Sequence[TableSpec]:
-    """The tables of a setup; ConfigurationError when they are something else, or ``dense`` is."""
-    if not isinstance(tables, Sequence) or isinstance(tables, (str, bytes)):
-        raise ConfigurationError(f"setup(tables): expected a list of TableSpec, got {kind_of(tables)}")
-    for spec in tables:
-        if not isinstance(spec, TableSpec):
-            raise ConfigurationError(
-                f"setup(tables): expected a list of TableSpec, got {kind_of(spec)} in it"
-            )
-    if dense is not None and not isinstance(dense, DenseSpec):
-        raise ConfigurationError(f"setup(dense): expected a DenseSpec or None, got {kind_of(dense)}")
-    return tables
-
-
-def path_text(path: Any) -> str:
-    """A folder as text, of a path too."""
-    if isinstance(path, (str, os.PathLike)) and isinstance(text := os.fspath(path), str):
-        return text
-    raise ConfigurationError(f"path: expected a folder's path, got {kind_of(path)}")
+def check_timeout(timeout_s: Any) -> None:
+    """ConfigurationError unless a wait can be so long."""
+    number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
+    if not number or not 0 <= timeout_s <= TIMEOUT_MAX:
+        raise ConfigurationError(f"timeout_s: expected seconds, 0 or more, or None, got {came(timeout_s)}")

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.client.arguments import by_table, check_push, moment_of, path_text, specs_of
+from pslib.arguments import checked
+from pslib.client.answers import files_of, rows_of, stats_of
+from pslib.client.arguments import by_table, check_push, moment_of
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
@@ -23,9 +25,8 @@ from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import record_salt
-from pslib.protocol.messages import Load, Message, Result, Save, Setup, Stats
+from pslib.protocol.messages import Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
-from pslib.protocol.server_session import merge_results
 from pslib.shard.push_counts import checked_keys, prepared
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
@@ -104,6 +105,7 @@ class Client:
 
     # --- tables -------------------------------------------------------------------------------------------
 
+    @checked()
     def setup(
         self,
         tables: Sequence[TableSpec],
@@ -133,7 +135,7 @@ class Client:
             When a server has a table of that name with another description or of another model, or a call is
             on its way that the new tables would cut off.
         """
-        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in specs_of(tables, dense)]}
+        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in tables]}
         values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
         about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
         described |= {"models": [dict(model)]} if model else {}
@@ -312,6 +314,7 @@ class Client:
 
         return PendingPush(self.endpoint.call("an erase", begin)[1])
 
+    @checked("table", "decay", "name")
     def maintain(
         self,
         table: str,
@@ -353,8 +356,7 @@ class Client:
     def _ask_all(
         self, message: Message, patience_s: float | None = None, servers: Sequence[str] = ()
     ) -> list[Message]:
-        asked = servers or self.servers
-        pending = [self.endpoint.ask(address, message, patience_s) for address in asked]
+        pending = [self.endpoint.ask(address, message, patience_s) for address in servers or self.servers]
         return [one.wait() for one in pending]
 
     def stats(self) -> dict[str, Any]:
@@ -363,20 +365,18 @@ class Client:
         ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that it
         holds, index, filters and free places included, for each of its rows (0 without rows).
         """
-        merged = merge_results([dict(a.values) for a in self._ask_all(Stats()) if isinstance(a, Result)])
-        for table in merged.get("tables", {}).values():
-            table["bytes_a_row"] = table["resident_bytes"] / table["rows"] if table["rows"] else 0.0
-        return merged
+        return stats_of(self._ask_all(Stats()))
 
+    @checked()
     def save_files(self, path: str, stem: str) -> list[dict[str, Any]]:
         """Let every server write its files below ``path``; return the manifest entries, uncommitted."""
         pending = [
             self.endpoint.ask(address, Save(path, f"{stem}-{rank:03d}"), FILE_PATIENCE_S)
             for rank, address in enumerate(self.servers)
         ]
-        answers = [one.wait() for one in pending]
-        return [entry for answer in answers if isinstance(answer, Result) for entry in answer.values["files"]]
+        return files_of([one.wait() for one in pending])
 
+    @checked()
     def load(
         self,
         path: str,
@@ -404,9 +404,9 @@ class Client:
             When the checkpoint is damaged or belongs to other tables.
         """
         names = "" if tables is None else ",".join(tables)
-        message = Load(path_text(path), secrets.token_hex(8), state, names, step, float(time_s))
-        answers = self._ask_all(message, FILE_PATIENCE_S)
-        return sum(int(answer.values["rows"]) for answer in answers if isinstance(answer, Result))
+        when = moment_of(step, time_s)
+        message = Load(path, secrets.token_hex(8), state, names, when.step, when.time_s)
+        return rows_of(self._ask_all(message, FILE_PATIENCE_S))
 
     @property
     def table_specs(self) -> tuple[TableSpec, ...]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import Generic, TypeVar
 
-from pslib.client.arguments import check_process
+from pslib.client.arguments import check_process, check_timeout
 from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
@@ -86,6 +86,8 @@ class Pending(Generic[ValueT]):
         PslibError
             What the request ended with.
         """
+        if timeout_s is not None:
+            check_timeout(timeout_s)
         try:
             return self._future.result(timeout_s)
         except FutureTimeoutError:

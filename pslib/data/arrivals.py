@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pyarrow import fs as pafs
 
+from pslib.arguments import check_fields
 from pslib.data.dataset import SUFFIXES
 from pslib.data.values import one_line
 from pslib.errors import ConfigurationError, DataError
@@ -54,6 +55,7 @@ class StreamSettings:
     poll_s: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         problems = []
         if not 1 <= self.window_files <= 100_000:
             problems.append(f"window_files: expected 1..100000, got {self.window_files}")

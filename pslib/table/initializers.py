@@ -7,11 +7,13 @@ The bits come from ``cython_ext/initializers.h``; the definition stands in ``tes
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
 from pslib.table.by_name import kind_and_fields, numbers_of
 
@@ -42,7 +44,8 @@ class Constant(Initializer):
     value: float = 0.0
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.value):
+        check_fields(self)
+        if not isfinite(self.value):
             raise ConfigurationError(f"Constant: value must be finite, got {self.value}")
 
 
@@ -54,7 +57,8 @@ class Uniform(Initializer):
     bound: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (self.bound >= 0 and np.isfinite(self.bound)):
+        check_fields(self)
+        if not (self.bound >= 0 and isfinite(self.bound)):
             raise ConfigurationError(f"Uniform: bound must be >= 0 and finite, got {self.bound}")
 
 
@@ -68,7 +72,8 @@ class Normal(Initializer):
     std: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (self.std >= 0 and np.isfinite(self.std)):
+        check_fields(self)
+        if not (self.std >= 0 and isfinite(self.std)):
             raise ConfigurationError(f"Normal: std must be >= 0 and finite, got {self.std}")
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
 
 __all__ = ["HYPERPARAMETERS_MAX", "MODIFIERS", "Optimizer", "is_number", "not_numbers"]
@@ -56,6 +57,7 @@ class Optimizer:
     cowclip_floor: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if problems := list(self._problems()):
             raise ConfigurationError(*problems)
 

@@ -209,8 +209,6 @@ class Momentum(Optimizer):
             yield f"momentum must be in 0..1, below 1, got {self.momentum}"
         elif np.float32(self.momentum) == 1:
             yield f"momentum {self.momentum} is 1 in float32"
-        if not isinstance(self.nesterov, bool):
-            yield f"nesterov must be true or false, got {self.nesterov!r}"
 
     def state_floats(self, dim: int) -> int:
         """One velocity a weight."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
+from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
 
 __all__ = [
@@ -73,6 +74,7 @@ class Policy:
     def __post_init__(self) -> None:
         if found := [f"{type(self).__name__}.{text}" for text in self.problems()]:
             raise ConfigurationError(*found)
+        check_fields(self)
 
     def problems(self) -> Iterable[str]:
         """One line for each number that is out of range."""
@@ -93,13 +95,13 @@ def _number(name: str, value: Any, low: float, high: float, open_low: bool = Fal
         return []
     bounds = f"> {low:g}" if open_low else f">= {low:g}"
     top = f" and <= {min(high, FLOAT_MAX):g}" if high < math.inf or (is_number and value > FLOAT_MAX) else ""
-    return [f"{name}: expected a finite number {bounds}{top}, got {value!r:.60}"]
+    return [f"{name}: expected a finite number {bounds}{top}, got {came(value)}"]
 
 
 def _whole(name: str, value: object, low: int, high: int) -> list[str]:
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return []
-    return [f"{name}: expected a whole number in {low}..{high}, got {value!r}"]
+    return [f"{name}: expected a whole number in {low}..{high}, got {came(value)}"]
 
 
 def _keep(value: float | None) -> list[str]:
@@ -314,7 +316,8 @@ class Compact(Policy):
     def problems(self) -> Iterable[str]:
         """Of both thresholds."""
         if (self.shows is None) == (self.score is None):
-            return [f"shows, score: expected exactly one of them, got shows={self.shows}, score={self.score}"]
+            given = f"shows={came(self.shows)}, score={came(self.score)}"
+            return [f"shows, score: expected exactly one of them, got {given}"]
         if self.shows is not None:
             return _number("shows", self.shows, 0, math.inf, open_low=True)
         return _number("score", self.score, 0, math.inf, open_low=True)

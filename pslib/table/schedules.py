@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
+from pslib.arguments import came, check_fields, is_finite
 from pslib.errors import ConfigurationError
 from pslib.table.by_name import kind_and_fields
 
@@ -52,11 +53,12 @@ class Schedule:
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
             raise ConfigurationError(*problems)
+        check_fields(self)
 
     def _problems(self) -> Iterator[str]:
         yield from _whole(self, "warmup", 0)
-        if not _is_real(self.floor) or not 0 <= self.floor <= 1:
-            yield f"{type(self).__name__}.floor: expected a number in 0..1, got {self.floor!r}"
+        if not is_finite(self.floor) or not 0 <= self.floor <= 1:
+            yield f"{type(self).__name__}.floor: expected a number in 0..1, got {came(self.floor)}"
 
     @property
     def is_constant(self) -> bool:
@@ -156,8 +158,8 @@ class StepDecay(Schedule):
     def _problems(self) -> Iterator[str]:
         yield from Schedule._problems(self)
         yield from _whole(self, "every", 1)
-        if not _is_real(self.ratio) or not 0 < self.ratio <= 1:
-            yield f"StepDecay.ratio: expected a number above 0 and at most 1, got {self.ratio!r}"
+        if not is_finite(self.ratio) or not 0 < self.ratio <= 1:
+            yield f"StepDecay.ratio: expected a number above 0 and at most 1, got {came(self.ratio)}"
 
     def _after(self, step: int) -> float:
         return float(self.ratio ** (step // self.every))
@@ -181,12 +183,8 @@ def schedule_from_dict(plain: Mapping[str, Any]) -> Schedule:
     return kind(**values)
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _whole(schedule: Schedule, name: str, least: int) -> Iterator[str]:
     value = getattr(schedule, name)
     if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= BATCHES_MAX:
         expected = f"a whole number in {least}..{BATCHES_MAX}"
-        yield f"{type(schedule).__name__}.{name}: expected {expected}, got {value!r}"
+        yield f"{type(schedule).__name__}.{name}: expected {expected}, got {came(value)}"

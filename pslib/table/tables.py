@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
 from pslib.table.initializers import Initializer, Uniform, initializer_from_dict
 from pslib.table.optimizers import Adagrad, Optimizer, dense_problem, optimizer_from_dict
@@ -68,13 +69,16 @@ class PartSpec:
     initializer: Initializer = Uniform()
 
     def __post_init__(self) -> None:
+        check_fields(self, "name", "dim")
         if not self.name.isidentifier():
             raise ConfigurationError(f"part name: expected an identifier, got {self.name!r}")
         if not 1 <= self.dim <= DIM_MAX:
             raise ConfigurationError(f"part {self.name}: dim must be in 1..{DIM_MAX}, got {self.dim}")
         for what, kind in (("optimizer", Optimizer), ("initializer", Initializer)):
             if not isinstance(value := getattr(self, what), kind):
-                raise ConfigurationError(f"part {self.name}: {what}: expected one of pslib's, got {value!r}")
+                raise ConfigurationError(
+                    f"part {self.name}: {what}: expected one of pslib's, got {came(value)}"
+                )
 
     @property
     def state_floats(self) -> int:
@@ -137,9 +141,10 @@ class TableSpec:
     when_full: str = "refuse"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "eviction", _rules(self.eviction))
+        check_fields(self, "name", "parts", "seed", "storage", "clock", "when_full")
         if not self.name.isidentifier():
             raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
-        object.__setattr__(self, "eviction", _rules(self.eviction))
         problems = [*self._part_problems(), *self._choice_problems(), *self._policy_problems()]
         if problems:
             raise ConfigurationError(*(f"table {self.name}: {problem}" for problem in problems))
@@ -174,7 +179,7 @@ class TableSpec:
         ):
             if not isinstance(value, kinds):
                 names = ", ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-                yield f"{name}: expected one of {names}, got {value!r}"
+                yield f"{name}: expected one of {names}, got {came(value)}"
         if len({type(rule) for rule in self.eviction}) != len(self.eviction):
             yield "eviction: each rule can stand once; remove the second of its kind"
         yield from self._score_problems()
@@ -392,6 +397,7 @@ class DenseSpec:
     optimizer: Optimizer
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.length < 0:
             raise ConfigurationError(f"dense parameters: length must be >= 0, got {self.length}")
         if problem := dense_problem(self.optimizer):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pslib.arguments import came, check_fields
 from pslib.errors import ConfigurationError
 
 __all__ = ["DENSE_TYPES", "FLOAT32", "ROW_TYPES", "WireFormat", "check_type"]
@@ -62,7 +63,7 @@ class WireFormat:
 
     def __post_init__(self) -> None:
         problems = [
-            f"wire.{name}: expected one of {', '.join(known)}, got {kind!r}"
+            f"wire.{name}: expected one of {', '.join(known)}, got {came(kind)}"
             for name, kind, known in (
                 ("rows", self.rows, ROW_TYPES),
                 ("gradients", self.gradients, ROW_TYPES),
@@ -73,9 +74,10 @@ class WireFormat:
         every = self.dense_every_batches
         if not isinstance(every, Integral) or isinstance(every, bool) or not 1 <= every <= DENSE_EVERY_MAX:
             expected = f"a whole number in 1..{DENSE_EVERY_MAX}"
-            problems.append(f"wire.dense_every_batches: expected {expected}, got {every!r}")
+            problems.append(f"wire.dense_every_batches: expected {expected}, got {came(every)}")
         if problems:
             raise ConfigurationError(*problems)
+        check_fields(self)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> WireFormat:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Integral, Real
 
+from pslib.arguments import came, check_fields, is_finite
 from pslib.checkpoint import check_keep_last
 from pslib.errors import ConfigurationError
 from pslib.places import place_of
@@ -49,15 +50,18 @@ class CheckpointSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", place_of(self.path))
+        check_fields(self)
         problems = []
         if not _is(self.every_s, Real, 0, EVERY_S_MAX):
-            problems.append(f"checkpoint.every_s: expected seconds, or 0 for never, got {self.every_s!r}")
+            problems.append(f"checkpoint.every_s: expected seconds, or 0 for never, got {came(self.every_s)}")
         for name, value, low, high in (
             ("every_batches", self.every_batches, 0, EVERY_BATCHES_MAX),
             ("incremental", self.incremental, 0, INCREMENTAL_MAX),
         ):
             if not _is(value, Integral, low, high):
-                problems.append(f"checkpoint.{name}: expected a whole number in {low}..{high}, got {value!r}")
+                problems.append(
+                    f"checkpoint.{name}: expected a whole number in {low}..{high}, got {came(value)}"
+                )
         if not problems and not (self.every_s or self.every_batches):
             problems.append("checkpoint: expected every_s or every_batches: when is it to be saved?")
         if self.keep_last == 0:
@@ -73,4 +77,4 @@ class CheckpointSettings:
 
 
 def _is(value: object, kind: type, low: float, high: float) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and low <= float(value) <= high  # type: ignore[arg-type]
+    return isinstance(value, kind) and is_finite(value) and low <= value <= high  # type: ignore[operator]

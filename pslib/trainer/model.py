@@ -73,6 +73,7 @@ class StepperInStages(Protocol):
         ...
 
 
+@runtime_checkable
 class TrainableModel(Stepper, Protocol):
     """A model of one table and some dense parameters; see `rec_models.Model` for the contracts."""
 

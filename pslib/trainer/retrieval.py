@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pslib.arguments import checked
 from pslib.batch import Batch
 from pslib.client.client import Client
 from pslib.data.catalogue import catalogue_of
@@ -28,7 +29,7 @@ from pslib.trainer.predictions import PartFiles
 from pslib.trainer.ranked import Sides, places_in, sides_of
 from pslib.trainer.ranking import Ranker, ServedParameters
 from pslib.trainer.settings import TrainerSettings
-from pslib.trainer.stopping import EarlyStopping, check_stopping, followed, place_of_metric
+from pslib.trainer.stopping import EarlyStopping, check_epochs, check_stopping, followed, place_of_metric
 
 __all__ = ["Paths", "Retrieval", "strings"]
 
@@ -55,6 +56,7 @@ class Retrieval:
     load: Callable[..., None]
     _open: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
 
+    @checked()
     def fit_and_rank(
         self,
         data: Paths,
@@ -97,8 +99,7 @@ class Retrieval:
             When a file does not fit.
         """
         sides_of(self.model)
-        if epochs < 1:
-            raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
+        check_epochs(epochs)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         train = ParquetData(strings(data), self.model.schema)
         watched = place_of_metric(stopping.metric) if stopping else None
@@ -120,6 +121,7 @@ class Retrieval:
             return [one_epoch(1.0, epochs - 1 - done) for done in range(epochs)]
         return followed(stopping, epochs, one_epoch, self.save, self.load, best, self._epochs)
 
+    @checked()
     def rank(
         self,
         data: Paths,
@@ -170,6 +172,7 @@ class Retrieval:
         with closing(reader):
             return ranker.work_at(job, reader)
 
+    @checked()
     def recommend(
         self,
         data: Paths,
@@ -218,6 +221,7 @@ class Retrieval:
                 files.write_table(lease.index, pa.concat_tables(_best_table(names, *one) for one in best))
                 job.end(lease).wait()
 
+    @checked()
     def export_vectors(
         self, data: Paths, out: str | Path, *, side: str = "item", history: str | None = None
     ) -> None:

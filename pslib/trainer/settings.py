@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 
+from pslib.arguments import came
 from pslib.errors import ConfigurationError
 from pslib.protocol.manner_checks import rate_problem
 from pslib.table.optimizers import Adam, Optimizer
@@ -79,7 +80,7 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         problems = [
-            f"cache.{name}: expected a whole number in {low}..{high}, got {value!r}"
+            f"cache.{name}: expected a whole number in {low}..{high}, got {came(value)}"
             for name, value, low, high in (
                 ("age_batches", self.age_batches, 0, CACHE_AGE_MAX),
                 ("rows", self.rows, 1, CACHE_ROWS_MAX),
@@ -155,9 +156,9 @@ class TrainerSettings:
             ("geo_rows", self.geo_rows, 1, GEO_ROWS_MAX),
         ]
         problems = [
-            f"{name}: expected a whole number in {low}..{high}, got {value!r}"
+            f"{name}: expected a whole number in {low}..{high}, got {came(value)}"
             for name, value, low, high in ranges
-            if not isinstance(value, Integral) or not low <= int(value) <= high
+            if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high
         ]
         try:
             DenseSpec(0, self.dense_optimizer)
@@ -178,7 +179,7 @@ class TrainerSettings:
             example = 'pslib.CheckpointSettings("runs/a", every_s=600)'
             kinds.append(("checkpoint", self.checkpoint, CheckpointSettings, example))
         return [
-            f"{name}: expected a {kind.__name__}, as in {example}, got {value!r}"
+            f"{name}: expected a {kind.__name__}, as in {example}, got {came(value)}"
             for name, value, kind, example in kinds
             if not isinstance(value, kind)
         ]
@@ -189,7 +190,9 @@ class TrainerSettings:
         problems = [
             f"{name}: expected consistency {mode!r} with it, got {self.consistency!r}; else leave it out"
             for name, mode in OF_CONSISTENCY.items()
-            if mode != self.consistency and getattr(self, name) != defaults[name]
+            if mode != self.consistency
+            and isinstance(value := getattr(self, name), Integral)
+            and value != defaults[name]
         ]
         if self.cache.age_batches and self.consistency not in CACHED:
             cached = " or ".join(CACHED)
@@ -200,14 +203,14 @@ class TrainerSettings:
 
     def _mode_problems(self) -> list[str]:
         problems = []
-        if self.consistency not in CONSISTENCIES:
+        if not isinstance(self.consistency, str) or self.consistency not in CONSISTENCIES:
             expected = ", ".join(CONSISTENCIES)
-            problems.append(f"consistency: expected one of {expected}, got {self.consistency!r}")
+            problems.append(f"consistency: expected one of {expected}, got {came(self.consistency)}")
         else:
             problems += self._stray_settings()
         number = isinstance(self.damping, Real) and not isinstance(self.damping, bool)
         if not number or not 0 <= self.damping <= DAMPING_MAX:
-            problems.append(f"damping: expected a number in 0..{DAMPING_MAX:g}, got {self.damping!r}")
+            problems.append(f"damping: expected a number in 0..{DAMPING_MAX:g}, got {came(self.damping)}")
         elif self.changes_rates and (problem := rate_problem([self.dense_optimizer])):
             problems.append(f"dense_optimizer: {problem}; it takes no schedule and no damping")
         return problems
@@ -227,11 +230,6 @@ def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
     """The table to train; it must have the model's name and parts, whatever its policies."""
-    if isinstance(model, type) or not hasattr(model, "dense_shapes"):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise ConfigurationError(
-            f"model: expected a model, as in Trainer(DeepFM(schema), cluster), got {what}"
-        )
     own = model.table()
     if table is not None and (table.name, table.parts) != (own.name, own.parts):
         raise ConfigurationError(

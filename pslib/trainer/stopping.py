@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import TypeVar
 
+from pslib.arguments import came, check_fields, is_finite
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
 from pslib.metrics.ranking import RankResult
@@ -24,6 +25,7 @@ __all__ = [
     "WATCH",
     "EarlyStopping",
     "Plateau",
+    "check_epochs",
     "check_stopping",
     "followed",
     "metric_problem",
@@ -63,10 +65,6 @@ def _figure(result: EvalResult | RankResult, metric: str) -> float:
     return float(getattr(result, metric.partition("@")[0])[k])
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStopping:
     """What a fit does with the results of its validation data. Each fit begins to count anew.
@@ -99,24 +97,34 @@ class EarlyStopping:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.metric not in METRICS and not RANKINGS.fullmatch(self.metric):
+        metric = self.metric if isinstance(self.metric, str) else ""
+        if metric not in METRICS and not RANKINGS.fullmatch(metric):
             known = f"{', '.join(METRICS)}, recall@K, mrr@K, ndcg@K"
-            problems.append(f"metric: expected one of {known}, got {self.metric!r}")
+            problems.append(f"metric: expected one of {known}, got {came(self.metric)}")
         whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
         if not whole or not 0 <= self.patience <= EPOCHS_MAX:
-            problems.append(f"patience: expected a whole number in 0..{EPOCHS_MAX}, got {self.patience!r}")
-        if not _is_number(self.factor) or not 0 < self.factor <= 1:
-            problems.append(f"factor: expected a number above 0 and at most 1, got {self.factor!r}")
-        if not _is_number(self.min_delta) or self.min_delta < 0:
-            problems.append(f"min_delta: expected a number, 0 or more, got {self.min_delta!r}")
+            problems.append(
+                f"patience: expected a whole number in 0..{EPOCHS_MAX}, got {came(self.patience)}"
+            )
+        if not is_finite(self.factor) or not 0 < self.factor <= 1:
+            problems.append(f"factor: expected a number above 0 and at most 1, got {came(self.factor)}")
+        if not is_finite(self.min_delta) or self.min_delta < 0:
+            problems.append(f"min_delta: expected a number, 0 or more, got {came(self.min_delta)}")
         if not isinstance(self.restore, bool):
-            problems.append(f"restore: expected true or false, got {self.restore!r}")
+            problems.append(f"restore: expected true or false, got {came(self.restore)}")
         if problems:
             raise ConfigurationError(*(f"stopping.{problem}" for problem in problems))
+        check_fields(self)
 
 
 WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
 """Results are for the user to see, nothing else."""
+
+
+def check_epochs(epochs: int) -> None:
+    """ConfigurationError unless there is an epoch to train."""
+    if epochs < 1:
+        raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
 
 
 def check_stopping(

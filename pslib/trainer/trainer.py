@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from pslib.arguments import checked, checked_calls
 from pslib.client.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.data.arrivals import Arrivals, StreamSettings
@@ -38,7 +39,7 @@ from pslib.trainer.scoring import Scorer, data_of, said_of, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
-from pslib.trainer.stopping import WATCH, EarlyStopping, check_stopping, followed
+from pslib.trainer.stopping import WATCH, EarlyStopping, check_epochs, check_stopping, followed
 from pslib.trainer.streaming import StreamWindow, WindowJobs, windows
 
 __all__ = ["Trainer"]
@@ -48,6 +49,7 @@ EPOCHS_A_JOB = 64
 """A job lists its leases before the first one is given out: a million epochs must not keep all waiting."""
 
 
+@checked_calls("fit", "fit_stream", "evaluate", "save", "load")
 class Trainer(Retrieval):
     """Trains one model on a cluster; every method but the constructor is called by all trainers alike.
 
@@ -106,6 +108,7 @@ class Trainer(Retrieval):
         also when ``cluster`` has a Trainer.
     """
 
+    @checked("model", "cluster", "dense_optimizer", "schedule", "table", "out", "progress", "share")
     def __init__(
         self,
         model: TrainableModel,
@@ -137,7 +140,7 @@ class Trainer(Retrieval):
             batch_rows=batch_rows,
             staleness=staleness,
             warmup_batches=warmup_batches,
-            dense_optimizer=dense_optimizer or Adam(),
+            dense_optimizer=Adam() if dense_optimizer is None else dense_optimizer,
             seed=seed,
             lease_rows=lease_rows,
             maintain_every_batches=maintain_every_batches,
@@ -148,7 +151,7 @@ class Trainer(Retrieval):
             ssp_bound=ssp_bound,
             geo_every_batches=geo_every_batches,
             geo_rows=geo_rows,
-            schedule=schedule or Constant(),
+            schedule=Constant() if schedule is None else schedule,
             damping=damping,
             checkpoint=checkpoint,
         )
@@ -159,8 +162,7 @@ class Trainer(Retrieval):
         self._layout = DenseLayout(model.dense_shapes())
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
-        self._progress = Progress(self._client)
-        self._calls = Calls(cluster)
+        self._progress, self._calls = Progress(self._client), Calls(cluster)
         self._checkpoints = CheckpointJobs(
             cluster, self._progress, model, self._table, self._layout, self.settings, self._calls
         )
@@ -214,8 +216,7 @@ class Trainer(Retrieval):
         UnavailableError
             When a server is lost.
         """
-        if epochs < 1:
-            raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
+        check_epochs(epochs)
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         self._by_files = False
@@ -324,8 +325,7 @@ class Trainer(Retrieval):
             When a file or a value in it does not fit the schema.
         """
         task = task_of(self.model.schema, label)
-        schema, predicted = self.model.schema, predictions is not None
-        asked = data_of(strings(data), schema, task, self._key_kinds, predicted)
+        asked = data_of(strings(data), self.model.schema, task, self._key_kinds, predictions is not None)
         files = None if predictions is None else PredictionFiles(predictions)
         return self._evaluate(asked, files, task, name)
 

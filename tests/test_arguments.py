@@ -1,0 +1,280 @@
+"""Odd values thrown at every public constructor and call: only errors of ours come out, a line each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pslib
+import rec_models
+from pslib.arguments import came, kind_problem
+from pslib.errors import ConfigurationError, PslibError
+
+SCHEMA = pslib.Schema(label="y", dense=["d"], sparse=["a", "b"], ragged=["g"])
+SESSIONS = pslib.Schema(label=None, ragged=["g"])
+SCHEMAS = dict.fromkeys(("NARM", "SRGNN", "STAMP", "GRU4Rec", "SASRec", "Word2Vec"), SESSIONS)
+SCHEMAS |= dict.fromkeys(("SSR", "TagSpace"), pslib.Schema(label="y", sparse=["a"], ragged=["g"]))
+SCHEMAS |= {"NCF": pslib.Schema(label="y", sparse=["a", "b"])}
+TASKS = pslib.Schema(label="y", sparse=["a", "b"], more_labels=["z"])
+SCHEMAS |= dict.fromkeys(("ESMM", "MMoE"), TASKS)
+PARTS = (pslib.PartSpec("v", 4),)
+ODD: list[Any] = [
+    None,
+    -1,
+    0,
+    True,
+    1.5,
+    float("nan"),
+    float("inf"),
+    2**70,
+    10**400,
+    10**5000,
+    "x",
+    "",
+    "two\nlines",
+    b"x",
+    [],
+    [1, "a"],
+    [None],
+    ["q"],
+    (),
+    (0,),
+    (2**40,),
+    {},
+    {"a": 1},
+    {1, 2},
+    np.array([1, 2]),
+    np.array([["a"], ["b"]]),
+    np.float32(0.5),
+    np.int64(3),
+    np.bool_(True),
+    pa.table({"a": [1]}),
+    object(),
+    lambda: 1,
+    int,
+    pslib.SGD,
+    pslib.SGD(),
+    Path("x"),
+]
+NEEDED: dict[str, Any] = {
+    "name": "n",
+    "label": "y",
+    "dim": 4,
+    "parts": PARTS,
+    "count": 3,
+    "age": 3,
+    "wide_from": "v",
+    "path": "somewhere",
+    "schema": SCHEMA,
+}
+ALSO: dict[str, dict[str, Any]] = {
+    "Schema": {"sparse": ["a"]},
+    "Compact": {"shows": 2},
+    "CheckpointSettings": {"every_s": 9},
+    "NCF": {"item": ("b",)},
+    "SSR": {"item": ("a",)},
+    "TagSpace": {"item": ("a",)},
+    "TwoTower": {"item": ("a",)},
+    "MultiViewSimnet": {"item": ("a",)},
+}
+"""What a constructor needs beside what has no default."""
+NOT_MADE = ("Cluster", "PslibError", "Trainer", "EvalResult", "Model", "StepResult")
+
+
+def constructors() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
+    for home in (pslib, rec_models):
+        for name in home.__all__:
+            kind = getattr(home, name)
+            if inspect.isclass(kind) and name not in NOT_MADE:
+                schema = SCHEMAS.get(name, SCHEMA)
+                needs = [p.name for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
+                values = {**NEEDED, "schema": schema}
+                yield name, kind, {key: values[key] for key in needs if key in values} | ALSO.get(name, {})
+
+
+CONSTRUCTORS = {name: (kind, needed) for name, kind, needed in constructors()}
+
+
+def error_of(call: Callable[[], object]) -> PslibError | None:
+    """What of ours a call ends with; what is not ours gets through and fails the test."""
+    try:
+        call()
+    except PslibError as error:
+        return error
+    return None
+
+
+def refused(call: Callable[[], object], argument: str) -> list[str]:
+    """The lines of the error, each of which must be one and one of which must name the argument; or none."""
+    error = error_of(call)
+    if error is None:
+        return []
+    lines = list(error.problems) if isinstance(error, ConfigurationError) else [str(error)]
+    assert error.exit_code == 64
+    assert lines
+    assert all(len(line.splitlines()) == 1 and len(line) < 300 for line in lines), lines
+    assert any(argument in line for line in lines), (argument, lines)
+    return lines
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_what_the_odd_values_are_put_into_is_right_without_them(name: str) -> None:
+    kind, needed = CONSTRUCTORS[name]
+    assert isinstance(kind(**needed), kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_an_odd_value_is_taken_or_told_in_a_line_that_names_its_argument(name: str) -> None:
+    kind, needed = CONSTRUCTORS[name]
+    for argument in inspect.signature(kind).parameters:
+        for odd in ODD:
+            refused(lambda odd=odd, argument=argument: kind(**{**needed, argument: odd}), argument)
+
+
+@pytest.mark.parametrize("name", [name for name in CONSTRUCTORS if name not in ("ByBloom",)])
+def test_nothing_takes_an_object_that_is_no_number_no_text_and_no_list(name: str) -> None:
+    kind, needed = CONSTRUCTORS[name]
+    for argument in inspect.signature(kind).parameters:
+        assert refused(lambda argument=argument: kind(**{**needed, argument: object()}), argument)
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+
+
+@given(value=values, data=st.data())
+def test_whatever_is_given_only_our_errors_come_out(value: Any, data: st.DataObject) -> None:
+    kind, needed = CONSTRUCTORS[data.draw(st.sampled_from(sorted(CONSTRUCTORS)))]
+    argument = data.draw(st.sampled_from(list(inspect.signature(kind).parameters)))
+    error = error_of(lambda: kind(**{**needed, argument: value}))
+    assert error is None or all(len(line.splitlines()) == 1 for line in error.problems)  # type: ignore[attr-defined]
+
+
+@given(value=values)
+def test_a_value_is_told_in_a_few_words_on_one_line(value: Any) -> None:
+    assert len(came(value).splitlines()) == 1
+    assert len(came(value)) < 200
+
+
+@pytest.mark.parametrize("argument", list(inspect.signature(pslib.connect).parameters))
+def test_connect_refuses_what_is_of_another_kind_and_starts_nothing(argument: str) -> None:
+    for odd in (-1, 1.5, float("nan"), "", [], {}, b"x", object(), np.array([1, 2])):
+        if argument in ("coordinator", "cluster_id", "keys") and isinstance(odd, str):
+            continue  # an empty variable of the environment is none
+        if argument == "server_memory_bytes" and not isinstance(odd, (int, float)):
+            continue
+        assert refused(lambda odd=odd: pslib.connect(**{argument: odd}), argument)
+
+
+def test_a_name_of_a_model_and_its_options_are_of_their_kinds() -> None:
+    for odd in (None, 5, [], object()):
+        assert refused(lambda odd=odd: rec_models.build(odd, SCHEMA, {}), "name")
+        assert refused(lambda odd=odd: rec_models.build("fm", odd, {}), "schema")
+        assert refused(lambda odd=odd: rec_models.build("fm", SCHEMA, odd), "options")
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[pslib.Trainer]:
+    with pslib.connect() as cluster:
+        yield pslib.Trainer(rec_models.FM(SCHEMA, dim=2), cluster, progress=False)
+
+
+TRAINER_ARGUMENTS = [name for name in inspect.signature(pslib.Trainer).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("argument", TRAINER_ARGUMENTS)
+def test_a_trainer_refuses_what_is_of_another_kind(trainer: pslib.Trainer, argument: str) -> None:
+    given = {"model": trainer.model, "cluster": trainer.cluster}
+    for odd in ("", -1.5, float("nan"), [], object(), np.array([1, 2]), rec_models.FM):
+        assert refused(lambda odd=odd: pslib.Trainer(**{**given, argument: odd}), argument)
+
+
+def test_a_bool_is_no_number_of_batches(trainer: pslib.Trainer) -> None:
+    for argument in ("batch_rows", "staleness", "seed", "geo_rows"):
+        assert refused(
+            lambda a=argument: pslib.Trainer(trainer.model, trainer.cluster, **{a: True}), argument
+        )
+
+
+CALLS = {
+    "fit": ("data", "epochs", "valid", "stopping", "best"),
+    "evaluate": ("data", "label", "predictions", "name"),
+    "save": ("path", "keep_last"),
+    "load": ("path", "state", "tables", "resume"),
+    "fit_stream": ("folder", "settings"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"), [(call, one) for call, names in CALLS.items() for one in names]
+)
+def test_a_call_of_a_trainer_refuses_what_is_of_another_kind(
+    trainer: pslib.Trainer, call: str, argument: str
+) -> None:
+    first = CALLS[call][0]
+    for odd in (-1.5, float("nan"), {"a": 1}, b"x", object(), np.array([1, 2]), pa.table({"a": [1]}), {1}):
+        assert refused(lambda odd=odd: getattr(trainer, call)(**{first: "nowhere", argument: odd}), argument)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, True, 1.5, "x", None])
+def test_epochs_are_a_whole_number_from_1_on(trainer: pslib.Trainer, epochs: Any) -> None:
+    assert refused(lambda: trainer.fit("nowhere", epochs=epochs), "epochs")
+
+
+def test_a_class_in_place_of_a_model_is_told_with_what_to_write(trainer: pslib.Trainer) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"model: expected a model, .* got the class FM: make one of it, FM\(\.\.\.\)",
+    ):
+        pslib.Trainer(rec_models.FM, trainer.cluster)  # type: ignore[arg-type]
+
+
+def test_a_closed_cluster_can_t_be_entered_again() -> None:
+    cluster = pslib.connect()
+    cluster.close()
+    with pytest.raises(ConfigurationError, match=r"this cluster is closed: .* call pslib.connect"), cluster:
+        pass
+
+
+def test_numbers_of_numpy_become_pythons_own() -> None:
+    optimizer = pslib.Adagrad(np.float32(0.5))
+    assert type(optimizer.learning_rate) is float
+    assert type(pslib.PartSpec("v", np.int64(3)).dim) is int  # type: ignore[arg-type]
+
+
+def test_a_list_will_do_for_a_tuple() -> None:
+    assert pslib.TableSpec("t", list(PARTS)).parts == PARTS  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "line"),
+    [
+        ("x", int, "n: expected a whole number, got 'x'"),
+        (1.5, int | None, "n: expected a whole number or None, got 1.5"),
+        (5, str | Path, "n: expected a text or a path, got 5"),
+        ("a", list[str], "n: expected a list of texts, got 'a': write ['a']"),
+        ("", str | Path, "n: expected a path, got ''; write '.' for the current folder"),
+        (np.ones((2, 3)), float, "n: expected a number, got (2, 3) float64"),
+        (pslib.SGD, pslib.SGD, "n: expected an SGD, got the class SGD: make one of it, SGD(...)"),
+    ],
+)
+def test_a_line_says_what_was_expected_and_what_came(value: Any, hint: Any, line: str) -> None:
+    assert kind_problem("n", value, hint) == line
+
+
+def test_calls_of_every_batch_are_not_wrapped() -> None:
+    from pslib.client.client import Client, PendingPull
+
+    for call in (Client.pull, Client.push, PendingPull.wait):
+        assert not hasattr(call, "__wrapped__")
