@@ -125,6 +125,19 @@ def test_trainers_are_over_when_all_that_were_here_have_gone() -> None:
     )
 
 
+def test_a_new_server_is_welcome_while_the_successors_of_all_trainers_are_awaited() -> None:
+    members = Membership(replace(CONFIG, restarts=1))
+    _servers_ready(members)
+    for trainer in [_join(members, "trainer", number) for number in (3, 4)]:
+        members.lose(1.0, trainer)
+    late_s = 1.1 + CONFIG.timing.restart_s
+    assert (
+        members.register(late_s, "server", 8, "a", "")
+        == "the cluster's trainers have all left; start a new one"
+    )
+    assert isinstance(members.register(2.0, "server", 8, "a", ""), Member)
+
+
 def test_trainers_are_over_when_all_have_come_and_gone_before_they_could_start() -> None:
     members = Membership(CONFIG)
     trainers = [_join(members, "trainer", 3)]

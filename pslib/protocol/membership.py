@@ -110,7 +110,7 @@ class Membership:
             if member.incarnation == incarnation:
                 member.heard_s = now_s
                 return member
-        if refused := self._refusal(role, address, rank, generation, places.get(rank)):
+        if refused := self._refusal(now_s, role, address, rank, generation):
             return refused
         if rank == ANY_RANK:
             rank = next(free for free in range(len(places) + 1) if free not in places)
@@ -132,8 +132,9 @@ class Membership:
             self._first_trainer_s = now_s
         return member
 
-    def _refusal(self, role: str, address: str, rank: int, generation: int, before: Member | None) -> str:
+    def _refusal(self, now_s: float, role: str, address: str, rank: int, generation: int) -> str:
         """Why a new process can't have this place; empty when it can."""
+        before = self._places[role].get(rank)
         if before and generation <= before.generation:
             return (
                 f"{role} {rank} is generation {before.generation} ({before.where}); "
@@ -143,7 +144,7 @@ class Membership:
             most = self.config.servers if self.map is None else self.config.SERVERS_MAX
             if most <= rank < ANY_RANK:
                 return f"expected a server's rank below {most}, got {rank} from {address}"
-        if not before and self.trainers_over():
+        if not before and self.trainers_over() and not self.awaited(now_s, "trainer"):
             return "the cluster's trainers have all left; start a new one"
         return ""
 

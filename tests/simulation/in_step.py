@@ -147,7 +147,7 @@ class RankedChecks(Checks):
         for shard in () if self.returned else world.live_shards():  # what a lost server knew is nowhere
             if world.coordinator.session.error:
                 self._check_unfinished(shard)
-            else:
+            elif shard.owned or shard.stores:  # else it came back when it had nothing to own any more
                 check_bits(world.reference, shard)
 
     def _check_unfinished(self, shard: Shard) -> None:
