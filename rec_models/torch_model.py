@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pslib.arguments import kind_problem
 from pslib.batch import Batch
 from pslib.checkpoint.comparison import dense_vector
 from pslib.checkpoint.manifest import read_manifest
@@ -82,7 +83,10 @@ class TorchModel:
     def __post_init__(self) -> None:
         options = ("dim", "v_optimizer", "v_initializer", "seed")
         problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
-        if not self.schema.labels:
+        hints = {"schema": Schema, "network": Callable, "loss": Callable | None}
+        kinds = [kind_problem(name, getattr(self, name), hint) for name, hint in hints.items()]
+        problems += [problem for problem in kinds if problem]
+        if not problems and not self.schema.labels:
             problems.append("schema: expected a label, got none; name the column of 0 and 1")
         problems = problems or _problems_of(self._module)
         if problems:

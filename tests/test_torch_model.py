@@ -183,6 +183,14 @@ def test_networks_that_can_not_be_trained_on_servers_are_refused_in_a_line(netwo
 def test_options_out_of_range_are_named():
     with pytest.raises(ConfigurationError, match="TorchModel: dim: expected"):
         TorchModel(SCHEMA, Mlp, dim=0)
+    for argument, given in (
+        ("schema", "clicks.parquet"),
+        ("network", 5),
+        ("network", None),
+        ("loss", "focal"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"TorchModel: {argument}: expected .*, got"):
+            TorchModel(**{"schema": SCHEMA, "network": Mlp} | {argument: given})
     with pytest.raises(ConfigurationError, match="schema: expected a label"):
         TorchModel(replace(SCHEMA, label=None), Mlp)
 
