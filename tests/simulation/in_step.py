@@ -41,8 +41,9 @@ class RankedTrainer(Trainer):
 
     def end(self, why: str) -> None:
         """One that fails alone, as the coordinator has not heard it for a while, is started again."""
+        lived = self.alive
         super().end(why)
-        if why.startswith("fails"):
+        if lived and why.startswith("fails"):
             self.world.network.after(0.5, partial(self.world.restart_trainer, self))
 
     @property
