@@ -223,7 +223,11 @@ def test_rows_alone_go_into_a_model_with_other_dense_parameters(
     [
         (["item"], CheckpointError, r"tables: expected some of this model's, \['embedding'\], got 'item'"),
         ([], ConfigurationError, r"tables: expected a list of names, or None for all, got \[\]"),
-        ("embedding", ConfigurationError, "tables: expected a list of names"),
+        (
+            "embedding",
+            ConfigurationError,
+            r"tables: expected a list of texts or None, got 'embedding': write \['embedding'\]",
+        ),
     ],
 )
 def test_wrong_tables_are_told_in_one_line(
