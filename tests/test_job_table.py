@@ -94,8 +94,7 @@ def test_a_table_without_the_section_is_as_it_always_was(tmp_path):
         ),
         (
             f"{{score: {{click: {10**400}}}}}",
-            "table.score.click: expected a finite number >= 0 and <= 3.40282e+38, "
-            f"got {10**17}...{'0' * 19}",
+            f"table.score.click: expected a finite number >= 0 and <= 3.40282e+38, got {10**17}...{'0' * 19}",
         ),
     ],
 )
