@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from launch.running_cluster import find_cluster
+from launch.running_cluster import EndedRun, ended_run, find_cluster
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.words import counted
@@ -99,7 +99,7 @@ def run_scale(options: argparse.Namespace) -> int:
     ConfigurationError
         When there can't be so many servers, or it is not clear which cluster is meant.
     UnavailableError
-        When units had to stay where they were.
+        When units had to stay where they were, or the run ended before all had moved.
     """
     from pslib.cluster import watch
 
@@ -111,16 +111,25 @@ def run_scale(options: argparse.Namespace) -> int:
     watcher = watch(address, cluster_id, options.keys)
     try:
         watcher.scale(options.servers, options.drain)
-        watch_moves(watcher, lambda line: print(line, flush=True), f"{more} --listen tcp://ITS_ADDRESS:0")
+        watch_moves(
+            watcher,
+            lambda line: print(line, flush=True),
+            f"{more} --listen tcp://ITS_ADDRESS:0",
+            lambda: ended_run(options.where) if options.where else None,
+        )
     finally:
         watcher.close()
     return EXIT_DONE
 
 
 def watch_moves(
-    watcher: Scaling, say: Callable[[str], None], more: str, clock: Clock | None = None
-) -> dict[str, Any]:
-    """Tell how the moves go on until they are over; return the last status.
+    watcher: Scaling,
+    say: Callable[[str], None],
+    more: str,
+    ended: Callable[[], EndedRun | None],
+    clock: Clock | None = None,
+) -> None:
+    """Tell how the moves go on until they are over.
 
     Parameters
     ----------
@@ -129,26 +138,33 @@ def watch_moves(
         Takes a line for people.
     more : str
         The command that starts one more server.
+    ended : callable
+        How the run has ended, None while it goes on or where nobody knows.
     clock : Clock or None
 
     Raises
     ------
     UnavailableError
-        When units had to stay where they were; the line says which and why.
+        When units had to stay where they were (the line says which and why), or when the run ended before
+        all that was wished for had moved.
     """
     clock = clock or SystemClock()
     said_s = began_s = clock.now_s()
-    told = False
+    told = moved = False
     while True:
-        status = _status_of(watcher, say, clock)
+        status = _status_of(watcher, say, ended, clock)
+        if isinstance(status, EndedRun):
+            say(_end_of(status, moved))
+            return
         moves, now_s = status["moves"], clock.now_s()
+        moved = _have_moved(moves)
         if moves["stopped"]:
             raise UnavailableError(f"{moves['stopped']}; make room there or start more servers, then again")
         if is_over(status):
             say(_progress(moves))
             for line in _shares(watcher, status):
                 say(line)
-            return status
+            return
         if moves["awaited"] and not told and now_s - began_s > STARTED_S:
             told = True
             awaited = counted(moves["awaited"], "more server is", "more servers are")
@@ -159,17 +175,31 @@ def watch_moves(
         clock.sleep_s(LOOK_S)
 
 
-def _status_of(watcher: Scaling, say: Callable[[str], None], clock: Clock) -> dict[str, Any]:
-    """The status; a coordinator that is started again is waited for."""
+def _status_of(
+    watcher: Scaling, say: Callable[[str], None], ended: Callable[[], EndedRun | None], clock: Clock
+) -> dict[str, Any] | EndedRun:
+    """The status; a coordinator that is started again is waited for, one whose run has ended is not."""
     end_s = clock.now_s() + PATIENCE_S
     while True:
         try:
             return watcher.status(details=True)
         except UnavailableError as error:
+            if how := ended():
+                return how
             if clock.now_s() > end_s:
                 raise
             say(f"{error}; asking again")
             clock.sleep_s(LOOK_S)
+
+
+def _end_of(run: EndedRun, moved: bool) -> str:
+    if not moved:
+        raise UnavailableError(f"{run.line()}; it ended before all units had moved")
+    return f"{run.line()}; all units had moved"
+
+
+def _have_moved(moves: Mapping[str, Any]) -> bool:
+    return not moves["moving"] and not moves["awaited"] and bool(moves["moved"] == moves["units"])
 
 
 def is_over(status: Mapping[str, Any]) -> bool:
@@ -177,7 +207,7 @@ def is_over(status: Mapping[str, Any]) -> bool:
     moves = status["moves"]
     states = {one["rank"]: one["state"] for one in status["members"] if one["role"] == "server"}
     gone = all(states.get(rank) != "live" for rank in moves["leaving"])
-    return not moves["moving"] and not moves["awaited"] and moves["moved"] == moves["units"] and gone
+    return _have_moved(moves) and gone
 
 
 def _progress(moves: Mapping[str, Any]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launch.cli import main
+from launch.running_cluster import EndedRun
 from launch.scale import watch_moves
 from pslib.errors import UnavailableError, WaitTimeoutError
 
@@ -48,9 +50,9 @@ class Played:
         self._now_s += seconds
         assert self._now_s < 100, "it never ends"
 
-    def lines(self) -> list[str]:
+    def lines(self, ended: EndedRun | None = None) -> list[str]:
         said: list[str] = []
-        watch_moves(self, said.append, "pslib server --coordinator x", self)
+        watch_moves(self, said.append, "pslib server --coordinator x", lambda: ended, self)
         return said
 
 
@@ -86,6 +88,22 @@ def test_a_coordinator_that_is_started_again_is_waited_for() -> None:
     assert lines[0] == "waited 3 s for the coordinator: no answer; is it alive?; asking again"
     with pytest.raises(WaitTimeoutError):
         Played({}).lines()
+
+
+ENDED = EndedRun(Path("runs/x"), "2026-11-23 10:00 UTC", 0, None, 2, 48_000)
+SAID = "runs/x: that run ended at 2026-11-23 10:00 UTC, done (2 finished epochs, 48,000 examples); "
+
+
+def test_a_run_that_ends_when_all_units_have_moved_is_told_and_not_waited_for() -> None:
+    leaving = [status(leaving=[2, 3])] * 2
+    lines = Played(*leaving, {}).lines(ENDED)
+    assert lines == [SAID + "it left no checkpoint; all units had moved"]
+
+
+def test_a_run_that_ends_before_all_units_have_moved_is_an_error() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        Played(status(moving=True, moved=4), {}).lines(ENDED)
+    assert str(caught.value) == SAID + "it left no checkpoint; it ended before all units had moved"
 
 
 def test_units_that_have_to_stay_are_an_error_in_one_line() -> None:
