@@ -400,3 +400,34 @@ def test_a_run_that_can_not_begin_with_its_checkpoint_starts_no_process(
     (line,) = capsys.readouterr().err.splitlines()
     assert "table embedding part v has dim 2 and Adagrad; expected v, dim 4" in line
     assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_whose_files_lie_on_several_machines_is_none_and_leaves_the_older_one(
+    saved: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(saved, folder)
+    known = checkpoint.read_manifest(str(folder))
+    elsewhere = replace(known.files[0], name=known.files[0].name.replace(".", ".0"))
+    with pytest.raises(
+        CheckpointError, match=r"1 of its \d+ files are not there as .* that folder"
+    ) as caught:
+        checkpoint.commit(str(folder), replace(known, files=[elsewhere, *known.files[1:]], saved_utc="later"))
+    assert "\n" not in str(caught.value)
+    assert checkpoint.read_manifest(str(folder)) == known
+    assert all((folder / entry.name).exists() for entry in known.files)
+
+    shutil.copy(folder / known.files[0].name, folder / elsewhere.name)  # brought here from the other machine
+    (folder / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"bring them here, then rename manifest\.incomplete\.json"):
+        checkpoint.newest(str(folder))
+    (folder / "manifest.incomplete.json").rename(folder / "manifest.json")
+    assert content_of(folder) == content_of(saved)
+
+
+def test_what_is_left_of_a_checkpoint_in_pieces_goes_with_the_next_save(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(saved, folder)
+    (folder / "manifest.incomplete.json").write_text("{}")
+    checkpoint.commit(str(folder), checkpoint.read_manifest(str(folder)))
+    assert not (folder / "manifest.incomplete.json").exists()

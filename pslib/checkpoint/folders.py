@@ -17,7 +17,14 @@ from pathlib import Path
 from pyarrow import fs
 
 from pslib.checkpoint.chains import chain_of
-from pslib.checkpoint.manifest import MANIFEST_NAME, OWN_FILE, Manifest, open_place, read_manifest
+from pslib.checkpoint.manifest import (
+    INCOMPLETE_NAME,
+    MANIFEST_NAME,
+    OWN_FILE,
+    Manifest,
+    open_place,
+    read_manifest,
+)
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.places import below, is_uri, parent_and_name, place_of, shown, with_inner
 
@@ -176,8 +183,10 @@ def newest(path: str) -> str:
 
 
 def _elsewhere(place: str) -> str:
-    """What is said of a local place that is not there: the folder beside it whose name is nearest."""
+    """What is said of a local place that holds parts, or is not there: the folder whose name is nearest."""
     path = Path(place)
+    if not is_uri(place) and (path / INCOMPLETE_NAME).exists():
+        return f"its files are on several machines: bring them here, then rename {INCOMPLETE_NAME} to that"
     if is_uri(place) or path.exists() or not path.parent.is_dir():
         return ""
     folders = [one.name for one in path.parent.iterdir() if one.is_dir()]

@@ -9,8 +9,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from socket import gethostname
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ __all__ = [
     "FORMAT_VERSION",
     "GONE",
     "GONE_SCHEMA",
+    "INCOMPLETE_NAME",
     "MANIFEST_NAME",
     "OWN_FILE",
     "ROWS",
@@ -47,6 +49,8 @@ GONE = "gone"
 GONE_SCHEMA = pa.schema([pa.field("key", pa.uint64(), nullable=False)])
 """Of the file with keys whose rows have left since the checkpoint before an increment."""
 MANIFEST_NAME = "manifest.json"
+INCOMPLETE_NAME = "manifest.incomplete.json"
+"""Of a checkpoint whose files lie on several machines: renamed, it is that of files brought together."""
 _CRC = re.compile(rb'^ "manifest_crc32": "([0-9a-f]{8})"', re.MULTILINE)
 _NO_CRC = b"00000000"
 _TABLE_V1 = frozenset({"name", "seed", "parts"})
@@ -156,12 +160,15 @@ def commit(path: str, manifest: Manifest) -> None:
     Raises
     ------
     CheckpointError
-        When the place can't be written.
+        When the place can't be written, or files are not there: servers on other machines have written them
+        to folders of their own. What is needed to put them together is left as `INCOMPLETE_NAME`.
     """
     filesystem, root = open_place(path)
+    local = isinstance(filesystem, fs.LocalFileSystem)
+    missing = _missing(root, manifest.files) if local else []  # an object store is one for all
     try:
-        target, aside = f"{root}/{MANIFEST_NAME}", f"{root}/.{MANIFEST_NAME}.new"
-        local = isinstance(filesystem, fs.LocalFileSystem)
+        name = INCOMPLETE_NAME if missing else MANIFEST_NAME
+        target, aside = f"{root}/{name}", f"{root}/.{name}.new"
         with filesystem.open_output_stream(aside if local else target) as stream:
             stream.write(_bytes_of(manifest))
         if local:
@@ -170,10 +177,29 @@ def commit(path: str, manifest: Manifest) -> None:
             sync(filesystem, root)
     except OSError as error:
         raise CheckpointError(f"checkpoint {shown(path)}: can't write the manifest: {error}") from error
+    if missing:
+        raise CheckpointError(_scattered(path, missing, len(manifest.files)))
     try:
         _remove_older(filesystem, root, {entry.name for entry in manifest.files})
     except OSError as error:  # the new checkpoint is there; old files only take space
         log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", shown(path), error)
+
+
+def _missing(root: str, files: Sequence[ManifestFile]) -> list[str]:
+    """Names of the files that are not in a folder.
+
+    Each is looked for by its name, new to this machine: NFS may show a folder's list of a minute ago.
+    """
+    return [entry.name for entry in files if not os.path.exists(f"{root}/{entry.name}")]
+
+
+def _scattered(path: str, missing: Sequence[str], files: int) -> str:
+    return (
+        f"checkpoint {shown(path)}: {len(missing)} of its {files} files are not there as {gethostname()} "
+        f"sees that folder ({missing[0]}): servers write where they run, so give one that all machines "
+        "share, or s3://...; nothing is lost: bring the files from the other machines here and rename "
+        f"{INCOMPLETE_NAME} to {MANIFEST_NAME}"
+    )
 
 
 def _bytes_of(manifest: Manifest) -> bytes:
@@ -196,7 +222,8 @@ def _crc_fits(data: bytes) -> bool:
 
 def _remove_older(filesystem: fs.FileSystem, root: str, keep: set[str]) -> None:
     for info in filesystem.get_file_info(fs.FileSelector(root)):
-        ours = info.type == fs.FileType.File and OWN_FILE.fullmatch(info.base_name)
+        own = OWN_FILE.fullmatch(info.base_name) or info.base_name == INCOMPLETE_NAME
+        ours = info.type == fs.FileType.File and own
         if ours and info.base_name not in keep:
             filesystem.delete_file(info.path)
 
