@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 from launch.checkpoint_options import add_checkpoint
 from launch.durability import add_durability
 from launch.examples_text import FIRST_STEPS, epilog_of
+from launch.hosts_options import add_hosts
 from launch.retrieval_options import add_retrieval
 
 __all__ = ["build_parser", "main"]
@@ -202,10 +203,9 @@ def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def _add_train(commands: _Commands) -> None:
-    parser = _command(
-        commands, "train", "train", "train, test and save the model of a job file on this machine"
-    )
+    parser = _command(commands, "train", "train", "train, test and save the model of a job file")
     _add_job(parser)
+    add_hosts(parser)
     parser.add_argument("--trainers", type=int, metavar="N", help="in place of cluster.trainers")
     _add_run(parser, "folder of the run, in place of the file's")
 
@@ -229,10 +229,7 @@ def _add_launch(commands: _Commands) -> None:
     parser = _command(
         commands, "launch", "launch", "run a script of yours in every trainer of a cluster, unchanged"
     )
-    parser.add_argument("--on", choices=("local", "ssh"), default="local", help="where (default: local)")
-    parser.add_argument(
-        "--hosts", metavar="FILE", help="for ssh: a line a host, HOST [servers=N] [trainers=N] ..."
-    )
+    add_hosts(parser)
     parser.add_argument("--servers", type=int, metavar="N", help="server processes (local; default 1)")
     parser.add_argument("--trainers", type=int, metavar="N", help="trainer processes (local; default 1)")
     parser.add_argument(
@@ -254,12 +251,6 @@ def _add_launch(commands: _Commands) -> None:
     )
     add_durability(parser)
     _add_run(parser, "folder for logs and records (default: logs in a temporary one)")
-    parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
-    parser.add_argument(
-        "--insecure-network",
-        action="store_true",
-        help="for ssh: no encryption, though other machines reach coordinator and servers",
-    )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file that calls pslib.connect()")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"

@@ -45,16 +45,20 @@ def _changes(options: argparse.Namespace) -> dict[str, object]:
 def train(options: argparse.Namespace) -> int:
     """``pslib train``."""
     from launch.job import read_job
+    from launch.ssh import hosts_of
     from launch.train import run_job
 
-    job = read_job(options.config, options.overrides, _changes(options))
+    hosts, changes = hosts_of(options), _changes(options)
+    if hosts:
+        changes |= {f"cluster.{role}s": hosts.count(role) for role in ("server", "trainer")}
     return run_job(
-        job,
+        read_job(options.config, options.overrides, changes),
         overwrite=options.overwrite,
         progress=not options.quiet,
         port=options.port,
         keys=options.keys,
         resume=options.resume,
+        hosts=hosts,
     )
 
 

@@ -14,7 +14,8 @@ FIRST_STEPS = """first steps:
 
 EXAMPLES = {
     "train": """pslib train clicks.yaml --servers 2 --trainers 2 --set training.epochs=2
-pslib train clicks.yaml --resume""",
+pslib train clicks.yaml --resume
+pslib train clicks.yaml --on ssh --hosts hosts.txt""",
     "eval": """pslib eval clicks.yaml --checkpoint runs/clicks/checkpoint --data later.parquet
 pslib eval clicks.yaml --checkpoint runs/clicks/checkpoint --data new.parquet --predictions scores""",
     "recommend": "pslib recommend movies.yaml --checkpoint runs/movies/checkpoint --out best -k 20",

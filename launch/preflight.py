@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pslib.data.dataset import KeyKinds, ParquetData
     from pslib.schema import Schema
 
-__all__ = ["check_data", "check_load", "check_port", "check_save", "prepare_out"]
+__all__ = ["check_data", "check_load", "check_port", "check_save", "check_seen", "prepare_out"]
 
 RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
@@ -164,6 +165,40 @@ def check_save(job: Job) -> None:
         for one in missing:
             with suppress(OSError):
                 one.rmdir()
+
+
+def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
+    """See whether all hosts of a run see the folders into which its processes write.
+
+    Servers write their parts of a checkpoint where they run, and what is not in one folder is none.
+
+    Parameters
+    ----------
+    job : Job
+    not_seeing : callable
+        Names of the hosts on which there is nothing at a path.
+
+    Raises
+    ------
+    ConfigurationError
+        When a host does not see what this machine has put there.
+    """
+    from pslib.places import is_uri
+
+    for name, folder in (("out", job.out), ("checkpoint.path", job.checkpoint.path)):
+        if not folder or is_uri(folder):
+            continue
+        there = next(one for one in (Path(folder), *Path(folder).parents) if one.is_dir())
+        try:
+            with tempfile.NamedTemporaryFile(dir=there, prefix=".pslib-seen-") as seen:
+                blind = not_seeing(seen.name)
+        except OSError as error:
+            raise ConfigurationError(f"{name}: {there} can't be written to: {error.strerror}") from error
+        if blind:
+            raise ConfigurationError(
+                f"{name}: {folder} is not the same folder on {', '.join(blind)}: all hosts must share it "
+                "(NFS or the like)"
+            )
 
 
 def check_port(port: int) -> None:

@@ -13,6 +13,7 @@ from launch.local import LocalLauncher
 from launch.preflight import check_port, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
+from launch.ssh import hosts_of
 from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError
@@ -62,12 +63,8 @@ def run_script(options: argparse.Namespace) -> int:
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     """The launcher that was asked for, and how many servers and trainers it will run."""
-    if options.on == "ssh":
-        from launch.ssh import ssh_launcher
-
-        return ssh_launcher(options)
-    if options.hosts is not None:
-        raise ConfigurationError("--hosts is for --on ssh; leave one of them out")
+    if hosts := hosts_of(options):
+        return hosts, hosts.count("server"), hosts.count("trainer")
     if not Path(options.script).is_file():
         raise ConfigurationError(f"{options.script}: no such script")
     servers = 1 if options.servers is None else options.servers

@@ -18,7 +18,9 @@ import ipaddress
 import os
 import shlex
 import socket
+import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +28,9 @@ from launch.local import checkout_path
 from launch.problems import unknown_key
 from launch.process import Command, Task
 from pslib.blas import TRAINERS_HERE
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, UnavailableError
 
-__all__ = ["Host", "SshLauncher", "read_hosts", "ssh_launcher"]
+__all__ = ["Host", "SshLauncher", "hosts_of", "read_hosts"]
 
 SSH_OPTIONS = (
     "-T",
@@ -37,6 +39,10 @@ SSH_OPTIONS = (
     *("-o", "ServerAliveInterval=5"),
     *("-o", "ServerAliveCountMax=3"),
 )
+
+LOOK_S = 30.0
+"""For one look at one host: three times what ssh may take to connect."""
+ASKED_AT_ONCE = 32
 
 PROCESSES_MAX = 4096
 """Of one kind on one host: more is a typing error."""
@@ -165,12 +171,15 @@ class SshLauncher:
         Port of the coordinator; 0 is any free one.
     ssh_config : str or None
         Given to ssh as ``-F``.
+    options : str
+        Those of the command line that ask for it.
     """
 
     hosts: Sequence[Host]
     insecure_network: bool = False
     port: int = 0
     ssh_config: str | None = None
+    options: str = ""
 
     @property
     def open_addresses(self) -> list[str]:
@@ -178,6 +187,10 @@ class SshLauncher:
         return sorted(
             {one.address for one in self.hosts if not ipaddress.ip_address(one.address).is_loopback}
         )
+
+    def count(self, role: str) -> int:
+        """How many servers or trainers there are."""
+        return sum(getattr(host, f"{role}s") for host in self.hosts)
 
     def host_of(self, task: Task) -> Host:
         """Where a task runs."""
@@ -199,19 +212,55 @@ class SshLauncher:
         words = ["env", *(f"{name}={value}" for name, value in variables.items()), *worker]
         # A shell that stays turns a signal into 128 + n; without it ssh says 255 for every signal.
         script = f"cd {shlex.quote(host.dir)} && {shlex.join(words)}; exit $?"
+        return Command(self._ssh(host, script), dict(os.environ), host.name)
+
+    def _ssh(self, host: Host, script: str) -> tuple[str, ...]:
         config = () if self.ssh_config is None else ("-F", self.ssh_config)
-        arguments = ("ssh", *config, *SSH_OPTIONS, host.name, f"exec /bin/sh -c {shlex.quote(script)}")
-        return Command(arguments, dict(os.environ), host.name)
+        return ("ssh", *config, *SSH_OPTIONS, host.name, f"exec /bin/sh -c {shlex.quote(script)}")
+
+    def not_seeing(self, path: str) -> list[str]:
+        """Names of the hosts on which there is nothing at a path.
+
+        Raises
+        ------
+        UnavailableError
+            With ssh's own words, when hosts can't be asked.
+        """
+        hosts = {host.name: host for host in self.hosts}
+        with ThreadPoolExecutor(min(len(hosts), ASKED_AT_ONCE)) as pool:
+            looks = [self._ssh(host, f"test -e {shlex.quote(path)}") for host in hosts.values()]
+            asked = dict(zip(hosts, pool.map(_ask, looks), strict=True))
+        if failed := [f"{name}: {said}; try ssh {name} true" for name, (_, said) in asked.items() if said]:
+            raise UnavailableError(*failed)
+        return [name for name, (sees, _) in asked.items() if not sees]
 
 
-def ssh_launcher(options: argparse.Namespace) -> tuple[SshLauncher, int, int]:
-    """The launcher for the arguments of ``pslib launch --on ssh``, and its numbers of servers and trainers.
+def _ask(command: Sequence[str]) -> tuple[bool, str]:
+    """Whether a test on a host says yes, and what is in the way of asking."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LOOK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no answer over ssh in {LOOK_S:.0f} s"
+    if done.returncode in (0, 1):
+        return done.returncode == 0, ""
+    said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return False, f"ssh ended with exit code {done.returncode}: {said}"
+
+
+def hosts_of(options: argparse.Namespace) -> SshLauncher | None:
+    """The launcher that these options ask for; None: this machine.
 
     Raises
     ------
     ConfigurationError
-        When the hosts file is wrong.
+        When the hosts file is wrong, or an option belongs to the other place.
     """
+    if options.on != "ssh":
+        if options.hosts is not None:
+            raise ConfigurationError("--hosts is for --on ssh; leave one of them out")
+        return None
     if options.hosts is None:
         raise ConfigurationError("--on ssh needs --hosts FILE: a line a host, HOST [servers=N] [trainers=N]")
     if options.servers is not None or options.trainers is not None:
@@ -224,5 +273,9 @@ def ssh_launcher(options: argparse.Namespace) -> tuple[SshLauncher, int, int]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{options.hosts}: the hosts file can't be read: {reason}") from error
     hosts = read_hosts(text, options.hosts, str(Path.cwd()))
-    launcher = SshLauncher(hosts, options.insecure_network, options.port, options.ssh_config)
-    return launcher, sum(host.servers for host in hosts), sum(host.trainers for host in hosts)
+    again = ["--on", "ssh", "--hosts", options.hosts]
+    again += ["--ssh-config", options.ssh_config] if options.ssh_config else []
+    again += ["--insecure-network"] if options.insecure_network else []
+    return SshLauncher(
+        hosts, options.insecure_network, options.port, options.ssh_config, options=shlex.join(again)
+    )

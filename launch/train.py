@@ -1,16 +1,18 @@
-"""``pslib train``: check everything, run the cluster on this machine, keep the records, print the figures."""
+"""``pslib train``: check everything, run the cluster, keep the records, print the figures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from launch.durability import log_folder
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.paths import from_here
-from launch.preflight import check_data, check_load, check_port, check_save, prepare_out
+from launch.preflight import check_data, check_load, check_port, check_save, check_seen, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import (
     Identity,
@@ -22,10 +24,14 @@ from launch.resuming import (
     way_on,
 )
 from launch.rollback import goes_back, step_back
+from launch.ssh import SshLauncher
 from launch.summary import best_possible, summary_lines
-from launch.supervise import EXIT_INTERRUPTED, Plan
+from launch.supervise import EXIT_INTERRUPTED, Launcher, Plan
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from pslib.places import shown
+
+if TYPE_CHECKING:
+    from pslib.transport import Keys
 
 __all__ = ["run_job"]
 
@@ -41,6 +47,7 @@ def run_job(
     port: int = 0,
     keys: str | None = None,
     resume: bool = False,
+    hosts: SshLauncher | None = None,
 ) -> int:
     """Train, test and save what a job file describes.
 
@@ -57,6 +64,8 @@ def run_job(
         Folder of keys to encrypt with; None does not.
     resume : bool
         Whether to go on with the run in ``job.out``, from its logs, or without them from its checkpoint.
+    hosts : SshLauncher or None
+        Where its processes run; None: on this machine.
 
     Returns
     -------
@@ -67,15 +76,14 @@ def run_job(
     ------
     ConfigurationError
         When data or the output folder do not allow the run; nothing has been changed then.
+    UnavailableError
+        When a host can't be asked whether it sees the run's folder; nothing has been changed then.
     """
     if resume and (line := completed(job)):
         print(f"pslib: {line}")
         return EXIT_DONE
-    own_keys = keys_of_run(keys, (), insecure=False)
-    check_data(job)
-    check_load(job)
-    check_save(job)
-    check_port(port)
+    launcher, own_keys = _place(job, port, keys, hosts)
+    _check(job, hosts)
     job, launch = _begun(job, overwrite, resume)
     out = Path(job.out)
     effective = out / "job.yaml"
@@ -98,7 +106,7 @@ def run_job(
         "seed": job.training.seed,
         "best_possible_auc": best["auc"] if best else None,
     }
-    launcher, tried = LocalLauncher(job.cluster.trainers, port), 0
+    tried = 0
     while True:
         outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
         if not goes_back(outcome, job, tried):
@@ -113,14 +121,37 @@ def run_job(
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
     elif outcome.exit_code in ENDED_EARLY:
-        _tell_way_on(job, plan, effective, outcome.exit_code, keys)
+        _tell_way_on(job, plan, effective, outcome.exit_code, _again(keys, hosts))
     return outcome.exit_code
 
 
-def _tell_way_on(job: Job, plan: Plan, effective: Path, code: int, keys: str | None) -> None:
+def _place(
+    job: Job, port: int, keys: str | None, hosts: SshLauncher | None
+) -> tuple[Launcher, Mapping[str, Keys] | None]:
+    """Where the processes run, and the keys that they need there."""
+    if hosts:
+        return hosts, keys_of_run(keys, hosts.open_addresses, hosts.insecure_network)
+    check_port(port)
+    return LocalLauncher(job.cluster.trainers, port), keys_of_run(keys, (), insecure=False)
+
+
+def _check(job: Job, hosts: SshLauncher | None) -> None:
+    """All that is looked at before anything is changed."""
+    check_data(job)
+    check_load(job)
+    check_save(job)
+    if hosts:
+        check_seen(job, hosts.not_seeing)
+
+
+def _again(keys: str | None, hosts: SshLauncher | None) -> str:
+    """The options that a run needs again when it goes on."""
+    return (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
+
+
+def _tell_way_on(job: Job, plan: Plan, effective: Path, code: int, again: str) -> None:
     """How to go on with a run that has ended before it was done; where nothing can, a loss has said so."""
-    with_keys = f" --keys {quote(keys)}" if keys else ""
-    line = way_on(job, plan.log, f"pslib train {quote(from_here(effective))} --resume{with_keys}")
+    line = way_on(job, plan.log, f"pslib train {quote(from_here(effective))} --resume{again}")
     if line or code == PreemptedError.exit_code:
         say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
 

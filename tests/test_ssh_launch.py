@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from launch.cli import build_parser, main
 from launch.process import Task
-from launch.ssh import SshLauncher, read_hosts, ssh_launcher
+from launch.ssh import SshLauncher, hosts_of, read_hosts
 from pslib.data.generator import GeneratorConfig, generate
 from pslib.errors import ConfigurationError
 from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher, wait_until
@@ -28,23 +29,23 @@ ADDRESSES = (f"{NET}.2", f"{NET}.3")
 # --- hosts files ---
 
 
-def hosts_of(text: str):
+def hosts_in(text: str):
     return read_hosts(text, "hosts.txt", "/here")
 
 
 def problems_of(text: str) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
-        hosts_of(text)
+        hosts_in(text)
     return list(caught.value.problems)
 
 
 def test_a_host_with_nothing_said_runs_one_server_and_one_trainer_here_and_now():
-    (host,) = hosts_of("127.0.0.1\n")
+    (host,) = hosts_in("127.0.0.1\n")
     assert (host.servers, host.trainers, host.python, host.dir) == (1, 1, "python3", "/here")
 
 
 def test_a_host_with_one_count_runs_nothing_else():
-    first, second = hosts_of("# two hosts\n10.0.0.1 servers=2\n\nme@10.0.0.2 trainers=3 dir=/data # gpu\n")
+    first, second = hosts_in("# two hosts\n10.0.0.1 servers=2\n\nme@10.0.0.2 trainers=3 dir=/data # gpu\n")
     assert (first.servers, first.trainers) == (2, 0)
     assert (second.servers, second.trainers, second.dir) == (0, 3, "/data")
     assert (second.name, second.address) == ("me@10.0.0.2", "10.0.0.2")
@@ -78,10 +79,10 @@ def test_a_host_without_a_known_address_asks_for_one():
 def test_hosts_that_other_machines_reach_are_named_for_their_keys(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("10.0.0.1\n10.0.0.2\n")
-    launcher, servers, trainers = ssh_launcher(
+    launcher = hosts_of(
         build_parser().parse_args(["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"])
     )
-    assert (servers, trainers) == (2, 2)
+    assert (launcher.count("server"), launcher.count("trainer")) == (2, 2)
     assert launcher.open_addresses == ["10.0.0.1", "10.0.0.2"]
     assert launcher.listen(Task("server", 1)) == "tcp://10.0.0.2:0"
     assert launcher.listen(Task("coordinator", 0)) == "tcp://10.0.0.1:0"
@@ -91,10 +92,11 @@ def test_loopback_hosts_need_no_keys(tmp_path):
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("localhost servers=1 trainers=2\n")
     options = build_parser().parse_args(["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"])
-    launcher, servers, trainers = ssh_launcher(options)
-    assert (launcher.open_addresses, servers, trainers) == ([], 1, 2)
+    launcher = hosts_of(options)
+    assert (launcher.open_addresses, launcher.count("server"), launcher.count("trainer")) == ([], 1, 2)
 
 
+@pytest.mark.parametrize("command", ["launch", "train"])
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -104,8 +106,8 @@ def test_loopback_hosts_need_no_keys(tmp_path):
         (["--hosts", "h"], "--hosts is for --on ssh"),
     ],
 )
-def test_a_wrong_way_to_ask_for_ssh_is_one_line_and_exit_code_64(arguments, words, capsys):
-    assert main(["launch", *arguments, "script.py"]) == 64
+def test_a_wrong_way_to_ask_for_ssh_is_one_line_and_exit_code_64(command, arguments, words, capsys):
+    assert main([command, *arguments, "script.py"]) == 64
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
@@ -168,7 +170,10 @@ def namespaces() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def two_hosts(namespaces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two network namespaces joined by a bridge, an sshd in each; gives the ssh configuration."""
+    """Two network namespaces joined by a bridge, an sshd in each; gives the ssh configuration.
+
+    ``disk`` beside that file is a folder of its own on each of them, and all else is shared.
+    """
     folder = tmp_path_factory.mktemp("sshd")
     folder.chmod(0o755)
     bridge = f"pslib{os.getpid() % 100000}"
@@ -187,6 +192,7 @@ def two_hosts(namespaces: list[str], tmp_path_factory: pytest.TempPathFactory) -
         "PermitRootLogin yes\nPasswordAuthentication no\nMaxStartups 100\nPidFile none\n"
     )
     Path("/run/sshd").mkdir(exist_ok=True)
+    (folder / "disk").mkdir()
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         _run("ip", "link", "add", bridge, "type", "bridge")
@@ -201,7 +207,9 @@ def two_hosts(namespaces: list[str], tmp_path_factory: pytest.TempPathFactory) -
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", inside)
             _run("ip", "-n", name, "link", "set", inside, "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
-            command = ["ip", "netns", "exec", name, str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]
+            # `ip netns exec` gives a process mounts of its own: a disk that the other host does not see
+            alone = f"mount -t tmpfs none {folder}/disk && exec {SSHD} -D -e -f {folder}/sshd_config"
+            command = ["ip", "netns", "exec", name, "sh", "-c", alone]
             with (folder / f"sshd-{place}.log").open("wb") as log:
                 daemons.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
         end_s = time.monotonic() + 15
@@ -308,7 +316,92 @@ def test_a_script_trains_on_two_hosts_with_servers_and_trainers_on_both(two_host
         assert encryption == ("NULL" if network else "CURVE")
         assert (folder, examples) == (str(tmp_path), "2000")
         assert servers == [f"tcp://{address}" for address in ADDRESSES]
+    assert_all_counted(out)
+
+
+def assert_all_counted(out: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["examples"] == 8_000
     assert summary["pushes_sent"] == summary["pushes_applied"]
     assert (summary["servers"], summary["trainers"]) == (2, 2)
+
+
+# --- a job file on two hosts ---
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job file whose data is there; its own numbers of processes do not count on hosts."""
+    generate(tmp_path / "data", GeneratorConfig(train_rows=8_000, test_rows=2_000, vocabularies=(50, 60)))
+    (tmp_path / "job.yaml").write_text(
+        "data: {train: data/train.parquet, schema: {label: label, sparse: [C1, C2]}}\n"
+        "model: {name: lr}\ntraining: {batch_rows: 256}\ncluster: {servers: 3, trainers: 5}\nout: run\n"
+    )
+    return tmp_path / "job.yaml"
+
+
+@pytest.mark.root
+def test_a_job_file_trains_on_two_hosts_and_leaves_its_checkpoint_in_the_shared_folder(two_hosts, job, capfd):
+    hosts = write_hosts(job.parent)
+    code = main(["train", str(job), "--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts)])
+    assert code == 0, capfd.readouterr().err
+    assert_all_counted(job.parent / "run")
+    assert main(["checkpoint", "verify", str(job.parent / "run" / "checkpoint")]) == 0
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["out", "checkpoint.path"])
+def test_a_folder_that_hosts_do_not_share_is_told_before_anything_starts(two_hosts, job, capfd, name):
+    hosts, alone = write_hosts(job.parent), two_hosts.parent / "disk" / "run"
+    ssh = ["--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts)]
+    assert main(["train", str(job), *ssh, "--set", f"{name}={alone}"]) == 64
+    both = ", ".join(ADDRESSES)
+    said = f"{alone} is not the same folder on {both}: all hosts must share it (NFS or the like)"
+    assert capfd.readouterr().err == f"pslib: {name}: {said}\n"
+    assert not (job.parent / "run").exists()
+    assert not list(alone.parent.iterdir())
+
+
+@pytest.mark.root
+def test_a_host_that_can_not_be_asked_is_told_with_sshs_own_words(two_hosts, job, capfd):
+    hosts = job.parent / "hosts.txt"
+    hosts.write_text(f"{ADDRESSES[0]} python={sys.executable}\n{NET}.9 python={sys.executable}\n")
+    ssh = ["--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts)]
+    assert main(["train", str(job), *ssh]) == 69
+    (error,) = capfd.readouterr().err.splitlines()
+    assert error.startswith(f"pslib: {NET}.9: ssh ended with exit code 255: ")
+    assert error.endswith(f"; try ssh {NET}.9 true")
+    assert not (job.parent / "run").exists()
+
+
+SAVING = """\
+import sys
+import pslib
+from rec_models import LR
+
+with pslib.connect() as cluster:
+    trainer = pslib.Trainer(LR(pslib.Schema(label="label", sparse=["C1", "C2"])), cluster, batch_rows=256)
+    trainer.fit(sys.argv[1])
+    trainer.save(sys.argv[2])
+"""
+
+
+@pytest.mark.root
+def test_a_checkpoint_in_pieces_on_two_hosts_is_none_and_can_be_put_together(two_hosts, job, capfd):
+    (job.parent / "script.py").write_text(SAVING)
+    hosts, alone = write_hosts(job.parent), two_hosts.parent / "disk" / "saved"
+    ssh = ["--on", "ssh", "--hosts", str(hosts), "--ssh-config", str(two_hosts)]
+    files = [str(job.parent / "script.py"), str(job.parent / "data" / "train.parquet"), str(alone)]
+    assert main(["launch", *ssh, "--quiet", *files]) == 64
+    assert re.search(r"2 of its 4 files are not there as .* sees that folder", capfd.readouterr().err)
+    together = job.parent / "together"
+    together.mkdir()
+    for address in ADDRESSES:
+        _run("ssh", "-F", str(two_hosts), address, f"cp {alone}/* {together}")
+    assert main(["checkpoint", "verify", str(together)]) == 64
+    assert (
+        "its files are on several machines: bring them here, then rename manifest.incomplete.json"
+        in capfd.readouterr().err
+    )
+    (together / "manifest.incomplete.json").rename(together / "manifest.json")
+    assert main(["checkpoint", "verify", str(together)]) == 0
