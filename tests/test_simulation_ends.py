@@ -287,6 +287,13 @@ def test_a_question_that_comes_late_and_a_log_of_one_of_two_shards_are_answered_
     assert all(world.coordinator.session.pushes_missing for world in worlds)
 
 
+def test_a_trainer_that_leaves_has_told_what_a_server_has_lost() -> None:
+    """A seed in which the report was lost on its way, and whoever would have sent it again had left."""
+    world = World(5066, torn("partial")).run()
+    assert world.coordinator.session.pushes_missing == 2
+    assert not unnoticed(world)
+
+
 def test_clients_that_ask_nobody_what_it_has_lost_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(successors, "_report_when_known", lambda *_about: None)
     assert any(unnoticed(World(seed, torn("log")).run()) for seed in range(BUGS))

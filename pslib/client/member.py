@@ -7,11 +7,12 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from pslib.client.endpoint import Endpoint
+from pslib.client.endpoint import Endpoint, Pending
 from pslib.config import ClusterConfig
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers
@@ -31,6 +32,8 @@ ASK_AGAIN_MAX_S = 1.0
 which they start has other things to do."""
 
 
+GOODBYE_S = 3.0
+"""For the last words of a member."""
 WAITS_S = 1.0
 """Heartbeats tell of requests that have waited so long."""
 
@@ -112,6 +115,7 @@ class MemberHandle:
         self._heard_s = self._asked_s = self._vouched_s = 0.0
         self._limit_s = 0.0
         self._waiting = False
+        self._reports: list[Pending[Message]] = []
 
     def start_heartbeats(self, joined: Joined) -> None:
         """Beat from now on; ``progress``, ``on_map`` and ``on_order`` must be set before."""
@@ -141,6 +145,15 @@ class MemberHandle:
         """Be silent from now on."""
         self.endpoint.every_heartbeat = None
 
+    def report(self, message: Message) -> None:
+        """Tell the coordinator what it must have heard before this process leaves."""
+        self._reports.append(self.endpoint.ask(self.coordinator, message))
+
+    @property
+    def reported(self) -> bool:
+        """Whether the coordinator has heard all reports, or can't."""
+        return all(report.done for report in self._reports)
+
     def leave(self, well: bool = False) -> None:
         """Say that all work is flushed, with the last counters; an unreachable coordinator is no error.
 
@@ -152,8 +165,11 @@ class MemberHandle:
             return
         progress = self.progress() | ({"well": True} if well else {})
         message = Leave(self.role, self.rank, self.incarnation, progress, preemption.asked)
+        for report in self._reports:  # nobody takes one from a member that has left
+            with suppress(PslibError):
+                report.wait(GOODBYE_S)
         try:
-            self.endpoint.ask(self.coordinator, message, patience_s=3.0).wait()
+            self.endpoint.ask(self.coordinator, message, patience_s=GOODBYE_S).wait()
         except PslibError as error:
             log.info("pslib: could not say good-bye: %s", error)
 

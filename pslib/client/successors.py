@@ -87,7 +87,7 @@ def _report_when_known(
             lost, of = _lost(endpoint, server, asked, answer)
             if lost:
                 log.error("pslib: server %d forgot %d of the last %d pushes", server, lost, of)
-                endpoint.ask(member.coordinator, Missing(member.rank, member.incarnation, server, lost, of))
+                member.report(Missing(member.rank, member.incarnation, server, lost, of))
         except PslibError as error:  # it has gone again; its successor is asked
             log.info("pslib: server %d did not say what it knows: %s", server, error)
 

@@ -191,7 +191,7 @@ class Trainer(Member):
     @property
     def _may_go(self) -> bool:
         """Whether nothing that it has begun is on its way."""
-        return not self._calls
+        return not self._calls and self.member.reported
 
     def _turn(self) -> None:
         if self.leaving:
@@ -199,7 +199,7 @@ class Trainer(Member):
         if self.draining and self._may_go:
             self.leave(preempted=True)
             return
-        if self.done and self.world.admin.done:
+        if self.done and self.member.reported and self.world.admin.done:
             self.leave()
             return
         if not self.draining and len(self._calls) + self._pulling < IN_FLIGHT_MAX:
