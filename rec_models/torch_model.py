@@ -7,15 +7,17 @@ backward are PyTorch's, with its own threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.arguments import kind_problem
+from pslib.arguments import came, kind_problem
 from pslib.batch import Batch
 from pslib.checkpoint.comparison import dense_vector
 from pslib.checkpoint.manifest import read_manifest
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchModel"]
 
+_ALONE = RLock()
+"""PyTorch's generator is the process's, and a module has but one set of values while it is called."""
+
 
 @dataclass(frozen=True, eq=False)
 class TorchModel:
@@ -48,7 +53,8 @@ class TorchModel:
         The columns that it reads.
     network : callable
         Makes the network, a `torch.nn.Module` of float32 parameters; called with PyTorch's generator seeded,
-        so that every trainer makes the same first values.
+        so that every trainer makes the same first values. Parameters with ``requires_grad=False``, and
+        buffers, stay as it makes them with this ``seed``.
     dim : int
         Floats of an embedding, D.
     v_optimizer : Optimizer
@@ -57,9 +63,9 @@ class TorchModel:
     v_initializer : Initializer
         Their first values.
     loss : callable or None
-        Called with logits and labels, both of the shape above, and the (B,) weights or None; gives the loss
-        of the batch, a scalar tensor. None: the mean log loss, by weight where the schema has one, summed
-        over labels.
+        Called with float32 logits and labels, both of the shape above, and the (B,) weights or None; gives
+        the loss of the batch, a scalar tensor. None: the mean log loss, by weight where the schema has one,
+        summed over labels.
     seed : int
         Seed of the first values of rows.
 
@@ -67,8 +73,8 @@ class TorchModel:
     ------
     ConfigurationError
         When PyTorch is not installed, an option is out of range, or the network has parameters of another
-        type, none, or layers that gather statistics (batch norm): those are no parameters, so each trainer
-        would have its own. `torch.nn.LayerNorm` has none.
+        type or device, none to train, or layers that gather statistics (batch norm): those are no parameters,
+        so each trainer would have its own. `torch.nn.LayerNorm` has none.
     """
 
     schema: Schema
@@ -86,6 +92,11 @@ class TorchModel:
         hints = {"schema": Schema, "network": Callable, "loss": Callable | None}
         kinds = [kind_problem(name, getattr(self, name), hint) for name, hint in hints.items()]
         problems += [problem for problem in kinds if problem]
+        if not isinstance(self.network, type) and hasattr(self.network, "named_parameters"):
+            problems.append(  # it can be called, with a batch
+                f"network: expected what makes a torch.nn.Module, got one, {came(self.network)}: give its "
+                "class, or a function that makes it"
+            )
         if not problems and not self.schema.labels:
             problems.append("schema: expected a label, got none; name the column of 0 and 1")
         problems = problems or _problems_of(self._module)
@@ -98,14 +109,18 @@ class TorchModel:
 
     def _made(self, seed: int) -> torch.nn.Module:
         torch = _torch()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _seeded(seed):
             made = self.network()
         if not isinstance(made, torch.nn.Module):
             raise ConfigurationError(
                 f"TorchModel: network: expected a function that makes a torch.nn.Module, it gave {made!r:.80}"
             )
         return made
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        """Buffers that the module's own ``state_dict`` would hold; others only remember what was computed."""
+        return frozenset(self._module.state_dict()) & dict(self._module.named_buffers()).keys()
 
     def table(self) -> TableSpec:
         """The one table: an embedding of each key."""
@@ -114,12 +129,12 @@ class TorchModel:
         )
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the network's parameters, in its own order."""
-        return {name: tuple(value.shape) for name, value in self._module.named_parameters()}
+        """Names and shapes of the network's parameters that are trained, in its own order."""
+        return {name: tuple(value.shape) for name, value in _trained(self._module).items()}
 
     def initial_dense(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Their first values, as the network gives them with this seed."""
-        return {name: value.detach().numpy() for name, value in self._made(seed).named_parameters()}
+        return {name: value.detach().numpy() for name, value in _trained(self._made(seed)).items()}
 
     def loss_and_gradients(
         self, batch: Batch, rows: Array, dense: Mapping[str, Array], step_seed: int
@@ -129,18 +144,17 @@ class TorchModel:
         Raises
         ------
         ConfigurationError
-            When the network gives logits of another shape, or ``loss`` no scalar.
+            When the network gives logits of another shape, changes its buffers, or ``loss`` gives no scalar,
+            or one that depends on nothing.
         """
         torch = _torch()
         rows_here = _tensor(rows).requires_grad_()
         values = {name: _tensor(value).requires_grad_() for name, value in dense.items()}
-        self._module.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(step_seed)
-            logits = self._logits(batch, rows_here, values)
+        with _seeded(step_seed):
+            logits = self._logits(self._module.train(), batch, rows_here, values)
             loss = self._loss_of(logits, batch)
-        found = torch.autograd.grad(loss, [rows_here, *values.values()], materialize_grads=True)
-        of_rows, *of_dense = (gradient.numpy() for gradient in found)
+            found = torch.autograd.grad(loss, [rows_here, *values.values()], materialize_grads=True)
+        of_rows, *of_dense = (gradient.to_dense().numpy() for gradient in found)
         of_first = logits.detach().numpy() if logits.ndim == 1 else logits.detach().numpy()[:, 0]
         return StepResult(float(loss.detach()), of_first, of_rows, dict(zip(values, of_dense, strict=True)))
 
@@ -148,9 +162,9 @@ class TorchModel:
         """Probabilities of a batch, (B,) or (B, T), without dropout."""
         torch = _torch()
         values = {name: _tensor(value) for name, value in dense.items()}
-        self._module.eval()
-        with torch.no_grad():
-            predicted: Array = torch.sigmoid(self._logits(batch, _tensor(rows), values)).numpy()
+        with _ALONE, torch.no_grad():
+            logits = self._logits(self._module.eval(), batch, _tensor(rows), values)
+            predicted: Array = torch.sigmoid(logits).numpy()
         return predicted
 
     def trained(self, path: str) -> torch.nn.Module:
@@ -169,7 +183,7 @@ class TorchModel:
             raise ConfigurationError(f"{path}: it holds parameters of another network: {saved!r:.120}")
         vector, made = _torch().from_numpy(dense_vector(path, manifest)), self._made(self.seed)
         with _torch().no_grad():
-            for value in made.parameters():
+            for value in _trained(made).values():
                 value.copy_(vector[: value.numel()].reshape(value.shape))
                 vector = vector[value.numel() :]
         return made
@@ -186,23 +200,48 @@ class TorchModel:
         return fields[0] if len(fields) == 1 else _torch().cat(fields, 1)
 
     def _loss_of(self, logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-        weights = None if batch.weights is None else _tensor(batch.weights)
-        loss = (self.loss or _log_loss)(logits, _tensor(batch.every_label), weights)
+        weights = None if batch.weights is None else _own(batch.weights)
+        loss = (self.loss or _log_loss)(logits, _own(batch.every_label), weights)
         if not isinstance(loss, _torch().Tensor) or loss.ndim:
             raise ConfigurationError(f"TorchModel: loss: expected a scalar tensor, it gave {loss!r:.80}")
+        if not loss.requires_grad:
+            raise ConfigurationError(
+                "TorchModel: loss: expected one that depends on vectors or parameters, got a constant; does "
+                "the network or the loss detach, or run under torch.no_grad()?"
+            )
         return loss
 
-    def _logits(self, batch: Batch, rows: torch.Tensor, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        arguments = self.vectors(batch, rows), _tensor(batch.dense)
-        logits: torch.Tensor = _torch().func.functional_call(self._module, dict(values), arguments)
+    def _logits(
+        self, module: torch.nn.Module, batch: Batch, rows: torch.Tensor, values: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Float32 logits of the shape of labels, whatever the network computes in."""
+        before = self._buffers()
+        arguments = self.vectors(batch, rows), _own(batch.dense)
+        logits = _torch().func.functional_call(module, dict(values), arguments)
+        for name, (buffer, writes) in self._buffers().items():
+            if name in before and before[name][0] is buffer and before[name][1] == writes:
+                continue
+            raise ConfigurationError(
+                f"TorchModel: network: buffer {name}: it changes when the network is called, so each "
+                "trainer would have its own and no checkpoint the right one; register it with "
+                "persistent=False where no result depends on it"
+            )
         labels = self.schema.labels
         shape = (len(batch),) if len(labels) < 2 else (len(batch), len(labels))
-        if tuple(logits.shape) not in (shape, (*shape, 1)):
+        if not isinstance(logits, _torch().Tensor) or tuple(logits.shape) not in (shape, (*shape, 1)):
+            got = tuple(logits.shape) if isinstance(logits, _torch().Tensor) else came(logits)
             raise ConfigurationError(
                 f"TorchModel: network: expected logits of shape {shape}, one for each example and label; "
-                f"got {tuple(logits.shape)}"
+                f"got {got}"
             )
-        return logits.reshape(shape)
+        return logits.reshape(shape).float()
+
+    def _buffers(self) -> dict[str, tuple[torch.Tensor, int]]:
+        """Each lasting buffer, and how often it was written."""
+        if not self._kept:
+            return {}
+        buffers = self._module.named_buffers()
+        return {name: (one, one._version) for name, one in buffers if name in self._kept}
 
 
 def _log_loss(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -222,20 +261,50 @@ def _tensor(array: NDArray[Any]) -> torch.Tensor:
     return _torch().from_numpy(array if array.flags.writeable else array.copy())
 
 
+def _own(array: NDArray[Any]) -> torch.Tensor:
+    """A copy: a network or loss may write into what it is given, and the batch is read later."""
+    return _torch().from_numpy(array.copy())
+
+
+def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Parameters that take a gradient, shared ones once; the others stay as they are made."""
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """PyTorch's random numbers of this seed, and those of before afterwards.
+
+    The CPU's generator only: `torch.manual_seed` turns to those of all devices, which takes 1.5 ms a step.
+    """
+    generator = _torch().default_generator
+    with _ALONE:
+        before = generator.get_state()
+        try:
+            generator.manual_seed(seed)
+            yield
+        finally:
+            generator.set_state(before)
+
+
 def _problems_of(module: torch.nn.Module) -> list[str]:
     torch = _torch()
-    parameters = dict(module.named_parameters())
+    if isinstance(module, torch.jit.ScriptModule):
+        return ["network: expected a torch.nn.Module in Python, got one of TorchScript: its values are fixed"]
+    parameters = _trained(module)
     if not parameters:
-        return ["network: expected one with parameters, got none"]
+        return ["network: expected one with parameters to train, got none"]
+    lazy = [name for name, value in parameters.items() if torch.nn.parameter.is_lazy(value)]
+    if lazy:
+        return [f"network: {name}: expected its shape, got a lazy layer: give its sizes" for name in lazy]
     problems = [
-        f"network: {name}: expected float32, got {value.dtype}"
+        f"network: {name}: expected float32 on the CPU, got {value.dtype} on {value.device}"
         for name, value in parameters.items()
-        if value.dtype != torch.float32
+        if value.dtype != torch.float32 or value.device.type != "cpu"
     ]
     norms = torch.nn.modules.batchnorm._NormBase
     return problems + [
-        f"network: {name}: it gathers statistics, of which each trainer would have its own: take LayerNorm "
-        "or track_running_stats=False"
+        f"network: {name}: it gathers statistics, of which each trainer would have its own: take LayerNorm"
         for name, layer in module.named_modules()
         if isinstance(layer, norms) and layer.track_running_stats
     ]

@@ -168,9 +168,17 @@ def test_what_nobody_may_write_is_copied_without_a_warning():
         (lambda: nn.Sequential(nn.BatchNorm1d(3)), "network: 0: it gathers statistics"),
         (
             lambda: nn.Linear(2, 1, bias=False).double(),
-            "network: weight: expected float32, got torch.float64",
+            "network: weight: expected float32 on the CPU, got torch.float64 on cpu",
         ),
-        (nn.ReLU, "expected one with parameters, got none"),
+        (
+            lambda: nn.Linear(2, 1, bias=False).to("meta"),
+            "weight: expected float32 on the CPU, got .* on meta",
+        ),
+        (nn.ReLU, "expected one with parameters to train, got none"),
+        (lambda: nn.Linear(2, 1).requires_grad_(False), "expected one with parameters to train, got none"),
+        (lambda: nn.LazyLinear(1, bias=False), "network: weight: expected its shape, got a lazy layer"),
+        (torch.jit.ScriptModule, "expected a torch.nn.Module in Python"),
+        (nn.Linear(2, 1), "expected what makes a torch.nn.Module, got one, a Linear: give its class"),
         (lambda: 5, "expected a function that makes a torch.nn.Module, it gave 5"),
     ],
 )
@@ -201,6 +209,22 @@ def test_logits_of_another_shape_are_named_with_both_shapes():
         ConfigurationError, match=rf"logits of shape \({len(BATCH)},\).*got \({len(BATCH)}, 2\)"
     ):
         model.predict(BATCH, rows_of(model), model.initial_dense(0))
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda *_: None, "expected logits of shape .* got None"),
+        (lambda network, *given: (Mlp.forward(network, *given), 1), "expected logits of shape .* got "),
+        (lambda network, *given: Mlp.forward(network, *given).detach(), "loss: expected one that depends on"),
+        (torch.no_grad()(Mlp.forward), "loss: expected one that depends on"),
+    ],
+)
+def test_what_no_step_can_be_made_of_is_told_in_a_line(forward, words):
+    model = TorchModel(SCHEMA, type("Network", (Mlp,), {"forward": forward}), dim=DIM)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        model.loss_and_gradients(BATCH, rows_of(model), model.initial_dense(0), 0)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_network_trains_on_two_servers_to_the_bits_of_one_and_its_checkpoint_is_a_module(tmp_path: Path):
