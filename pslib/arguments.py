@@ -69,7 +69,7 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 def _words(hint: Any, many: bool = False) -> str:
     """What an annotation allows, for people."""
-    kinds = _choices(hint)
+    kinds = [kind for kind in _choices(hint) if get_origin(kind) is not Iterator]  # a list says it
     if len(kinds) > 1:
         words = [_words(kind, many) for kind in kinds]
         return " or ".join([", ".join(words[:-1]), words[-1]])
@@ -169,7 +169,20 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
 @lru_cache(maxsize=256)
 def _hints_of(what: Hashable) -> Mapping[str, Any]:
     """Annotations of a class or function; to resolve them takes some 50 us."""
-    return get_type_hints(cast("Any", what))
+    try:
+        return get_type_hints(cast("Any", what))
+    except Exception:
+        if not isinstance(what, type):
+            raise
+    hints: dict[str, Any] = {}
+    for kind in reversed(what.__mro__):  # somebody's own class may name what only a type checker sees
+        for name, hint in inspect.get_annotations(kind).items():
+            alone = type(name, (), {"__annotations__": {name: hint}, "__module__": kind.__module__})
+            try:
+                hints |= get_type_hints(alone)
+            except Exception:
+                hints[name] = Any
+    return hints
 
 
 def field_problems(holder: Any, *names: str) -> Iterator[str]:
@@ -192,11 +205,20 @@ def check_fields(holder: Any, *names: str) -> None:
         raise ConfigurationError(*problems)
     hints = _hints_of(cast("Any", type(holder)))
     for name in names or [one.name for one in fields(holder)]:
-        value = getattr(holder, name)
-        if isinstance(value, list) and any(get_origin(kind) is tuple for kind in _choices(hints[name])):
-            object.__setattr__(holder, name, tuple(value))
-        elif hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "shape", None) == ():
-            object.__setattr__(holder, name, value.item())
+        given = getattr(holder, name)
+        value = _plain(given)
+        if isinstance(given, (list, tuple)):
+            value = [_plain(one) for one in given]
+            if isinstance(given, tuple) or any(get_origin(kind) is tuple for kind in _choices(hints[name])):
+                value = tuple(value)
+        if value is not given:
+            object.__setattr__(holder, name, value)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's own; anything else itself."""
+    is_numpys = hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "shape", None) == ()
+    return value.item() if is_numpys else value
 
 
 def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Back]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,10 @@ import pslib
 import rec_models
 from pslib.arguments import came, kind_problem
 from pslib.errors import ConfigurationError, PslibError
+from tests.counting import write_examples
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 SCHEMA = pslib.Schema(label="y", dense=["d"], sparse=["a", "b"], ragged=["g"])
 SESSIONS = pslib.Schema(label=None, ragged=["g"])
@@ -251,6 +256,50 @@ def test_numbers_of_numpy_become_pythons_own() -> None:
     optimizer = pslib.Adagrad(np.float32(0.5))
     assert type(optimizer.learning_rate) is float
     assert type(pslib.PartSpec("v", np.int64(3)).dim) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("several", [list, tuple])
+def test_numbers_of_numpy_in_a_list_become_pythons_own(several: Callable[[Any], Any]) -> None:
+    field = pslib.SparseField("x", buckets=several(np.quantile(np.arange(9), [0.2, 0.5])))
+    assert field.buckets == (1.6, 4.0)
+    assert [type(one) for one in field.buckets] == [float, float]
+
+
+@dataclass(frozen=True)
+class Warmer(pslib.Adagrad):
+    """A user's own, whose module imports a type for its checker only."""
+
+    warms: Decimal | None = None
+
+
+def test_a_class_of_ones_own_may_have_fields_of_types_that_are_not_imported_here() -> None:
+    assert Warmer(np.float32(0.5), warms="anything").learning_rate == 0.5  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"Warmer\.learning_rate: expected a number, got 'x'"):
+        Warmer("x")  # type: ignore[arg-type]
+
+
+class Place:
+    """A path of another library."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def test_data_is_a_path_of_any_library_several_or_what_glob_gives(tmp_path: Path) -> None:
+    for name in "ab":
+        write_examples(tmp_path / f"{name}.parquet", 50)
+    schema = pslib.Schema(label="label", dense=["score"], sparse=["id"])
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(rec_models.FM(schema, dim=2), cluster, progress=False)
+        for data in (Place(tmp_path), [Place(tmp_path / "a.parquet")], tmp_path.glob("*.parquet")):
+            trainer.fit(data)
+        one, both = (trainer.evaluate(data) for data in (tmp_path / "a.parquet", tmp_path.glob("*.parquet")))
+        assert (one.examples, both.examples) == (50, 100)
+        saved = trainer.save(Place(tmp_path / "saved"))
+        trainer.load(Place(Path(saved)))
 
 
 def test_a_list_will_do_for_a_tuple() -> None:

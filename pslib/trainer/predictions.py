@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ class PartFiles:
         When the folder can't be made.
     """
 
-    def __init__(self, what: str, folder: str | Path) -> None:
+    def __init__(self, what: str, folder: str | os.PathLike[str]) -> None:
         self._what, self._place = what, place_of(folder)
         try:
             self._filesystem, self._inner = open_uri(self._place)
@@ -101,7 +101,7 @@ class PredictionFiles(PartFiles):
     folder : path or URI
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__("predictions", folder)
 
     def write(self, lease: int, labels: NDArray[np.float32] | None, predictions: NDArray[np.float32]) -> None:

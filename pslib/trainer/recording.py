@@ -5,6 +5,7 @@ Under a launcher the launcher keeps them, for all trainers together.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ LOOK_S = 0.5
 """Fine enough for a bar; a status costs the coordinator well below a millisecond."""
 
 
-def record(cluster: Cluster, out: str | Path | None, progress: bool, seed: int) -> None:
+def record(cluster: Cluster, out: str | os.PathLike[str] | None, progress: bool, seed: int) -> None:
     """Look at an embedded cluster until it closes; elsewhere, or when nobody wants to see, do nothing.
 
     Parameters

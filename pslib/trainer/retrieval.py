@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,9 +31,10 @@ from pslib.trainer.ranking import Ranker, ServedParameters
 from pslib.trainer.settings import TrainerSettings
 from pslib.trainer.stopping import EarlyStopping, check_epochs, check_stopping, followed, place_of_metric
 
-__all__ = ["Paths", "Retrieval", "strings"]
+__all__ = ["PathTo", "Paths", "Retrieval", "strings"]
 
-Paths: TypeAlias = str | Path | Sequence[str | Path]
+PathTo: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = PathTo | Sequence[PathTo] | Iterator[PathTo]
 
 LEASE_ROWS = 4096
 """Examples of a lease: some seconds of one trainer."""
@@ -64,7 +65,7 @@ class Retrieval:
         epochs: int = 1,
         *,
         stopping: EarlyStopping | None = None,
-        best: str | Path | None = None,
+        best: PathTo | None = None,
         items: Paths | None = None,
         at: Sequence[int] = (20,),
         history: str | None = None,
@@ -101,6 +102,7 @@ class Retrieval:
         sides_of(self.model)
         check_epochs(epochs)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
+        data, valid, items = _lasting(data), _lasting(valid), items and _lasting(items)
         train = ParquetData(strings(data), self.model.schema)
         watched = place_of_metric(stopping.metric) if stopping else None
         places = list(at) if watched is None or watched in at else [*at, watched]
@@ -177,7 +179,7 @@ class Retrieval:
         self,
         data: Paths,
         items: Paths,
-        out: str | Path,
+        out: PathTo,
         *,
         k: int = 20,
         history: str | None = None,
@@ -223,7 +225,7 @@ class Retrieval:
 
     @checked()
     def export_vectors(
-        self, data: Paths, out: str | Path, *, side: str = "item", history: str | None = None
+        self, data: Paths, out: PathTo, *, side: str = "item", history: str | None = None
     ) -> None:
         """Write vectors: the product of a query's and an item's is their score.
 
@@ -330,4 +332,9 @@ def _best_table(names: pa.Array, places: NDArray[np.int64], scores: NDArray[Any]
 
 def strings(paths: Paths) -> list[str]:
     """Paths as texts."""
-    return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    return [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+
+
+def _lasting(paths: Paths) -> PathTo | Sequence[PathTo]:
+    """Paths that may be gone through for every epoch, as what `Path.glob` gives may not."""
+    return list(paths) if isinstance(paths, Iterator) else paths

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
 from typing import TypeVar
 
 from pslib.arguments import came, check_fields, is_finite
@@ -225,9 +225,9 @@ def followed(
     settings: EarlyStopping,
     epochs: int,
     one_epoch: Callable[[float, int], Result],
-    save: Callable[[str | Path], object],
-    load: Callable[[str | Path], object],
-    best: str | Path | None,
+    save: Callable[[str | os.PathLike[str]], object],
+    load: Callable[[str | os.PathLike[str]], object],
+    best: str | os.PathLike[str] | None,
     before: int = 0,
 ) -> list[Result]:
     """Train epoch by epoch as long as the results let it go on; return them.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from pslib.arguments import checked, checked_calls
@@ -33,7 +33,7 @@ from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import record
-from pslib.trainer.retrieval import Paths, Retrieval, strings
+from pslib.trainer.retrieval import Paths, PathTo, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position, set_up
 from pslib.trainer.scoring import Scorer, data_of, said_of, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
@@ -132,7 +132,7 @@ class Trainer(Retrieval):
         schedule: Schedule | None = None,
         damping: float = 0.0,
         checkpoint: CheckpointSettings | None = None,
-        out: str | Path | None = None,
+        out: PathTo | None = None,
         progress: bool = True,
         share: bool = False,
     ) -> None:
@@ -190,7 +190,7 @@ class Trainer(Retrieval):
         valid: Paths | None = None,
         *,
         stopping: EarlyStopping | None = None,
-        best: str | Path | None = None,
+        best: PathTo | None = None,
     ) -> list[EvalResult]:
         """Train on Parquet data; with ``valid``, evaluate after every epoch and return the results.
 
@@ -234,7 +234,7 @@ class Trainer(Retrieval):
         return followed(stopping or WATCH, epochs, one_epoch, self.save, self.load, best, self._epochs)
 
     def fit_stream(
-        self, folder: str | Path, settings: StreamSettings = NO_STREAM_SETTINGS
+        self, folder: PathTo, settings: StreamSettings = NO_STREAM_SETTINGS
     ) -> Iterator[StreamWindow]:
         """Predict and then train on files as they arrive in a folder, each once; gives window after window.
 
@@ -260,7 +260,7 @@ class Trainer(Retrieval):
         ...     print(window.files, window.result.auc)
         ...     trainer.save("model", keep_last=3)
         """
-        arrivals = Arrivals(str(folder), settings)
+        arrivals = Arrivals(os.fspath(folder), settings)
         jobs = WindowJobs(self._client, self._progress, self._calls, self.model.schema, arrivals, settings)
         self._by_files = True
         return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
@@ -302,7 +302,7 @@ class Trainer(Retrieval):
     # --- evaluating ---------------------------------------------------------------------------------------
 
     def evaluate(
-        self, data: Paths, *, label: str | None = None, predictions: str | Path | None = None, name: str = ""
+        self, data: Paths, *, label: str | None = None, predictions: PathTo | None = None, name: str = ""
     ) -> EvalResult:
         """Exact AUC, log loss and calibration over all trainers' shares of the data; creates no rows.
 
@@ -346,7 +346,7 @@ class Trainer(Retrieval):
 
     # --- saving -------------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path, *, keep_last: int = 0) -> str:
+    def save(self, path: PathTo, *, keep_last: int = 0) -> str:
         """Write a checkpoint: every server its files, then the manifest; return its path.
 
         One trainer does it while the others wait. What was at ``path`` is replaced at the last moment.
@@ -368,7 +368,7 @@ class Trainer(Retrieval):
 
     def load(
         self,
-        path: str | Path,
+        path: PathTo,
         *,
         state: bool = True,
         tables: Sequence[str] | None = None,
