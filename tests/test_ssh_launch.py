@@ -4,6 +4,7 @@ import getpass
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -94,6 +95,14 @@ def test_loopback_hosts_need_no_keys(tmp_path):
     options = build_parser().parse_args(["launch", "--on", "ssh", "--hosts", str(hosts), "script.py"])
     launcher = hosts_of(options)
     assert (launcher.open_addresses, launcher.count("server"), launcher.count("trainer")) == ([], 1, 2)
+
+
+def test_a_run_over_ssh_that_is_to_go_on_is_given_the_same_options_again(tmp_path):
+    hosts = tmp_path / "my hosts.txt"
+    hosts.write_text("localhost\n")
+    given = ["--on", "ssh", "--hosts", str(hosts), "--ssh-config", "my_config", "--insecure-network"]
+    launcher = hosts_of(build_parser().parse_args(["train", "job.yaml", *given]))
+    assert shlex.split(launcher.options) == given
 
 
 @pytest.mark.parametrize("command", ["launch", "train"])
