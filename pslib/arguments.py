@@ -141,6 +141,22 @@ def _all_fit(value: Any, inner: tuple[Any, ...]) -> bool:
     return all(_fits(one, inner[0]) for one in value)
 
 
+def _path_problem(value: Any, kinds: tuple[Any, ...]) -> str:
+    """What is wrong with a path or those of a list: an empty one would be the current folder, unseen."""
+    if isinstance(value, str):
+        empty = not value and any(map(_is_path, kinds))
+        return "expected a path, got ''; write '.' for the current folder" if empty else ""
+    if not isinstance(value, (list, tuple)):
+        return ""
+    inner = [_choices(get_args(kind)[0]) for kind in kinds if get_args(kind)]
+    if not any(_is_path(kind) for of_one in inner for kind in of_one):
+        return ""
+    if not value:
+        return f"expected at least one path, got {came(value)}"
+    problems = (_path_problem(one, of_one) for of_one in inner for one in value)
+    return next(filter(None, problems), "")
+
+
 def kind_problem(name: str, value: Any, hint: Any) -> str | None:
     """What is wrong with the kind of one argument, one line; None where nothing is.
 
@@ -152,8 +168,8 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
         As in an annotation: unions, lists and tuples of something too.
     """
     kinds = _choices(hint)
-    if isinstance(value, str) and not value and any(map(_is_path, kinds)):
-        return f"{name}: expected a path, got ''; write '.' for the current folder"
+    if problem := _path_problem(value, kinds):
+        return f"{name}: {problem}"
     if _fits(value, hint):
         return None
     line = f"{name}: expected {_words(hint)}, got {came(value)}"

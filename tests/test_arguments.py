@@ -18,6 +18,7 @@ import pslib
 import rec_models
 from pslib.arguments import came, kind_problem
 from pslib.errors import ConfigurationError, PslibError
+from pslib.trainer.retrieval import Paths
 from tests.counting import write_examples
 
 if TYPE_CHECKING:
@@ -232,6 +233,21 @@ def test_a_call_of_a_trainer_refuses_what_is_of_another_kind(
         assert refused(lambda odd=odd: getattr(trainer, call)(**{first: "nowhere", argument: odd}), argument)
 
 
+PATHS = [("fit", "data"), ("fit", "valid"), ("evaluate", "data"), ("evaluate", "predictions")]
+PATHS += [("fit_stream", "folder"), ("rank", "items"), ("recommend", "data"), ("export_vectors", "data")]
+
+
+@pytest.mark.parametrize("odd", ["", [""], ["a", ""], [], ()])
+@pytest.mark.parametrize(("call", "argument"), PATHS)
+def test_an_empty_path_is_refused_by_the_name_of_its_argument(
+    trainer: pslib.Trainer, call: str, argument: str, odd: Any
+) -> None:
+    method = getattr(trainer, call)
+    needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+    (line,) = refused(lambda: method(**dict.fromkeys(needed, "nowhere") | {argument: odd}), argument)
+    assert line.startswith(f"{argument}: expected ")
+
+
 @pytest.mark.parametrize("epochs", [0, -1, True, 1.5, "x", None])
 def test_epochs_are_a_whole_number_from_1_on(trainer: pslib.Trainer, epochs: Any) -> None:
     assert refused(lambda: trainer.fit("nowhere", epochs=epochs), "epochs")
@@ -314,6 +330,8 @@ def test_a_list_will_do_for_a_tuple() -> None:
         (5, str | Path, "n: expected a text or a path, got 5"),
         ("a", list[str], "n: expected a list of texts, got 'a': write ['a']"),
         ("", str | Path, "n: expected a path, got ''; write '.' for the current folder"),
+        (["a", ""], Paths, "n: expected a path, got ''; write '.' for the current folder"),
+        ((), Paths, "n: expected at least one path, got ()"),
         (np.ones((2, 3)), float, "n: expected a number, got (2, 3) float64"),
         (pslib.SGD, pslib.SGD, "n: expected an SGD, got the class SGD: make one of it, SGD(...)"),
     ],

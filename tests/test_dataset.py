@@ -91,6 +91,10 @@ def test_no_path_at_all_is_refused() -> None:
     assert problems_of([]) == ["data: expected at least one path, got none"]
 
 
+def test_an_empty_path_is_named_so_that_it_can_be_seen() -> None:
+    assert problems_of("") == ["'': no such file or folder"]
+
+
 def test_an_unknown_kind_of_uri_is_refused() -> None:
     assert "gopher://x/y: can't be opened" in problems_of("gopher://x/y")[0]
 

@@ -392,7 +392,7 @@ def _files_of(path: str) -> tuple[list[str], list[str]]:
         lost = [name for name in matches if not Path(name).exists()]
         found = [name for name in matches if Path(name).exists()]
         return found, _dangling(lost) if matches else [f"{path}: no file matches this pattern"]
-    return [], [f"{shown(path)}: no such file or folder"]
+    return [], [f"{shown(path) or repr(path)}: no such file or folder"]
 
 
 def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
