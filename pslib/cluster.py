@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pslib.arguments import checked
+from pslib.arguments import came, checked, checked_calls
+from pslib.client.arguments import check_timeout
 from pslib.client.client import Client
 from pslib.client.endpoint import Endpoint, Pending
 from pslib.client.member import ANYWHERE, Place
@@ -285,6 +286,7 @@ def _join_processes(coordinator: str, cluster_id: str, keys: Keys | None) -> Clu
     return cluster
 
 
+@checked_calls("status", "server_stats", "ask", "stop", "scale")
 class Watcher:
     """An observer of a cluster: sees its status, can scale it or ask it to end, takes no part.
 
@@ -296,8 +298,14 @@ class Watcher:
         Where it is encrypted.
     transport : Transport or None
         Default: one over ZeroMQ, with the keys; closed with the watcher.
+
+    Raises
+    ------
+    ConfigurationError
+        When an argument, of this or of a call, is of another kind or out of range.
     """
 
+    @checked("coordinator", "cluster_id", "keys")
     def __init__(
         self,
         coordinator: str,
@@ -315,7 +323,7 @@ class Watcher:
 
         With ``details`` also ``members``, a mapping each, and ``work``: who holds how many leases.
         """
-        answer = self._endpoint.ask(self._coordinator, Status(details), patience_s=timeout_s).wait()
+        answer = self.ask(self._coordinator, Status(details), timeout_s)
         assert isinstance(answer, Result)
         return dict(answer.values)
 
@@ -324,6 +332,7 @@ class Watcher:
 
         An empty address is nobody's.
         """
+        check_timeout(timeout_s, or_none="")
         pending = [
             self._endpoint.ask(address, Stats(), patience_s=timeout_s) if address else None
             for address in addresses
@@ -332,6 +341,7 @@ class Watcher:
 
     def ask(self, address: str, message: Message, timeout_s: float = 10.0) -> Message:
         """Ask one process; a refusal is an exception."""
+        check_timeout(timeout_s, or_none="")
         return self._endpoint.ask(address, message, patience_s=timeout_s).wait()
 
     def save_soon(self) -> bool:
@@ -344,7 +354,7 @@ class Watcher:
 
     def stop(self, reason: str, failed: bool = False) -> None:
         """Ask the coordinator to end the run: everybody is told to leave (or to fail, with the reason)."""
-        self._endpoint.ask(self._coordinator, Stop(reason, failed), patience_s=3.0).wait()
+        self.ask(self._coordinator, Stop(reason, failed), 3.0)
 
     def scale(self, servers: int, drain: Sequence[int] = ()) -> dict[str, Any]:
         """Let so many servers own all units (0: as many as now), and those in ``drain`` none.
@@ -359,8 +369,12 @@ class Watcher:
         ConfigurationError
             When there can't be so many.
         """
-        wish = Scale(servers, list(drain), secrets.randbits(62))
-        answer = self._endpoint.ask(self._coordinator, wish, patience_s=10.0).wait()
+        if servers not in range(ClusterConfig.SERVERS_MAX + 1):
+            raise ConfigurationError(f"servers: expected 0..{ClusterConfig.SERVERS_MAX}, got {came(servers)}")
+        ranks = range(ClusterConfig.SERVERS_MAX)
+        if not all(rank in ranks for rank in drain):
+            raise ConfigurationError(f"drain: expected numbers of servers, got {came(drain)}")
+        answer = self.ask(self._coordinator, Scale(servers, list(drain), secrets.randbits(62)))
         assert isinstance(answer, Result)
         return dict(answer.values)
 

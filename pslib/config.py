@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
 
 __all__ = ["DURABILITIES", "RECOVERIES", "ClusterConfig", "Limits", "Timing"]
+
+
+def _values(holder: Limits | Timing) -> Iterator[tuple[str, Any]]:
+    return ((one.name, getattr(holder, one.name)) for one in fields(holder))
+
+
+def _refuse(problems: Iterable[str]) -> None:
+    if lines := list(problems):
+        raise ConfigurationError(*lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,11 @@ class Limits:
         2 GiB, so that a server with 24 GiB survives several of the largest messages at once.
     name_chars_max : int
         Names are identifiers, and paths end at 4,096 on Linux.
+
+    Raises
+    ------
+    ConfigurationError
+        When one is no whole number or out of range; all problems at once.
     """
 
     header_bytes_max: int = 1 << 20
@@ -37,6 +51,17 @@ class Limits:
     frame_bytes_max: int = 1 << 30
     message_bytes_max: int = 1 << 31
     name_chars_max: int = 4096
+
+    BYTES_MAX: ClassVar[int] = 1 << 40
+    """Far above any machine's memory, and far below where lengths in 64 bits could wrap."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _refuse(
+            f"{name}: expected 1..{self.BYTES_MAX}, got {value}"
+            for name, value in _values(self)
+            if not 1 <= value <= self.BYTES_MAX
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +92,12 @@ class Timing:
     drain_s : float
         A process that is asked to leave (SIGTERM) finishes its work for so long. Machines that are taken away
         give 30 seconds and more.
+
+    Raises
+    ------
+    ConfigurationError
+        When one is no number or out of range, or peers would be dead between two heartbeats; all problems at
+        once.
     """
 
     heartbeat_s: float = 1.0
@@ -79,6 +110,22 @@ class Timing:
     cut_s: float = 10.0
     restart_s: float = 60.0
     drain_s: float = 20.0
+
+    SECONDS_MAX: ClassVar[float] = 1e6
+    """Eleven days: in milliseconds, as ZeroMQ and poll count them, they fit into 31 bits."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        problems = [
+            f"{name}: expected seconds, above 0 and at most {self.SECONDS_MAX:g}, got {value}"
+            for name, value in _values(self)
+            if not 0 < value <= self.SECONDS_MAX
+        ]
+        if not problems and self.silence_s <= self.heartbeat_s:
+            problems.append(
+                f"silence_s: expected more than heartbeat_s, {self.heartbeat_s:g}, got {self.silence_s:g}"
+            )
+        _refuse(problems)
 
 
 DURABILITIES = ("memory", "log", "disk")

@@ -38,7 +38,7 @@ class DenseField:
     Raises
     ------
     ConfigurationError
-        When ``fill`` is NaN or infinite: no model can train on it.
+        When there is no name, or ``fill`` is NaN or infinite: no model can train on it.
     """
 
     name: str
@@ -47,10 +47,11 @@ class DenseField:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        problems = _no_name(self)
         if not isfinite(self.fill):
-            raise ConfigurationError(
-                f"dense field {self.name!r}: fill: expected a finite number, got {self.fill}"
-            )
+            problems.append(f"fill: expected a finite number, got {self.fill}")
+        if problems:
+            raise ConfigurationError(*(f"dense field {self.name!r}: {problem}" for problem in problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,8 @@ class SparseField:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        problems = []
-        if not self.name:
-            problems.append("name: expected the name of a column, got ''")
-        elif len(set(self.columns)) < len(self.columns) or not all(self.columns):
+        problems = _no_name(self)
+        if self.name and (len(set(self.columns)) < len(self.columns) or not all(self.columns)):
             problems.append("of: expected a column, or several that differ")
         if self.take is not None and self.take not in TAKES:
             problems.append(f"take: expected one of {', '.join(TAKES)}, got {self.take!r}")
@@ -125,6 +124,11 @@ class RaggedField:
         How the rows of one example are joined; an empty or null list gives zeros.
     vocabulary : str or None
         As for SparseField.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is no name.
     """
 
     name: str
@@ -133,11 +137,21 @@ class RaggedField:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if problems := _no_name(self):
+            raise ConfigurationError(*(f"ragged field {self.name!r}: {problem}" for problem in problems))
 
     @property
     def salt(self) -> int:
         """64-bit salt of the vocabulary."""
         return text_hash("field", self.vocabulary or self.name)
+
+
+def _no_name(field: DenseField | SparseField | RaggedField) -> list[str]:
+    """What has no name: the column, or the vocabulary, which None would leave to the field's own."""
+    problems = [] if field.name else ["name: expected the name of a column, got ''"]
+    if getattr(field, "vocabulary", None) == "":
+        problems.append("vocabulary: expected a name, or None for the field's own, got ''")
+    return problems
 
 
 def _ascend(bounds: tuple[float, ...] | str) -> bool:
@@ -232,7 +246,9 @@ class Schema:
         object.__setattr__(self, "more_labels", _listed("more_labels", more_labels))
         object.__setattr__(self, "weight", weight)
         check_fields(self, "label", "more_labels", "weight")
-        problems = self._target_problems()
+        named = (("label", label), ("weight", weight), *(("more_labels", one) for one in self.more_labels))
+        problems = [f"{what}: expected the name of a column, got ''" for what, name in named if name == ""]
+        problems += self._target_problems()
         fields: tuple[DenseField | SparseField | RaggedField, ...] = (*self.dense, *self.sparse, *self.ragged)
         problems += self._twice()
         problems += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 import pslib
 import rec_models
 from pslib.arguments import came, kind_problem
+from pslib.cluster import Watcher
+from pslib.config import Limits, Timing
 from pslib.errors import ConfigurationError, PslibError
+from pslib.protocol.messages import Status
 from pslib.trainer.retrieval import Paths
 from tests.counting import write_examples
 
@@ -246,6 +249,84 @@ def test_an_empty_path_is_refused_by_the_name_of_its_argument(
     needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty]
     (line,) = refused(lambda: method(**dict.fromkeys(needed, "nowhere") | {argument: odd}), argument)
     assert line.startswith(f"{argument}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed", "argument"),
+    [
+        (pslib.DenseField, {}, "name"),
+        (pslib.SparseField, {}, "name"),
+        (pslib.RaggedField, {}, "name"),
+        (pslib.SparseField, {"name": "a"}, "vocabulary"),
+        (pslib.RaggedField, {"name": "a"}, "vocabulary"),
+        (pslib.Schema, {"label": "y"}, "dense"),
+        (pslib.Schema, {"label": "y"}, "sparse"),
+        (pslib.Schema, {"label": "y"}, "ragged"),
+        (pslib.Schema, {"sparse": ["a"]}, "label"),
+        (pslib.Schema, {"label": "y", "sparse": ["a"]}, "weight"),
+        (pslib.Schema, {"label": "y", "sparse": ["a"]}, "more_labels"),
+    ],
+)
+def test_a_column_without_a_name_is_refused(kind: Any, needed: Any, argument: str) -> None:
+    several = argument in ("dense", "sparse", "ragged", "more_labels")
+    lines = refused(lambda: kind(**needed, **{argument: [""] if several else ""}), argument)
+    assert len(lines) == 1
+    assert lines[0].endswith("got ''")
+
+
+@pytest.mark.parametrize("odd", [0, -1, True, "x", None, [1], float("nan"), float("inf"), 10**400, object()])
+@pytest.mark.parametrize(("kind", "argument"), [(k, f.name) for k in (Limits, Timing) for f in fields(k)])
+def test_limits_and_waits_refuse_what_is_of_another_kind_or_out_of_range(
+    kind: Any, argument: str, odd: Any
+) -> None:
+    assert refused(lambda: kind(**{argument: odd}), argument)
+
+
+def test_a_silence_that_is_shorter_than_a_heartbeat_is_refused() -> None:
+    (line,) = refused(lambda: Timing(heartbeat_s=6, silence_s=6), "silence_s")
+    assert line == "silence_s: expected more than heartbeat_s, 6, got 6"
+
+
+def test_each_wait_that_is_out_of_range_is_told() -> None:
+    lines = refused(lambda: Timing(retry_s=0, drain_s=-1.5), "retry_s")
+    assert lines == [
+        f"{name}: expected seconds, above 0 and at most 1e+06, got {value}"
+        for name, value in (("retry_s", 0), ("drain_s", -1.5))
+    ]
+
+
+WATCHER_CALLS = {
+    "status": ("timeout_s", "details"),
+    "server_stats": ("addresses", "timeout_s"),
+    "ask": ("address", "message", "timeout_s"),
+    "stop": ("reason", "failed"),
+    "scale": ("servers", "drain"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"), [(call, one) for call, names in WATCHER_CALLS.items() for one in names]
+)
+def test_a_call_of_a_watcher_refuses_what_is_of_another_kind_or_out_of_range(
+    trainer: pslib.Trainer, call: str, argument: str
+) -> None:
+    embedded = trainer.cluster._embedded
+    assert embedded is not None
+    watcher = Watcher(embedded.address, embedded.cluster_id, transport=embedded.transport)
+    given = {"addresses": [], "address": embedded.address, "message": Status(), "reason": "", "servers": 0}
+    needed = {name: given[name] for name in WATCHER_CALLS[call] if name in given}
+    try:
+        for odd in (-1.5, -1, float("nan"), 10**30, b"x", {"a": 1}, None, np.array([1, 2]), [-1], [10**30]):
+            assert refused(lambda odd=odd: getattr(watcher, call)(**{**needed, argument: odd}), argument)
+    finally:
+        watcher.close()
+
+
+@pytest.mark.parametrize("argument", ["coordinator", "cluster_id", "keys"])
+def test_a_watcher_refuses_what_is_of_another_kind(argument: str) -> None:
+    for odd in (5, b"x", [], object(), Path("x")):
+        given = {"coordinator": "tcp://127.0.0.1:9", "cluster_id": "x", argument: odd}
+        assert refused(lambda given=given: Watcher(**given), argument)
 
 
 @pytest.mark.parametrize("epochs", [0, -1, True, 1.5, "x", None])

@@ -73,8 +73,8 @@ def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length:
         raise ConfigurationError(f"manner: expected a Manner(...), got {kind_of(manner)}")
 
 
-def check_timeout(timeout_s: Any) -> None:
+def check_timeout(timeout_s: Any, or_none: str = ", or None") -> None:
     """ConfigurationError unless a wait can be so long."""
     number = isinstance(timeout_s, Real) and not isinstance(timeout_s, bool)
     if not number or not 0 <= timeout_s <= TIMEOUT_MAX:
-        raise ConfigurationError(f"timeout_s: expected seconds, 0 or more, or None, got {came(timeout_s)}")
+        raise ConfigurationError(f"timeout_s: expected seconds, 0 or more{or_none}, got {came(timeout_s)}")
