@@ -12,6 +12,7 @@ import pytest
 
 from pslib.metrics.metrics import LogitBins
 from pslib.recorder import RunRecorder, recorder
+from pslib.recorder.picture import picture
 
 
 class HandClock:
@@ -219,7 +220,7 @@ def test_a_run_that_only_waits_shows_neither_a_speed_nor_a_loss():
     looks = [training(1_000), training(2_000), training(2_000, phase="saving")]
     watch(None, looks, every_s=1, stream=stream, progress=True)
     last = stream.getvalue().splitlines()[-1]
-    assert "saving, 2,000 of 10,000 examples, AUC" in last
+    assert "saving, 2,000 of 10,000 examples, staleness" in last
 
 
 def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed_of_before():
@@ -234,8 +235,22 @@ def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed
     run.observe(training(500, **bins_of(3, 1), phase="done"))
     run.finish({})
     first, *_, last = stream.getvalue().splitlines()
-    assert "500/s, AUC -, " in first
+    assert "500/s, staleness" in first
     assert "done, 500 of 10,000 examples, 500/s, loss 0.5000, AUC 0.7500" in last
+
+
+ALL_POSITIVE = {"bins_positive": bins_of(3, 0)["bins_positive"]}
+
+
+@pytest.mark.parametrize(("bins", "auc"), [({}, []), (ALL_POSITIVE, []), (bins_of(3, 1), ["AUC"])])
+def test_a_run_whose_model_predicts_no_clicks_shows_no_auc(tmp_path, monkeypatch, bins, auc):
+    figures = []
+    monkeypatch.setattr(recorder, "picture", lambda *given: figures.append(picture(*given)) or figures[-1])
+    stream = io.StringIO()
+    watch(tmp_path, [training(500, **bins), training(900, **bins)], every_s=1, stream=stream, progress=True)
+    assert ("AUC" in stream.getvalue()) == bool(auc)
+    (figure,) = figures
+    assert [axes.get_ylabel()[:3] for axes in figure.axes] == ["log", *auc, "exa"]
 
 
 def test_a_line_tells_how_much_of_the_memory_limit_is_taken():

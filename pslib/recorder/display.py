@@ -55,11 +55,12 @@ def _figures_text(status: Status, window: Window) -> str:
     # While a run waits, evaluates or saves, nothing was trained in the last second: no speed then, no loss.
     now = f"{window.examples_per_s:,.0f}/s, " if window.examples_per_s else ""
     now += f"loss {window.loss:.4f}, " if math.isfinite(window.loss) else ""
+    # Models that rank have none ever: they predict no clicks.
+    now += f"AUC {window.auc_recent:.4f}, " if math.isfinite(window.auc_recent) else ""
     limit = status.table.get("memory_limit_bytes", 0)
     room = f" in {status.memory_bytes / 1e6:,.0f} of {limit / 1e6:,.0f} MB" if limit else ""
     return (
-        f"{now}AUC {short(window.auc_recent)}, "
-        f"staleness {status.staleness_mean:.1f}, {counted(status.rows, 'row')}{room}, "
+        f"{now}staleness {status.staleness_mean:.1f}, {counted(status.rows, 'row')}{room}, "
         f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
     )
 

@@ -19,19 +19,42 @@ _FEW_POINTS = 30
 def picture(
     points: Sequence[Window], evaluations: Sequence[tuple[float, float, str]], summary: Mapping[str, Any]
 ) -> Any:
-    """Loss, AUC and speed over seconds, as a matplotlib figure."""
+    """Loss, AUC (where there is any) and speed over seconds, as a matplotlib figure."""
     from matplotlib.figure import Figure  # without pyplot: no global state, no display needed
     from matplotlib.ticker import FuncFormatter
 
     seconds = np.array([point.seconds for point in points])
     figure = Figure(figsize=(9, 9), dpi=110, layout="constrained")
-    loss, auc, speed = figure.subplots(3, 1, sharex=True)
+    ranks = not evaluations and not any(np.isfinite(point.auc_recent) for point in points)
+    panels = figure.subplots(2 if ranks else 3, 1, sharex=True)
+    loss, speed = panels[0], panels[-1]
     figure.suptitle(_title(summary), fontsize=12)
     dot = "o" if len(points) <= _FEW_POINTS else ""  # a run of a few seconds is no line yet
     loss.plot(seconds, [point.loss for point in points], color=_COLOURS[0], lw=1.6, marker=dot, ms=3)
     loss.set_ylabel("log loss (last second)")
+    if not ranks:
+        _draw_auc(panels[1], points, evaluations, dot)
+    speed.fill_between(
+        seconds, [point.examples_per_s for point in points], color=_COLOURS[2], alpha=0.25, lw=0
+    )
+    speed.plot(
+        seconds, [point.examples_per_s for point in points], color=_COLOURS[2], lw=1.6, marker=dot, ms=3
+    )
+    speed.set_ylabel("examples/s")
+    speed.set_ylim(bottom=0)
+    speed.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    speed.set_xlabel("seconds since the start")
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_auc(
+    auc: Any, points: Sequence[Window], evaluations: Sequence[tuple[float, float, str]], dot: str
+) -> None:
     auc.plot(
-        seconds,
+        [point.seconds for point in points],
         [point.auc_recent for point in points],
         color=_COLOURS[0],
         lw=1.6,
@@ -48,20 +71,6 @@ def picture(
     auc.margins(y=0.12)  # room for the figure above the last point
     auc.set_ylabel("AUC (last 10 s)")
     auc.legend(loc="lower right", frameon=False)
-    speed.fill_between(
-        seconds, [point.examples_per_s for point in points], color=_COLOURS[2], alpha=0.25, lw=0
-    )
-    speed.plot(
-        seconds, [point.examples_per_s for point in points], color=_COLOURS[2], lw=1.6, marker=dot, ms=3
-    )
-    speed.set_ylabel("examples/s")
-    speed.set_ylim(bottom=0)
-    speed.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    speed.set_xlabel("seconds since the start")
-    for axes in (loss, auc, speed):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
 
 
 def _title(summary: Mapping[str, Any]) -> str:
