@@ -23,6 +23,9 @@ MESSAGE_PREFIX = "pslib-"
 LINE_BYTES_MAX = 1 << 16
 """A worker that prints for ever without a line end must not fill the launcher's memory."""
 
+MESSAGE_BYTES_MAX = 64 << 20
+"""Of a line for the launcher, of use as a whole only: a coordinator's last has the results of all epochs."""
+
 TAIL_LINES = 40
 """Last lines kept for the report of a process that failed."""
 
@@ -171,6 +174,8 @@ def _pump(
 ) -> None:
     with output, log.open("ab") as file:
         while data := output.readline(LINE_BYTES_MAX):
+            if data.startswith(MESSAGE_PREFIX.encode()) and not data.endswith(b"\n"):
+                data += output.readline(MESSAGE_BYTES_MAX)
             with suppress(
                 OSError
             ):  # a full disk must not stop the reading, or the worker would wait for ever

@@ -15,7 +15,7 @@ import pytest
 
 from launch.cli import main
 from launch.demo import demo_job
-from launch.process import Running, Task, describe_exit
+from launch.process import LINE_BYTES_MAX, Running, Task, describe_exit
 from launch.supervise import Plan, run_cluster
 from launch.verdict import Verdict, judge
 from launch.voices import Voices
@@ -313,7 +313,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
 
 
 def test_a_run_is_summed_up_from_what_its_coordinator_says_at_its_end_not_from_the_last_answer(tmp_path):
-    last = STATUS | {"updates_applied": 700, "events": ["server 1 is back"]}
+    last = STATUS | {"updates_applied": 700, "events": ["server 1 is back"], "seen": "x" * LINE_BYTES_MAX}
     outcome, said = run_standins(
         tmp_path,
         {"trainer": "say pslib-over {};over", "coordinator": f"wait;say pslib-over {json.dumps(last)}"},
