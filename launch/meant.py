@@ -9,7 +9,7 @@ __all__ = ["meant"]
 
 
 def meant(unknown: Sequence[str], options: Collection[str]) -> str:
-    """The option whose name is nearest, or the setting of the job file that has this very name.
+    """The option whose name is nearest, or the setting of the job file (or of optimizers) of this very name.
 
     Parameters
     ----------
@@ -27,8 +27,15 @@ def meant(unknown: Sequence[str], options: Collection[str]) -> str:
     near = difflib.get_close_matches(given, options, n=1, cutoff=0.7)
     if near:
         return f" (did you mean {near[0]}?)"
-    setting = _setting(given[2:].replace("-", "_")) if "--set" in options else ""
-    return f" (did you mean --set {setting}=...?)" if setting else ""
+    if "--set" not in options:
+        return ""
+    word = given[2:].replace("-", "_")
+    if setting := _setting(word):
+        return f" (did you mean --set {setting}=...?)"
+    from launch.problems import of_optimizers
+
+    setting = of_optimizers(word)
+    return f" (did you mean --set '{setting}', and optimizers.dense alike?)" if setting else ""
 
 
 def _setting(name: str) -> str:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-__all__ = ["ELSEWHERE", "dotted", "problem_lines", "section_keys", "unknown_key", "unknown_value"]
+from pslib.table.optimizers import OPTIMIZERS
+
+__all__ = [
+    "ELSEWHERE",
+    "dotted",
+    "of_optimizers",
+    "problem_lines",
+    "section_keys",
+    "unknown_key",
+    "unknown_value",
+]
 
 ELSEWHERE = {
     "lr": "learning_rate",
@@ -46,6 +57,16 @@ def _nearest(word: object, known: Iterable[str]) -> str | None:
 def _whole(value: object) -> str:
     """How a whole number that stands as 1e3 or 1000.0 is written: YAML and we take these for others."""
     return f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
+
+
+def of_optimizers(word: str) -> str:
+    """Where a setting of optimizers, ``lr`` for example, stands in a job file; empty for any other word."""
+    wanted = ELSEWHERE.get(word, word)
+    having = [name for name, kind in OPTIMIZERS.items() if wanted in {field.name for field in fields(kind)}]
+    if not having:
+        return ""
+    name = "Adagrad" if "Adagrad" in having else having[0]
+    return f"optimizers.rows={{name: {name}, {wanted}: ...}}"
 
 
 def unknown_key(path: str, known: Iterable[str]) -> str:

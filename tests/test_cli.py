@@ -105,6 +105,14 @@ def test_help_loads_nothing_heavy():
         (["launch", "--server=2", "s.py"], "unrecognized arguments: --server=2 (did you mean --servers?)"),
         (["train", "job.yaml", "--epochs", "2"], "--epochs 2 (did you mean --set training.epochs=...?); see"),
         (["train", "job.yaml", "--batch-size=9"], "(did you mean --set training.batch_rows=...?); see"),
+        (
+            ["train", "job.yaml", "--lr", "0.1"],
+            "did you mean --set 'optimizers.rows={name: Adagrad, learning_rate: ...}', and optimizers.dense",
+        ),
+        (
+            ["train", "job.yaml", "--weight-decay=1"],
+            "--set 'optimizers.rows={name: Adagrad, weight_decay: ...}'",
+        ),
         (["launch", "--epochs", "2", "s.py"], "unrecognized arguments: --epochs; see pslib launch --help"),
         (
             ["train", "job.yaml", "a", "--wxyz"],
