@@ -13,7 +13,7 @@ from launch.supervise import EXIT_INTERRUPTED, Launcher, Outcome, Plan, run_clus
 from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, PreemptedError
 from pslib.protocol.results import fresh_results, of_kind
-from pslib.words import counted
+from pslib.words import behind_text, counted
 
 __all__ = ["Rankings", "run_recorded", "say"]
 
@@ -98,7 +98,7 @@ class Rankings:
         ranked = of_kind(status, "rank")
         fresh, self._told = fresh_results(ranked["results"], ranked["results_before"], self._told)
         return [
-            f"{one.get('name', 'ranking')} after epoch {one['epoch']}: Recall@{k} {recall:.4f}, "
+            f"{one.get('name', 'ranking')}{behind_text(one)}: Recall@{k} {recall:.4f}, "
             f"MRR@{k} {mrr:.4f}, NDCG@{k} {ndcg:.4f} on {counted(one['examples'], 'example')}"
             for one in fresh
             for k, recall, mrr, ndcg in zip(one["at"], one["recall"], one["mrr"], one["ndcg"], strict=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "epoch_text"]
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["behind_text", "counted", "epoch_text"]
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -13,3 +16,10 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def epoch_text(finished: int, planned: int) -> str:
     """``epoch 2/5``: the one that is under way when one is finished, or the last; people count from 1."""
     return f"epoch {min(finished + 1, planned)}/{planned}"
+
+
+def behind_text(result: Mapping[str, Any]) -> str:
+    """`` after 3 files`` of a stream, which has no epochs, else `` after epoch 2``; empty without either."""
+    if "files" in result:
+        return f" after {counted(int(result['files']), 'file')}"
+    return f" after epoch {result['epoch']}" if "epoch" in result else ""

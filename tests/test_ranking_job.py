@@ -160,6 +160,17 @@ def test_each_ranking_is_told_once_also_after_a_run_that_went_back():
     assert rankings.news({"results": [one]}) == [line]
 
 
+def test_of_a_stream_a_ranking_says_after_how_many_files_it_was(folder):
+    with connect() as cluster:
+        model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=8)
+        trainer = Trainer(model, cluster, progress=False)
+        trainer._by_files, trainer._files = True, ["a", "b"]  # as `fit_stream` leaves it
+        test, items = folder / "test.parquet", folder / "train.parquet"
+        trainer.rank(test, items, history="before", target="next")
+        (line,) = Rankings().news(cluster.status())
+    assert line.startswith("ranking after 2 files: Recall@20 ")
+
+
 def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folder, tmp_path, monkeypatch):
     figures, asked = iter([0.5, 0.7, 0.6, 0.65, 0.9]), []
 

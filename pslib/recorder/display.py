@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 from tqdm import tqdm
 
 from pslib.recorder.status import Status, Window
-from pslib.words import counted, epoch_text
+from pslib.words import behind_text, counted, epoch_text
 
 __all__ = ["Display", "display_for", "result_text", "short"]
 
@@ -37,10 +37,7 @@ def result_text(result: Mapping[str, Any]) -> str:
     parts = [f"{result.get('name') or result.get('kind', 'evaluation')}"]
     if "label" in result:
         parts[0] += f" of {result['label']}"
-    if "files" in result:  # of a stream
-        parts[0] += f" after {counted(int(result['files']), 'file')}"
-    elif "epoch" in result:
-        parts[0] += f" after epoch {result['epoch']}"
+    parts[0] += behind_text(result)
     names = (("auc", "AUC"), ("logloss", "log loss"), ("calibration", "calibration"))
     figures = [f"{said} {short(result.get(name))}" for name, said in names]
     return f"{parts[0]}: {', '.join(figures)} on {counted(int(result.get('examples', 0)), 'example')}"

@@ -51,6 +51,8 @@ class Retrieval:
     _table: TableSpec
     _layout: DenseLayout
     _epochs: int
+    _files: list[str]
+    _by_files: bool
     _steps: int
     _fit: Callable[[ParquetData, int, float, int], None]
     save: Callable[..., str]
@@ -268,6 +270,11 @@ class Retrieval:
                 files.write_table(lease.index, pa.concat_tables(pieces))
                 job.end(lease).wait()
 
+    @property
+    def _behind(self) -> dict[str, int]:
+        """What the training has behind it, for records."""
+        return {"files": len(self._files)} if self._by_files else {"epoch": self._epochs}
+
     def _check_vectors(self, sides: Sides) -> None:
         if not sides.by_product:
             raise ConfigurationError(
@@ -295,7 +302,7 @@ class Retrieval:
         batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
         rows = ParquetData(strings(data), schema)
         order = Order(0, [group.rows for group in rows.row_groups], LEASE_ROWS, shuffle=False)
-        details = {"examples": rows.rows, "epoch": self._epochs, **(more or {})}
+        details = {"examples": rows.rows, **self._behind, **(more or {})}
         job = self._open(what, rows, order, [order.leases(0)], details, [batch_rows, self._epochs, *agreed])
         return job, LeaseReader(rows, schema, order, batch_rows)
 

@@ -404,11 +404,6 @@ class Trainer(Retrieval):
         self._mode.loaded(trained=position is not None and state)
 
     @property
-    def _behind(self) -> dict[str, int]:
-        """What the training has behind it, for records."""
-        return {"files": len(self._files)} if self._by_files else {"epoch": self._epochs}
-
-    @property
     def _position(self) -> Position:
         return Position(self._epochs, self._steps, self._seconds, tuple(self._files))
 
