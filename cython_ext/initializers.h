@@ -81,23 +81,27 @@ PSLIB_FOR_AVX2 static inline __m256i pslib_mixed_tops_avx2(__m256i x)
     return _mm256_add_epi32(product, crossed);
 }
 
-/* pslib_uniform_values of the first columns, as many as fill eights. Returns how many. */
-PSLIB_FOR_AVX2 static inline int64_t pslib_uniform_values_avx2(uint64_t base, float bound, int64_t dim, float *out)
+/* pslib_uniform_values of eight columns from `first` on. */
+PSLIB_FOR_AVX2 static inline __m256 pslib_uniform_eight_avx2(uint64_t base, float bound, int64_t first)
 {
     const uint64_t golden = 4 * PSLIB_GOLDEN;
     const __m256i some = _mm256_setr_epi64x(0, (long long)golden, (long long)(4 * golden), (long long)(5 * golden));
     const __m256i more = _mm256_add_epi64(some, _mm256_set1_epi64x((long long)(2 * golden)));
+    const __m256i start = _mm256_set1_epi64x((long long)(base + (uint64_t)first * golden));
+    const __m256i a = pslib_mixed_tops_avx2(_mm256_add_epi64(start, some)); /* columns 0, 1, 4, 5 */
+    const __m256i b = pslib_mixed_tops_avx2(_mm256_add_epi64(start, more)); /* columns 2, 3, 6, 7 */
+    const __m256 tops = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xDD);
+    const __m256i bits = _mm256_srli_epi32(_mm256_castps_si256(tops), 8);
+    const __m256 u = _mm256_mul_ps(_mm256_cvtepi32_ps(bits), _mm256_set1_ps(0x1p-24f));
+    const __m256 centred = _mm256_sub_ps(_mm256_mul_ps(u, _mm256_set1_ps(2.0f)), _mm256_set1_ps(1.0f));
+    return _mm256_mul_ps(centred, _mm256_set1_ps(bound));
+}
+
+/* pslib_uniform_values of the first columns, as many as fill eights. Returns how many. */
+PSLIB_FOR_AVX2 static inline int64_t pslib_uniform_values_avx2(uint64_t base, float bound, int64_t dim, float *out)
+{
     int64_t j = 0;
-    for (; j + 8 <= dim; j += 8) {
-        const __m256i start = _mm256_set1_epi64x((long long)(base + (uint64_t)j * golden));
-        const __m256i a = pslib_mixed_tops_avx2(_mm256_add_epi64(start, some)); /* columns 0, 1, 4, 5 */
-        const __m256i b = pslib_mixed_tops_avx2(_mm256_add_epi64(start, more)); /* columns 2, 3, 6, 7 */
-        const __m256 tops = _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xDD);
-        const __m256i bits = _mm256_srli_epi32(_mm256_castps_si256(tops), 8);
-        const __m256 u = _mm256_mul_ps(_mm256_cvtepi32_ps(bits), _mm256_set1_ps(0x1p-24f));
-        const __m256 centred = _mm256_sub_ps(_mm256_mul_ps(u, _mm256_set1_ps(2.0f)), _mm256_set1_ps(1.0f));
-        _mm256_storeu_ps(out + j, _mm256_mul_ps(centred, _mm256_set1_ps(bound)));
-    }
+    for (; j + 8 <= dim; j += 8) _mm256_storeu_ps(out + j, pslib_uniform_eight_avx2(base, bound, j));
     return j;
 }
 #endif

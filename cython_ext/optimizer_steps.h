@@ -133,13 +133,18 @@ PSLIB_INLINE float pslib_sum_of_squares(int64_t dim, const float *restrict g)
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+/* a += mean(g g). Returns sqrt(a) + eps. */
+PSLIB_INLINE float pslib_rowwise_divisor(const float *numbers, int64_t dim, float *a, const float *g)
+{
+    a[0] += pslib_sum_of_squares(dim, g) / (float)dim;
+    return sqrtf(a[0]) + numbers[1];
+}
+
 /* a += mean(g g);  w -= (lr g) / (sqrt(a) + eps) */
 PSLIB_INLINE void pslib_rowwise_adagrad(const float *numbers, int64_t dim, float *restrict w, float *restrict a,
                                          const float *restrict g)
 {
-    const float rate = numbers[0], epsilon = numbers[1];
-    a[0] += pslib_sum_of_squares(dim, g) / (float)dim;
-    const float divisor = sqrtf(a[0]) + epsilon;
+    const float rate = numbers[0], divisor = pslib_rowwise_divisor(numbers, dim, a, g);
     const int64_t whole = dim - dim % PSLIB_LANES;
     for (int64_t j = 0; j < whole; j += PSLIB_LANES) {
         PslibSixteen row, more;

@@ -193,6 +193,41 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
     }
 }
 
+#if PSLIB_HAS_LEVELS
+/* first - (lr g) / divisor, 16 columns. */
+PSLIB_FOR_AVX2 static inline void pslib_uniform_step_avx2(const PslibPart *part, uint64_t key, float divisor,
+                                                          const float *gradient, float *w)
+{
+    const uint64_t base = pslib_mix64(key ^ part->initializer.seed);
+    const __m256 rate = _mm256_set1_ps(part->optimizer.numbers[0]);
+    for (int j = 0; j < 16; j += 8) {
+        const __m256 first = pslib_uniform_eight_avx2(base, part->initializer.numbers[0], j);
+        const __m256 step = _mm256_mul_ps(rate, _mm256_loadu_ps(gradient + j));
+        _mm256_storeu_ps(w + j, _mm256_sub_ps(first, _mm256_div_ps(step, _mm256_set1_ps(divisor))));
+    }
+}
+#endif
+
+/* The first values and the first step of a new row, for the most common part, with each float stored once. Stores
+ * leave the processor in order, and those to the line of a new row wait for it: so first values that only the step
+ * reads do not go there. Returns 0, and has done nothing, for other parts. */
+PSLIB_INLINE int pslib_row_begin_and_step16(const PslibPart *part, int level, uint64_t key, const float *gradient,
+                                            float *w, float *state)
+{
+#if PSLIB_HAS_LEVELS
+    if (level == PSLIB_AVX2 && part->initializer.kind == PSLIB_UNIFORM &&
+        part->optimizer.kind == PSLIB_ROWWISE_ADAGRAD) {
+        float a = part->initial_state[0];
+        const float divisor = pslib_rowwise_divisor(part->optimizer.numbers, 16, &a, gradient);
+        pslib_uniform_step_avx2(part, key, divisor, gradient, w);
+        state[0] = a;
+        return 1;
+    }
+#endif
+    (void)part, (void)level, (void)key, (void)gradient, (void)w, (void)state;
+    return 0;
+}
+
 /* The same for a row of one part of 16 without counters, whose storage type the compiler knows: no int8. */
 PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int level, uint64_t key, int made,
                                        void *weights, float *state, const float *gradient, const PslibRecord *record)
@@ -200,6 +235,7 @@ PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int
     float buffer[16];
     const PslibPart *part = &table->parts[0];
     float *w = storage == PSLIB_FLOAT32 ? weights : buffer;
+    if (made && storage == PSLIB_FLOAT32 && pslib_row_begin_and_step16(part, level, key, gradient, w, state)) return;
     if (made) pslib_part_begin(part, level, key, w, state);
     else if (storage != PSLIB_FLOAT32) pslib_load(storage, 16, weights, 0, w);
     pslib_step(&part->optimizer, 16, w, state, gradient);

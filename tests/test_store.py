@@ -295,6 +295,7 @@ def test_a_store_that_is_initialised_again_keeps_its_rows() -> None:
 
 WIDTHS = (
     (PartSpec("v", 16, RowwiseAdagrad(0.1), Uniform(0.1)),),
+    (PartSpec("v", 16, RowwiseAdagrad(0.1, initial_accumulator=0.3), Uniform(0.2)),),
     (PartSpec("w", 1, SGD(0.1), Normal(0.1)), PartSpec("v", 16, RowwiseAdagrad(0.1), Uniform(0.1))),
     (PartSpec("v", 33, Adam(0.01), Normal(0.1)), PartSpec("u", 7, Adagrad(0.1), Uniform(0.1))),
     (PartSpec("v", 64, RowwiseAdagrad(0.1), Normal(0.1)), PartSpec("u", 5, RowwiseAdagrad(0.1))),
