@@ -13,7 +13,7 @@ from pslib.config import ClusterConfig
 from pslib.protocol.counters import TABLE_COUNTERS
 from pslib.words import counted
 
-__all__ = ["best_possible", "summary_lines", "summary_of"]
+__all__ = ["best_possible", "records_line", "records_of", "summary_lines", "summary_of"]
 
 COUNTERS = (
     "rows",
@@ -37,6 +37,13 @@ COUNTERS = (
 
 RANKING = ("recall", "mrr", "ndcg")
 """Figures of models that rank items, each by k."""
+
+RECORDS = {
+    "picture": "run.png",
+    "checkpoint": "checkpoint",
+    "metrics": "metrics.jsonl",
+    "summary": "summary.json",
+}
 
 SIDECAR = "generated.json"
 """What the generator of demonstration data leaves beside its files."""
@@ -137,10 +144,19 @@ def summary_lines(
     if summary["cache_lookups"]:
         share, saved = summary["cache_hits"] / summary["cache_lookups"], summary["cache_bytes_saved"]
         lines.append(f"cache         {share:.1%} of rows were not pulled: {saved / 1e6:,.1f} MB saved")
-    for what, name in (("picture", "run.png"), ("checkpoint", "checkpoint"), ("summary", "summary.json")):
-        if (out / name).exists():
-            lines.append(f"{what:13} {from_here(out / name)}")
-    return lines
+    found, told = records_of(out), ("picture", "checkpoint", "summary")
+    return [*lines, *(f"{what:13} {found[what]}" for what in told if what in found)]
+
+
+def records_of(out: Path) -> dict[str, str]:
+    """What a run has left in its folder, and where, as people may type it; all runs say it alike."""
+    return {what: from_here(out / name) for what, name in RECORDS.items() if (out / name).exists()}
+
+
+def records_line(out: Path) -> str:
+    """Where to look at a run that has not come to its end; empty where it has left nothing."""
+    found = records_of(out)
+    return ", ".join(f"{what} {found[what]}" for what in ("picture", "metrics", "summary") if what in found)
 
 
 def _table_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from launch.resuming import (
 )
 from launch.rollback import goes_back, step_back
 from launch.ssh import SshLauncher
-from launch.summary import best_possible, summary_lines
+from launch.summary import best_possible, records_line, summary_lines
 from launch.supervise import EXIT_INTERRUPTED, Launcher, Plan
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 from pslib.places import shown
@@ -120,8 +120,8 @@ def run_job(
             print(line)
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
-    elif outcome.exit_code in ENDED_EARLY:
-        _tell_way_on(job, plan, effective, outcome.exit_code, _again(keys, hosts))
+    else:
+        _tell_end(job, plan, effective, outcome.exit_code, _again(keys, hosts))
     return outcome.exit_code
 
 
@@ -149,8 +149,12 @@ def _again(keys: str | None, hosts: SshLauncher | None) -> str:
     return (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
 
 
-def _tell_way_on(job: Job, plan: Plan, effective: Path, code: int, again: str) -> None:
-    """How to go on with a run that has ended before it was done; where nothing can, a loss has said so."""
+def _tell_end(job: Job, plan: Plan, effective: Path, code: int, again: str) -> None:
+    """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
+    if records := records_line(effective.parent):
+        say(f"its records: {records}")
+    if code not in ENDED_EARLY:
+        return
     line = way_on(job, plan.log, f"pslib train {quote(from_here(effective))} --resume{again}")
     if line or code == PreemptedError.exit_code:
         say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")

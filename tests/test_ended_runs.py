@@ -206,7 +206,7 @@ def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resu
     job.write_text(json.dumps(interrupted))
     assert main(["train", str(job), *settings, "--overwrite"]) != 0, "its data end it before it saves"
     assert (tmp_path / "saved" / "manifest.json").read_bytes() == first
-    capsys.readouterr()
+    assert "pslib: its records: picture " in capsys.readouterr().err
     pq.write_table(pa.table({"click": [0, 1, 1], "user": [1, 2, 3]}), tmp_path / "other.parquet")
     assert main(["train", str(job), *settings, "--resume"]) == 64
     assert "saved was saved by an earlier run, at " in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 
 from launch import recorded
 from launch.run_plan import Outcome, Plan
-from launch.summary import summary_lines, summary_of
+from launch.summary import records_line, summary_lines, summary_of
 from pslib.config import ClusterConfig
 from pslib.recorder import RunRecorder
 
@@ -73,6 +73,15 @@ def test_the_last_lines_show_the_best_possible_beside_the_reached(tmp_path):
     lines = summary_lines(summary_of(STATUS, [], ClusterConfig()), tmp_path, {"auc": 0.83, "logloss": 0.4})
     assert lines[0] == "AUC           0.7000 (best possible 0.8300)"
     assert lines[-1] == f"summary       {tmp_path}/summary.json"
+
+
+def test_a_run_that_is_not_done_says_where_what_it_has_written_is(tmp_path):
+    assert records_line(tmp_path) == ""
+    for name in ("summary.json", "metrics.jsonl", "run.png"):
+        (tmp_path / name).touch()
+    assert records_line(tmp_path) == (
+        f"picture {tmp_path}/run.png, metrics {tmp_path}/metrics.jsonl, summary {tmp_path}/summary.json"
+    )
 
 
 def test_the_last_lines_name_files_as_one_may_type_them_where_one_is(tmp_path, monkeypatch):
