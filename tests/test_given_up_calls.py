@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,28 @@ class TestTheDesk:
 
     def test_one_whose_successor_is_awaited_has_not_left_it(self) -> None:
         cluster = Cluster()
+        cluster.session.members.config = replace(CONFIG, restarts=1)
         cluster.open(0)
         cluster.open(1)
         cluster.lease(0)
         cluster.pass_time(10.0, *EVERYBODY[:3])
         cluster.open(0, job=1, leases=0, what="evaluate")
         assert cluster.status["phase"] == "training"
+
+    def test_one_that_is_lost_for_good_keeps_no_call_open(self) -> None:
+        for leaves_first in (False, True):
+            cluster = Cluster()
+            for rank in range(2):
+                cluster.open(rank)
+            cluster.lease(1)
+            cluster.open(0, job=1, leases=0, what="evaluate")
+            if not leaves_first:
+                cluster.pass_time(10.0, *EVERYBODY[:3])
+            cluster.ask(Leave("trainer", 0, 100, {"well": True}))
+            cluster.pass_time(10.0, *EVERYBODY[:2])
+            status = cluster.status
+            assert "call 0 (fit) is given up, with 0 of 3 leases done" in status["events"]
+            assert status["error"] is None
 
     def test_an_evaluation_that_was_given_up_has_no_figures_and_a_save_no_checkpoint(self) -> None:
         cluster = Cluster()

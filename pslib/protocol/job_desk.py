@@ -231,10 +231,11 @@ class JobDesk:
     def give_up(self, now_s: float) -> None:
         """Give up each call that every trainer has gone on without: its script has caught what ended it.
 
-        One that is lost may have a successor, which would do it; one that has left with an error has no part
-        in it any more.
+        One that is lost may have a successor, which would do it, while that is awaited; one that has left
+        with an error has no part in it any more.
         """
-        trainers = self._members.trainers
+        awaited = self._members.awaited(now_s, "trainer")
+        trainers = [one for one in self._members.trainers if one.state != "lost" or one in awaited]
         calls = [one.call for one in trainers if one.state != "left" or one.call >= len(self.jobs)]
         for number in range(self.first_open, min([*calls, len(self.jobs)] if calls else [0])):
             job = self.jobs[number]

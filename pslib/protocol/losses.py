@@ -52,6 +52,8 @@ class Losses:
             may_come_back = self._members.may_come_back(member.role)
             if member.state == "lost" and may_come_back and self._is_needed(member):
                 self._await(now_s, member)
+        if any(one.state == "lost" for one in self._members.trainers):
+            self._desk.give_up(now_s)  # nobody has to be waited for any more
         if self._work_is_lost(now_s):
             self._fail("all trainers are lost before the work was done")
 
