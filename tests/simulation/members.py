@@ -31,7 +31,7 @@ TIMING = Timing(
     retry_max_s=0.4,
     request_s=300.0,
     start_s=60.0,
-    report_s=1e9,
+    report_s=1e6,
     restart_s=12.0,
     cut_s=2.0,
 )
