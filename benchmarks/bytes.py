@@ -5,8 +5,12 @@ compares on the same data
 
 - bytes: messages in float32, bfloat16, float16 and int8 (its dense parameters in float16), each with and
   without rows kept in the trainer for 8 batches (`CacheSettings`);
-- cache: which share of look-ups caches of several sizes, and one without limits, would serve (keys alone, no
-  training; second half of 120 batches);
+- cache: which share of the *keys* caches of several sizes, and one without limits, would serve (keys alone,
+  no training; second half of 120 batches), and which share of the *bytes of pulls* they save: three trainings
+  on the same batches, without a cache, with one of 262,144 rows and with one without limits. Bytes are
+  counted message by message, "rows and keys" without dense parameters and headers, "pull messages" with all,
+  requests and answers; second half of 120 batches and whole epoch. "as the trainer counts" is its own counter
+  of saved bytes (`cache_bytes_saved`) over those of rows and keys without a cache;
 - auc: after one exact epoch (staleness 0) in batches of 1024; the difference to float32 of the same seed.
 
 Bytes are those of workload W: DeepFM, 26 sparse and 13 dense fields, 10 million keys, Zipf(1.05), dim 16,
@@ -21,6 +25,9 @@ import json
 import os
 import platform
 import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +40,8 @@ from pslib.data.dataset import ParquetData
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
+from pslib.protocol.codec import Buffer, Codec, Envelope
+from pslib.protocol.messages import Message, Pull, Pulled
 from pslib.table.wire_format import WireFormat
 from pslib.trainer import Trainer
 from pslib.trainer.settings import CacheSettings
@@ -48,6 +57,52 @@ WIRES = {
     "int8": WireFormat("int8", "int8", "float16"),
 }
 UNLIMITED = 1 << 22
+COUNTED = 120
+"""Batches of the cache's figures, of which the second half counts: a cache is empty at first."""
+
+
+@dataclass
+class Pulls:
+    """Pulls with keys, in their order: how many keys, bytes of rows and keys, and of both messages whole."""
+
+    keys: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    messages: list[int] = field(default_factory=list)
+
+
+@contextmanager
+def counted_pulls() -> Iterator[Pulls]:
+    """Counts what a client sends and is answered meanwhile: only clients write `Pull` and read `Pulled`."""
+    encode, decode, pulls = Codec.encode, Codec.decode, Pulls()
+    asked: dict[int, tuple[int, int]] = {}
+
+    def counted_encode(self: Codec, request_id: int, message: Message) -> list[Buffer]:
+        frames = encode(self, request_id, message)
+        if isinstance(message, Pull):
+            asked[request_id] = sum(keys.size for keys in message.keys.values()), size_of(frames)
+        return frames
+
+    def counted_decode(self: Codec, frames: Sequence[Buffer]) -> Envelope:
+        envelope = decode(self, frames)
+        if isinstance(envelope.message, Pulled):
+            keys, request_bytes = asked.pop(envelope.request_id, (0, 0))
+            if keys:
+                answered = [*envelope.message.rows.values(), *envelope.message.row_scales.values()]
+                pulls.keys.append(keys)
+                pulls.rows.append(8 * keys + sum(array.nbytes for array in answered))
+                pulls.messages.append(request_bytes + size_of(frames))
+        return envelope
+
+    Codec.encode, Codec.decode = counted_encode, counted_decode  # type: ignore[method-assign]
+    try:
+        yield pulls
+    finally:
+        Codec.encode, Codec.decode = encode, decode  # type: ignore[method-assign]
+
+
+def size_of(frames: Sequence[Buffer]) -> int:
+    """Bytes of a message."""
+    return sum(memoryview(frame).nbytes for frame in frames)
 
 
 def data(folder: Path, rows: int, test_rows: int) -> None:
@@ -64,7 +119,9 @@ def schema_of(folder: Path) -> Any:
     return generated_schema(GeneratorConfig(**plain | {"vocabularies": tuple(plain["vocabularies"])}))
 
 
-def train(folder: Path, kind: str, cached: bool, batch_rows: int, seed: int, score: bool) -> dict[str, float]:
+def train(
+    folder: Path, kind: str, cached: bool, batch_rows: int, seed: int, score: bool, rows: int = CACHE_ROWS
+) -> dict[str, float]:
     """One epoch: bytes, share of rows that were not pulled, AUC on the test data."""
     with connect(servers=1) as cluster:
         trainer = Trainer(
@@ -74,7 +131,7 @@ def train(folder: Path, kind: str, cached: bool, batch_rows: int, seed: int, sco
             staleness=0,
             seed=seed,
             wire=WIRES[kind],
-            cache=CacheSettings(AGE if cached else 0, CACHE_ROWS),
+            cache=CacheSettings(AGE if cached else 0, rows),
             progress=False,
         )
         trainer.fit(str(folder / "train.parquet"))
@@ -127,14 +184,45 @@ def cache_shares(keys: list[np.ndarray]) -> dict[str, float]:
     return shares
 
 
+def saved_of_pulls(folder: Path) -> dict[str, dict[str, float]]:
+    """Shares of keys, of bytes of rows and keys and of pull messages that trainings with a cache save."""
+    runs: dict[str, tuple[Pulls, float]] = {}
+    for name, rows in (("none", 0), (str(CACHE_ROWS), CACHE_ROWS), ("unlimited", UNLIMITED)):
+        with counted_pulls() as pulls:
+            figures = train(folder, "float32", rows > 0, 4096, 1, score=False, rows=rows or CACHE_ROWS)
+        runs[name] = pulls, figures["bytes_saved"]
+    plain, _nothing = runs.pop("none")
+    batches = min(COUNTED, len(plain.keys))
+    spans = {f"batches {batches // 2} to {batches}": slice(batches // 2, batches), "epoch": slice(None)}
+    report: dict[str, dict[str, float]] = {}
+    for name, (pulls, counted) in runs.items():
+        for span, which in spans.items():
+            report[f"saved by {name} rows, {span}"] = {
+                "keys": saved(plain.keys[which], pulls.keys[which]),
+                "bytes of rows and keys": saved(plain.rows[which], pulls.rows[which]),
+                "bytes of pull messages": saved(plain.messages[which], pulls.messages[which]),
+            }
+        report[f"saved by {name} rows, epoch"]["as the trainer counts"] = round(counted / sum(plain.rows), 4)
+    report["million bytes of pulls without a cache"] = {
+        "rows and keys": round(sum(plain.rows) / 1e6, 1),
+        "pull messages": round(sum(plain.messages) / 1e6, 1),
+    }
+    return report
+
+
+def saved(without: list[int], with_cache: list[int]) -> float:
+    """The share that is missing."""
+    return round(1 - sum(with_cache) / sum(without), 4)
+
+
 def bytes_of(folder: Path, kinds: list[str]) -> dict[str, Any]:
-    """All bytes, and those of the rows that the cache saved, of the same messages in float32."""
+    """Bytes of all messages, as shares of float32's, and the share of keys that the cache served."""
     cases = {name: train(folder, *how, 4096, 1, score=False) for name, how in named(kinds).items()}
     plain = cases["float32"]["bytes"]
     return {
         "bytes": {name: round(one["bytes"] / plain, 4) for name, one in cases.items()},
         "million bytes": {name: round(one["bytes"] / 1e6, 1) for name, one in cases.items()},
-        "hit share": {name: round(one["hit_share"], 4) for name, one in cases.items() if "cache" in name},
+        "share of keys": {name: round(one["hit_share"], 4) for name, one in cases.items() if "cache" in name},
     }
 
 
@@ -170,9 +258,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if "cache" in parts or "auc" in parts:
         data(long, options.rows, max(options.rows // 4, 1000))
     if "cache" in parts:
-        keys = batches_of(long, 4096, 120)
+        keys = batches_of(long, 4096, COUNTED)
         report["distinct keys"] = {"of a batch": float(np.mean([one.size for one in keys]))}
-        report["cache"] = {name: round(share, 4) for name, share in cache_shares(keys).items()}
+        report["keys served by a cache"] = {
+            name: round(share, 4) for name, share in cache_shares(keys).items()
+        }
+        report |= saved_of_pulls(long)
     if "auc" in parts:
         report |= aucs_of(long, kinds, [int(seed) for seed in options.seeds.split(",")])
     return report
@@ -196,7 +287,7 @@ def main() -> None:
         Path(options.json).write_text(json.dumps(report, indent=1))
     for what, figures in report.items():
         for name, value in figures.items() if isinstance(figures, dict) else ():
-            print(f"{what:16} {name:40} {value}")
+            print(f"{what:44} {name:40} {value}")
 
 
 if __name__ == "__main__":
