@@ -1,11 +1,18 @@
 """The table beside the memory it lives in, and beside what people would use instead; one core.
 
-``python benchmarks/table.py [--rows N ...] [--quick] [--warm] [--json FILE] [--chart FILE]``
+``python benchmarks/table.py [--rows N ...] [--storage TYPE] [--only growth|widths] [--quick] [--warm]
+[--rounds R] [--json FILE] [--chart FILE]``
 
 Contenders take turns, batch by batch, in another random order every round (who follows an update pays for
 writing its lines back), and each figure is a median over their batches in processor time of the thread, so
 that a neighbour on the machine hits all of them alike or not at all. Compare ratios: absolute figures belong
 to the machine. Peers that are not there (a C++ compiler with absl, torch, fbgemm-gpu-cpu) are left out.
+
+``--storage`` says how rows are stored (float32 unless it is given, bfloat16, float16, int8); peers, which
+have float32, are told beside float32 alone. ``--only growth`` inserts the rows and tells memory and rates of
+that. ``--only widths`` (and ``--chart``, beside all else) takes 5 million rows (``--rows``) of 1 to 128
+numbers of each storage type (or of the one given), each beside the bare gather of 64-byte lines and a gather
+of rows of as many bytes (the same lines; not for rows of under 4 bytes).
 """
 
 from __future__ import annotations
@@ -20,7 +27,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +61,7 @@ LINE = 64
 HUGE_PAGE = 2 << 20
 PARTITION_BITS = 12
 DIMS = (1, 4, 8, 16, 32, 64, 128)
+NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 Keys = NDArray[np.uint64]
 Floats = NDArray[np.float32]
@@ -166,24 +175,38 @@ def growth(rows: int, dim: int, storage: str = "float32") -> tuple[Store, Keys, 
 # --- look-up and update beside the limits and the peers
 
 
-def gathers(library: ctypes.CDLL, turn: Turn, rows: int, out: Floats) -> Contenders:
-    index, lines, state = (
-        ctypes.c_void_p(library.lines_make(n_of(count))) for count in (turn.index_lines, rows, rows // 16 + 1)
-    )
-    many = n_of(turn.batch)
-    return {
-        "bare": (turn.next, lambda: library.gather_bare(lines, at(turn.numbers), many)),
-        "same_lines_look_up": (
-            turn.next,
-            lambda: library.gather_copy(index, at(turn.index_places), lines, at(turn.numbers), many, at(out)),
-        ),
-        "same_lines_update": (
-            turn.next,
-            lambda: library.gather_update(
-                index, at(turn.index_places), lines, at(turn.numbers), state, many, at(out)
-            ),
-        ),
+@contextmanager
+def gathers(turn: Turn, rows: int, row_bytes: int, out: Floats) -> Iterator[Contenders]:
+    """The limits, while their memory is held: one line a key, and what rows of so many bytes touch."""
+    library, many, size = limits_library(), n_of(turn.batch), n_of(row_bytes)
+    sizes = {"bare": rows, "index": turn.index_lines, "rows": rows * row_bytes // LINE + 1}
+    sizes |= {"state": rows // 16 + 1}
+    if row_bytes == LINE:
+        sizes["rows"] = 0  # the lines of the bare one are its rows
+    if row_bytes < 4:  # the C programs take whole floats
+        sizes = {"bare": rows}
+    held = {name: library.lines_make(n_of(count)) for name, count in sizes.items() if count}
+    at_line = {name: ctypes.c_void_p(place) for name, place in held.items()}
+    lines = at_line.get("rows", at_line["bare"])
+    contenders: Contenders = {
+        "bare": (turn.next, lambda: library.gather_bare(at_line["bare"], at(turn.numbers), many))
     }
+
+    def look_up() -> None:
+        places = at_line["index"], at(turn.index_places), lines, at(turn.numbers)
+        library.gather_copy(*places, many, at(out), size)
+
+    def update() -> None:
+        places = at_line["index"], at(turn.index_places), lines, at(turn.numbers)
+        library.gather_update(*places, at_line["state"], many, at(out), size)
+
+    if row_bytes >= 4:
+        contenders |= {"same_lines_look_up": (turn.next, look_up), "same_lines_update": (turn.next, update)}
+    try:
+        yield contenders
+    finally:
+        for name, place in at_line.items():
+            library.lines_free(place, n_of(sizes[name]))
 
 
 def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -> Contenders:
@@ -198,24 +221,38 @@ def table_contenders(store: Store, turn: Turn, gradients: Floats, out: Floats) -
     }
 
 
-def measure(rows: int, rounds: int, warm: bool) -> dict[str, float]:
-    if warm:
-        warm_memory(rows * 115)
-    store, keys, figures = growth(rows, DIM)
+def grown(rows: int, dim: int, storage: str) -> tuple[Store, Keys, dict[str, float]]:
+    """As `growth`, and what first touches of as much memory take."""
+    store, keys, figures = growth(rows, dim, storage)
     touches = np.asarray(first_touches(int(figures["resident_bytes_a_row"] * rows)))
     batch = 1e-6 * SMALL_BATCH / figures["insert"]
     figures["worst_first_touch_against_median"] = round(float(touches.max()) / batch, 1)
     figures["first_touches_ms"] = round(1e3 * float(touches.mean()), 2)
+    return store, keys, figures
+
+
+def measure(rows: int, rounds: int, warm: bool, storage: str, growth_alone: bool) -> dict[str, float]:
+    if warm:
+        warm_memory(rows * 115)
+    store, keys, figures = grown(rows, DIM, storage)
     print(json.dumps(figures), flush=True)
-    gradients = np.random.default_rng(3).standard_normal((BATCH, DIM)).astype(np.float32)
-    out = np.empty((BATCH, DIM), np.float32)
-    turn = Turn(keys, store.stats()["index_bytes"] // LINE, BATCH)
-    contenders = gathers(limits_library(), turn, len(keys), out) | table_contenders(
-        store, turn, gradients, out
-    )
-    contenders |= absl_peer(turn, gradients, out) | torch_peer(turn, gradients) | fbgemm_peer(turn, gradients)
-    speeds = medians(contenders, rounds, BATCH)
+    if growth_alone:
+        return figures
+    speeds = speeds_of(store, keys, rounds, DIM, storage, peers=storage == "float32")
     return figures | speeds | ratios(speeds)
+
+
+def speeds_of(store: Store, keys: Keys, rounds: int, dim: int, storage: str, peers: bool) -> dict[str, float]:
+    """Look-up and update beside the limits, and beside peers."""
+    gradients = np.random.default_rng(3).standard_normal((BATCH, dim)).astype(np.float32)
+    out = np.empty((BATCH, dim), np.float32)
+    turn = Turn(keys, store.stats()["index_bytes"] // LINE, BATCH)
+    with gathers(turn, len(keys), dim * NUMBER_BYTES[storage], out) as limits:
+        contenders = limits | table_contenders(store, turn, gradients, out)
+        if peers:
+            contenders |= absl_peer(turn, gradients, out) | torch_peer(turn, gradients)
+            contenders |= fbgemm_peer(turn, gradients)
+        return medians(contenders, rounds, BATCH)
 
 
 def ratios(speeds: dict[str, float]) -> dict[str, float]:
@@ -278,21 +315,18 @@ def helpers(rounds: int) -> dict[str, float]:
 
 
 def width(rows: int, rounds: int, dim: int, storage: str) -> dict[str, float]:
-    store, keys, grown = growth(rows, dim, storage)
-    gradients, out = np.ones((BATCH, dim), np.float32), np.empty((BATCH, dim), np.float32)
-    speeds = medians(table_contenders(store, Turn(keys, 1, BATCH), gradients, out), rounds, BATCH)
-    speeds |= {name: grown[name] for name in ("insert", "bytes_a_row")}
+    """Rates of one width, and their ratios to the limits."""
+    store, keys, figures = growth(rows, dim, storage)
+    speeds = speeds_of(store, keys, rounds, dim, storage, peers=False)
+    speeds |= ratios(speeds) | {name: figures[name] for name in ("insert", "bytes_a_row")}
     print(dim, storage, json.dumps(speeds), flush=True)
     return speeds
 
 
-def widths(rows: int, rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+def widths(rows: int, rounds: int, storages: list[str]) -> dict[str, dict[str, dict[str, float]]]:
     """By storage type and width."""
     warm_memory(rows * 700)
-    return {
-        storage: {str(dim): width(rows, rounds, dim, storage) for dim in DIMS}
-        for storage in ("float32", "bfloat16", "float16", "int8")
-    }
+    return {storage: {str(dim): width(rows, rounds, dim, storage) for dim in DIMS} for storage in storages}
 
 
 def draw(figures: dict[str, dict[str, float]], path: Path) -> None:
@@ -313,28 +347,37 @@ def draw(figures: dict[str, dict[str, float]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000])
+    parser.add_argument("--rows", type=int, nargs="+", help="default: 10 million; of widths 5")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--storage", choices=list(NUMBER_BYTES), help="how rows are stored")
+    parser.add_argument("--only", choices=["growth", "widths"], help="one part alone")
     parser.add_argument("--quick", action="store_true", help="a million rows, few rounds: under a minute")
     parser.add_argument("--warm", action="store_true", help="rows come into memory that was in use before")
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--chart", type=Path, help="measure other widths too and draw them there (PNG)")
     chosen = parser.parse_args()
-    rounds = 8 if chosen.quick else chosen.rounds
+    rounds, storage = 8 if chosen.quick else chosen.rounds, chosen.storage or "float32"
     figures: dict[str, Any] = {
         "machine": platform.processor() or platform.machine(),
         "vector_levels": vector_levels(),
         "python": platform.python_version(),
+        "storage": storage,
         "unit": "million keys a second; medians of processor time",
     }
-    for rows in [1_000_000] if chosen.quick else chosen.rows:
-        figures[f"rows_{rows}"] = measure(rows, rounds, chosen.warm)
-        print(rows, json.dumps(figures[f"rows_{rows}"]), flush=True)
-    figures["helpers"] = helpers(rounds)  # after growth, whose peak of memory is the process's
-    print(json.dumps(figures["helpers"]), flush=True)
-    if chosen.chart is not None:
-        figures["widths"] = widths(200_000 if chosen.quick else 5_000_000, rounds)
-        draw(figures["widths"]["float32"], chosen.chart)
+    for rows in [1_000_000] if chosen.quick else chosen.rows or [10_000_000]:
+        if chosen.only != "widths":
+            how = chosen.warm, storage, chosen.only == "growth"
+            figures[f"rows_{rows}"] = measure(rows, rounds, *how)
+            print(rows, storage, json.dumps(figures[f"rows_{rows}"]), flush=True)
+    if chosen.only is None:
+        figures["helpers"] = helpers(rounds)  # after growth, whose peak of memory is the process's
+        print(json.dumps(figures["helpers"]), flush=True)
+    if chosen.only == "widths" or (chosen.chart is not None and chosen.only is None):
+        asked = chosen.rows if chosen.rows and chosen.only else [5_000_000]
+        storages = [chosen.storage] if chosen.storage and chosen.only else list(NUMBER_BYTES)
+        figures["widths"] = widths(200_000 if chosen.quick else asked[0], rounds, storages)
+        if chosen.chart is not None:
+            draw(figures["widths"][storages[0]], chosen.chart)
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
 

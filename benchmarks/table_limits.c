@@ -21,6 +21,12 @@ char *lines_make(int64_t lines)
     return start;
 }
 
+/* Gives them back. */
+void lines_free(char *start, int64_t lines)
+{
+    munmap(start, (size_t)lines * LINE);
+}
+
 static inline int64_t later(int64_t i, int64_t n)
 {
     return i + AHEAD < n ? i + AHEAD : n - 1;
@@ -37,34 +43,68 @@ float gather_bare(const char *lines, const int64_t *places, int64_t n)
     return sum;
 }
 
-/* Read a line of one array, copy a line of another to out: what a look-up of a row of 16 floats has to touch. */
-float gather_copy(const char *index, const int64_t *index_places, const char *rows, const int64_t *row_places,
-                  int64_t n, char *out)
+/* What is known of a row's size makes code of its own, as it does in the table. */
+#define INLINE static inline __attribute__((always_inline))
+#define BY_ROW_BYTES(call)                                                                                   \
+    switch (row_bytes) {                                                                                     \
+    case 4: return call(4);                                                                                  \
+    case 8: return call(8);                                                                                  \
+    case 16: return call(16);                                                                                \
+    case 32: return call(32);                                                                                \
+    case 64: return call(64);                                                                                \
+    case 128: return call(128);                                                                              \
+    case 256: return call(256);                                                                              \
+    default: return call(row_bytes);                                                                         \
+    }
+
+INLINE void prefetch_row(const char *row, int64_t row_bytes)
+{
+    for (int64_t line = 0; line < row_bytes; line += LINE) __builtin_prefetch(row + line);
+}
+
+INLINE float copied(const char *index, const int64_t *index_places, const char *rows, const int64_t *row_places,
+                    int64_t n, char *out, int64_t row_bytes)
 {
     float sum = 0;
     for (int64_t i = 0; i < n; i++) {
         __builtin_prefetch(index + index_places[later(i, n)] * LINE);
-        __builtin_prefetch(rows + row_places[later(i, n)] * LINE);
+        prefetch_row(rows + row_places[later(i, n)] * row_bytes, row_bytes);
         sum += *(const float *)(index + index_places[i] * LINE);
-        memcpy(out + i * LINE, rows + row_places[i] * LINE, LINE);
+        memcpy(out + i * row_bytes, rows + row_places[i] * row_bytes, (size_t)row_bytes);
     }
     return sum;
 }
 
-/* Read a line of one array, add a line of `in` to a line of another, and 1 to a float of a third: an update. */
-float gather_update(const char *index, const int64_t *index_places, char *rows, const int64_t *row_places,
-                    char *state, int64_t n, const char *in)
+INLINE float updated(const char *index, const int64_t *index_places, char *rows, const int64_t *row_places,
+                     char *state, int64_t n, const char *in, int64_t row_bytes)
 {
     float sum = 0;
     for (int64_t i = 0; i < n; i++) {
         __builtin_prefetch(index + index_places[later(i, n)] * LINE);
-        __builtin_prefetch(rows + row_places[later(i, n)] * LINE);
+        prefetch_row(rows + row_places[later(i, n)] * row_bytes, row_bytes);
         __builtin_prefetch(state + row_places[later(i, n)] * 4);
         sum += *(const float *)(index + index_places[i] * LINE);
-        float *row = (float *)(rows + row_places[i] * LINE);
-        const float *more = (const float *)(in + i * LINE);
-        for (int j = 0; j < LINE / 4; j++) row[j] += more[j];
+        float *row = (float *)(rows + row_places[i] * row_bytes);
+        const float *more = (const float *)(in + i * row_bytes);
+        for (int64_t j = 0; j < row_bytes / 4; j++) row[j] += more[j];
         *(float *)(state + row_places[i] * 4) += 1.0f;
     }
     return sum;
+}
+
+/* Read a line of one array, copy a row of another to out: what a look-up has to touch. Rows are so many bytes, a
+ * power of two from 4 on, side by side from the start of a line: none lies in more lines than it must. */
+float gather_copy(const char *index, const int64_t *index_places, const char *rows, const int64_t *row_places,
+                  int64_t n, char *out, int64_t row_bytes)
+{
+#define COPIED(bytes) copied(index, index_places, rows, row_places, n, out, bytes)
+    BY_ROW_BYTES(COPIED)
+}
+
+/* Read a line of one array, add a row of `in` to a row of another, and 1 to a float of a third: an update. */
+float gather_update(const char *index, const int64_t *index_places, char *rows, const int64_t *row_places,
+                    char *state, int64_t n, const char *in, int64_t row_bytes)
+{
+#define UPDATED(bytes) updated(index, index_places, rows, row_places, state, n, in, bytes)
+    BY_ROW_BYTES(UPDATED)
 }
