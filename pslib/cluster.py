@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +87,7 @@ class Cluster:
         self._models: dict[str, Mapping[str, Any]] = {}
         self._closed, self._process = False, os.getpid()
         self._failure = ""
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     @property
     def rank(self) -> int:
@@ -158,14 +159,22 @@ class Cluster:
         self._at_end.append(last)
 
     def close(self) -> None:
-        """Leave the cluster; an embedded one ends. In a fork nothing happens: the place is its parent's."""
+        """Leave the cluster; an embedded one ends. In a fork nothing happens: the place is its parent's.
+
+        Called while an error is on its way (`except`, `finally`) it is that error's end: what it ended counts
+        as work that is not done. A script that has caught it and gone on is through with its work.
+        """
+        self._close(well=sys.exc_info()[1] is None)
+
+    def _at_exit(self) -> None:
+        """Of a script that has ended without `close`: nobody knows how."""
         self._close(well=False)
 
     def _close(self, well: bool) -> None:
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         try:
             for before, _after in self._at_close:
                 before()

@@ -179,6 +179,31 @@ def test_a_script_that_catches_it_and_is_done_with_the_cluster_ends_well(tmp_pat
     assert (last["error"], last["phase"]) == (None, "done")
 
 
+def test_a_script_that_catches_it_and_closes_the_cluster_by_hand_ends_well(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    cluster = pslib.connect(servers=2)
+    last = last_status(cluster)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_on(cluster, interrupted_once(3)).fit(path)
+    cluster.close()
+    assert (last["error"], last["phase"]) == (None, "done")
+
+
+def test_a_cluster_that_is_closed_while_the_error_is_on_its_way_has_failed(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.parquet", ROWS)
+    cluster = pslib.connect(servers=2)
+    last = last_status(cluster)
+
+    def script() -> None:
+        try:
+            trainer_on(cluster, interrupted_once(3)).fit(path)
+        finally:
+            cluster.close()
+
+    assert isinstance(within(5.0, script), KeyboardInterrupt)
+    assert last["phase"] == "failed"
+
+
 def test_a_script_that_does_not_catch_it_has_failed(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", ROWS)
     cluster = pslib.connect(servers=2)
