@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from launch.guard import LEAVE
+from launch.log_lines import LOG_PREFIX
 
 __all__ = ["MESSAGE_PREFIX", "Command", "Running", "Task", "describe_exit", "start"]
 
@@ -182,7 +183,8 @@ def _pump(
                 file.write(data)
                 file.flush()
             line = data.decode("utf-8", "replace").rstrip("\r\n")
-            tail.append(line)
+            if not line.startswith(LOG_PREFIX):  # however many there are, what it said of its end stays
+                tail.append(line)
             listen(task, line)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from launch.log_lines import LOG_PREFIX
 from launch.process import MESSAGE_PREFIX, Task
 
 __all__ = ["Voices"]
@@ -64,7 +65,7 @@ class Voices:
             self._waiting.put((task, word, rest))
         elif line.startswith(PEOPLE_PREFIX):
             self._waiting.put((task, "says", line.removeprefix(PEOPLE_PREFIX)))
-        elif self._echo and task.role == "trainer":
+        elif self._echo and task.role == "trainer" and not line.startswith(LOG_PREFIX):
             self._show(f"[{task.name}] {line}" if self._named else line)
 
     def take_in(self) -> None:

@@ -1,8 +1,9 @@
 """``python -m launch.worker ROLE``: one process of a cluster, as a launcher starts it.
 
 It prints lines for its launcher: ``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``
-and, as a coordinator at its end, ``pslib-over JSON``. What else it prints is for people. Errors are one line
-on standard error and an exit code, see `pslib.errors`.
+and, as a coordinator at its end, ``pslib-over JSON``. Lines ``pslib-log TEXT`` on standard error are for its
+log alone (`launch.log_lines`). What else it prints is for people. Errors are one line on standard error and
+an exit code, see `pslib.errors`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from launch.guard import die_with_launcher
 from launch.keys import FROM_INPUT
+from launch.log_lines import write_log_lines
 from pslib.blas import TRAINERS_HERE, kernels_for
 from pslib.preemption import preemption
 
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_launcher()
     os.environ.pop("PSLIB_KEYS", None)  # of another cluster: ours comes from the launcher, or there is none
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
+    write_log_lines()
     return _run_reporting(lambda: _run(options, line))
 
 
