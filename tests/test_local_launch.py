@@ -387,7 +387,7 @@ def test_a_job_trains_on_two_servers_and_two_trainers_and_leaves_its_records(dat
     assert f"AUC         {summary['auc']:.6f}" in evaluated.stdout
 
 
-def test_a_bad_value_deep_in_the_data_is_one_line_and_exit_code_64(data, tmp_path):
+def test_a_bad_value_deep_in_the_data_is_told_in_a_line_before_where_the_records_are(data, tmp_path):
     table = pq.read_table(data / "data" / "train.parquet")
     labels = table.column("label").to_numpy().astype("f4")
     labels[50_000] = 0.5  # between 0 and 1: no statistic of the file gives it away before the run starts
@@ -396,7 +396,8 @@ def test_a_bad_value_deep_in_the_data_is_one_line_and_exit_code_64(data, tmp_pat
     training = start_training(data, tmp_path / "run", "--set", f"data.train={tmp_path}/bad.parquet")
     _, errors = training.communicate(timeout=60)
     assert training.returncode == 64, errors
-    (line,) = errors.splitlines()
+    line, records = errors.splitlines()
+    assert str(tmp_path / "run" / "metrics.jsonl") in records
     assert "bad.parquet" in line
     assert "a label is 0 or 1" in line
     assert line.endswith(json.loads((tmp_path / "run" / "summary.json").read_text())["error"])
