@@ -62,7 +62,9 @@ class Trainer(Retrieval):
     batch_rows : int
         Examples of a batch.
     staleness : int
-        How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact.
+        How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact. Counted is, of
+        each batch, how many of this trainer's own earlier ones were not applied when its pull began (with
+        geo: how many of them it had not sent); what other trainers pushed meanwhile does not count.
     warmup_batches : int
         Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.staleness`.
     dense_optimizer : Optimizer
@@ -91,7 +93,8 @@ class Trainer(Retrieval):
     schedule : Schedule or None
         Of the learning rates of rows and dense parameters; see `pslib.table.schedules`. None: constant.
     damping : float
-        Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully.
+        Learning rates count ``1 / (1 + damping * staleness)`` times; 0: fully. Staleness is what is counted
+        of a batch (above): with sync nothing is damped, and what other trainers push is not seen.
     checkpoint : CheckpointSettings or None
         When a `fit` is saved while it goes on; None: never.
     out : path or None
