@@ -130,7 +130,7 @@ def test_names_may_all_differ_in_a_few_rows_and_dates_are_said_to_make_keys(tmp_
     found = describe(tmp_path / "few.parquet")
     assert found.schema.sparse == (SparseField("user"),)
     (day,) = [choice for choice in found.choices if choice.name == "day"]
-    assert day.reason == "a date32[day]: {name: day_hour, of: day, take: hour} makes keys of it"
+    assert day.reason == "a date32[day]: {name: day_weekday, of: day, take: weekday} makes keys of it"
 
 
 def test_two_lists_without_a_label_are_no_sessions(tmp_path):

@@ -177,7 +177,8 @@ def _unread(report: CheckReport) -> Iterator[Choice]:
         if count > 1:
             reason = f"is there {count} times; rename all but one"
         if types.is_timestamp(field.type) or types.is_date(field.type):
-            setting = f"{{name: {field.name}_hour, of: {field.name}, take: hour}}"
+            take = "weekday" if types.is_date(field.type) else "hour"  # a date has no hour
+            setting = f"{{name: {field.name}_{take}, of: {field.name}, take: {take}}}"
             reason = f"a {field.type}: {setting} makes keys of it"
         yield Choice(field.name, "", reason)
 
