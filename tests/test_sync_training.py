@@ -327,3 +327,26 @@ def test_the_servers_take_the_steps_that_a_schedule_says(tmp_path: Path, mode: s
         trainer_on(cluster, lease_rows=40, **settings).fit(path)
         counts = counts_of(cluster, np.arange(40))
     assert sorted(counts.tolist()) == [0.25] * 5 + [0.5] * 5 + [0.75] * 5 + [1.0] * 25
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "geo"])
+def test_the_servers_take_less_of_a_batch_that_was_stale_by_what_the_damping_says(
+    tmp_path: Path, mode: str
+) -> None:
+    """Each example adds the learning rate of its batch, so all add up to what was counted as stale."""
+    path = write_examples(tmp_path / "a.parquet", 60)
+    slow = CountingModel(lambda batch, rows: time.sleep(0.02))  # the next batches are pulled meanwhile
+    settings = PLAIN | {"consistency": mode, "damping": 0.5}
+    if mode == "geo":
+        settings["geo_every_batches"] = 3
+    with cluster_of() as running:
+        cluster = running.join()
+        trainer_on(cluster, slow, lease_rows=60, **settings).fit(path)
+        arrived = counts_of(cluster, np.arange(60))
+        running.close()
+        stale = running.embedded.last_status()["staleness_counts"]
+    assert sum(stale) == 12
+    assert sum(stale[1:]) > 0
+    assert set(arrived.tolist()) <= {np.float32(1 / (1 + 0.5 * behind)) for behind in range(3)}
+    due = sum(5 * batches / (1 + 0.5 * behind) for behind, batches in enumerate(stale))
+    assert arrived.sum() == pytest.approx(due, rel=1e-6)
