@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.worker import _trainer
+from launch.worker import _set_threads, _trainer
+from pslib.blas import TRAINERS_HERE, kernels_for
 from pslib.cluster import take_place
 from pslib.errors import ConfigurationError
 
@@ -87,3 +88,79 @@ def test_a_process_that_is_asked_to_leave_while_it_starts_or_ends_says_so_in_a_l
     command = [sys.executable, "-c", ASKED, moment]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (75, "pslib: asked to leave (SIGTERM)\n")
+
+
+def set_by(
+    role: str, monkeypatch: pytest.MonkeyPatch, cores: int, sharing: str = "", kernels: str = "", **own: str
+) -> dict[str, str]:
+    """What a process of a role sets in its environment, beside what is there."""
+    environment = own | ({TRAINERS_HERE: sharing} if sharing else {})
+    before = dict(environment)
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("launch.worker.kernels_for", lambda: kernels_for(kernels))
+    _set_threads(role)
+    assert {name: environment[name] for name in before} == before
+    return {name: value for name, value in environment.items() if name not in before}
+
+
+@pytest.mark.parametrize(
+    ("role", "cores", "sharing", "threads"),
+    [
+        ("trainer", 8, "", "7"),
+        ("trainer", 8, "2", "3"),
+        ("trainer", 8, "20", "1"),
+        ("trainer", 1, "", "1"),
+        ("server", 8, "", "1"),
+        ("coordinator", 8, "2", "1"),
+    ],
+)
+def test_trainers_share_all_cores_but_one_and_other_processes_multiply_with_one_thread(
+    role: str, cores: int, sharing: str, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS",
+             "NUMEXPR_NUM_THREADS")  # fmt: skip
+    assert set_by(role, monkeypatch, cores, sharing) == dict.fromkeys(names, threads)
+
+
+ZEN_5 = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512dq avx512bw avx512vl\n"
+
+
+def test_a_trainer_on_an_amd_processor_with_avx512_gets_its_kernels_and_no_other_process_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert set_by("trainer", monkeypatch, 8, kernels=ZEN_5)["OPENBLAS_CORETYPE"] == "SkylakeX"
+    for role, cpu in (
+        ("server", ZEN_5),
+        ("coordinator", ZEN_5),
+        ("trainer", ZEN_5.replace("avx512vl", "")),
+        ("trainer", ZEN_5.replace("AuthenticAMD", "GenuineIntel")),
+    ):
+        assert "OPENBLAS_CORETYPE" not in set_by(role, monkeypatch, 8, kernels=cpu)
+
+
+def test_what_a_user_has_set_for_threads_and_kernels_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"OPENBLAS_CORETYPE": "Zen", "OMP_NUM_THREADS": "5"}
+    found = set_by("trainer", monkeypatch, 8, kernels=ZEN_5, **own)
+    assert found["OPENBLAS_NUM_THREADS"] == "7"
+    assert not own.keys() & found.keys()
+
+
+EARLY = """
+import os, sys
+from launch import worker
+def role(options):
+    print(options.role, os.environ["OPENBLAS_NUM_THREADS"], "numpy" in sys.modules)
+    return 0
+worker._server = role
+common = ["--cluster-id", "x", "--coordinator", "tcp://127.0.0.1:1"]
+sys.exit(worker.main(["server", *common, "--listen", "tcp://127.0.0.1:0"]))
+"""
+
+
+def test_threads_are_set_before_numpy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "server 1 False"
