@@ -1,6 +1,7 @@
 """Pull and push through real sockets between processes, beside bare ZeroMQ; latency of small pulls.
 
-``python benchmarks/wire.py [--quick] [--rounds R] [--rows N] [--json FILE] [--chart FILE]``
+``python benchmarks/wire.py [--only large|latency|shards] [--quick] [--rounds R] [--rows N] [--json FILE]
+[--chart FILE]``
 
 A coordinator, one server and a bare ZeroMQ server (ROUTER, tcp, the same sizes of messages, nothing done with
 them) are processes of their own; this one is the client of both.
@@ -11,7 +12,9 @@ drawn, ``pull_distinct`` and ``push_distinct`` as many distinct ones.
 
 Small pulls: the time of a pull of 1, 10 and 100 keys on an idle server, and of 100 keys while another process
 pushes 106,496 keys at full rate; the same of the bare server while another process floods it; and the time of
-one slice (8,192 rows pushed on a shard of this process).
+one slice (8,192 rows pushed on a shard of this process). pslib and the bare server take turns in five blocks,
+each with a flood of its own, one first in every second; figures are medians over the blocks' own percentiles,
+and ``blocks_p99_us`` lists those of each block under the flood.
 
 Shard threads: one client with four large requests on the way, servers with 1, 2, 4, ... threads; and shards
 alone, threads of this process.
@@ -49,6 +52,10 @@ STREAM = (1 << 63) + 1
 
 Begin = Callable[[], Callable[[], object]]
 """Sends a request; what it returns waits for the answer."""
+Ask = Callable[[np.ndarray], Callable[[], object]]
+"""The same of a pull of these keys."""
+BLOCKS = 5
+"""Turns of pslib and of bare ZeroMQ, of small pulls."""
 
 
 def zipf_numbers(rng: np.random.Generator, rows: int, count: int) -> np.ndarray:
@@ -127,15 +134,13 @@ def large(client: Client, bare: Bare, rows: int, rounds: int) -> dict[str, Any]:
     return figures
 
 
-def small_pulls(
-    begin: Callable[[np.ndarray], Callable[[], object]], count: int, times: int
-) -> dict[str, float]:
+def small_pulls(ask: Ask, count: int, times: int, rng: np.random.Generator) -> dict[str, float]:
     """Microseconds of pulls of so many keys, one after the other."""
-    rng, spent = np.random.default_rng(2), []
+    spent = []
     for _ in range(times):
         keys = rng.integers(0, SMALL_ROWS, count).astype(np.uint64) * SCATTER
         start = time.perf_counter()
-        begin(keys)()
+        ask(keys)()
         spent.append(time.perf_counter() - start)
     return {f"p{p}_us": float(np.percentile(spent, p)) * 1e6 for p in (50, 99)}
 
@@ -166,25 +171,43 @@ def slice_us(rows: int) -> dict[str, float]:
 
 
 def latency(client: Client, bare: Bare, cluster: tuple[str, str], rows: int, times: int) -> dict[str, Any]:
-    """Small pulls on an idle server, and while another process pushes; the same of bare ZeroMQ."""
+    """Small pulls on an idle server, and while another process pushes; pslib and bare ZeroMQ in turns."""
 
-    def begin(keys: np.ndarray) -> Callable[[], object]:
+    def ask(keys: np.ndarray) -> Callable[[], object]:
         return client.pull({"rows": keys}).wait
 
+    asked: dict[str, tuple[Ask, tuple[str, str]]] = {
+        "pslib": (ask, cluster),
+        "bare": (bare.begin_pull, (bare.address, "")),
+    }
     report: dict[str, Any] = {"slice": slice_us(min(rows, 3_000_000))}
-    for name, asked, where in (
-        ("pslib", begin, cluster),
-        ("bare", bare.begin_pull, (bare.address, "")),
-    ):
-        figures: dict[str, Any] = {str(count): small_pulls(asked, count, times) for count in SMALL}
-        with pusher(name, *where, rows, KEYS, in_flight=2) as rate:
-            small_pulls(asked, 100, times // 10)
-            figures["100_pushing"] = small_pulls(asked, 100, times)
-        figures["pusher_mrows_s"] = rate[0]
-        report[name] = figures
-    bound_us = report["pslib"]["100"]["p50_us"] + report["slice"]["push_us"]
-    report["p99_pushing_of_bound"] = report["pslib"]["100_pushing"]["p99_us"] / bound_us
+    blocks: dict[str, list[dict[str, dict[str, float]]]] = {name: [] for name in asked}
+    rng = np.random.default_rng(2)
+    for block in range(BLOCKS):
+        for name in sorted(asked, reverse=block % 2 == 0):
+            blocks[name].append(latency_block(name, *asked[name], rows, times, rng))
+    for name, each in blocks.items():
+        report[name] = {case: medians_of([one[case] for one in each]) for case in each[0]}
+        report[name]["blocks_p99_us"] = [round(one["100_pushing"]["p99_us"]) for one in each]
+        bound_us = report[name]["100"]["p50_us"] + report["slice"]["push_us"]
+        report[name]["p99_pushing_of_bound"] = report[name]["100_pushing"]["p99_us"] / bound_us
     return report
+
+
+def latency_block(
+    name: str, ask: Ask, where: tuple[str, str], rows: int, times: int, rng: np.random.Generator
+) -> dict[str, dict[str, float]]:
+    """One turn: so many pulls of each size, and of 100 keys under a flood that begins and ends with it."""
+    figures = {str(count): small_pulls(ask, count, times, rng) for count in SMALL}
+    with pusher(name, *where, rows, KEYS, in_flight=2) as rate:
+        small_pulls(ask, 100, times // 10, rng)
+        figures["100_pushing"] = small_pulls(ask, 100, times, rng)
+    return figures | {"pusher": {"mrows_s": rate[0]}}
+
+
+def medians_of(blocks: list[dict[str, float]]) -> dict[str, float]:
+    """Of each figure."""
+    return {name: statistics.median(one[name] for one in blocks) for name in blocks[0]}
 
 
 # --- shard threads -----------------------------------------------------------------------------------------
@@ -309,7 +332,7 @@ def main() -> None:
             if options.only != "latency":
                 report["large"] = large(client, bare, rows, rounds)
             if options.only != "large":
-                report["latency"] = latency(client, bare, (address, cluster_id), rows, 50 * rounds)
+                report["latency"] = latency(client, bare, (address, cluster_id), rows, 20 * rounds)
     if options.only in (None, "shards"):
         report["shard_threads"] = shard_curve(min(rows, 3_000_000), rounds)
         if options.chart:
