@@ -1,6 +1,7 @@
-"""Bytes and test AUC of async, sync, ssp and geo with 1 and 2 trainer processes, on data of a planted model.
+"""Bytes and test AUC of async, sync, ssp and geo with 1, 2 and 4 trainers, on data of a planted model.
 
-``python benchmarks/consistency.py [--quick] [--rows R] [--seeds N] [--trainers 1 2] [--json FILE]``:
+``python benchmarks/consistency.py [--quick] [--rows R] [--seeds N] [--trainers 1 2 4]
+[--modes async sync ssp geo] [--rate R] [--json FILE]``:
 DeepFM on 10 sparse and 4 dense fields with Zipf(1.05) keys, batches of 512, one server process. All modes
 of one seed run one after the other on the same data. Bytes are all that trainers send and receive while
 they train; AUC is that of the test data. ``geo`` sends every 10 batches; ``ssp`` has one trainer that is
@@ -145,7 +146,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--modes", nargs="+", default=list(MODES))
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--json", default=None)
