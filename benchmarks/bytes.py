@@ -11,7 +11,8 @@ compares on the same data
   counted message by message, "rows and keys" without dense parameters and headers, "pull messages" with all,
   requests and answers; second half of 120 batches and whole epoch. "as the trainer counts" is its own counter
   of saved bytes (`cache_bytes_saved`) over those of rows and keys without a cache;
-- auc: after one exact epoch (staleness 0) in batches of 1024; the difference to float32 of the same seed.
+- auc: after one exact epoch (staleness 0) in batches of 1024; the difference to float32 of the same seed; and
+  the best possible AUC of that test data, which the true probabilities have.
 
 Bytes are those of workload W: DeepFM, 26 sparse and 13 dense fields, 10 million keys, Zipf(1.05), dim 16,
 400-400-400, batches of 4096. Server and trainer are in this process; sockets would carry the same messages.
@@ -232,8 +233,10 @@ def named(kinds: list[str]) -> dict[str, tuple[str, bool]]:
 
 
 def aucs_of(folder: Path, kinds: list[str], seeds: list[int]) -> dict[str, Any]:
-    """AUC of every seed, and the mean difference to float32."""
+    """AUC of every seed, the mean difference to float32, and what nothing can do better than."""
     cases = named(kinds)
+    best = json.loads((folder / "generated.json").read_text())["test"]["best_auc"]
+    print(f"best possible AUC {best:.5f}", flush=True)
     aucs: dict[str, list[float]] = {name: [] for name in cases}
     for seed in seeds:  # in turns
         for name, how in cases.items():
@@ -244,6 +247,7 @@ def aucs_of(folder: Path, kinds: list[str], seeds: list[int]) -> dict[str, Any]:
     return {
         "auc": {name: [round(auc, 5) for auc in each] for name, each in aucs.items()},
         "auc difference": {name: round(float(mean), 5) for name, mean in means.items()},
+        "best possible auc": {"test": round(best, 5)},
     }
 
 

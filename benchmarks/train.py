@@ -1,7 +1,7 @@
 """Examples/s of training with processes over sockets, everything in: Parquet, hashing, pull, compute, push.
 
 ``python benchmarks/train.py [--model deepfm dnn lr] [--batch-rows 4096 512] [--exact] [--equal] [--no-torch]
-[--torch-auc] [--saves ROUNDS] [--json FILE] [--quick]``: 26 sparse and 13 dense
+[--torch-auc] [--saves ROUNDS] [--repeats N] [--json FILE] [--quick]``: 26 sparse and 13 dense
 fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, one server and one trainer process,
 asynchronous. 2,000,000 and 200,000 examples of a planted model (seed 7) are made once, in ``--folder``; the
 best AUC that any model can have on them is told.
@@ -15,6 +15,10 @@ Compared in the same run:
 - with ``--torch-auc``, with the AUC of PyTorch after the same epoch, at ordinary rates;
 - with ``--saves``, with runs that save everything again as soon as a save is done, taking turns;
 - with ``--model lr``, with the AUC of first-order terms alone: the task must not be that easy.
+
+With ``--repeats N`` the bound, PyTorch and the training take turns N times (the first two once more at the
+end). Medians are told, of ratios those of each turn's own; bound and PyTorch of a turn are the better of
+before and after. N is 1 without it. Rates of each turn stand in the report (``turns``).
 
 ``--quick`` trains 200,000 examples of DeepFM at batch 4096: its rate is not that of a whole epoch.
 """
@@ -253,23 +257,20 @@ def measure(
     """All figures of one model and batch size."""
     out, job = options.folder, job_of(model, batch_rows, place, config, options)
     compared = model != "lr"
-    twins: list[dict[str, float]] = []
-    bounds = [products_bound(batch_rows)] if compared else []
-    if compared and not options.no_torch:
-        twins.append(torch_run(model, batch_rows, place, out))
+    with_torch = compared and not options.no_torch
     staleness = TUNED[model][batch_rows].staleness if options.staleness is None else options.staleness
-    summary = train(job, staleness, out)
-    names = ("examples_per_s", "auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
-    figures = {name: summary[name] for name in names}
-    if compared:
-        bounds.append(products_bound(batch_rows))
-        bound = max(rate for each in bounds for rate in each.values())
-        figures |= {"products_bound_per_s": bound, "of_bound": summary["examples_per_s"] / bound}
-    if compared and not options.no_torch:
-        twins.append(torch_run(model, batch_rows, place, out))
-    if any(twins):
-        figures["torch_per_s"] = max(twin["examples_per_s"] for twin in twins)
-        figures["times_torch"] = summary["examples_per_s"] / figures["torch_per_s"]
+    bounds: list[dict[str, float]] = []
+    twins: list[dict[str, float]] = []
+    runs: list[dict[str, Any]] = []
+    for turn in range(options.repeats + 1):
+        bounds += [products_bound(batch_rows)] if compared else []
+        twins += [torch_run(model, batch_rows, place, out)] if with_torch else []
+        if turn < options.repeats:
+            runs.append(train(job, staleness, out))
+    turns = [turn_of(number, run, bounds, twins) for number, run in enumerate(runs)]
+    names = ("auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
+    figures = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+    figures |= {name: statistics.median(run[name] for run in runs) for name in names}
     if options.torch_auc and (whole := torch_run(model, batch_rows, place, out, auc=True)):
         figures["torch_auc"] = whole["auc"]
     if options.saves:
@@ -277,7 +278,23 @@ def measure(
     if options.exact:
         exact = train(job, 0, out)
         figures |= {"exact_auc": exact["auc"], "exact_per_s": exact["examples_per_s"]}
-    return {"model": model, "batch_rows": batch_rows, "bounds": bounds, "torch": twins, "figures": figures}
+    raw = {"bounds": bounds, "torch": twins, "turns": turns}
+    return {"model": model, "batch_rows": batch_rows, **raw, "figures": figures}
+
+
+def turn_of(
+    number: int, run: dict[str, Any], bounds: list[dict[str, float]], twins: list[dict[str, float]]
+) -> dict[str, float]:
+    """Rates of one turn, beside the better of what was measured before and after it."""
+    rate = run["examples_per_s"]
+    figures = {"examples_per_s": rate}
+    if bounds:
+        bound = max(each for some in bounds[number : number + 2] for each in some.values())
+        figures |= {"products_bound_per_s": bound, "of_bound": rate / bound}
+    beside = [twin["examples_per_s"] for twin in twins[number : number + 2] if twin]
+    if beside:
+        figures |= {"torch_per_s": max(beside), "times_torch": rate / max(beside)}
+    return figures
 
 
 def main() -> None:
@@ -296,11 +313,16 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--torch-auc", action="store_true", help="train the twin for a whole epoch too")
     parser.add_argument("--saves", type=int, default=0, metavar="ROUNDS", help="train in turns, with saves")
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="turns, of which medians are told"
+    )
     parser.add_argument("--equal", action="store_true", help="all fields with 384,615 keys: few repeat")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", default=None)
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error(f"--repeats: expected 1 or more, got {options.repeats}")
     if options.quick:
         options.rows, options.model, options.batch_rows = 200_000, ["deepfm"], [4096]
     options.folder.mkdir(parents=True, exist_ok=True)
