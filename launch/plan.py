@@ -36,7 +36,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 
 def _machine_spec(text: str) -> MachineSpec:
-    """``cores=32,memory=256GB,network=25Gbit[,latency_us=50][,open_files=1024]``."""
+    """``cores=32,memory=256GB,network=25Gbit[,latency_us=50][,open_files=524288]``."""
     from pslib.errors import ConfigurationError
     from pslib.planner.workload import MachineSpec
 

@@ -6,12 +6,17 @@ import resource
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["FILES_A_PEER", "FILES_OWN", "allow_peers"]
+__all__ = ["allow_peers", "files_for"]
 
 FILES_OWN = 96
 """What a process has open without peers: 12 to 18 (2026-11-21), and data and log files as it works."""
 FILES_A_PEER = 2
 """A connection (one more peer is one more file), and a second one for a moment when it is opened anew."""
+
+
+def files_for(peers: int) -> int:
+    """How many files a process must be allowed to have open, to talk to so many others."""
+    return FILES_OWN + FILES_A_PEER * peers
 
 
 def allow_peers(peers: int) -> None:
@@ -27,7 +32,7 @@ def allow_peers(peers: int) -> None:
     ConfigurationError
         When the system does not allow so many open files; past the limit ZeroMQ would end the process.
     """
-    needed = FILES_OWN + FILES_A_PEER * peers
+    needed = files_for(peers)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return

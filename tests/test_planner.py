@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslib.errors import ConfigurationError
+from pslib.open_files import allow_peers
 from pslib.planner.coefficients import Coefficients, read_coefficients, shipped_coefficients
 from pslib.planner.demand import Demand
 from pslib.planner.limits import partition_bits
@@ -247,12 +248,26 @@ def test_the_shipped_coefficients_say_their_machine_and_date_in_every_plan():
 
 
 def test_text_names_what_breaks_first_and_what_does_not_run():
-    lines = plan_lines(make_plan(request(servers=600, trainers=600)))
+    lines = plan_lines(
+        make_plan(request(servers=600, trainers=600, machine=replace(MACHINE, open_files=1024)))
+    )
     text = "\n".join(lines)
     assert "what breaks first" in text
     assert "as it stands this does not run:" in text
-    assert "ulimit -n" in text
+    assert "ulimit -Hn" in text
     assert all(len(line) < 160 for line in lines)
+
+
+@pytest.mark.parametrize("peers", [2, 464, 465, 900])
+def test_a_plan_runs_out_of_files_where_the_program_does(peers, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (1024, 1024))
+    planned = make_plan(request(servers=1, trainers=peers - 1, machine=replace(MACHINE, open_files=1024)))
+    (files,) = (one for one in planned.limits if one.name == "open files of a process")
+    try:
+        allow_peers(peers)
+        assert files.share <= 1
+    except ConfigurationError:
+        assert files.share > 1
 
 
 def test_a_workload_without_a_tower_has_no_products():

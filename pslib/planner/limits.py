@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pslib.config import ClusterConfig
+from pslib.open_files import files_for
 from pslib.planner.demand import US, Demand
 from pslib.planner.workload import MachineSpec
 
@@ -15,8 +16,6 @@ PARTITION_ROWS = 1 << 20
 """Rows for which one partition is planned."""
 PARTITIONS_A_SERVER = 16
 PARTITION_BITS_MAX = 20
-SPARE_FILES = 64
-"""Of a process beside its peers: libraries, logs, data, epoll."""
 LEASE_ROWS = 65_536
 HEARTBEATS_PER_S = 1.0
 
@@ -207,12 +206,12 @@ def _cluster_limits(demand: Demand, machine: MachineSpec, cluster: Cluster) -> I
         "larger machines",
         "processes",
     )
-    files = peers + SPARE_FILES  # the coordinator's; a server or trainer has fewer
+    files = files_for(peers)  # the coordinator's; a server or trainer has fewer
     yield Limit(
         "open files of a process",
         files / machine.open_files,
         f"{files:,} of {machine.open_files:,} at the coordinator",
-        "ulimit -n",
+        "the hard limit, ulimit -Hn",
         "processes",
     )
     asked = peers * HEARTBEATS_PER_S + 2 * cluster.examples_per_s / LEASE_ROWS

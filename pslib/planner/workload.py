@@ -34,14 +34,15 @@ class MachineSpec:
     latency_us : float
         Of one message between two machines.
     open_files : int
-        Of one process: ``ulimit -n``.
+        Of one process, its hard limit (``ulimit -Hn``): pslib raises the soft one itself. The default is
+        systemd's since version 240 (DefaultLimitNOFILE=1024:524288, systemd-system.conf(5)).
     """
 
     cores: int
     memory_bytes: float
     network_bit_s: float
     latency_us: float = 50.0
-    open_files: int = 1024
+    open_files: int = 524_288
 
     def __post_init__(self) -> None:
         problems = [
