@@ -1,24 +1,27 @@
 """Examples/s of training with processes over sockets, everything in: Parquet, hashing, pull, compute, push.
 
 ``python benchmarks/train.py [--model deepfm dnn lr] [--batch-rows 4096 512] [--exact] [--equal] [--no-torch]
-[--torch-auc] [--saves ROUNDS] [--repeats N] [--json FILE] [--quick]``: 26 sparse and 13 dense
-fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, one server and one trainer process,
-asynchronous. 2,000,000 and 200,000 examples of a planted model (seed 7) are made once, in ``--folder``; the
-best AUC that any model can have on them is told.
+[--torch-auc] [--saves ROUNDS] [--repeats N] [--paddle [PYTHON]] [--json FILE] [--quick]``:
+26 sparse and 13 dense fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, one server and
+one trainer process, asynchronous. 2,000,000 and 200,000 examples of a planted model (seed 7) are made once,
+in ``--folder``; the best AUC that any model can have on them is told.
 Compared in the same run:
 
 - with the bound that the model's matrix products alone set, on all cores: the same shapes, nothing between
   them, measured before and after, by OpenBLAS's own threads and by one thread a core with a part of the batch
   each, whichever was fastest;
 - with `train_torch.py`, the same model in one process of PyTorch, before and after, where torch is installed;
+- with ``--paddle``, with PaddlePaddle's own parameter server, `train_paddle.py`, before and after, by the
+  interpreter that is named (else this one); what is not comparable stands there;
 - with ``--exact``, with an exact run (staleness 0): its AUC;
 - with ``--torch-auc``, with the AUC of PyTorch after the same epoch, at ordinary rates;
 - with ``--saves``, with runs that save everything again as soon as a save is done, taking turns;
 - with ``--model lr``, with the AUC of first-order terms alone: the task must not be that easy.
 
-With ``--repeats N`` the bound, PyTorch and the training take turns N times (the first two once more at the
-end). Medians are told, of ratios those of each turn's own; bound and PyTorch of a turn are the better of
-before and after. N is 1 without it. Rates of each turn stand in the report (``turns``).
+With ``--repeats N`` the bound, PyTorch, PaddlePaddle and the training take turns N times (all but the last
+once more at the end). Medians are told, of ratios those of each turn's own; bound, PyTorch and PaddlePaddle
+of a turn are the better of before and after. N is 1 without it. Rates of each turn stand in the report
+(``turns``).
 
 ``--quick`` trains 200,000 examples of DeepFM at batch 4096: its rate is not that of a whole epoch.
 """
@@ -168,6 +171,15 @@ def torch_run(model: str, batch_rows: int, place: Path, out: Path, auc: bool = F
     return {name: plain[name] for name in ("examples_per_s", "auc") if name in plain}
 
 
+def paddle_run(model: str, batch_rows: int, place: Path, out: Path, python: str) -> dict[str, float]:
+    """Examples/s of PaddlePaddle's parameter server in processes of its own; the text it reads is kept."""
+    file = out / "paddle.json"
+    command = [sys.executable, str(HERE / "train_paddle.py"), "--data", str(place), "--python", python]
+    command += ["--model", model, "--batch-rows", str(batch_rows), "--text", str(out / "paddle")]
+    subprocess.run([*command, "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
+    return {"examples_per_s": json.loads(file.read_text())["cases"][0]["examples_per_s"]}
+
+
 def job_of(model: str, batch_rows: int, place: Path, config: GeneratorConfig, options: Any) -> dict[str, Any]:
     """The job file of one run, but for its staleness and folder."""
     schema, rates = generated_schema(config), TUNED[model][batch_rows]
@@ -261,13 +273,17 @@ def measure(
     staleness = TUNED[model][batch_rows].staleness if options.staleness is None else options.staleness
     bounds: list[dict[str, float]] = []
     twins: list[dict[str, float]] = []
+    paddles: list[dict[str, float]] = []
     runs: list[dict[str, Any]] = []
     for turn in range(options.repeats + 1):
         bounds += [products_bound(batch_rows)] if compared else []
         twins += [torch_run(model, batch_rows, place, out)] if with_torch else []
+        if compared and options.paddle:
+            paddles.append(paddle_run(model, batch_rows, place, out, options.paddle))
         if turn < options.repeats:
             runs.append(train(job, staleness, out))
-    turns = [turn_of(number, run, bounds, twins) for number, run in enumerate(runs)]
+    peers = {"torch": twins, "paddle": paddles}
+    turns = [turn_of(number, run, bounds, peers) for number, run in enumerate(runs)]
     names = ("auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
     figures = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
     figures |= {name: statistics.median(run[name] for run in runs) for name in names}
@@ -278,12 +294,12 @@ def measure(
     if options.exact:
         exact = train(job, 0, out)
         figures |= {"exact_auc": exact["auc"], "exact_per_s": exact["examples_per_s"]}
-    raw = {"bounds": bounds, "torch": twins, "turns": turns}
+    raw = {"bounds": bounds, **peers, "turns": turns}
     return {"model": model, "batch_rows": batch_rows, **raw, "figures": figures}
 
 
 def turn_of(
-    number: int, run: dict[str, Any], bounds: list[dict[str, float]], twins: list[dict[str, float]]
+    number: int, run: dict[str, Any], bounds: list[dict[str, float]], peers: dict[str, list[dict[str, float]]]
 ) -> dict[str, float]:
     """Rates of one turn, beside the better of what was measured before and after it."""
     rate = run["examples_per_s"]
@@ -291,9 +307,10 @@ def turn_of(
     if bounds:
         bound = max(each for some in bounds[number : number + 2] for each in some.values())
         figures |= {"products_bound_per_s": bound, "of_bound": rate / bound}
-    beside = [twin["examples_per_s"] for twin in twins[number : number + 2] if twin]
-    if beside:
-        figures |= {"torch_per_s": max(beside), "times_torch": rate / max(beside)}
+    for peer, runs in peers.items():
+        beside = [each["examples_per_s"] for each in runs[number : number + 2] if each]
+        if beside:
+            figures |= {f"{peer}_per_s": max(beside), f"times_{peer}": rate / max(beside)}
     return figures
 
 
@@ -311,6 +328,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--exact", action="store_true", help="train once more, with staleness 0")
     parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument(
+        "--paddle", nargs="?", const=sys.executable, default=None, metavar="PYTHON",
+        help="compare with PaddlePaddle's parameter server, run by this interpreter",
+    )  # fmt: skip
     parser.add_argument("--torch-auc", action="store_true", help="train the twin for a whole epoch too")
     parser.add_argument("--saves", type=int, default=0, metavar="ROUNDS", help="train in turns, with saves")
     parser.add_argument(
