@@ -275,6 +275,17 @@ PSLIB_INLINE void pslib_step(const PslibOptimizer *optimizer, int64_t dim, float
     }
 }
 
+/* The same. What the compiler knows of the most common lengths makes code of its own. */
+PSLIB_INLINE void pslib_known_step(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g)
+{
+    switch (dim) {
+    case 1: pslib_step(optimizer, 1, w, state, g); break;
+    case 8: pslib_step(optimizer, 8, w, state, g); break;
+    case 16: pslib_step(optimizer, 16, w, state, g); break;
+    default: pslib_step(optimizer, dim, w, state, g);
+    }
+}
+
 /* pslib_step, and before it those that the row has missed, where they are taken one by one. */
 PSLIB_INLINE void pslib_step_all(const PslibOptimizer *optimizer, int64_t dim, float *w, float *state, const float *g,
                                  float missed)

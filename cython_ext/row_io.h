@@ -183,7 +183,7 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
         float *w = storage == PSLIB_FLOAT32 ? (float *)(void *)at : buffer;
         if (made) pslib_part_begin(part, level, key, w, own);
         else if (storage != PSLIB_FLOAT32) pslib_load(storage, part->dim, at, storage == PSLIB_INT8 ? scales[p] : 0, w);
-        if (pslib_optimizer_is_plain(&part->optimizer)) pslib_step(&part->optimizer, part->dim, w, own, gradient);
+        if (pslib_optimizer_is_plain(&part->optimizer)) pslib_known_step(&part->optimizer, part->dim, w, own, gradient);
         else pslib_full_step(&part->optimizer, part->dim, w, own, gradient, shows, missed);
         if (storage != PSLIB_FLOAT32)
             pslib_store(storage, part->dim, w, pslib_rounding_base(part, key, record), at, scales + p);

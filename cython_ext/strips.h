@@ -1,6 +1,6 @@
-/* strips.h: the stages of reading and stepping the rows of a batch, for the most common table: one part of
- * 16 weights of 4 or 2 bytes, no counters, every key admitted. A row is one cache line or half of one, its address
- * follows from the index entry.
+/* strips.h: the stages of reading and stepping the rows of a batch, for tables whose rows are all of one class and
+ * whose keys are all admitted. Where a row is one part of 16 weights of 4 or 2 bytes without counters (one16), one
+ * cache line or half of one, the compiler knows it.
  *
  * As in table_loops.h, a look-up follows addresses that are read from memory one after the other, and the
  * misses of many keys have to overlap. Here the work of a key that does not wait for memory is as dear as the
@@ -49,22 +49,35 @@ typedef struct {
 
 /* What the address of a row is made of. */
 typedef struct {
-    int storage; /* of the weights; the compiler knows it */
+    int one16;   /* a row is 16 weights; the compiler knows it */
+    int storage; /* of these, and that too; of other rows the table says it */
+    int64_t dim; /* of what is pulled and pushed */
     uint8_t *const *bases;
     int slab_shift;
     uint32_t inside; /* mask */
-    size_t state_start, state_step;
+    int with_state;  /* a pull reads the state of a row too */
+    size_t weight_step, state_start, state_step;
+    size_t read_bytes, push_bytes; /* to prefetch from the weights on */
+    size_t apart_bytes;            /* of a state that stands elsewhere */
 } PslibRowMap;
 
 static const PslibLine pslib_empty_line __attribute__((aligned(64)));
 static uint8_t *const pslib_no_slab = NULL;
 
-PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int storage)
+/* one16: of 0 and 1, and a constant, as storage is. */
+PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int storage)
 {
     const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
-    uint8_t *const *bases = shape->bases == NULL ? &pslib_no_slab : shape->bases;
-    return (PslibRowMap){storage, bases, shape->slab_shift, (UINT32_C(1) << shape->slab_shift) - 1, shape->state_start,
-                         shape->state_step};
+    const int apart = shape->split && shape->state_floats > 0;
+    return (PslibRowMap){.one16 = one16, .storage = storage, .dim = one16 ? 16 : shape->weight_floats,
+                         .bases = shape->bases == NULL ? &pslib_no_slab : shape->bases,
+                         .slab_shift = shape->slab_shift, .inside = (UINT32_C(1) << shape->slab_shift) - 1,
+                         .with_state = !one16 && shape->reads_state,
+                         .weight_step = one16 ? (storage == PSLIB_FLOAT32 ? 64 : 32) : shape->weight_step,
+                         .state_start = shape->state_start, .state_step = shape->state_step,
+                         .read_bytes = !shape->split && shape->reads_state ? shape->row_bytes : shape->weight_bytes,
+                         .push_bytes = shape->split ? shape->weight_bytes : shape->row_bytes,
+                         .apart_bytes = apart ? shape->state_step : 0};
 }
 
 /* --- strip s: keys, mixed keys, home lines */
@@ -181,13 +194,22 @@ PSLIB_INLINE void *pslib_row_at(const PslibRowMap *map, uint32_t place, float **
     uint8_t *base = map->bases[row >> map->slab_shift];
     const size_t inside = row & map->inside;
     if (state != NULL) *state = (float *)(void *)(base + map->state_start + inside * map->state_step);
-    return (void *)(base + inside * (map->storage == PSLIB_FLOAT32 ? 64 : 32));
+    return (void *)(base + inside * map->weight_step);
 }
 
-PSLIB_INLINE void pslib_prefetch_state(const PslibRowMap *map, const float *state)
+/* A row that a key has: all that will be read of it, or stepped. */
+PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at)
 {
-    __builtin_prefetch(state, 1);
-    if (map->state_step > sizeof(float)) pslib_prefetch_bytes(state, map->state_step);
+    const void *weights = strips->weights[at];
+    if (map->one16) {
+        __builtin_prefetch(weights, for_push);
+        if (!for_push) return;
+        __builtin_prefetch(strips->state[at], 1);
+        if (map->state_step > sizeof(float)) pslib_prefetch_bytes(strips->state[at], map->state_step);
+        return;
+    }
+    pslib_prefetch_bytes(weights, for_push ? map->push_bytes : map->read_bytes);
+    if ((for_push || map->with_state) && map->apart_bytes > 0) pslib_prefetch_bytes(strips->state[at], map->apart_bytes);
 }
 
 /* Returns how many keys are noted then. next: OUT, what is to be prefetched, the row or the line behind; for a push
@@ -199,25 +221,32 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     const uint32_t mask = pslib_line_same_at(level, line, strips->key[at]);
     const uint32_t cell = line->place[pslib_lowest_cell(mask | 1 << (PSLIB_CELLS - 1))];
     const uint32_t place = mask != 0 ? cell : 0;
+    const int with_state = for_push || map->with_state;
     float *state;
-    void *weights = pslib_row_at(map, place, for_push ? &state : NULL);
+    void *weights = pslib_row_at(map, place, with_state ? &state : NULL);
     const int full = line->place[PSLIB_CELLS - 1] != 0;
     const void *behind = line + full;
     *next = place != 0 ? weights : behind;
     strips->weights[at] = place != 0 ? weights : NULL;
-    if (for_push) { /* one new key in ten goes by that line too */
+    if (with_state) /* one new key in ten goes by that line too */
         strips->state[at] = place != 0 ? state : (float *)(uintptr_t)(line + 2 * full);
-        strips->made[at] = 0;
-    }
+    if (for_push) strips->made[at] = 0;
     strips->now[noted] = at;
     return noted + (place == 0);
 }
 
+/* Of a row of one line this needs no branch either; where there are more, a key without a row wants few of them. */
 PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at,
                                        const void *next)
 {
+    if (!map->one16 && strips->weights[at] != NULL) {
+        pslib_strip_prefetch_row(map, for_push, strips, at);
+        return;
+    }
     __builtin_prefetch(next, for_push);
-    if (for_push) pslib_prefetch_state(map, strips->state[at]);
+    if (!for_push) return;
+    __builtin_prefetch(strips->state[at], 1);
+    if (map->one16 && map->state_step > sizeof(float)) pslib_prefetch_bytes(strips->state[at], map->state_step);
 }
 
 /* --- every 2 strips: keys that were noted */
@@ -250,15 +279,15 @@ PSLIB_INLINE void pslib_strips_later_pull(const PslibTable *table, const PslibRo
         const PslibPartition *partition = pslib_table_partition(table, mixed);
         const uint32_t place = pslib_partition_find_at(level, partition, strips->key[at], mixed).place;
         if (place == 0) continue;
-        strips->weights[at] = pslib_row_at(map, place, NULL);
-        __builtin_prefetch(strips->weights[at]);
+        strips->weights[at] = pslib_row_at(map, place, map->with_state ? &strips->state[at] : NULL);
+        pslib_strip_prefetch_row(map, 0, strips, at);
     }
     strips->later_count = 0;
 }
 
 /* Find the row of one key, or make it. grown: OUT, set where its partition has a new index. */
-PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int storage, PslibStrips *strips, uint32_t at,
-                                          int *grown)
+PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int one16, int storage, PslibStrips *strips,
+                                          uint32_t at, int *grown)
 {
     const uint64_t key = strips->key[at], mixed = strips->mixed[at];
     PslibPartition *partition = pslib_table_partition(table, mixed);
@@ -270,23 +299,23 @@ PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int stor
     if (status != PSLIB_OK) return status;
     table->rows[PSLIB_WIDE] += strips->made[at];
     *grown |= partition->lines != lines;
-    const PslibRowMap map = pslib_row_map(table, storage); /* slabs may have come */
+    const PslibRowMap map = pslib_row_map(table, one16, storage); /* slabs may have come */
     strips->weights[at] = pslib_row_at(&map, place, &strips->state[at]);
-    __builtin_prefetch(strips->weights[at], 1);
-    pslib_prefetch_state(&map, strips->state[at]);
+    pslib_strip_prefetch_row(&map, 1, strips, at);
     return PSLIB_OK;
 }
 
 /* All keys put aside, in their order; key number `first` is the first that may be among them. Returns how many of
  * the n keys can be worked on: all, unless status says why not. */
-PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int storage, PslibStrips *strips,
-                                             int64_t first, int64_t n, PslibStatus *status, int *grown)
+PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int one16, int storage,
+                                             PslibStrips *strips, int64_t first, int64_t n, PslibStatus *status,
+                                             int *grown)
 {
     for (uint32_t q = 0; q < strips->later_count; q++) {
         const uint32_t at = strips->later[q];
         const int64_t i = first + ((at - (uint32_t)first) & (PSLIB_STRIP_RING - 1));
         if (i >= n) break;
-        const PslibStatus made = pslib_strip_make(table, level, storage, strips, at, grown);
+        const PslibStatus made = pslib_strip_make(table, level, one16, storage, strips, at, grown);
         if (made != PSLIB_OK) {
             *status = made;
             n = i;
@@ -305,22 +334,30 @@ PSLIB_INLINE void pslib_first_row_at(const PslibTable *table, uint64_t key, floa
 
 PSLIB_COPIES(void, pslib_first_row, table->level, (const PslibTable *table, uint64_t key, float *out), table, key, out)
 
-PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, int storage, const PslibStrips *strips, uint32_t at,
-                                      float *out)
+PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibRowMap *map, const PslibStrips *strips,
+                                      uint32_t at, float now, float *out)
 {
-    if (__builtin_expect(strips->weights[at] == NULL, 0)) {
+    const void *weights = strips->weights[at];
+    if (__builtin_expect(weights == NULL, 0)) {
         pslib_first_row(table, strips->key[at], out);
         return 1;
     }
-    pslib_load(storage, 16, strips->weights[at], 0, out);
+    if (map->one16) pslib_load(map->storage, 16, weights, 0, out);
+    else pslib_row_pull(table, &table->classes[PSLIB_WIDE], weights, map->with_state ? strips->state[at] : NULL, now, out);
     return 0;
 }
 
-PSLIB_INLINE void pslib_strip_push(const PslibTable *table, int storage, int level, const PslibStrips *strips,
-                                   uint32_t at, const float *gradient, const PslibRecord *record)
+/* i: place of the key in the record. */
+PSLIB_INLINE void pslib_strip_push(const PslibTable *table, const PslibRowMap *map, int level,
+                                   const PslibStrips *strips, uint32_t at, const float *gradient,
+                                   const PslibRecord *record, int64_t i)
 {
-    pslib_row_push_one16(table, storage, level, strips->key[at], strips->made[at], strips->weights[at], strips->state[at],
-                         gradient, record);
+    if (map->one16)
+        pslib_row_push_one16(table, map->storage, level, strips->key[at], strips->made[at], strips->weights[at],
+                             strips->state[at], gradient, record);
+    else
+        pslib_row_push(table, &table->classes[PSLIB_WIDE], level, strips->key[at], strips->made[at], strips->weights[at],
+                       strips->state[at], gradient, record, i);
 }
 
 #endif

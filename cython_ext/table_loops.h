@@ -1,5 +1,8 @@
 /* table_loops.h: reading and stepping the rows of a batch.
  *
+ * Tables whose rows are all of one class and whose keys are all admitted go by strips (strip_loops.h), which do the
+ * same in less time; the loops here are for the others, with rows that are narrow first or keys that are turned away.
+ *
  * A look-up follows three addresses, each read from the memory that the one before leads to, and each usually
  * a cache miss: the directory, a line of the index, the row. So that the misses of many keys overlap, the loop
  * works on five keys at once, PSLIB_AHEAD keys apart:
@@ -23,8 +26,8 @@
 
 #include "admission.h"
 #include "promotion.h"
-#include "one16.h"
 #include "row_io.h"
+#include "strip_loops.h"
 #include "vectors.h"
 
 enum {
@@ -187,7 +190,7 @@ PSLIB_COPIES(PslibStatus, pslib_push, table->level,
  * out: (n, dim) OUT. Changes nothing in the table. Returns how many keys have no row. */
 static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    if (pslib_is_one16(table)) return pslib_one16_pull(table, keys, n, out);
+    if (pslib_in_strips(table)) return pslib_strips_pull_rows(table, keys, n, now, out);
     return pslib_pull(table, keys, n, now, out);
 }
 
@@ -197,7 +200,7 @@ static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *
 static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
                                            int row_class, const PslibRecord *record, int64_t *done)
 {
-    if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, record, done);
+    if (pslib_in_strips(table)) return pslib_strips_push_rows(table, keys, n, gradients, record, done);
     return pslib_push(table, keys, n, gradients, row_class, record, done);
 }
 

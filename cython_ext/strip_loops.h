@@ -1,0 +1,215 @@
+/* strip_loops.h: the loops over the strips of a batch (strips.h), and which tables they are for. */
+#ifndef PSLIB_STRIP_LOOPS_H
+#define PSLIB_STRIP_LOOPS_H
+
+#include "strips.h"
+
+PSLIB_INLINE uint32_t pslib_strip_at(int64_t strip)
+{
+    return (uint32_t)(strip * PSLIB_STRIP) % PSLIB_STRIP_RING;
+}
+
+/* How many of strip `strip`'s keys are among the first n. */
+PSLIB_INLINE uint32_t pslib_strip_keys_of(int64_t strip, int64_t n)
+{
+    const int64_t left = n - strip * PSLIB_STRIP;
+    return strip < 0 || left <= 0 ? 0 : left < PSLIB_STRIP ? (uint32_t)left : PSLIB_STRIP;
+}
+
+/* Read the rows of one strip and find those of another. absent: INOUT. Returns how many keys are noted then.
+ *
+ * With AVX-512 key by key in turn, so that the processor has both to do, and so for rows of any length: of these a key
+ * may want four lines, and those of eight keys at once are more than the processor can wait for (1 + 16 floats on AMD
+ * Zen 4, AVX2: an update 105 instead of 71 ns). Else the prefetches of a strip follow each other closely: one retires
+ * when its address is translated, which takes long where the address cache (TLB) misses, and with the code of a key
+ * between two of them few fit into the processor's window (AMD Zen 3).
+ */
+PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowMap *map, int level,
+                                        PslibStrips *strips, int64_t n, int64_t find, uint32_t noted, float now,
+                                        float *out, int64_t *absent)
+{
+    const int64_t work = find - PSLIB_STRIPS_BEHIND;
+    const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
+    const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
+    float *to = out + work * PSLIB_STRIP * map->dim;
+    const void *next[PSLIB_STRIP];
+    if (finds == PSLIB_STRIP && works == PSLIB_STRIP && (level == PSLIB_AVX512 || !map->one16)) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
+            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next[j]);
+            pslib_strip_prefetch(map, 0, strips, find_at + j, next[j]);
+            *absent += pslib_strip_pull(table, map, strips, work_at + j, now, to + map->dim * j);
+        }
+        return noted;
+    }
+    for (uint32_t j = 0; j < finds; j++)
+        noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next[j]);
+    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 0, strips, find_at + j, next[j]);
+    for (uint32_t j = 0; j < works; j++)
+        *absent += pslib_strip_pull(table, map, strips, work_at + j, now, to + map->dim * j);
+    return noted;
+}
+
+PSLIB_INLINE int64_t pslib_strips_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                            float *out, int level, int one16, int storage)
+{
+    const int64_t count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
+    const PslibRowMap map = pslib_row_map(table, one16, storage);
+    PslibStrips strips;
+    uint32_t noted = 0;
+    int64_t absent = 0;
+    pslib_strips_open(&strips);
+    for (int64_t strip = 0; strip < count + PSLIB_STRIPS_TO_FIND + PSLIB_STRIPS_BEHIND; strip++) {
+        const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
+        const int64_t start = strip * PSLIB_STRIP;
+        if (strip < count) pslib_strip_begin(table, keys + start, n - start, level, &strips, pslib_strip_at(strip));
+        if (find < 0) continue;
+        noted = pslib_strips_pull(table, &map, level, &strips, n, find, noted, now, out, &absent);
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
+            pslib_strips_lay_by(table, 0, &strips, noted);
+            noted = 0;
+        }
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1)
+            pslib_strips_later_pull(table, &map, level, &strips);
+    }
+    return absent;
+}
+
+/* As pslib_strips_pull, for a push. */
+PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowMap *map, int level,
+                                        PslibStrips *strips, int64_t n, int64_t find, uint32_t noted,
+                                        const float *gradients, const PslibRecord *record)
+{
+    const int64_t work = find - PSLIB_STRIPS_BEHIND;
+    const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
+    const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
+    const int64_t first = work * PSLIB_STRIP;
+    const float *from = gradients + first * map->dim;
+    const void *next[PSLIB_STRIP];
+    if (finds == PSLIB_STRIP && works == PSLIB_STRIP && (level == PSLIB_AVX512 || !map->one16)) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
+            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
+            pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
+            pslib_strip_push(table, map, level, strips, work_at + j, from + map->dim * j, record, first + j);
+        }
+        return noted;
+    }
+    for (uint32_t j = 0; j < finds; j++)
+        noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
+    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
+    for (uint32_t j = 0; j < works; j++)
+        pslib_strip_push(table, map, level, strips, work_at + j, from + map->dim * j, record, first + j);
+    return noted;
+}
+
+PSLIB_INLINE PslibStatus pslib_strips_push_body(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                const float *gradients, const PslibRecord *record, int64_t *done,
+                                                int level, int one16, int storage)
+{
+    const int64_t all = n, count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
+    PslibRowMap map = pslib_row_map(table, one16, storage);
+    PslibStatus status = PSLIB_OK;
+    PslibStrips strips;
+    uint32_t noted = 0;
+    pslib_strips_open(&strips);
+    for (int64_t strip = 0; strip < count + PSLIB_STRIPS_TO_FIND + PSLIB_STRIPS_BEHIND; strip++) {
+        const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
+        const int64_t start = strip * PSLIB_STRIP;
+        if (strip < count) pslib_strip_begin(table, keys + start, all - start, level, &strips, pslib_strip_at(strip));
+        if (find < 0) continue;
+        noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients, record);
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
+            pslib_strips_lay_by(table, 1, &strips, noted);
+            noted = 0;
+        }
+        if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1) {
+            const int64_t first = (find - PSLIB_STRIPS_TO_LATER - PSLIB_STRIPS_NOTED + 1) * PSLIB_STRIP;
+            int grown = 0;
+            n = pslib_strips_later_push(table, level, one16, storage, &strips, first, n, &status, &grown);
+            map = pslib_row_map(table, one16, storage);
+            for (int64_t begun = find + 1; grown && begun <= strip; begun++)
+                pslib_strip_homes(table, &strips, pslib_strip_at(begun));
+        }
+    }
+    *done = n;
+    return status;
+}
+
+/* Of 16 weights once for each storage type, so that the compiler knows it. */
+PSLIB_INLINE int64_t pslib_strips_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+                                                int level)
+{
+    switch (table->storage) {
+    case PSLIB_BFLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_BFLOAT16);
+    case PSLIB_FLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT16);
+    default: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT32);
+    }
+}
+
+PSLIB_INLINE PslibStatus pslib_strips_one16_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                    const float *gradients, const PslibRecord *record, int64_t *done,
+                                                    int level)
+{
+    switch (table->storage) {
+    case PSLIB_BFLOAT16:
+        return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 1, PSLIB_BFLOAT16);
+    case PSLIB_FLOAT16: return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 1, PSLIB_FLOAT16);
+    default: return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 1, PSLIB_FLOAT32);
+    }
+}
+
+PSLIB_INLINE int64_t pslib_strips_any_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                              float *out, int level)
+{
+    return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32);
+}
+
+PSLIB_INLINE PslibStatus pslib_strips_any_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                  const float *gradients, const PslibRecord *record, int64_t *done,
+                                                  int level)
+{
+    return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 0, PSLIB_FLOAT32);
+}
+
+/* As pslib_table_pull and pslib_table_push. */
+PSLIB_COPIES(int64_t, pslib_strips_one16_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float *out), table, keys, n, out)
+PSLIB_COPIES(PslibStatus, pslib_strips_one16_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
+              int64_t *done),
+             table, keys, n, gradients, record, done)
+PSLIB_COPIES(int64_t, pslib_strips_any_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out),
+             table, keys, n, now, out)
+PSLIB_COPIES(PslibStatus, pslib_strips_any_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
+              int64_t *done),
+             table, keys, n, gradients, record, done)
+
+/* Whether a table is of the kind that these loops are for: an index entry leads to a row of a known class. */
+static inline int pslib_in_strips(const PslibTable *table)
+{
+    return table->classes[PSLIB_NARROW].part_count == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL;
+}
+
+/* Whether the compiler knows its rows. */
+static inline int pslib_is_one16(const PslibTable *table)
+{
+    return table->part_count == 1 && table->parts[0].dim == 16 && table->storage != PSLIB_INT8 &&
+           table->counters == 0 && pslib_optimizer_is_plain(&table->parts[0].optimizer);
+}
+
+static inline int64_t pslib_strips_pull_rows(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                             float *out)
+{
+    if (pslib_is_one16(table)) return pslib_strips_one16_pull(table, keys, n, out);
+    return pslib_strips_any_pull(table, keys, n, now, out);
+}
+
+static inline PslibStatus pslib_strips_push_rows(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                 const float *gradients, const PslibRecord *record, int64_t *done)
+{
+    if (pslib_is_one16(table)) return pslib_strips_one16_push(table, keys, n, gradients, record, done);
+    return pslib_strips_any_push(table, keys, n, gradients, record, done);
+}
+
+#endif
