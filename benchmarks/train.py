@@ -87,7 +87,7 @@ _WITH_WEIGHTS = {4096: Rates(0.05, 6e-7, 1e-3, 50, 1), 512: Rates(0.05, 3e-5, 1e
 TUNED = {
     "deepfm": _WITH_WEIGHTS,
     "lr": _WITH_WEIGHTS,
-    "dnn": {4096: Rates(1.0, 6e-7, 1e-3, 489, 1, 0.5, 0.95), 512: Rates(0.5, 1e-5, 1e-3, 500, 2, 0.3)},
+    "dnn": {4096: Rates(1.0, 6e-7, 1e-3, 489, 1, 0.5, 0.95), 512: Rates(0.5, 1e-5, 1e-3, 3907, 2, 0.3)},
 }
 """DNN has no first-order weight that learns what a key says in a few steps, and all that fields say together
 it has to learn from vectors that are large enough for its relus to bend."""
