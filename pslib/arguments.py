@@ -107,9 +107,19 @@ def _fits(value: Any, hint: Any) -> bool:
         return _is_number(value, Integral if kind is int else Real)
     if isinstance(value, type):
         return kind is type or kind.__name__ == "Callable"
+    if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
+        return all(hasattr(value, name) for name in _names_of(kind))
     if kind is tuple or (issubclass(kind, Collection) and not issubclass(kind, (Mapping, str, bytes))):
         return _fits_many(value, kind, get_args(hint))
     return isinstance(value, kind)
+
+
+@lru_cache(maxsize=64)
+def _names_of(protocol: type) -> tuple[str, ...]:
+    """What a class must have to be a Protocol's; `isinstance` asks only where it is ``runtime_checkable``."""
+    kinds = [kind for kind in protocol.__mro__ if getattr(kind, "_is_protocol", False)]
+    names = {name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
+    return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 def _is_number(value: Any, kind: type) -> bool:

@@ -314,7 +314,7 @@ class Watcher:
         When an argument, of this or of a call, is of another kind or out of range.
     """
 
-    @checked("coordinator", "cluster_id", "keys")
+    @checked()
     def __init__(
         self,
         coordinator: str,

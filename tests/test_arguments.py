@@ -22,6 +22,8 @@ from pslib.config import Limits, Timing
 from pslib.errors import ConfigurationError, PslibError
 from pslib.protocol.messages import Status
 from pslib.trainer.retrieval import Paths
+from pslib.transport.link import Transport
+from pslib.transport.zmq_link import ZmqTransport
 from tests.counting import write_examples
 
 if TYPE_CHECKING:
@@ -322,11 +324,20 @@ def test_a_call_of_a_watcher_refuses_what_is_of_another_kind_or_out_of_range(
         watcher.close()
 
 
-@pytest.mark.parametrize("argument", ["coordinator", "cluster_id", "keys"])
+@pytest.mark.parametrize("argument", ["coordinator", "cluster_id", "keys", "transport"])
 def test_a_watcher_refuses_what_is_of_another_kind(argument: str) -> None:
     for odd in (5, b"x", [], object(), Path("x")):
         given = {"coordinator": "tcp://127.0.0.1:9", "cluster_id": "x", argument: odd}
         assert refused(lambda given=given: Watcher(**given), argument)
+
+
+def test_what_has_not_all_of_a_protocol_is_refused_and_what_has_is_taken() -> None:
+    (line,) = refused(lambda: Watcher("tcp://127.0.0.1:9", "x", transport="text"), "transport")  # type: ignore[arg-type]
+    assert line == "transport: expected a Transport or None, got 'text'"
+    assert kind_problem("transport", ZmqTransport, Transport) is not None
+    transport = ZmqTransport()
+    assert kind_problem("transport", transport, Transport) is None
+    transport.close()
 
 
 @pytest.mark.parametrize("epochs", [0, -1, True, 1.5, "x", None])
