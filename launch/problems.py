@@ -38,6 +38,10 @@ VALUE_CHARS_MAX = 60
 """Of a wrong value so much is shown: enough to find it, and a line stays a line."""
 
 
+_OF_OPTIMIZERS = ("optimizers.rows.", "optimizers.dense.")
+"""Below these a setting of optimizers is at its place, and only this optimizer has none of its name."""
+
+
 def dotted(*steps: object) -> str:
     """Path of a setting as people write it, ``data.schema.sparse.0.name``; ``*``, "all", is left out."""
     return ".".join(str(step) for step in steps if step != "*")
@@ -73,7 +77,11 @@ def unknown_key(path: str, known: Iterable[str]) -> str:
     """One line about a key that nobody reads; ``path`` ends with it."""
     names = list(known)
     word = path.rsplit(".", 1)[-1]
-    near = ELSEWHERE[word] if ELSEWHERE.get(word) in names else _nearest(word, names)
+    near = ELSEWHERE[word] if ELSEWHERE.get(word) in names else None
+    if not near and not path.startswith(_OF_OPTIMIZERS) and (setting := of_optimizers(word)):
+        setting = setting.replace("=", ": ", 1)
+        return f"{path}: unknown key, did you mean {setting}, and optimizers.dense alike?"
+    near = near or _nearest(word, names)
     hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
     return f"{path}: unknown key, {hint}"
 

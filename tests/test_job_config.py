@@ -199,6 +199,9 @@ out: 5
     ]
 
 
+AMONG_OPTIMIZERS = "unknown key, did you mean optimizers.rows: {{name: {}: ...}}, and optimizers.dense alike?"
+
+
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
@@ -224,6 +227,12 @@ out: 5
         ("optimizers.rows={name: FTRL, l1: true}", "optimizers.rows.l1: expected a number, got True"),
         ("optimizers.rows={name: FTRL, bata: 1}", "optimizers.rows.bata: unknown key, did you mean 'beta'?"),
         ("optimizers.rows.v={name: Momentum, nesterov: 1}", "optimizers.rows.v.nesterov: expected true"),
+        ("training.lr=0.1", f"training.lr: {AMONG_OPTIMIZERS.format('Adagrad, learning_rate')}"),
+        ("model.l1=1", f"model.l1: {AMONG_OPTIMIZERS.format('FTRL, l1')}"),
+        ("wd=0.1", f"wd: {AMONG_OPTIMIZERS.format('Adagrad, weight_decay')}"),
+        ("optimizers.lr=0.1", f"optimizers.lr: {AMONG_OPTIMIZERS.format('Adagrad, learning_rate')}"),
+        ("training.beta1=0.1", f"training.beta1: {AMONG_OPTIMIZERS.format('Adam, beta1')}"),
+        ("optimizers.dense={name: SGD, beta1: 1}", "optimizers.dense.beta1: unknown key, known here: "),
         ("no.such.section=1", "no: unknown key, known here: data, model"),
     ],
 )  # fmt: skip
