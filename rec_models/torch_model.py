@@ -7,6 +7,7 @@ backward are PyTorch's, with its own threads.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -96,6 +97,11 @@ class TorchModel:
             problems.append(  # it can be called, with a batch
                 f"network: expected what makes a torch.nn.Module, got one, {came(self.network)}: give its "
                 "class, or a function that makes it"
+            )
+        if not problems and self.loss is not None and not _takes_three(self.loss):
+            problems.append(
+                f"loss: expected one that is called with logits, labels and weights (or None), got "
+                f"{came(self.loss)}: write loss=lambda logits, labels, weights: YOURS(logits, labels)"
             )
         if not problems and not self.schema.labels:
             problems.append("schema: expected a label, got none; name the column of 0 and 1")
@@ -254,6 +260,17 @@ def _log_loss(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor 
         shares = weights.double() / (float(weights.double().sum()) or 1.0)
         mean = (shares.float() @ each).sum()
     return mean
+
+
+def _takes_three(loss: Callable[..., Any]) -> bool:
+    """Whether it can be called with three arguments; PyTorch's own losses, which are modules, take two."""
+    try:
+        inspect.signature(getattr(loss, "forward", loss)).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # one in C that does not say what it takes
+        return True
+    return True
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

@@ -107,6 +107,18 @@ def test_a_loss_of_ones_own_replaces_the_log_loss_and_gets_labels_and_weights():
         replace(model, loss=lambda logits, *_: logits).loss_and_gradients(BATCH, rows, dense, 0)
 
 
+def test_a_loss_that_takes_no_weights_is_refused_with_what_to_write():
+    for loss in (nn.BCEWithLogitsLoss(), lambda logits, labels: logits.sum()):
+        with pytest.raises(ConfigurationError, match=r"loss: expected .* weights: YOURS\(logits, labels\)"):
+            TorchModel(SCHEMA, Mlp, dim=DIM, loss=loss)
+    own = nn.BCEWithLogitsLoss()
+    model = TorchModel(SCHEMA, Mlp, dim=DIM, loss=lambda logits, labels, weights: own(logits, labels))
+    rows, dense = rows_of(model), model.initial_dense(0)
+    step = model.loss_and_gradients(BATCH, rows, dense, 0)
+    assert step.loss == TorchModel(SCHEMA, Mlp, dim=DIM).loss_and_gradients(BATCH, rows, dense, 0).loss
+    TorchModel(SCHEMA, Mlp, dim=DIM, loss=nn.functional.binary_cross_entropy_with_logits)
+
+
 def test_weights_whose_sum_no_float32_holds_are_shares_and_without_any_the_loss_is_zero():
     weights = np.full(len(BATCH), 3e38, np.float32)
     model = TorchModel(SCHEMA, Mlp, dim=DIM)
