@@ -28,6 +28,10 @@ Kind = TypeVar("Kind", bound=type)
 
 TOLD_MAX = 100
 """Characters of a value: the line has to stay one on a screen."""
+WRITE_FIRST = (
+    'write it first, pyarrow.parquet.write_table(pyarrow.table({"price": array, ...}), "data.parquet")'
+)
+"""To who gives arrays where paths of Parquet are expected, as other libraries take them."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _PLAIN = (NoneType, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, os.PathLike)
@@ -151,6 +155,17 @@ def _all_fit(value: Any, inner: tuple[Any, ...]) -> bool:
     return all(_fits(one, inner[0]) for one in value)
 
 
+def _inner(hint: Any) -> Any:
+    """What a list of an annotation holds; None of what is no list."""
+    return next(iter(get_args(hint)), None)
+
+
+def _are_arrays(value: Any) -> bool:
+    """Whether it is data itself: an array, a table or data frame, or a dict or list of arrays."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return any(getattr(one, "shape", ()) != () for one in (value, *inside))
+
+
 def _path_problem(value: Any, kinds: tuple[Any, ...]) -> str:
     """What is wrong with a path or those of a list: an empty one would be the current folder, unseen."""
     if isinstance(value, str):
@@ -185,6 +200,8 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
     line = f"{name}: expected {_words(hint)}, got {came(value)}"
     if isinstance(value, type):
         return f"{line}: make one of it, {value.__name__}(...)"
+    if _are_arrays(value) and any(_is_path(one) for kind in kinds for one in _choices(_inner(kind))):
+        return f'{line}: {WRITE_FIRST}, and give "data.parquet"'
     return (
         line
         if str in kinds or not isinstance(value, str) or "a list" not in line

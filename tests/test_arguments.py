@@ -410,6 +410,17 @@ def test_data_is_a_path_of_any_library_several_or_what_glob_gives(tmp_path: Path
         trainer.load(Place(Path(saved)))
 
 
+@pytest.mark.parametrize(
+    "data", [np.ones((2, 3)), {"a": np.ones(2)}, pa.table({"a": [1]}), [np.ones(2)], (np.ones(2), np.ones(2))]
+)
+@pytest.mark.parametrize("call", ["fit", "evaluate"])
+def test_arrays_as_data_are_told_how_they_become_a_file(trainer: pslib.Trainer, call: str, data: Any) -> None:
+    (line,) = refused(lambda: getattr(trainer, call)(data), "data")
+    assert line.startswith("data: expected a text, a path or a list of texts or paths, got ")
+    assert "pyarrow.parquet.write_table(" in line
+    assert "write_table" not in str(kind_problem("n", np.ones(2), int))
+
+
 def test_a_list_will_do_for_a_tuple() -> None:
     assert pslib.TableSpec("t", list(PARTS)).parts == PARTS  # type: ignore[arg-type]
 
