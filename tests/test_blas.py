@@ -40,7 +40,18 @@ def test_threads_of_blas_are_set_for_a_while_and_put_back():
     assert describe_blas() == before
 
 
-def test_a_model_in_parts_gets_threads_and_one_of_blas_each_and_the_log_says_so(caplog):
+def test_the_log_says_each_kind_of_threads_of_a_process_once(caplog, monkeypatch):
+    monkeypatch.setattr("pslib.trainer.compute._said", set())
+    with caplog.at_level(logging.INFO, "pslib"):
+        for threads in (2, 2, 1, 2, 1):
+            with ModelThreads(LR(SCHEMA), threads):
+                pass
+    lines = [line for line in caplog.messages if "matrix products by" in line]
+    assert [line.split("(")[0] for line in lines] == ["pslib: 2 compute thread", "pslib: 1 compute thread"]
+
+
+def test_a_model_in_parts_gets_threads_and_one_of_blas_each_and_the_log_says_so(caplog, monkeypatch):
+    monkeypatch.setattr("pslib.trainer.compute._said", set())
     with caplog.at_level(logging.INFO, "pslib"), ModelThreads(LR(SCHEMA), 2) as model:
         assert model.count == 2
         assert "2 compute thread(s); matrix products by" in caplog.text

@@ -29,6 +29,9 @@ __all__ = ["Computer", "ModelThreads"]
 
 log = logging.getLogger("pslib")
 
+_said: set[str] = set()
+"""Lines on threads and kernels of this process: a call like the one before says nothing new."""
+
 
 class ModelThreads:
     """A model with the threads that compute it; a context manager that ends them.
@@ -66,7 +69,10 @@ class ModelThreads:
             self._stack.callback(helpers.close)
             self._model = model.stepper(helpers.run)
         own = f"pslib's kernels ({product_levels()[-1]}) and " if in_parts and product_levels() else ""
-        log.info("pslib: %d compute thread(s); matrix products by %s%s", self.count, own, describe_blas())
+        line = f"pslib: {self.count} compute thread(s); matrix products by {own}{describe_blas()}"
+        if log.isEnabledFor(logging.INFO) and line not in _said:
+            _said.add(line)
+            log.info(line)
 
     def __enter__(self) -> ModelThreads:
         return self
