@@ -78,6 +78,8 @@ def run_server_by_hand(options: argparse.Namespace) -> int:
     from pslib.server.server import run_server
     from pslib.transport.keys import read_keys
 
+    if not options.cluster_id:
+        raise ConfigurationError("--cluster-id: expected that of a run, see its logs/cluster.json; got ''")
     preemption.install()
     keys = None if options.keys is None else read_keys(options.keys)
     return run_server(

@@ -322,6 +322,8 @@ class Watcher:
         keys: Keys | None = None,
         transport: Transport | None = None,
     ) -> None:
+        if not cluster_id:  # nobody would ever answer
+            raise ConfigurationError("cluster_id: expected that of a run, see its logs/cluster.json; got ''")
         self._coordinator, self._own_transport = coordinator, transport is None
         self._transport = transport or ZmqTransport(keys=keys)
         link, first_request_id = self._transport.connect(), secrets.randbits(63)

@@ -331,6 +331,11 @@ def test_a_watcher_refuses_what_is_of_another_kind(argument: str) -> None:
         assert refused(lambda given=given: Watcher(**given), argument)
 
 
+def test_a_watcher_without_a_cluster_id_is_refused_at_once() -> None:
+    (line,) = refused(lambda: Watcher("tcp://127.0.0.1:9", ""), "cluster_id")
+    assert line == "cluster_id: expected that of a run, see its logs/cluster.json; got ''"
+
+
 def test_what_has_not_all_of_a_protocol_is_refused_and_what_has_is_taken() -> None:
     (line,) = refused(lambda: Watcher("tcp://127.0.0.1:9", "x", transport="text"), "transport")  # type: ignore[arg-type]
     assert line == "transport: expected a Transport or None, got 'text'"

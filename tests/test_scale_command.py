@@ -130,3 +130,12 @@ def test_a_mistake_is_one_line_and_exit_code_64(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert text in said[0]
+
+
+def test_a_server_without_a_cluster_id_is_refused_before_it_looks_for_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["server", "--coordinator", "tcp://127.0.0.1:9", "--cluster-id", ""]) == 64
+    assert (
+        "--cluster-id: expected that of a run, see its logs/cluster.json; got ''" in capsys.readouterr().err
+    )
