@@ -37,8 +37,6 @@ class Limits:
         1 GiB: a request of 4 million rows of 64 floats. Larger ones must be cut by the caller.
     message_bytes_max : int
         2 GiB, so that a server with 24 GiB survives several of the largest messages at once.
-    name_chars_max : int
-        Names are identifiers, and paths end at 4,096 on Linux.
 
     Raises
     ------
@@ -50,7 +48,6 @@ class Limits:
     frames_max: int = 1024
     frame_bytes_max: int = 1 << 30
     message_bytes_max: int = 1 << 31
-    name_chars_max: int = 4096
 
     BYTES_MAX: ClassVar[int] = 1 << 40
     """Far above any machine's memory, and far below where lengths in 64 bits could wrap."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pslib.config import Limits
 from pslib.errors import LocalProtocolError, RemoteProtocolError
-from pslib.protocol.codec import PROTOCOL_VERSION, Codec
+from pslib.protocol.codec import NAME_CHARS_MAX, PROTOCOL_VERSION, Codec
 from pslib.protocol.messages import (
     Failure,
     Message,
@@ -65,9 +65,13 @@ class TestLimits:
         tracemalloc.stop()
         assert peak_bytes < 1 << 20
 
+    def test_a_limit_that_nobody_would_keep_can_t_be_set(self) -> None:
+        with pytest.raises(TypeError, match="name_chars_max"):
+            Limits(name_chars_max=5)  # type: ignore[call-arg]
+
     @pytest.mark.parametrize("kind", ["text", "array name"])
     def test_a_text_has_a_length_limit(self, kind: str) -> None:
-        long = "x" * (Limits().name_chars_max + 1)
+        long = "x" * (NAME_CHARS_MAX + 1)
         message = Failure("c", long) if kind == "text" else Pull({long: np.empty(0, np.uint64)}, PUSH.blocks)
         with pytest.raises(LocalProtocolError):
             CODEC.encode(1, message)

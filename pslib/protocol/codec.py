@@ -26,7 +26,7 @@ from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocol
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
-__all__ = ["PROTOCOL_VERSION", "Codec", "Envelope"]
+__all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope"]
 
 PROTOCOL_VERSION = 4
 SMALL_BYTES_MAX = 8192
@@ -44,7 +44,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _UINT64_END = 1 << 64
 _LIMITS = Limits()
-_NAME_CHARS_MAX = _LIMITS.name_chars_max
+NAME_CHARS_MAX = 4096
+"""Of a name or text in a message: names are identifiers, and paths end here on Linux."""
 
 
 class Envelope(NamedTuple):
@@ -358,7 +359,7 @@ def _build(kind: str, values: list[Any], views: _Views) -> Message:
 
 
 def _name(name: Any) -> str:
-    if not isinstance(name, str) or len(name) > _NAME_CHARS_MAX:
+    if not isinstance(name, str) or len(name) > NAME_CHARS_MAX:
         raise TypeError("array name: expected a short string")
     return name
 
@@ -377,6 +378,6 @@ def _plain(spec: _Field, value: Any) -> Any:
         raise ValueError(f"{spec.name}: expected 0..2^64-1")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{spec.name}: expected a finite number, got {value}")
-    if isinstance(value, str) and len(value) > _NAME_CHARS_MAX:
-        raise ValueError(f"{spec.name}: longer than {_NAME_CHARS_MAX} characters")
+    if isinstance(value, str) and len(value) > NAME_CHARS_MAX:
+        raise ValueError(f"{spec.name}: longer than {NAME_CHARS_MAX} characters")
     return value
