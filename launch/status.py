@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launch.process import Task
+from pslib.clock import Clock
 from pslib.errors import PslibError
 from pslib.words import counted
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["StatusPoller", "Watcher", "lost_with", "watch_coordinator"]
+__all__ = ["NEWS_S", "StatusPoller", "Watcher", "lost_with", "watch_coordinator"]
 
 POLL_S = 0.5
 """Fine enough for a progress bar; two small messages a second."""
+
+NEWS_S = 2.0
+"""How long to wait for the coordinator's status when a process has ended; a few `POLL_S`."""
 
 
 class Watcher(Protocol):
@@ -77,6 +81,17 @@ class StatusPoller:
             return None
         self._given = latest
         return latest
+
+    def await_next(self, clock: Clock) -> None:
+        """Wait a moment for a status of after an event: it may know of a checkpoint that was just saved."""
+        before, end_s = self.latest, clock.now_s() + NEWS_S
+        while self.latest is before and clock.now_s() < end_s:
+            clock.sleep_s(POLL_S / 20)
+
+    def has_lost(self, role: str, pid: int | None) -> bool:
+        """Whether the coordinator has given up this process: it is stopped, out of reach or gone."""
+        lost: Sequence[str] = self.latest.get(f"{role}s_lost", ())
+        return any(where.startswith(f"pid {pid} on ") for where in lost)
 
     def close(self) -> None:
         """Ask no more."""

@@ -24,8 +24,8 @@ from launch.restarts import Restarts
 from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
-from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
-from launch.verdict import Verdict, is_own, judge
+from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
+from launch.verdict import ALL_LOST, Verdict, is_own, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
@@ -41,9 +41,6 @@ STOP_S = 6.0
 
 LEAVE_S = 30.0
 """How long servers and coordinator may take to leave when all trainers have finished."""
-
-NEWS_S = 2.0
-"""How long to wait for the coordinator's status when a server has died; a few `launch.status.POLL_S`."""
 
 LOST_S = 5.0
 """How long a trainer that counts as lost may go on when all others have left; it was silent long enough."""
@@ -277,6 +274,8 @@ class _Run:
         left = [task for task, code in exits.items() if code is None]
         names = ", ".join(task.name for task in left)
         if all(task.role != "trainer" for task in left):
+            if self._are_lost([task for task in exits if task.role == "trainer"]):
+                return ALL_LOST
             return Verdict(EXIT_DONE) if self._waited(f"{names} to leave", LEAVE_S) else None
         if all(task.role == "trainer" and self._counts_as_lost(task) for task in left):
             late = self._waited(f"{names} to end, whose work others have done", LOST_S)
@@ -285,8 +284,13 @@ class _Run:
 
     def _counts_as_lost(self, task: Task) -> bool:
         """Whether the coordinator has given up a process that is there still: stopped, or out of reach."""
-        lost = self._poller.latest.get(f"{task.role}s_lost", ()) if self._poller is not None else ()
-        return any(where.startswith(f"pid {self._voices.pids.get(task)} on ") for where in lost)
+        return self._poller is not None and self._poller.has_lost(task.role, self._voices.pids.get(task))
+
+    def _are_lost(self, tasks: list[Task]) -> bool:
+        """Whether all of these count as lost, in a status of now too: they may have left since the last."""
+        if all(map(self._counts_as_lost, tasks)):
+            self._await_news()
+        return all(map(self._counts_as_lost, tasks))
 
     def _end_lost_servers(self) -> None:
         """One that counts as lost and is there holds the lock on its log: its successor waits for its end."""
@@ -320,12 +324,8 @@ class _Run:
         return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)
 
     def _await_news(self) -> None:
-        """Wait a moment for a status of after the event: it may know of a checkpoint that was just saved."""
-        if self._poller is None:
-            return
-        before, end_s = self._poller.latest, self._clock.now_s() + NEWS_S
-        while self._poller.latest is before and self._clock.now_s() < end_s:
-            self._clock.sleep_s(LOOK_S / 4)
+        if self._poller is not None:
+            self._poller.await_next(self._clock)
 
     def _outcome(self, verdict: Verdict) -> Outcome:
         if verdict.culprit is not None and verdict.culprit.role == "server":
@@ -337,7 +337,7 @@ class _Run:
         status = self._poller.latest if self._poller is not None else {}
         # What the coordinator makes of it, "all trainers are lost", says nothing to who has read the cause.
         cause = None if verdict.culprit else self._own_words()
-        reason = cause or status.get("error") or None
+        reason = cause or status.get("error") or verdict.reason or None
         if reason and reason != cause:
             self._voices.say_once(reason)
         if verdict.culprit is not None:

@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from launch.process import Task
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 
-__all__ = ["Verdict", "is_own", "judge"]
+__all__ = ["ALL_LOST", "Verdict", "is_own", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a run is over: its exit code, and whose end made it so."""
+    """Why a run is over: its exit code, whose end made it so, and the reason where no process has told it."""
 
     exit_code: int
     culprit: Task | None = None
+    reason: str | None = None
+
+
+ALL_LOST = Verdict(UnavailableError.exit_code, reason="all trainers are lost before the work was done")
+"""They have ended with 0, nobody starts them again, and none has left."""
 
 
 def judge(exits: Mapping[Task, int | None]) -> Verdict | None:

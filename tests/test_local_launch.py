@@ -264,6 +264,26 @@ def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path):
     assert lost in said
 
 
+def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_as_lost(tmp_path):
+    class Lost(FixedStatus):
+        def status(self):
+            pids = [path.name.removeprefix("ready-") for path in tmp_path.glob("ready-*")]
+            return STATUS | {"trainers_lost": [f"pid {pid} on host" for pid in pids]}
+
+    (tmp_path / "logs").mkdir()
+    said, begin_s = [], time.monotonic()
+    outcome = run_cluster(
+        StandIns(tmp_path, {"trainer": "ready;exit 0", "coordinator": "sleep", "server": "sleep"}),
+        Plan(ClusterConfig(trainers=2), "test", ("script.py",), tmp_path / "logs", echo=False),
+        say=said.append,
+        watch=lambda address, cluster_id: Lost({}),
+    )
+    lost = "all trainers are lost before the work was done"
+    assert (outcome.exit_code, outcome.reason) == (69, lost)
+    assert said == [lost]
+    assert time.monotonic() - begin_s < 15
+
+
 def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
     voices = Voices(echo=False, trainers=1, say=(said := []).append)
     status = {"error": "server 1 is lost", "events": ["server 1 is lost"]}
