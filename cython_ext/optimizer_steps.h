@@ -123,11 +123,17 @@ PSLIB_INLINE float pslib_sum_of_squares(int64_t dim, const float *restrict g)
 {
     PslibFour lanes[PSLIB_LANES / 4] = {{0}};
     const int64_t whole = dim - dim % PSLIB_LANES;
+    if (dim == 1) return g[0] * g[0];
     for (int64_t j = 0; j < whole; j += PSLIB_LANES) pslib_add_squares(lanes, g + j);
-    if (whole < dim) { /* squares of zeros change no sum */
-        float rest[PSLIB_LANES] = {0};
-        for (int64_t j = whole; j < dim; j++) rest[j - whole] = g[j];
-        pslib_add_squares(lanes, rest);
+    /* What is left, from registers: floats that are stored one by one and read back as a vector wait for the stores, 15 ns
+     * a row. Squares of zeros would change no sum. */
+    const float *rest = g + whole;
+    for (int i = 0; i < PSLIB_LANES / 4; i++, rest += 4) {
+        const int64_t left = dim - whole - 4 * i;
+        if (left <= 0) break;
+        PslibFour some = {rest[0], left > 1 ? rest[1] : 0, left > 2 ? rest[2] : 0, 0};
+        if (left > 3) memcpy(&some, rest, sizeof some);
+        lanes[i] += some * some;
     }
     const PslibFour four = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
     return (four[0] + four[2]) + (four[1] + four[3]);
@@ -280,6 +286,7 @@ PSLIB_INLINE void pslib_known_step(const PslibOptimizer *optimizer, int64_t dim,
 {
     switch (dim) {
     case 1: pslib_step(optimizer, 1, w, state, g); break;
+    case 4: pslib_step(optimizer, 4, w, state, g); break;
     case 8: pslib_step(optimizer, 8, w, state, g); break;
     case 16: pslib_step(optimizer, 16, w, state, g); break;
     default: pslib_step(optimizer, dim, w, state, g);

@@ -193,6 +193,28 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
     }
 }
 
+/* Whether a push has nothing to do but steps: float32, no counters, no clipping, no decay. */
+static inline int pslib_rows_are_plain(const PslibTable *table)
+{
+    int plain = table->storage == PSLIB_FLOAT32 && table->counters == 0;
+    for (int p = 0; p < table->part_count; p++) plain &= pslib_optimizer_is_plain(&table->parts[p].optimizer);
+    return plain;
+}
+
+/* pslib_row_push for these, whose state begins with that of part 0. */
+PSLIB_INLINE void pslib_row_push_plain(const PslibTable *table, int level, uint64_t key, int made, float *w, float *state,
+                                       const float *gradient)
+{
+    for (int p = 0; p < table->part_count; p++) {
+        const PslibPart *part = &table->parts[p];
+        if (made) pslib_part_begin(part, level, key, w, state);
+        pslib_known_step(&part->optimizer, part->dim, w, state, gradient);
+        w += part->dim;
+        state += part->state_floats;
+        gradient += part->dim;
+    }
+}
+
 #if PSLIB_HAS_LEVELS
 /* first - (lr g) / divisor, 16 columns. */
 PSLIB_FOR_AVX2 static inline void pslib_uniform_step_avx2(const PslibPart *part, uint64_t key, float divisor,

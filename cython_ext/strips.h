@@ -56,6 +56,7 @@ typedef struct {
     int slab_shift;
     uint32_t inside; /* mask */
     int with_state;  /* a pull reads the state of a row too */
+    int plain;       /* a push has nothing to do but steps */
     size_t weight_step, state_start, state_step;
     size_t read_bytes, push_bytes; /* to prefetch from the weights on */
     size_t apart_bytes;            /* of a state that stands elsewhere */
@@ -72,7 +73,7 @@ PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int s
     return (PslibRowMap){.one16 = one16, .storage = storage, .dim = one16 ? 16 : shape->weight_floats,
                          .bases = shape->bases == NULL ? &pslib_no_slab : shape->bases,
                          .slab_shift = shape->slab_shift, .inside = (UINT32_C(1) << shape->slab_shift) - 1,
-                         .with_state = !one16 && shape->reads_state,
+                         .with_state = !one16 && shape->reads_state, .plain = !one16 && pslib_rows_are_plain(table),
                          .weight_step = one16 ? (storage == PSLIB_FLOAT32 ? 64 : 32) : shape->weight_step,
                          .state_start = shape->state_start, .state_step = shape->state_step,
                          .read_bytes = !shape->split && shape->reads_state ? shape->row_bytes : shape->weight_bytes,
@@ -355,6 +356,8 @@ PSLIB_INLINE void pslib_strip_push(const PslibTable *table, const PslibRowMap *m
     if (map->one16)
         pslib_row_push_one16(table, map->storage, level, strips->key[at], strips->made[at], strips->weights[at],
                              strips->state[at], gradient, record);
+    else if (map->plain)
+        pslib_row_push_plain(table, level, strips->key[at], strips->made[at], strips->weights[at], strips->state[at], gradient);
     else
         pslib_row_push(table, &table->classes[PSLIB_WIDE], level, strips->key[at], strips->made[at], strips->weights[at],
                        strips->state[at], gradient, record, i);
