@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,10 @@ from hypothesis import strategies as st
 import pslib
 import rec_models
 from pslib.arguments import came, kind_problem
-from pslib.cluster import Watcher
-from pslib.config import Limits, Timing
-from pslib.errors import ConfigurationError, PslibError
-from pslib.protocol.messages import Status
+from pslib.errors import ConfigurationError
 from pslib.trainer.retrieval import Paths
-from pslib.transport.link import Transport
-from pslib.transport.zmq_link import ZmqTransport
 from tests.counting import write_examples
+from tests.refused import error_of, refused
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -112,28 +108,6 @@ def constructors() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
 
 
 CONSTRUCTORS = {name: (kind, needed) for name, kind, needed in constructors()}
-
-
-def error_of(call: Callable[[], object]) -> PslibError | None:
-    """What of ours a call ends with; what is not ours gets through and fails the test."""
-    try:
-        call()
-    except PslibError as error:
-        return error
-    return None
-
-
-def refused(call: Callable[[], object], argument: str) -> list[str]:
-    """The lines of the error, each of which must be one and one of which must name the argument; or none."""
-    error = error_of(call)
-    if error is None:
-        return []
-    lines = list(error.problems) if isinstance(error, ConfigurationError) else [str(error)]
-    assert error.exit_code == 64
-    assert lines
-    assert all(len(line.splitlines()) == 1 and len(line) < 300 for line in lines), lines
-    assert any(argument in line for line in lines), (argument, lines)
-    return lines
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
@@ -276,75 +250,6 @@ def test_a_column_without_a_name_is_refused(kind: Any, needed: Any, argument: st
     assert lines[0].endswith("got ''")
 
 
-@pytest.mark.parametrize("odd", [0, -1, True, "x", None, [1], float("nan"), float("inf"), 10**400, object()])
-@pytest.mark.parametrize(("kind", "argument"), [(k, f.name) for k in (Limits, Timing) for f in fields(k)])
-def test_limits_and_waits_refuse_what_is_of_another_kind_or_out_of_range(
-    kind: Any, argument: str, odd: Any
-) -> None:
-    assert refused(lambda: kind(**{argument: odd}), argument)
-
-
-def test_a_silence_that_is_shorter_than_a_heartbeat_is_refused() -> None:
-    (line,) = refused(lambda: Timing(heartbeat_s=6, silence_s=6), "silence_s")
-    assert line == "silence_s: expected more than heartbeat_s, 6, got 6"
-
-
-def test_each_wait_that_is_out_of_range_is_told() -> None:
-    lines = refused(lambda: Timing(retry_s=0, drain_s=-1.5), "retry_s")
-    assert lines == [
-        f"{name}: expected seconds, above 0 and at most 1e+06, got {value}"
-        for name, value in (("retry_s", 0), ("drain_s", -1.5))
-    ]
-
-
-WATCHER_CALLS = {
-    "status": ("timeout_s", "details"),
-    "server_stats": ("addresses", "timeout_s"),
-    "ask": ("address", "message", "timeout_s"),
-    "stop": ("reason", "failed"),
-    "scale": ("servers", "drain"),
-}
-
-
-@pytest.mark.parametrize(
-    ("call", "argument"), [(call, one) for call, names in WATCHER_CALLS.items() for one in names]
-)
-def test_a_call_of_a_watcher_refuses_what_is_of_another_kind_or_out_of_range(
-    trainer: pslib.Trainer, call: str, argument: str
-) -> None:
-    embedded = trainer.cluster._embedded
-    assert embedded is not None
-    watcher = Watcher(embedded.address, embedded.cluster_id, transport=embedded.transport)
-    given = {"addresses": [], "address": embedded.address, "message": Status(), "reason": "", "servers": 0}
-    needed = {name: given[name] for name in WATCHER_CALLS[call] if name in given}
-    try:
-        for odd in (-1.5, -1, float("nan"), 10**30, b"x", {"a": 1}, None, np.array([1, 2]), [-1], [10**30]):
-            assert refused(lambda odd=odd: getattr(watcher, call)(**{**needed, argument: odd}), argument)
-    finally:
-        watcher.close()
-
-
-@pytest.mark.parametrize("argument", ["coordinator", "cluster_id", "keys", "transport"])
-def test_a_watcher_refuses_what_is_of_another_kind(argument: str) -> None:
-    for odd in (5, b"x", [], object(), Path("x")):
-        given = {"coordinator": "tcp://127.0.0.1:9", "cluster_id": "x", argument: odd}
-        assert refused(lambda given=given: Watcher(**given), argument)
-
-
-def test_a_watcher_without_a_cluster_id_is_refused_at_once() -> None:
-    (line,) = refused(lambda: Watcher("tcp://127.0.0.1:9", ""), "cluster_id")
-    assert line == "cluster_id: expected that of a run, see its logs/cluster.json; got ''"
-
-
-def test_what_has_not_all_of_a_protocol_is_refused_and_what_has_is_taken() -> None:
-    (line,) = refused(lambda: Watcher("tcp://127.0.0.1:9", "x", transport="text"), "transport")  # type: ignore[arg-type]
-    assert line == "transport: expected a Transport or None, got 'text'"
-    assert kind_problem("transport", ZmqTransport, Transport) is not None
-    transport = ZmqTransport()
-    assert kind_problem("transport", transport, Transport) is None
-    transport.close()
-
-
 @pytest.mark.parametrize("epochs", [0, -1, True, 1.5, "x", None])
 def test_epochs_are_a_whole_number_from_1_on(trainer: pslib.Trainer, epochs: Any) -> None:
     assert refused(lambda: trainer.fit("nowhere", epochs=epochs), "epochs")
@@ -356,13 +261,6 @@ def test_a_class_in_place_of_a_model_is_told_with_what_to_write(trainer: pslib.T
         match=r"model: expected a model, .* got the class FM: make one of it, FM\(\.\.\.\)",
     ):
         pslib.Trainer(rec_models.FM, trainer.cluster)  # type: ignore[arg-type]
-
-
-def test_a_closed_cluster_can_t_be_entered_again() -> None:
-    cluster = pslib.connect()
-    cluster.close()
-    with pytest.raises(ConfigurationError, match=r"this cluster is closed: .* call pslib.connect"), cluster:
-        pass
 
 
 def test_numbers_of_numpy_become_pythons_own() -> None:
