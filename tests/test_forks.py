@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -35,7 +34,6 @@ def in_a_fork(what: Callable[[], object]) -> str:
     return text
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_is_told_to_connect_by_itself_and_leaves_its_parent_alone() -> None:
     with pslib.connect() as cluster:
