@@ -283,7 +283,7 @@ class _Run:
         return None
 
     def _counts_as_lost(self, task: Task) -> bool:
-        """Whether the coordinator has given up a process that is there still: stopped, or out of reach."""
+        """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""
         return self._poller is not None and self._poller.has_lost(task.role, self._voices.pids.get(task))
 
     def _are_lost(self, tasks: list[Task]) -> bool:
