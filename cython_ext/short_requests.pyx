@@ -54,7 +54,7 @@ cdef bytes PUSH_MANNER = b"\x90\x90\x90\xcb\x3f\xf0\0\0\0\0\0\0\xc2\0\xc2\x90"
 cdef bytes PUSH_KEYS = b"\x94\x92\xa2u8"
 cdef bytes PUSH_GRADIENTS = b"\x93\xa2f4"
 cdef bytes PUSH_DENSE = b"\x92\xa2u4\0\x92\xa2f4\0"
-cdef bytes PUSHED_ALL = b"\x90\x92\x92\xa2u4\0\x92\xa2u2\0\xc4\0"
+cdef bytes PUSHED_REST = b"\x92\x92\xa2u4\0\x92\xa2u2\0\xc4\0"
 
 
 cdef struct Request:
@@ -168,20 +168,22 @@ cdef class ShortRequests:
         if request.count * dim > FLOATS_MAX:
             return None
         table.read_rows(keys, request.count, now_of(shard, name, &request), rows)
-        shard.counters.rows_pulled += request.count
-        return self.rows_answer(&request, dim, rows)
+        counters = shard.counters
+        counters.rows_pulled += request.count
+        return self.rows_answer(&request, dim, rows, counters.pushes_before)
 
-    cdef bytes rows_answer(self, Request *request, uint64_t dim, const float *rows):
+    cdef bytes rows_answer(self, Request *request, uint64_t dim, const float *rows, uint64_t pushes_before):
         cdef Out out
         memset(&out, 0, sizeof(Out))
         try:
             put(&out, PyBytes_AS_STRING(self.pulled), PyBytes_GET_SIZE(self.pulled))
             put_number(&out, request.request_id)
-            put_list(&out, 3)
+            put_list(&out, 4)
             put_list(&out, 1)
             put(&out, request.name, request.name_size)
             put_list(&out, 0)
             put_list(&out, 0)
+            put_number(&out, pushes_before)
             put_list(&out, 4)
             put_list(&out, 3)
             put(&out, b"\xa2f4", 3)
@@ -198,7 +200,7 @@ cdef class ShortRequests:
         cdef uint64_t named[5]  # stream, number, epoch, all_acked_below, home
         cdef uint64_t keys[KEYS_MAX]
         cdef float gradients[FLOATS_MAX]
-        cdef uint64_t again, dim
+        cdef uint64_t again, dim, pushes_before
         cdef const uint8_t *first
         cdef int place
         if not take_number(source, &request.request_id) or take_list(source) != 17:
@@ -225,15 +227,15 @@ cdef class ShortRequests:
             return None
         memcpy(keys, request.data, 8 * request.count)
         memcpy(gradients, request.data + 8 * request.count, 4 * request.count * dim)
-        if not self.apply(shard, &request, named, keys, gradients, dim):
+        if not self.apply(shard, &request, named, keys, gradients, dim, &pushes_before):
             return None
-        return self.pushed + self.number(request.request_id) + PUSHED_ALL
+        return self.applied_answer(request.request_id, pushes_before)
 
     cdef bint apply(
         self, object shard, Request *request, const uint64_t *named, const uint64_t *keys,
-        const float *gradients, uint64_t dim
+        const float *gradients, uint64_t dim, uint64_t *pushes_before
     ) except -1:
-        """Apply a push unless it is known; False: it is not for this."""
+        """Apply a push unless it is known; False: it is not for this. pushes_before: OUT, 0 where it was known."""
         cdef StoreRows table
         cdef bytes bits
         name = name_of(request)
@@ -256,6 +258,7 @@ cdef class ShortRequests:
         except self.fenced:  # the definition says so
             return False
         marks.raise_floor(stream, named[3])
+        pushes_before[0] = 0
         if not fresh:
             return True
         if fresh != units:
@@ -269,13 +272,19 @@ cdef class ShortRequests:
         marks.record(stream, number, fresh)
         counters.updates_applied += fresh.bit_count()
         counters.pushes_applied += fresh >> named[4] & 1
+        pushes_before[0] = counters.pushes_before
+        counters.pushes_before = pushes_before[0] + 1
         return True
 
-    cdef bytes number(self, uint64_t number):
+    cdef bytes applied_answer(self, uint64_t request_id, uint64_t pushes_before):
         cdef Out out
         memset(&out, 0, sizeof(Out))
         try:
-            put_number(&out, number)
+            put(&out, PyBytes_AS_STRING(self.pushed), PyBytes_GET_SIZE(self.pushed))
+            put_number(&out, request_id)
+            put_list(&out, 1)
+            put_number(&out, pushes_before)
+            put(&out, PyBytes_AS_STRING(PUSHED_REST), PyBytes_GET_SIZE(PUSHED_REST))
             return PyBytes_FromStringAndSize(<char *>out.data, out.size)
         finally:
             free(out.data)

@@ -91,20 +91,26 @@ def doctor_lines(address: str, status: Mapping[str, Any], findings: Sequence[Fin
 
 
 def _summary(status: Mapping[str, Any]) -> list[str]:
-    work, count = status["work"], int(status.get("staleness_count", 0))
+    work = status["work"]
     held = ", ".join(f"trainer {rank}: {leases}" for rank, leases in work["held"]) or "nobody"
-    staleness = status.get("staleness_sum", 0) / count if count else 0.0
+    stale, between = (_mean_and_max(status, name) for name in ("staleness", "between"))
     return [
         f"phase         {status['phase']} for {status['seconds']:.0f} s, durability {status['durability']}",
         f"training      {_training(status)}",
         f"examples      {status['examples']:,} of {status['examples_total']:,}",
         f"leases        {status['leases_done']}/{status['leases']} done, {work['free']} free; held: {held}",
-        f"staleness     {staleness:.2f} on average, {status.get('staleness_max', 0)} at most",
+        f"staleness     {stale}; pushes of all trainers between a pull and its push: {between}",
         f"pushes        {status['pushes_sent']:,} sent, {status['pushes_applied']:,} applied"
         + _missing(status),
         f"checkpoint    {status['saved'] or 'none yet'}",
         *_moves(status["moves"]),
     ]
+
+
+def _mean_and_max(status: Mapping[str, Any], name: str) -> str:
+    count = status.get(f"{name}_count", 0)
+    mean = status.get(f"{name}_sum", 0) / count if count else 0.0
+    return f"{mean:.2f} on average, {status.get(f'{name}_max', 0)} at most"
 
 
 def _training(status: Mapping[str, Any]) -> str:

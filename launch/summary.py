@@ -78,7 +78,7 @@ def summary_of(
     )
     fit_s = float(status.get("fit_seconds", 0.0))
     examples = int(status.get("examples", 0))
-    count = int(status.get("staleness_count", 0))
+    count, measured = (int(status.get(name, 0)) for name in ("staleness_count", "between_count"))
     figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
     figures |= {name: scores[name] for name in RANKING if name in scores}
     tasks = next((result["test_tasks"] for result in results if result.get("test_tasks")), None)
@@ -93,6 +93,8 @@ def summary_of(
         "trainers": config.trainers,
         "staleness_mean": round(status.get("staleness_sum", 0) / count, 3) if count else 0.0,
         "staleness_counts": list(status.get("staleness_counts", ())),
+        "pushes_between_mean": round(status.get("between_sum", 0) / measured, 3) if measured else 0.0,
+        "pushes_between_max": int(status.get("between_max", 0)),
     }
     return figures | {name: int(status.get(name, 0)) for name in COUNTERS}
 

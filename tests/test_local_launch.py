@@ -313,6 +313,7 @@ def test_a_job_trains_on_two_servers_and_two_trainers_and_leaves_its_records(dat
     assert (summary["servers"], summary["trainers"], summary["seed"], summary["exit_code"]) == (2, 2, 1, 0)
     assert summary["best_possible_auc"] > summary["auc"] > 0.6
     assert summary["staleness_mean"] <= summary["staleness_max"] <= 2
+    assert 0 < summary["pushes_between_mean"] < summary["pushes_between_max"]  # of both trainers
     assert f"AUC           {summary['auc']:.4f} (best possible" in said
     assert f"checkpoint    {out}/checkpoint" in said
     assert (out / "run.png").stat().st_size > 10_000

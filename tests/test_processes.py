@@ -86,7 +86,7 @@ def test_the_summary_of_a_run_balances_what_was_sent_and_what_was_applied(
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     listed = (
         "auc logloss examples seconds examples_per_s servers trainers rows parameters pushes_sent "
-        "pushes_applied staleness_mean staleness_max seed"
+        "pushes_applied staleness_mean staleness_max pushes_between_mean pushes_between_max seed"
     )
     assert set(listed.split()) <= summary.keys()
     assert summary["pushes_sent"] == summary["pushes_applied"] > 0
@@ -95,6 +95,7 @@ def test_the_summary_of_a_run_balances_what_was_sent_and_what_was_applied(
     assert summary["rows"] == ROWS + SHARED
     assert (summary["servers"], summary["trainers"], summary["seed"]) == (2, 2, 7)
     assert 0 <= summary["staleness_mean"] <= summary["staleness_max"] <= 2
+    assert 0 <= summary["pushes_between_mean"] <= summary["pushes_between_max"]
     assert (tmp_path / "out" / "run.png").stat().st_size > 1000
 
 

@@ -96,6 +96,7 @@ def test_every_evaluation_has_a_line_at_once_and_once(tmp_path):
 def test_the_summary_holds_the_figures_of_the_last_look(tmp_path):
     last = training(
         6_000, staleness_sum=30, staleness_count=20, staleness_max=4, pushes_sent=60, pushes_applied=59,
+        between_sum=50, between_count=20, between_max=9,
         rows=11, parameters=22, results=[{"auc": 0.75, "logloss": 0.5}],
     )  # fmt: skip
     done = {**last, "phase": "done"}
@@ -105,7 +106,8 @@ def test_the_summary_holds_the_figures_of_the_last_look(tmp_path):
     expected = {
         "auc": 0.75, "logloss": 0.5, "examples": 6_000, "seconds": 8, "training_seconds": 4,
         "examples_per_s": 1_500, "servers": 2, "trainers": 3, "rows": 11, "parameters": 22, "pushes_sent": 60,
-        "pushes_applied": 59, "staleness_mean": 1.5, "staleness_max": 4, "seed": 7, "epochs": 1,
+        "pushes_applied": 59, "staleness_mean": 1.5, "staleness_max": 4, "pushes_between_mean": 2.5,
+        "pushes_between_max": 9, "seed": 7, "epochs": 1,
     }  # fmt: skip
     assert {name: whole[name] for name in expected} == expected
 

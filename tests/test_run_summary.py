@@ -21,6 +21,9 @@ STATUS = {
     "staleness_sum": 15,
     "staleness_count": 10,
     "staleness_max": 2,
+    "between_sum": 30,
+    "between_count": 12,
+    "between_max": 7,
     "servers": 0,
     "trainers": 0,
     "fit_seconds": 4.0,  # there were more fits before those that are told
@@ -41,6 +44,7 @@ def test_the_summary_counts_training_time_alone_and_the_processes_that_were_ther
     assert (summary["auc"], summary["logloss"], summary["calibration"]) == (0.7, 0.4, 1.1)
     assert (summary["examples_per_s"], summary["seconds"], summary["epochs"]) == (250.0, 9.0, 5)
     assert (summary["servers"], summary["trainers"], summary["staleness_mean"]) == (2, 3, 1.5)
+    assert (summary["pushes_between_mean"], summary["pushes_between_max"]) == (2.5, 7)
 
 
 def test_the_test_data_counts_and_not_the_last_validation():
@@ -52,6 +56,11 @@ def test_the_test_data_counts_and_not_the_last_validation():
 def test_a_run_that_never_began_has_a_summary_too():
     summary = summary_of({}, [], ClusterConfig())
     assert (summary["auc"], summary["examples"], summary["examples_per_s"]) == (None, 0, 0.0)
+    assert (summary["staleness_mean"], summary["pushes_between_mean"], summary["pushes_between_max"]) == (
+        0,
+        0,
+        0,
+    )
 
 
 def test_the_last_lines_tell_what_limits_and_policies_did_to_the_table(tmp_path):

@@ -55,7 +55,7 @@ def check_process(process: int) -> None:
         )
 
 
-def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length: int) -> None:
+def check_push(gradients: Any, dense: Any, name: Any, manner: Any, since: Any, dense_length: int) -> None:
     """ConfigurationError for gradients that are no pairs by names of tables, or for what goes with them."""
     if not isinstance(gradients, Mapping):
         raise ConfigurationError(
@@ -71,6 +71,8 @@ def check_push(gradients: Any, dense: Any, name: Any, manner: Any, dense_length:
         raise ConfigurationError(f"name: expected a PushName(stream, number) or None, got {kind_of(name)}")
     if not isinstance(manner, Manner):
         raise ConfigurationError(f"manner: expected a Manner(...), got {kind_of(manner)}")
+    if not isinstance(since, Mapping):
+        raise ConfigurationError(f"since: expected what Pulled.seen is, got {kind_of(since)}")
 
 
 def check_timeout(timeout_s: Any, or_none: str = ", or None") -> None:

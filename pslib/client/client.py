@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
+from pslib.protocol.pushes_between import NOTHING_SEEN
 from pslib.shard.push_counts import checked_keys, prepared
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
@@ -164,6 +164,7 @@ class Client:
         session = ClientSession(self.endpoint.requests, self._map, dims, length)
         if old:
             session.pushes_sent, session.updates_sent = old.pushes_sent, old.updates_sent
+            session.between = old.between
         self.endpoint.session = session
         self._stream, self._next_number = CLIENT_STREAMS | secrets.randbits(62), 0
 
@@ -223,22 +224,8 @@ class Client:
             used = session
             return session.pull(now_s, wanted, dense, moment, rows_as, dense_as, known)
 
-        taken: list[Pulled] = []
-
-        def take() -> Pulled:
-            with self.endpoint.lock:
-                if not taken:
-                    call = used.pulled(number)
-                    taken.append(Pulled(call.rows, call.dense, call.versions))
-            return taken[0]
-
-        def settle() -> None:
-            with suppress(KeyError):  # it has failed, and there are no rows
-                take()
-
         number, pending = self.endpoint.call("a pull", begin)
-        pending.on_done(settle)  # the session keeps no rows for somebody who never asks for them
-        return PendingPull(take, pending)
+        return PendingPull(lambda: used.pulled(number), pending, self.endpoint.lock)
 
     def push(
         self,
@@ -252,6 +239,7 @@ class Client:
         clicks: Mapping[str, Rows] | None = None,
         gradients_as: str = "float32",
         manner: Manner = PLAINLY,
+        since: Mapping[int, int] = NOTHING_SEEN,
     ) -> PendingPush:
         """Send gradients; each server takes one optimizer step on each key.
 
@@ -272,6 +260,9 @@ class Client:
             How gradients travel (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
         manner : Manner
             How it is applied: another learning rate, added to weights, or as a part of a sync step.
+        since : mapping of int to int
+            `Pulled.seen` of the pull that the gradients are of: ``session.between`` measures how many pushes
+            came between.
 
         Raises
         ------
@@ -284,7 +275,7 @@ class Client:
         """
         dims = self.session.dims
         check_type("gradients_as", gradients_as, ROW_TYPES)
-        check_push(gradients, dense, name, manner, self.session.dense_length)
+        check_push(gradients, dense, name, manner, since, self.session.dense_length)
         checked, counts = prepared(gradients, dims, self._counted, shows, clicks, name is None, gradients_as)
         moment = moment_of(step, time_s)
         next_name = name or PushName(self._stream, self._next_number)
@@ -296,7 +287,7 @@ class Client:
 
         def begin(session: ClientSession, now_s: float) -> int:
             own = name or PushName(self._stream, self._next_number)
-            call = session.push(now_s, own, packed, dense, moment, counts, manner)
+            call = session.push(now_s, own, packed, dense, moment, counts, manner, since)
             self._next_number += name is None  # only now: a number that is never sent would be waited for
             return call
 

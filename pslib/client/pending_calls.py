@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pslib.client.endpoint import Pending
-from pslib.protocol.calls import NO_VERSIONS
+from pslib.protocol.calls import NO_VERSIONS, PullCall
 from pslib.protocol.dense_answer import KnownDense
 
 __all__ = ["PendingPull", "PendingPush", "Pulled"]
@@ -21,13 +22,16 @@ Rows = NDArray[np.float32]
 class Pulled:
     """Rows in the order of the keys, and all dense parameters (empty when not asked for).
 
-    ``versions`` are those of the dense blocks, where some were `known`. Arrays may be read-only: what one
-    server has answered alone stays where it came. Copy what you want to change.
+    ``versions`` are those of the dense blocks, where some were `known`. ``seen`` has for each server that
+    answered how many pushes it had applied: give it to the push of the gradients, as ``since``, and how stale
+    they were is measured. Arrays may be read-only: what one server has answered alone stays where it came.
+    Copy what you want to change.
     """
 
     rows: Mapping[str, Rows]
     dense: Rows
     versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
+    seen: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def known_dense(self) -> KnownDense:
@@ -36,15 +40,40 @@ class Pulled:
 
 
 class PendingPull:
-    """A pull on its way."""
+    """A pull on its way.
 
-    def __init__(self, take: Callable[[], Pulled], pending: Pending[int]) -> None:
-        self._take, self._pending = take, pending
+    Parameters
+    ----------
+    take : callable
+        Takes what has come out of the session, which gives it once; KeyError where the pull has failed.
+    pending : Pending
+        Done when the pull is.
+    lock : lock
+        The session's, which one thread may take again.
+    """
+
+    def __init__(
+        self, take: Callable[[], PullCall], pending: Pending[int], lock: AbstractContextManager[object]
+    ) -> None:
+        self._take, self._pending, self._lock = take, pending, lock
+        self._taken: Pulled | None = None
+        pending.on_done(self._settle)  # the session keeps no rows for somebody who never asks for them
 
     def wait(self, timeout_s: float | None = None) -> Pulled:
         """The rows. Errors as for `Pending.wait`."""
         self._pending.wait(timeout_s)
-        return self._take()
+        return self._pulled()
+
+    def _settle(self) -> None:
+        with suppress(KeyError):  # it has failed, and there are no rows
+            self._pulled()
+
+    def _pulled(self) -> Pulled:
+        with self._lock:
+            if self._taken is None:
+                call = self._take()
+                self._taken = Pulled(call.rows, call.dense, call.versions, call.seen)
+            return self._taken
 
 
 class PendingPush:

@@ -144,12 +144,18 @@ class PullCall:
     dense_as: str = "float32"
     known: KnownDense | None = None
     versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
+    seen: dict[int, int] = field(default_factory=dict)
     open_parts: int = 0
+
+    def has_seen(self, server: int, pushes_before: int) -> None:
+        """Remember how many pushes a server had applied as it read the first rows for this."""
+        if pushes_before:
+            self.seen.setdefault(server, pushes_before)
 
 
 @dataclass(slots=True)
 class PushCall:
-    """A push (or, without gradients, an erase) on its way."""
+    """A push (or, without gradients, an erase) on its way; ``since`` is what its pull has seen."""
 
     name: PushName
     home: int
@@ -160,6 +166,7 @@ class PushCall:
     counts: Mapping[str, Counts] = field(default_factory=dict)
     manner: Manner = PLAINLY
     started_s: float = 0.0
+    since: Mapping[int, int] = field(default_factory=dict)
     open_parts: int = 0
 
 

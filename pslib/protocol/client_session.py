@@ -50,6 +50,7 @@ from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_plain, store_pulled
+from pslib.protocol.pushes_between import NOTHING_SEEN, PushesBetween
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.splitting import first_unit, parts_of
 from pslib.table.block_bounds import BlockBounds
@@ -96,6 +97,7 @@ class ClientSession:
         self.completed: list[Completed] = []
         self.pushes_sent = 0
         self.updates_sent = 0
+        self.between = PushesBetween()
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._bounds = BlockBounds(dense_length, partition_map.dense_blocks)
@@ -157,8 +159,12 @@ class ClientSession:
         moment: Moment = BEGINNING,
         counts: Mapping[str, Counts] | None = None,
         manner: Manner = PLAINLY,
+        since: Mapping[int, int] = NOTHING_SEEN,
     ) -> int:
-        """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call."""
+        """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call.
+
+        ``since`` is what the pull has seen (`PullCall.seen`) that they are of.
+        """
         keys = {table: pair[0] for table, pair in gradients.items()}
         self._check_tables(keys)
         vector = NO_FLOATS if dense is None else dense
@@ -177,7 +183,9 @@ class ClientSession:
             if not pair.shows.shape == pair.clicks.shape == keys[table].shape:
                 raise ConfigurationError(f"counts of {table}: expected {keys[table].size} shows and clicks")
         touched = self._touched(keys, vector.size > 0)
-        call = PushCall(name, home_of(touched), packed, keys, vector, moment, counts or {}, manner, now_s)
+        call = PushCall(
+            name, home_of(touched), packed, keys, vector, moment, counts or {}, manner, now_s, since
+        )
         return self._begin_push(now_s, call, touched.size)
 
     def erase(self, now_s: float, name: PushName, keys: Mapping[str, Keys]) -> int:
@@ -334,6 +342,8 @@ class ClientSession:
             return
         if isinstance(message, Pulled) and isinstance(call, PullCall):
             store_pulled(call, part, message, self._bounds)
+        elif isinstance(message, Pushed) and isinstance(call, PushCall):
+            self.between.note(call.since.get(part.server, 0), message.pushes_before)
         if not message.refused_units.size:
             self.acknowledged.note(call, part)
         else:

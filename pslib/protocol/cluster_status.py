@@ -31,6 +31,8 @@ _SUMMED = (
     "loss_sum",
     "staleness_sum",
     "staleness_count",
+    "between_sum",
+    "between_count",
     "pushes_sent",
     "updates_sent",
     "bytes_sent",
@@ -39,6 +41,7 @@ _SUMMED = (
     "cache_hits",
     "cache_bytes_saved",
 )
+_LARGEST = ("staleness_max", "between_max", "lead_max")
 _LONG = ("bins_", "staleness_counts")
 EVENTS_TOLD = 100
 """The last so many; a status must fit a message."""
@@ -104,16 +107,15 @@ def _waiting(session: CoordinatorSession, now_s: float) -> str:
 
 def _counters(session: CoordinatorSession) -> dict[str, Any]:
     """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
-    values: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
+    values: dict[str, Any] = dict.fromkeys(_SUMMED + _LARGEST, 0)
     positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
-    values["staleness_max"] = values["lead_max"] = 0
     staleness_counts = np.zeros(0, np.int64)
     for member in session.members.ever("trainer"):
         for key in _SUMMED:
             values[key] += member.progress.get(key, 0)
         positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
         negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
-        for key in ("staleness_max", "lead_max"):
+        for key in _LARGEST:
             values[key] = max(values[key], member.progress.get(key, 0))
         counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
         if counts.size:

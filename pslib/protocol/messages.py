@@ -139,7 +139,12 @@ class Pull(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pulled(Message):
-    """Rows in the order of the keys (int8: and scales), dense blocks side by side; refusals by unit."""
+    """Rows in the order of the keys (int8: and scales), dense blocks side by side; refusals by unit.
+
+    ``pushes_before`` is 1 and how many pushes and erases the server's first shard thread had applied, since
+    the server started, when it read the rows; 0: it read none. With `Pushed.pushes_before` it tells how stale
+    gradients are (`PushesBetween`).
+    """
 
     rows: Arrays = arrays(*ROW_TYPES.values(), ndim=2)
     dense: NDArray[Any] = array(*DENSE_TYPES.values())
@@ -147,6 +152,7 @@ class Pulled(Message):
     refused_owners: NDArray[np.uint16] = array(np.uint16)
     row_scales: Arrays = no_arrays(np.float32)
     dense_versions: Arrays = no_arrays(np.uint64)
+    pushes_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +227,15 @@ class Maintain(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pushed(Message):
-    """All that this server owns of the push is applied (now or before); the rest comes back by unit."""
+    """All that this server owns of the push is applied (now or before); the rest comes back by unit.
+
+    ``pushes_before`` counts as in `Pulled`, up to this push; 0: the first shard thread has applied nothing of
+    it now, or it was a part of a sync step.
+    """
 
     refused_units: NDArray[np.uint32] = array(np.uint32)
     refused_owners: NDArray[np.uint16] = array(np.uint16)
+    pushes_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def store_plain(call: PullCall, part: Part, message: Pulled, dims: Mapping[str, 
             call.rows[name] = rows[name]
         else:
             scatter_rows(rows[name], some, call.rows[name])
+    call.has_seen(part.server, message.pushes_before)
     return True
 
 
@@ -69,6 +70,7 @@ def _news(call: PullCall, part: Part, message: Pulled) -> NDArray[np.bool_]:
 
 def store_pulled(call: PullCall, part: Part, message: Pulled, bounds: BlockBounds) -> None:
     """Write an answer that fits into the outputs of its call."""
+    call.has_seen(part.server, message.pushes_before)
     for name, some in part.places.items():
         if some is None:
             call.rows[name] = rows_of(message, name).floats()

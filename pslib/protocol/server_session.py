@@ -360,6 +360,8 @@ class ServerSession:
 
     def _answer_split(self, job: Job, results: list[PullPart | PushPart]) -> Message:
         refused = {unit: owner for part in results for unit, owner in part.refused.items()}
+        first = job.results.get(0)
+        pushes_before = first.pushes_before if first else 0
         if refused and isinstance(job.message, Push) and job.message.sync:
             refused = refused_in_step(job.message, refused)
         units, owners = NO_UNITS, NO_OWNERS
@@ -370,8 +372,8 @@ class ServerSession:
             scales = {name: rows.scales for name, rows in job.rows.items() if rows.scales.size}
             values = {name: rows.values for name, rows in job.rows.items()}
             dense, versions = job.dense.frames()
-            return Pulled(values, dense, units, owners, scales, versions)
-        return Pushed(units, owners)
+            return Pulled(values, dense, units, owners, scales, versions, pushes_before)
+        return Pushed(units, owners, pushes_before)
 
 
 def _time_problem(time_s: float) -> Failure | None:

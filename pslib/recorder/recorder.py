@@ -103,9 +103,10 @@ class RunRecorder:
             Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples,
             loss_sum, loss_examples (of which it is the sum; default: examples), bins_positive and
             bins_negative (512 counts of `LogitBins`), staleness_sum, staleness_count, staleness_max,
-            pushes_sent, pushes_applied, updates_sent, updates_applied, rows, memory_bytes, bytes_sent,
-            bytes_received, servers, trainers, parameters, `TABLE_COUNTERS`, results (a list that grows, or
-            its end: results_before is how many are left out), error. What is missing counts as zero.
+            between_sum, between_count, between_max, pushes_sent, pushes_applied, updates_sent,
+            updates_applied, rows, memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters,
+            `TABLE_COUNTERS`, results (a list that grows, or its end: results_before is how many are left
+            out), error. What is missing counts as zero.
             Counters that fall begin a new count.
         """
         now_s = self._clock.now_s() - self._start_s
@@ -183,6 +184,8 @@ class RunRecorder:
                 "auc_recent": window.auc_recent,
                 "staleness_mean": status.staleness_mean,
                 "staleness_max": status.staleness_max,
+                "pushes_between_mean": status.pushes_between_mean,
+                "pushes_between_max": status.between_max,
                 "pushes_sent": status.pushes_sent,
                 "pushes_applied": status.pushes_applied,
                 "updates_sent": status.updates_sent,
@@ -268,6 +271,8 @@ class RunRecorder:
             "bytes_received": status.bytes_received,
             "staleness_mean": status.staleness_mean,
             "staleness_max": status.staleness_max,
+            "pushes_between_mean": status.pushes_between_mean,
+            "pushes_between_max": status.between_max,
             "seed": None,
             "error": status.error,
         }

@@ -37,6 +37,9 @@ class Status:
     staleness_sum: float = 0.0
     staleness_count: int = 0
     staleness_max: int = 0
+    between_sum: int = 0
+    between_count: int = 0
+    between_max: int = 0
     pushes_sent: int = 0
     pushes_applied: int = 0
     updates_sent: int = 0
@@ -74,6 +77,11 @@ class Status:
     def staleness_mean(self) -> float:
         """Mean number of batches that a row was behind when its gradient arrived; 0 before the first."""
         return self.staleness_sum / self.staleness_count if self.staleness_count else 0.0
+
+    @property
+    def pushes_between_mean(self) -> float:
+        """Mean number of pushes, of all trainers, between a batch's pull and its push; 0 before the first."""
+        return self.between_sum / self.between_count if self.between_count else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,16 +75,21 @@ def finish(steps: Steps[ResultT]) -> ResultT:
 
 @dataclass(frozen=True, slots=True)
 class PushPart:
-    """Outcome of a push or erase on one shard: refused units and who owns them."""
+    """Outcome of a push or erase on one shard: refused units and who owns them.
+
+    ``pushes_before`` it was applied (`ShardCounters.pushes_before`), 0 where nothing of it was.
+    """
 
     refused: dict[int, int]
+    pushes_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PullPart:
-    """Outcome of a pull on one shard; its rows are already in the shared output arrays."""
+    """Outcome of a pull on one shard; its rows, of this moment, are already in the shared output arrays."""
 
     refused: dict[int, int]
+    pushes_before: int = 0
 
 
 @dataclass(slots=True)
@@ -135,7 +140,7 @@ def pull_steps(
         The keys that siblings are not responsible for, when somebody has split them; None: all keys.
     """
     refused: dict[int, int] = {}
-    served = 0
+    served, pushes_before = 0, shard.counters.pushes_before
     for name, share in _checked(shard, message.keys, shares).items():
         for start, stop in cuts(share.keys.size, shard.slice_rows):
             if served + stop - start > shard.slice_rows:
@@ -146,7 +151,7 @@ def pull_steps(
             out = rows[name].cut(start, stop) if share.places is None else rows[name]
             _pull_slice(shard, message, name, part, out, refused)
     yield from _pull_dense(shard, message, dense, refused)
-    return PullPart(refused)
+    return PullPart(refused, pushes_before)
 
 
 def _pull_slice(
@@ -211,6 +216,7 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     """
     selection = yield from _select(shard, message, shares, message.blocks)
     fresh = fresh_units(shard, message, selection.units)
+    pushes_before = shard.counters.pushes_before if fresh else 0
     if fresh:
         shares = _fresh_shares(shard, selection, fresh)
         try:
@@ -223,7 +229,7 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
         yield from _push_rows(shard, message, shares)
         yield from _push_dense(shard, message, fresh)
         record(shard, message, fresh)
-    return PushPart(selection.refused)
+    return PushPart(selection.refused, pushes_before)
 
 
 def apply_steps(shard: Shard, message: Push, *about: Entry) -> Steps[None]:
@@ -314,6 +320,7 @@ def record(shard: Shard, message: Push | Erase, fresh: int) -> None:
     shard.marks.record(message.stream, message.number, fresh)
     shard.counters.updates_applied += fresh.bit_count()
     shard.counters.pushes_applied += fresh >> message.home & 1
+    shard.counters.pushes_before += 1
 
 
 def _fresh_share(shard: Shard, share: KeyShare, units: int, fresh: int) -> KeyShare:

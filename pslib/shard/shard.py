@@ -52,8 +52,13 @@ __all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
 
 @dataclass(slots=True)
 class ShardCounters:
-    """What a shard has done since it started."""
+    """What a shard has done since it started.
 
+    ``pushes_before`` the next one: 1 and all, and erases, of which it has applied anything. `pushes_applied`
+    counts those alone whose home unit it owns.
+    """
+
+    pushes_before: int = 1
     pushes_applied: int = 0
     updates_applied: int = 0
     rows_pushed: int = 0

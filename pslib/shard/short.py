@@ -27,7 +27,7 @@ TIME_S_MAX = 1e12
 FLOATS_MAX = 1 << 16
 """Of a table in one answer: any message has room for it."""
 NO_FLOATS, NO_UNITS, NO_OWNERS = np.empty(0, np.float32), np.empty(0, np.uint32), np.empty(0, np.uint16)
-APPLIED = Pushed(NO_UNITS, NO_OWNERS)
+APPLIED_BEFORE = Pushed(NO_UNITS, NO_OWNERS)
 
 
 def short_answer(shard: Shard, message: Message, rows_max: int) -> Pulled | Pushed | None:
@@ -79,7 +79,7 @@ def _pulled(shard: Shard, message: Pull) -> Pulled:
         found[name] = rows = np.empty((keys.size, store.dim), np.float32)
         store.pull(keys, rows, shard.tables[name].now(message.step, message.time_s))
         shard.counters.rows_pulled += keys.size
-    return Pulled(found, NO_FLOATS, NO_UNITS, NO_OWNERS)
+    return Pulled(found, NO_FLOATS, NO_UNITS, NO_OWNERS, pushes_before=shard.counters.pushes_before)
 
 
 def _pushed(shard: Shard, message: Push) -> Pushed | None:
@@ -88,7 +88,7 @@ def _pushed(shard: Shard, message: Push) -> Pushed | None:
         units |= partition_set(keys, shard.partition_bits)
     fresh = fresh_units(shard, message, units)
     if not fresh:
-        return APPLIED
+        return APPLIED_BEFORE
     if fresh != units:
         return None
     shard.room.make(message.keys, shard.stores, shard.tables)
@@ -97,5 +97,6 @@ def _pushed(shard: Shard, message: Push) -> Pushed | None:
         now = shard.tables[name].now(message.step, message.time_s)
         shard.stores[name].push(keys, message.gradients[name], salt=salt, now=now)
         shard.counters.rows_pushed += keys.size
+    pushes_before = shard.counters.pushes_before
     record(shard, message, fresh)
-    return APPLIED
+    return Pushed(NO_UNITS, NO_OWNERS, pushes_before)

@@ -24,7 +24,7 @@ to ``k`` batches of work along; whoever gets its lease begins with that window, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -129,6 +129,7 @@ class _Window:
     keys: list[Keys] = field(default_factory=list)
     pulled: list[Floats] = field(default_factory=list)
     dense: Floats = field(default_factory=lambda: np.empty(0, np.float32))
+    seen: Mapping[int, int] = field(default_factory=dict)  # by its first pull
     counted: list[tuple[Keys, Floats, Floats]] = field(default_factory=list)
 
 
@@ -229,12 +230,13 @@ class GeoRows:
             pull.window.dense = pulled.dense
         fresh = pulled.rows[self._table.name]
         copy.store.assign(pull.missing, fresh)
+        pull.window.seen = pull.window.seen or pulled.seen
         pull.window.keys.append(pull.missing)
         pull.window.pulled.append(fresh)
         self._taking = pull.window
         rows = np.empty((pull.keys.size, self._table.dim), np.float32)
         copy.store.pull(pull.keys, rows)
-        return PulledRows(rows, copy.dense.weights[0])
+        return PulledRows(rows, copy.dense.weights[0], pull.window.seen)
 
     def push(
         self,
@@ -280,6 +282,7 @@ class GeoRows:
             clicks=None if clicks is None else {table: clicks},
             gradients_as=self._wire.gradients,
             manner=Manner(delta=True),
+            since=window.seen,
         )
         pending.on_done(lambda: self._window_applied(window, name))
         return pending

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pslib.client.client import Client
 from pslib.metrics.metrics import LogitBins
+from pslib.protocol.pushes_between import PushesBetween
 
 __all__ = ["STALENESS_BINS", "Progress"]
 
@@ -91,6 +92,12 @@ class Progress:
             session = endpoint.session
             streams = [[s, session.acked_below(s)] for s in self.held()] if session else []
             sent = (session.pushes_sent, session.updates_sent) if session else (0, 0)
+            between = session.between if session else PushesBetween()
+            between_counters = {
+                "between_sum": between.sum,
+                "between_count": between.count,
+                "between_max": between.max,
+            }
         with self._lock:
             return {
                 "examples": self.examples,
@@ -101,6 +108,7 @@ class Progress:
                 "staleness_count": self.staleness_count,
                 "staleness_max": self.staleness_max,
                 "staleness_counts": list(self.staleness_counts),
+                **between_counters,
                 "lead_max": self.lead_max,
                 "pushes_sent": sent[0],
                 "updates_sent": sent[1],

@@ -50,7 +50,7 @@ class _CachedPull:
         rows = np.empty((self.keys.size, self.cache.dim), np.float32)
         new = (came.rows == self.first_values).all(axis=1)
         self.cache.assemble(self.keys, self.spots, self.missed, came.rows, new, rows)
-        return _CachedBatch(rows, came.dense, self.spots)
+        return _CachedBatch(rows, came.dense, came.seen, self.spots)
 
 
 class CachedRows:

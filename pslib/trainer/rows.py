@@ -6,6 +6,7 @@ in this process.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull, PendingPush
 from pslib.protocol.client_session import Manner, Moment, PushName
+from pslib.protocol.pushes_between import NOTHING_SEEN
 from pslib.shard.push_counts import batch_counts
 from pslib.table.tables import TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
@@ -35,10 +37,13 @@ class PulledRows:
         Rows of ``batch.keys``.
     dense : (length,) float32
         All dense parameters, see `pslib.trainer.dense.DenseLayout`.
+    seen : mapping
+        Of `Pulled`, for the push of the gradients.
     """
 
     rows: NDArray[np.float32]
     dense: NDArray[np.float32]
+    seen: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +112,7 @@ class _ServerPull:
 
     def wait(self) -> PulledRows:
         pulled = self.pending.wait()
-        return PulledRows(pulled.rows[self.table], self.dense.arrived(pulled))
+        return PulledRows(pulled.rows[self.table], self.dense.arrived(pulled), pulled.seen)
 
 
 class ServerRows:
@@ -155,10 +160,16 @@ class ServerRows:
         rate: float = 1.0,
     ) -> PendingPush:
         """One message to every server."""
-        return self._send(batch, gradients, name, moment, Manner(rate))
+        return self._send(batch, gradients, name, moment, Manner(rate), pulled.seen)
 
     def _send(
-        self, batch: Batch, gradients: Gradients, name: PushName, moment: Moment, manner: Manner
+        self,
+        batch: Batch,
+        gradients: Gradients,
+        name: PushName,
+        moment: Moment,
+        manner: Manner,
+        since: Mapping[int, int] = NOTHING_SEEN,
     ) -> PendingPush:
         table = self._table.name
         counts = batch_counts(batch) if self._table.takes_counts else None
@@ -172,6 +183,7 @@ class ServerRows:
             clicks={table: counts.clicks} if counts else None,
             gradients_as=self._wire.gradients,
             manner=manner,
+            since=since,
         )
 
     def flush(self, lease: HeldLease, plan: LeasePlan) -> None:

@@ -64,7 +64,8 @@ class Trainer(Retrieval):
     staleness : int
         How many batches this trainer may run ahead of its own acknowledged pushes; 0 is exact. Counted is, of
         each batch, how many of this trainer's own earlier ones were not applied when its pull began (with
-        geo: how many of them it had not sent); what other trainers pushed meanwhile does not count.
+        geo: how many of them it had not sent). What other trainers pushed meanwhile does not count here; how
+        many pushes of all of them came between a pull and its push is measured too (`PushesBetween`).
     warmup_batches : int
         Over so many the bound on staleness rises evenly from 0; see `pslib.trainer.staleness`.
     dense_optimizer : Optimizer
