@@ -11,7 +11,6 @@ import sys
 from math import nan
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,40 +21,8 @@ from launch.job import read_job
 from launch.preflight import check_data, check_save, prepare_out
 from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
 from pslib.metrics.metrics import EvalResult
+from tests.job_folder import JOB, ROWS, refused, save, table
 from tests.standin_launch import ROOT
-
-ROWS = 400
-
-
-def table(rows: int = ROWS) -> pa.Table:
-    random = np.random.default_rng(1)
-    return pa.table(
-        {
-            "click": pa.array(random.integers(0, 2, rows), pa.int8()),
-            "price": pa.array(random.normal(size=rows), pa.float64()),
-            "user": pa.array([f"u{number}" for number in random.integers(0, 20, rows)]),
-            "history": pa.array([[1, 2]] * rows, pa.list_(pa.int64())),
-        }
-    )
-
-
-def save(folder: Path, name: str, **columns: pa.Array) -> Path:
-    data = table()
-    for column, values in columns.items():
-        data = data.set_column(data.schema.names.index(column), column, values)
-    pq.write_table(data, folder / name)
-    return folder / name
-
-
-JOB = """\
-data:
-  train: train.parquet
-  test: train.parquet
-  schema: {label: click, dense: [price], sparse: [user], ragged: [history]}
-model: {name: deepfm, dim: 4, hidden: [8]}
-training: {batch_rows: 64}
-out: run
-"""
 
 
 @pytest.fixture
@@ -64,18 +31,6 @@ def folder(tmp_path: Path) -> Path:
     save(tmp_path, "train.parquet")
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 64) -> list[str]:
-    """Lines on standard error of a command that must end with ``code`` and say nothing else."""
-    assert main([str(argument) for argument in arguments]) == code
-    said = capsys.readouterr()
-    assert said.out == ""
-    lines = said.err.splitlines()
-    assert lines
-    assert all(line.startswith("pslib: ") for line in lines)
-    assert "Traceback" not in said.err
-    return [line.removeprefix("pslib: ") for line in lines]
 
 
 # --- the command line itself ---
@@ -357,78 +312,6 @@ def test_a_port_in_use_is_one_line(folder, capsys):
         (line,) = refused(capsys, "train", folder / "job.yaml", "--quiet", "--port", taken.getsockname()[1])
     assert "Address already in use; choose another" in line
     assert not (folder / "run").exists()
-
-
-# --- conversion and data ---
-
-
-def test_converted_criteo_data_comes_with_its_schema_for_the_job_file(tmp_path, capsys):
-    line = "\t".join(["1", *map(str, range(13)), *(f"abcdef{number:02}" for number in range(26))])
-    (tmp_path / "log.tsv").write_text(line + "\n" + line.replace("1", "0", 1) + "\n")
-    out = tmp_path / "log.parquet"
-    assert main(["convert", "criteo", str(tmp_path / "log.tsv"), str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "2 rows of 2 lines, 50.00% positive" in said
-    schema = said.partition("for the job file:\n")[2]
-    job = f"data:\n  train: {out}\n{schema}model: {{name: lr}}\nout: {tmp_path}/run\n"
-    (tmp_path / "job.yaml").write_text(job)
-    assert len(read_job(tmp_path / "job.yaml").schema_of_data.columns) == 40
-    (line,) = refused(capsys, "convert", "criteo", tmp_path / "log.tsv", out)
-    assert "exists already" in line
-
-
-def test_csv_columns_are_chosen_on_the_command_line(tmp_path, capsys):
-    (tmp_path / "a.csv").write_text("y;a;b;c\n1;2;x;7\n0;3;y;8\n")
-    arguments = ["--label", "y", "--dense", "a", "--sparse", "b,c", "--integers", "c", "--delimiter", ";"]
-    assert main(["convert", "csv", str(tmp_path / "a.csv"), str(tmp_path / "a.parquet"), *arguments]) == 0
-    schema = pq.read_schema(tmp_path / "a.parquet")
-    assert [str(schema.field(name).type) for name in "yabc"] == ["int8", "double", "string", "int64"]
-    assert "label: y" in capsys.readouterr().out
-
-
-def test_libsvm_becomes_a_list_column(tmp_path, capsys):
-    (tmp_path / "a.svm").write_text("1 3:1 5:1\n-1 4:1\n")
-    assert main(["convert", "libsvm", str(tmp_path / "a.svm"), str(tmp_path / "a.parquet")]) == 0
-    assert "ragged: [{name: ids, pooling: sum}]" in capsys.readouterr().out
-
-
-def test_a_conversion_of_nothing_is_one_line(tmp_path, capsys):
-    (line,) = refused(capsys, "convert", "criteo", tmp_path / "none.tsv", tmp_path / "x.parquet")
-    assert line == f"{tmp_path}/none.tsv: no such file"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_check_of_sound_data_shows_its_columns(folder, capsys):
-    assert main(["data", "check", str(folder / "train.parquet"), "--config", str(folder / "job.yaml")]) == 0
-    said = capsys.readouterr().out
-    assert "train.parquet: 400 rows" in said
-    assert said.splitlines()[-1] == "no problem found"
-
-
-def test_a_check_names_the_first_bad_value_and_ends_with_exit_code_64(folder, capsys):
-    labels = table().column("click").to_pylist()
-    bad = save(folder, "label2.parquet", click=pa.array([*labels[:7], 2, *labels[8:]], pa.int8()))
-    assert main(["data", "check", str(bad)]) == 64
-    (problem,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("problem: ")]
-    assert str(bad) in problem
-    assert "row 7" in problem
-    assert "'click'" in problem
-
-
-def test_a_check_of_nothing_is_one_line(tmp_path, capsys):
-    assert refused(capsys, "data", "check", tmp_path / "none.parquet") == [
-        f"{tmp_path}/none.parquet: no such file or folder"
-    ]
-
-
-def test_generated_data_is_not_overwritten_unasked(tmp_path, capsys):
-    arguments = ["data", "generate", str(tmp_path), "--rows", "500", "--test-rows", "100"]
-    assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "best possible AUC" in said
-    assert "sparse: [C1, C2," in said
-    assert all("exists already" in line for line in refused(capsys, *arguments))
-    assert main([*arguments, "--overwrite"]) == 0
 
 
 @pytest.mark.parametrize(("positives", "label"), [(0, 0), (7, 1)])

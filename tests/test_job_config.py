@@ -5,14 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from launch.demo import demo_job
 from launch.job import Job, read_job
 from launch.paths import expand
-from launch.yaml_text import flow_text, read_yaml, write_yaml
+from launch.yaml_text import read_yaml, write_yaml
 from pslib.errors import ConfigurationError
 from pslib.schema import DenseField, RaggedField, SparseField
 from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW
@@ -305,6 +302,17 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
         read_job(tmp_path / "job.yaml")
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("optimizers.rows={name: Adam, lr: 0.1}", "learning_rate"), ("model.embedding_dim=8", "dim")],
+)
+def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path, theirs, ours):
+    job = {"data": {"train": "x", "schema": {"label": "y", "sparse": ["a"]}}, "model": {"name": "fm"}}
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    with pytest.raises(ConfigurationError, match=f"unknown key, did you mean '{ours}'"):
+        read_job(tmp_path / "job.yaml", [theirs])
+
+
 # --- how trainers keep together ---
 
 
@@ -393,48 +401,3 @@ def test_a_table_to_load_that_the_model_has_not_is_told_before_anything_starts(t
     (told,) = problems(tmp_path, GOOD, "load.path=saved", "load.tables=[item]")
     assert told == "load.tables: expected one of embedding, got 'item'"
     assert read(tmp_path, GOOD, "load.path=saved", "load.tables=[embedding]").load.tables == ["embedding"]
-
-
-# --- YAML as people expect it ---
-
-
-def test_numbers_and_words_are_those_of_yaml_1_2():
-    text = "[1e-3, 1.5e4, -.5, 010, 0x10, on, yes, no, 1:30, 2020-01-01, true, null, ~, .inf]"
-    assert read_yaml(text, "x") == [
-        1e-3, 1.5e4, -0.5, 10, 16, "on", "yes", "no", "1:30", "2020-01-01", True, None, None, float("inf")
-    ]  # fmt: skip
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
-PLAIN = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [("optimizers.rows={name: Adam, lr: 0.1}", "learning_rate"), ("model.embedding_dim=8", "dim")],
-)
-def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path, theirs, ours):
-    job = {"data": {"train": "x", "schema": {"label": "y", "sparse": ["a"]}}, "model": {"name": "fm"}}
-    (tmp_path / "job.yaml").write_text(json.dumps(job))
-    with pytest.raises(ConfigurationError, match=f"unknown key, did you mean '{ours}'"):
-        read_job(tmp_path / "job.yaml", [theirs])
-
-
-@given(PLAIN)
-def test_what_is_written_reads_back_to_the_same_value(value):
-    assert read_yaml(write_yaml(value), "x") == value
-
-
-@given(PLAIN)
-def test_what_is_written_means_the_same_to_other_readers(value):
-    assert yaml.safe_load(write_yaml(value)) == value
-
-
-@given(PLAIN)
-def test_a_value_on_one_line_reads_back_inside_a_list(value):
-    assert read_yaml(f"[{flow_text(value)}, 1]", "x") == [value, 1]
