@@ -16,6 +16,17 @@ PSLIB_INLINE uint32_t pslib_strip_keys_of(int64_t strip, int64_t n)
     return strip < 0 || left <= 0 ? 0 : left < PSLIB_STRIP ? (uint32_t)left : PSLIB_STRIP;
 }
 
+/* Find the rows of the first `finds` keys of a strip, then prefetch them. Returns how many keys are noted then. */
+PSLIB_INLINE uint32_t pslib_strip_find_all(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
+                                           uint32_t at, uint32_t finds, uint32_t noted)
+{
+    const void *next[PSLIB_STRIP];
+    for (uint32_t j = 0; j < finds; j++)
+        noted = pslib_strip_find(map, level, for_push, strips, at + j, noted, &next[j]);
+    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, for_push, strips, at + j, next[j]);
+    return noted;
+}
+
 /* Read the rows of one strip and find those of another. absent: INOUT. Returns how many keys are noted then.
  *
  * With AVX-512 key by key in turn, so that the processor has both to do, and so for rows of any length: of these a key
@@ -32,18 +43,16 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
     const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
     const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
     float *to = out + work * PSLIB_STRIP * map->dim;
-    const void *next[PSLIB_STRIP];
     if (finds == PSLIB_STRIP && works == PSLIB_STRIP && (level == PSLIB_AVX512 || !map->one16)) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
-            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next[j]);
-            pslib_strip_prefetch(map, 0, strips, find_at + j, next[j]);
+            const void *next;
+            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next);
+            pslib_strip_prefetch(map, 0, strips, find_at + j, next);
             *absent += pslib_strip_pull(table, map, strips, work_at + j, now, to + map->dim * j);
         }
         return noted;
     }
-    for (uint32_t j = 0; j < finds; j++)
-        noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next[j]);
-    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 0, strips, find_at + j, next[j]);
+    noted = pslib_strip_find_all(map, level, 0, strips, find_at, finds, noted);
     for (uint32_t j = 0; j < works; j++)
         *absent += pslib_strip_pull(table, map, strips, work_at + j, now, to + map->dim * j);
     return noted;
@@ -84,18 +93,16 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
     const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
     const int64_t first = work * PSLIB_STRIP;
     const float *from = gradients + first * map->dim;
-    const void *next[PSLIB_STRIP];
     if (finds == PSLIB_STRIP && works == PSLIB_STRIP && (level == PSLIB_AVX512 || !map->one16)) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
-            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
-            pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
+            const void *next;
+            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next);
+            pslib_strip_prefetch(map, 1, strips, find_at + j, next);
             pslib_strip_push(table, map, level, strips, work_at + j, from + map->dim * j, record, first + j);
         }
         return noted;
     }
-    for (uint32_t j = 0; j < finds; j++)
-        noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next[j]);
-    for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, 1, strips, find_at + j, next[j]);
+    noted = pslib_strip_find_all(map, level, 1, strips, find_at, finds, noted);
     for (uint32_t j = 0; j < works; j++)
         pslib_strip_push(table, map, level, strips, work_at + j, from + map->dim * j, record, first + j);
     return noted;

@@ -198,15 +198,20 @@ PSLIB_INLINE void *pslib_row_at(const PslibRowMap *map, uint32_t place, float **
     return (void *)(base + inside * map->weight_step);
 }
 
+/* The state of a row, which a push steps too; that of 16 weights may go on after its first line. */
+PSLIB_INLINE void pslib_strip_prefetch_state(const PslibRowMap *map, const PslibStrips *strips, uint32_t at)
+{
+    __builtin_prefetch(strips->state[at], 1);
+    if (map->one16 && map->state_step > sizeof(float)) pslib_prefetch_bytes(strips->state[at], map->state_step);
+}
+
 /* A row that a key has: all that will be read of it, or stepped. */
 PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at)
 {
     const void *weights = strips->weights[at];
     if (map->one16) {
         __builtin_prefetch(weights, for_push);
-        if (!for_push) return;
-        __builtin_prefetch(strips->state[at], 1);
-        if (map->state_step > sizeof(float)) pslib_prefetch_bytes(strips->state[at], map->state_step);
+        if (for_push) pslib_strip_prefetch_state(map, strips, at);
         return;
     }
     pslib_prefetch_bytes(weights, for_push ? map->push_bytes : map->read_bytes);
@@ -245,9 +250,7 @@ PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, con
         return;
     }
     __builtin_prefetch(next, for_push);
-    if (!for_push) return;
-    __builtin_prefetch(strips->state[at], 1);
-    if (map->one16 && map->state_step > sizeof(float)) pslib_prefetch_bytes(strips->state[at], map->state_step);
+    if (for_push) pslib_strip_prefetch_state(map, strips, at);
 }
 
 /* --- every 2 strips: keys that were noted */
