@@ -82,6 +82,7 @@ def work(options: argparse.Namespace) -> None:
             seed=options.seed,
             compute_threads=1,
             progress=False,
+            share=options.mode == "ssp",  # with a model that is slow, so another one by its description
             **mode,
         )
         endpoint = cluster.client.endpoint
@@ -94,6 +95,9 @@ def work(options: argparse.Namespace) -> None:
         place = trainer.save(Path(options.out).absolute() / "checkpoint")
         lead = trainer._progress.lead_max
         figures = {"bytes": moved.tolist(), "auc": result.auc, "seconds": seconds, "lead": lead}
+        between, own = cluster.client.session.between, trainer._progress
+        figures["between"] = [between.sum, between.count, between.max]
+        figures["staleness"] = [own.staleness_sum, own.staleness_count, own.staleness_max]
         figures["bits"] = bits_of(Path(place)) if cluster.rank == 0 else ""
         Path(options.out, f"trainer_{cluster.rank}.json").write_text(json.dumps(figures), encoding="utf-8")
 
@@ -142,8 +146,15 @@ def run(mode: str, trainers: int, rows: int, seed: int, rate: float) -> dict[str
         "auc": figures[0]["auc"],
         "seconds": max(one["seconds"] for one in figures),
         "lead": max(one["lead"] for one in figures),
+        **{name: mean_and_max([one[name] for one in figures]) for name in ("staleness", "between")},
         "bits": figures[0]["bits"],
     }
+
+
+def mean_and_max(counted: list[list[int]]) -> list[float]:
+    """Of all trainers, each of which has counted a sum, how many, and the largest."""
+    total, count = (sum(one[place] for one in counted) for place in (0, 1))
+    return [total / count if count else 0.0, max(one[2] for one in counted)]
 
 
 def main() -> None:
@@ -177,6 +188,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     best = {seed: best_auc(options.rows, seed) for seed in range(1, options.seeds + 1)}
     print("best possible AUC:", ", ".join(f"{auc:.4f} (seed {seed})" for seed, auc in best.items()))
     print("trainers   mode      AUC  to async   sent  received  examples/s    (sent, received: of async)")
+    print("  at the end: own batches not applied when a pull began, pushes of all between it and its push")
     for trainers in options.trainers:
         rows: dict[str, list[dict[str, Any]]] = {mode: [] for mode in options.modes}
         for seed in range(1, options.seeds + 1):
@@ -206,7 +218,14 @@ def print_line(
         "sync": f"  same bits again: {all(one.get('repeatable') for one in runs)}",
         "ssp": f"  largest lead {max(one['lead'] for one in runs)} of {MODES['ssp']['ssp_bound']}",
     }.get(mode, "")
-    print(f"{trainers:8} {mode:>6} {auc:8.4f} {gap:+9.4f} {sent:6.2f} {received:9.2f} {rate:11,.0f}{also}")
+    stale = ", ".join(stale_text(name, [one[name] for one in runs]) for name in ("staleness", "between"))
+    line = f"{trainers:8} {mode:>6} {auc:8.4f} {gap:+9.4f} {sent:6.2f} {received:9.2f} {rate:11,.0f}"
+    print(f"{line}  {stale}{also}", flush=True)
+
+
+def stale_text(name: str, runs: list[list[float]]) -> str:
+    """The median of the runs' means, and the largest of all."""
+    return f"{name} {statistics.median(one[0] for one in runs):.2f} at most {max(one[1] for one in runs):.0f}"
 
 
 if __name__ == "__main__":
