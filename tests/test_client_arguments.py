@@ -53,6 +53,10 @@ WRONG_ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda c: c.push({"plain": (keys_of(1), ones(1, 2))}, manner=None),
         "manner: expected a Manner",
     ),
+    "a pull that is no Pulled.seen": (
+        lambda c: c.push({"plain": (keys_of(1), ones(1, 2))}, since={0: "x"}),
+        "since: expected `pulled.seen` of a pull, got",
+    ),
     "a step below 0": (lambda c: c.pull({"plain": keys_of(1)}, step=-1), r"step: .* got -1"),
     "a broken step": (lambda c: c.maintain("plain", step=1.5), r"step: .* got 1\.5"),
     "a time that is no number": (

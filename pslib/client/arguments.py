@@ -15,6 +15,7 @@ import numpy as np
 from pslib.arguments import came
 from pslib.errors import ConfigurationError
 from pslib.protocol.calls import Manner, Moment, PushName
+from pslib.protocol.pushes_between import Seen
 from pslib.shard.push_counts import checked_dense, kind_of
 
 __all__ = ["by_table", "check_process", "check_push", "check_timeout", "moment_of"]
@@ -71,8 +72,8 @@ def check_push(gradients: Any, dense: Any, name: Any, manner: Any, since: Any, d
         raise ConfigurationError(f"name: expected a PushName(stream, number) or None, got {kind_of(name)}")
     if not isinstance(manner, Manner):
         raise ConfigurationError(f"manner: expected a Manner(...), got {kind_of(manner)}")
-    if not isinstance(since, Mapping):
-        raise ConfigurationError(f"since: expected what Pulled.seen is, got {kind_of(since)}")
+    if not isinstance(since, Seen):
+        raise ConfigurationError(f"since: expected `pulled.seen` of a pull, got {kind_of(since)}")
 
 
 def check_timeout(timeout_s: Any, or_none: str = ", or None") -> None:

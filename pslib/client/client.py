@@ -26,7 +26,7 @@ from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
-from pslib.protocol.pushes_between import NOTHING_SEEN
+from pslib.protocol.pushes_between import NOTHING_SEEN, Seen
 from pslib.shard.push_counts import checked_keys, prepared
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
@@ -239,7 +239,7 @@ class Client:
         clicks: Mapping[str, Rows] | None = None,
         gradients_as: str = "float32",
         manner: Manner = PLAINLY,
-        since: Mapping[int, int] = NOTHING_SEEN,
+        since: Seen = NOTHING_SEEN,
     ) -> PendingPush:
         """Send gradients; each server takes one optimizer step on each key.
 
@@ -260,7 +260,7 @@ class Client:
             How gradients travel (`pslib.table.wire_format`); int8 rounds by the push's name and the key.
         manner : Manner
             How it is applied: another learning rate, added to weights, or as a part of a sync step.
-        since : mapping of int to int
+        since : Seen
             `Pulled.seen` of the pull that the gradients are of: ``session.between`` measures how many pushes
             came between.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pslib.client.endpoint import Pending
 from pslib.protocol.calls import NO_VERSIONS, PullCall
 from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.pushes_between import Seen
 
 __all__ = ["PendingPull", "PendingPush", "Pulled"]
 
@@ -31,7 +32,7 @@ class Pulled:
     rows: Mapping[str, Rows]
     dense: Rows
     versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
-    seen: Mapping[int, int] = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def known_dense(self) -> KnownDense:

@@ -20,6 +20,7 @@ from pslib.errors import (
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
 from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
+from pslib.protocol.pushes_between import Seen
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
@@ -144,7 +145,7 @@ class PullCall:
     dense_as: str = "float32"
     known: KnownDense | None = None
     versions: NDArray[np.uint64] = field(default_factory=lambda: NO_VERSIONS)
-    seen: dict[int, int] = field(default_factory=dict)
+    seen: Seen = field(default_factory=Seen)
     open_parts: int = 0
 
     def has_seen(self, server: int, pushes_before: int) -> None:
@@ -166,7 +167,7 @@ class PushCall:
     counts: Mapping[str, Counts] = field(default_factory=dict)
     manner: Manner = PLAINLY
     started_s: float = 0.0
-    since: Mapping[int, int] = field(default_factory=dict)
+    since: Seen = field(default_factory=Seen)
     open_parts: int = 0
 
 

@@ -50,7 +50,7 @@ from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_plain, store_pulled
-from pslib.protocol.pushes_between import NOTHING_SEEN, PushesBetween
+from pslib.protocol.pushes_between import NOTHING_SEEN, PushesBetween, Seen
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.splitting import first_unit, parts_of
 from pslib.table.block_bounds import BlockBounds
@@ -159,7 +159,7 @@ class ClientSession:
         moment: Moment = BEGINNING,
         counts: Mapping[str, Counts] | None = None,
         manner: Manner = PLAINLY,
-        since: Mapping[int, int] = NOTHING_SEEN,
+        since: Seen = NOTHING_SEEN,
     ) -> int:
         """Send gradients of distinct keys (and of all dense parameters) under ``name``; return the call.
 

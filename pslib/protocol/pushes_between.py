@@ -8,12 +8,19 @@ read). Servers say it: each counts its pushes, and tells the count before a pull
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["NOTHING_SEEN", "PushesBetween"]
+__all__ = ["BETWEEN_MAX", "NOTHING_SEEN", "PushesBetween", "Seen"]
 
-NOTHING_SEEN: Mapping[int, int] = {}
+BETWEEN_MAX = 1 << 32
+"""More never come between a pull and its push: that is no count, and sums have to fit a heartbeat."""
+
+
+class Seen(dict[int, int]):
+    """What a pull has seen: of each server how many pushes it had applied. Only pulls make one."""
+
+
+NOTHING_SEEN = Seen()
 """Of a push whose pull is not known: nothing is measured."""
 
 
@@ -31,8 +38,8 @@ class PushesBetween:
 
     def note(self, before_pull: int, before_push: int) -> None:
         """Take one server's two counts, of `Pulled` and of `Pushed`; 0 is not known."""
-        if 0 < before_pull <= before_push:
-            between = before_push - before_pull
+        between = before_push - before_pull
+        if before_pull and 0 <= between <= BETWEEN_MAX:
             self.sum += between
             self.count += 1
             self.max = max(self.max, between)

@@ -24,7 +24,7 @@ to ``k`` batches of work along; whoever gets its lease begins with that window, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,6 +37,7 @@ from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull, PendingPush
 from pslib.errors import ConfigurationError
 from pslib.protocol.client_session import Manner, Moment, PushName
+from pslib.protocol.pushes_between import Seen
 from pslib.shard.push_counts import batch_counts
 from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.initializers import Constant
@@ -129,7 +130,7 @@ class _Window:
     keys: list[Keys] = field(default_factory=list)
     pulled: list[Floats] = field(default_factory=list)
     dense: Floats = field(default_factory=lambda: np.empty(0, np.float32))
-    seen: Mapping[int, int] = field(default_factory=dict)  # by its first pull
+    seen: Seen = field(default_factory=Seen)  # by its first pull
     counted: list[tuple[Keys, Floats, Floats]] = field(default_factory=list)
 
 

@@ -6,7 +6,6 @@ in this process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull, PendingPush
 from pslib.protocol.client_session import Manner, Moment, PushName
-from pslib.protocol.pushes_between import NOTHING_SEEN
+from pslib.protocol.pushes_between import NOTHING_SEEN, Seen
 from pslib.shard.push_counts import batch_counts
 from pslib.table.tables import TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
@@ -43,7 +42,7 @@ class PulledRows:
 
     rows: NDArray[np.float32]
     dense: NDArray[np.float32]
-    seen: Mapping[int, int]
+    seen: Seen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +168,7 @@ class ServerRows:
         name: PushName,
         moment: Moment,
         manner: Manner,
-        since: Mapping[int, int] = NOTHING_SEEN,
+        since: Seen = NOTHING_SEEN,
     ) -> PendingPush:
         table = self._table.name
         counts = batch_counts(batch) if self._table.takes_counts else None
