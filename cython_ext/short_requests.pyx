@@ -235,7 +235,7 @@ cdef class ShortRequests:
         self, object shard, Request *request, const uint64_t *named, const uint64_t *keys,
         const float *gradients, uint64_t dim, uint64_t *pushes_before
     ) except -1:
-        """Apply a push unless it is known; False: it is not for this. pushes_before: OUT, 0 where it was known."""
+        """Apply a push unless it is known (pushes_before: OUT, 0 where it is); False: it is not for this."""
         cdef StoreRows table
         cdef bytes bits
         name = name_of(request)
