@@ -168,9 +168,8 @@ cdef class ShortRequests:
         if request.count * dim > FLOATS_MAX:
             return None
         table.read_rows(keys, request.count, now_of(shard, name, &request), rows)
-        counters = shard.counters
-        counters.rows_pulled += request.count
-        return self.rows_answer(&request, dim, rows, counters.pushes_before)
+        shard.counters.rows_pulled += request.count
+        return self.rows_answer(&request, dim, rows, shard.pushes_before)
 
     cdef bytes rows_answer(self, Request *request, uint64_t dim, const float *rows, uint64_t pushes_before):
         cdef Out out
@@ -272,8 +271,8 @@ cdef class ShortRequests:
         marks.record(stream, number, fresh)
         counters.updates_applied += fresh.bit_count()
         counters.pushes_applied += fresh >> named[4] & 1
-        pushes_before[0] = counters.pushes_before
-        counters.pushes_before = pushes_before[0] + 1
+        pushes_before[0] = shard.pushes_before
+        shard.pushes_before = pushes_before[0] + 1
         return True
 
     cdef bytes applied_answer(self, uint64_t request_id, uint64_t pushes_before):

@@ -77,7 +77,7 @@ def finish(steps: Steps[ResultT]) -> ResultT:
 class PushPart:
     """Outcome of a push or erase on one shard: refused units and who owns them.
 
-    ``pushes_before`` it was applied (`ShardCounters.pushes_before`), 0 where nothing of it was.
+    ``pushes_before`` it was applied (`Shard.pushes_before`), 0 where nothing of it was.
     """
 
     refused: dict[int, int]
@@ -140,7 +140,7 @@ def pull_steps(
         The keys that siblings are not responsible for, when somebody has split them; None: all keys.
     """
     refused: dict[int, int] = {}
-    served, pushes_before = 0, shard.counters.pushes_before
+    served, pushes_before = 0, shard.pushes_before
     for name, share in _checked(shard, message.keys, shares).items():
         for start, stop in cuts(share.keys.size, shard.slice_rows):
             if served + stop - start > shard.slice_rows:
@@ -216,7 +216,7 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     """
     selection = yield from _select(shard, message, shares, message.blocks)
     fresh = fresh_units(shard, message, selection.units)
-    pushes_before = shard.counters.pushes_before if fresh else 0
+    pushes_before = shard.pushes_before if fresh else 0
     if fresh:
         shares = _fresh_shares(shard, selection, fresh)
         try:
@@ -320,7 +320,7 @@ def record(shard: Shard, message: Push | Erase, fresh: int) -> None:
     shard.marks.record(message.stream, message.number, fresh)
     shard.counters.updates_applied += fresh.bit_count()
     shard.counters.pushes_applied += fresh >> message.home & 1
-    shard.counters.pushes_before += 1
+    shard.pushes_before += 1
 
 
 def _fresh_share(shard: Shard, share: KeyShare, units: int, fresh: int) -> KeyShare:

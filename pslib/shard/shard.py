@@ -52,13 +52,8 @@ __all__ = ["PullPart", "PushPart", "Shard", "ShardCounters"]
 
 @dataclass(slots=True)
 class ShardCounters:
-    """What a shard has done since it started.
+    """What a shard has done since it started."""
 
-    ``pushes_before`` the next one: 1 and all, and erases, of which it has applied anything. `pushes_applied`
-    counts those alone whose home unit it owns.
-    """
-
-    pushes_before: int = 1
     pushes_applied: int = 0
     updates_applied: int = 0
     rows_pushed: int = 0
@@ -110,6 +105,8 @@ class Shard:
         self.index, self.shards = index, shards
         self.marks = Marks() if marks is None else marks  # an empty Marks is false
         self.counters = ShardCounters()
+        self.pushes_before = 1
+        """The next one: 1 and all, and erases, of which it has applied anything; no log holds it."""
         self.broken = ""
         self.journal: Journal | None = None
         """Hears of every change before it is made; None: nobody does (without a log, and in a replay)."""

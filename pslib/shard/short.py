@@ -79,7 +79,7 @@ def _pulled(shard: Shard, message: Pull) -> Pulled:
         found[name] = rows = np.empty((keys.size, store.dim), np.float32)
         store.pull(keys, rows, shard.tables[name].now(message.step, message.time_s))
         shard.counters.rows_pulled += keys.size
-    return Pulled(found, NO_FLOATS, NO_UNITS, NO_OWNERS, pushes_before=shard.counters.pushes_before)
+    return Pulled(found, NO_FLOATS, NO_UNITS, NO_OWNERS, pushes_before=shard.pushes_before)
 
 
 def _pushed(shard: Shard, message: Push) -> Pushed | None:
@@ -97,6 +97,6 @@ def _pushed(shard: Shard, message: Push) -> Pushed | None:
         now = shard.tables[name].now(message.step, message.time_s)
         shard.stores[name].push(keys, message.gradients[name], salt=salt, now=now)
         shard.counters.rows_pushed += keys.size
-    pushes_before = shard.counters.pushes_before
+    pushes_before = shard.pushes_before
     record(shard, message, fresh)
     return Pushed(NO_UNITS, NO_OWNERS, pushes_before)
