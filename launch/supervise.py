@@ -25,7 +25,7 @@ from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
-from launch.verdict import ALL_LOST, Verdict, is_own, judge
+from launch.verdict import ALL_LOST, Verdict, is_hopeless, is_own, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
@@ -404,9 +404,10 @@ class _Run:
         if not again and (task.role != "trainer" or self._has_told_all(self._running[task])):
             return
         left = sum(other is None for one, other in exits.items() if one.role == "trainer")
-        # One that misses a peer is soon followed by the others.
-        alone = left and code != UnavailableError.exit_code and task.role == "trainer"
-        goes_on = f"; {left} of {self._plan.config.trainers} trainers go on" if alone else ""
+        # One that misses a peer is soon followed by the others, one with an error of its own by the end.
+        goes_on = ""
+        if left and task.role == "trainer" and code != UnavailableError.exit_code and not is_hopeless(code):
+            goes_on = f"; {left} of {self._plan.config.trainers} trainers go on"
         self._say(self._why(self._running[task], (again and f"; {again}") or goes_on))
 
     def _start_awaited(self, status: Mapping[str, Any]) -> None:

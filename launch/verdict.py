@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.process import Task
+from launch.restarts import is_mishap
 from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
 
-__all__ = ["ALL_LOST", "Verdict", "is_own", "judge"]
+__all__ = ["ALL_LOST", "Verdict", "is_hopeless", "is_own", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     have ended, at least one of them well, servers and coordinator get time to leave in order. Servers that
     give up after a trainer has failed with an error of its own only follow it: that error is the run's. So do
     those of a run that can't go on without a trainer that was asked to leave, once all trainers have ended.
+
+    A trainer that ends with an error which it would only have again takes the run with it: what others go on
+    with is not what was asked for, and data that a script has divided among its trainers would be left out.
     """
     trainers = [code for task, code in exits.items() if task.role == "trainer"]
     others = {task: code for task, code in exits.items() if task.role != "trainer"}
@@ -45,6 +49,9 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
             return Verdict(own_error)
         if code not in (None, EXIT_DONE):
             return Verdict(_own_code(code), task)
+    for code in trainers:
+        if is_hopeless(code):
+            return Verdict(_own_code(code))
     if failed:
         return Verdict(left if left in trainers else next(map(_own_code, trainers)))
     return Verdict(EXIT_DONE) if over and None not in others.values() else None
@@ -54,6 +61,11 @@ def is_own(code: int | None) -> bool:
     """Whether a trainer has ended with its own error: not killed, left alone or asked to leave."""
     others = (UnavailableError.exit_code, PreemptedError.exit_code)
     return code is not None and EXIT_DONE < code < 126 and code not in others
+
+
+def is_hopeless(code: int | None) -> bool:
+    """Whether a trainer has ended with an error of its own that a new start would not mend."""
+    return is_own(code) and code is not None and not is_mishap(code)
 
 
 def _own_code(code: int | None) -> int:

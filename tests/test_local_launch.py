@@ -162,6 +162,19 @@ def test_a_dead_trainer_is_one_line_and_the_run_goes_on(tmp_path):
     assert "was killed by signal 9 (SIGKILL)" in said[0]
 
 
+@pytest.mark.parametrize("code", [1, 64])
+def test_a_trainer_with_an_error_of_its_own_ends_the_run_though_others_live(tmp_path, code):
+    behaviours = {
+        "trainer 0": f"say pslib: v has 8 floats here and 16 there;exit {code}",
+        "trainer 1": "sleep",
+        "server": "sleep",
+    }
+    outcome, said = run_standins(tmp_path, behaviours, trainers=2)
+    assert (outcome.exit_code, outcome.reason) == (code, "v has 8 floats here and 16 there")
+    assert said[0] == "trainer 0: v has 8 floats here and 16 there"
+    assert not any("go on" in line for line in said)
+
+
 def test_the_same_complaint_of_two_trainers_is_told_once(tmp_path):
     complaint = "say pslib: data.parquet, row 7: expected 0 or 1, got 2;exit 64"
     outcome, said = run_standins(tmp_path, {"trainer": complaint}, trainers=2)

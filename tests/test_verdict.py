@@ -45,6 +45,19 @@ def test_a_dead_trainer_does_not_end_the_run_while_another_lives():
     assert judge(exits(trainers=(-9, None))) is None
 
 
+@pytest.mark.parametrize("code", [1, 64])
+def test_a_trainers_own_error_ends_the_run_whatever_the_others_do(code):
+    for other in (None, 0, -9, 255):
+        assert judge(exits(trainers=(other, code))) == Verdict(code)
+    assert judge(exits(coordinator=0, servers=(0, 0), trainers=(0, code))) == Verdict(code)
+
+
+@pytest.mark.parametrize("code", [-9, 137, 255, 69, 70])
+def test_a_trainer_that_may_do_better_next_time_leaves_the_run_to_the_others(code):
+    assert judge(exits(trainers=(None, code))) is None
+    assert judge(exits(coordinator=0, servers=(0, 0), trainers=(0, code))) == Verdict(0)
+
+
 def test_a_trainer_that_was_asked_to_leave_is_why_the_others_could_not_go_on():
     for codes in ((69, 75), (75, 69), (75, -9), (70, 75)):
         assert judge(exits(trainers=codes)) == Verdict(75)
@@ -65,7 +78,7 @@ def test_a_script_may_go_on_after_the_cluster_has_ended_in_order():
 
 
 @pytest.mark.parametrize(
-    ("codes", "code"), [((64, -9), 64), ((-9, -9), 69), ((70, 70), 70), ((255, 1), 69), ((69, 75), 75)]
+    ("codes", "code"), [((64, -9), 64), ((-9, -9), 69), ((70, 70), 70), ((255, 70), 69), ((69, 75), 75)]
 )
 def test_a_run_without_a_trainer_that_finished_fails_with_the_first_ones_code(codes, code):
     assert judge(exits(trainers=codes)) == Verdict(code)
