@@ -1,4 +1,5 @@
 /* products.h: products of float matrices with nothing packed twice, for processors with AVX-512, or AVX2 and FMA.
+ * With factors that are rounded to bfloat16, on processors that have fast instructions for it.
  *
  * A BLAS call packs both matrices before it multiplies them, a fifth of the time of a layer: here weights are
  * packed once for all parts of a batch, activations not at all. An element of the result stays in one lane of a
@@ -9,6 +10,7 @@
  *   packed   panels of 16 or 32 columns, one after the other; in each all k rows, zeros where the matrix has no
  *            column. Who packs and who multiplies take the same instruction set.
  *   tile     a few rows by one panel: the sums that stay in registers.
+ *   word     what a lane multiplies at once: a float, or two terms in bfloat16 (products_bfloat16.h).
  */
 #ifndef PSLIB_PRODUCTS_H
 #define PSLIB_PRODUCTS_H
@@ -20,28 +22,37 @@
 #include "vectors.h"
 
 enum {
+    PSLIB_AVX512_BF16 = 3, /* a level of products alone, beside those of vectors.h */
     PSLIB_PANEL_MIN = 16,
-    PSLIB_OUTER_TERMS = 128, /* at a time: two packed matrices stay in the second cache */
+    PSLIB_OUTER_WORDS = 128, /* at a time: two packed matrices stay in the second cache */
     PSLIB_PACK_ROWS = 8      /* read side by side, written a panel at a time */
 };
 
-/* Floats of a packed matrix. */
-static inline int64_t pslib_packed_length(int64_t k, int64_t n)
+/* Words of a packed matrix. */
+static inline int64_t pslib_packed_length(int level, int64_t k, int64_t n)
 {
-    return k * ((n + PSLIB_PANEL_MIN - 1) / PSLIB_PANEL_MIN * PSLIB_PANEL_MIN);
+    const int64_t words = level == PSLIB_AVX512_BF16 ? (k + 1) / 2 : k;
+    return words * ((n + PSLIB_PANEL_MIN - 1) / PSLIB_PANEL_MIN * PSLIB_PANEL_MIN);
 }
 
 #if PSLIB_HAS_LEVELS
+
+/* Whether the compiler knows the instructions. */
+#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10
+#define PSLIB_HAS_BFLOAT16 1
+#else
+#define PSLIB_HAS_BFLOAT16 0
+#endif
 
 #ifndef PSLIB_INLINE
 #define PSLIB_INLINE static inline __attribute__((always_inline))
 #endif
 
 typedef struct {
-    const float *left; /* row i, term p: left[i * row + p * step] */
+    const float *left; /* row i, word p: left[i * row + p * step] */
     int64_t row, step;
     const float *panel;
-    int64_t terms;
+    int64_t words;
     float *out;
     int64_t out_row;
     int64_t have;      /* columns from the panel's first on */
@@ -55,18 +66,26 @@ typedef void (*PslibTileOf)(const PslibTile *);
 typedef struct {
     int64_t rows, panel;           /* of a tile */
     int64_t narrow;                /* columns at most of a narrow panel */
-    int64_t terms;                 /* at a time: panel and tile stay in the first cache */
+    int64_t words;                 /* at a time: panel and tile stay in the first cache */
     int64_t rows_at_once;          /* of the left matrix, for all panels: they stay in the second cache */
     int asks_ahead;                /* for what the next tiles read and write */
     const PslibTileOf (*tiles)[2]; /* for each number of rows, of narrow panels and of others */
+    int64_t per_word;              /* terms */
     void (*pack)(const float *matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n, float *out);
+    void (*slivers)(const float *left, int64_t row, int64_t k, int64_t m, float *out); /* NULL: it has no `outer` */
 } PslibProductKernel;
 
 #include "products_avx2.h"
 #include "products_avx512.h"
+#if PSLIB_HAS_BFLOAT16
+#include "products_bfloat16.h"
+#endif
 
 static inline const PslibProductKernel *pslib_products_of(int level)
 {
+#if PSLIB_HAS_BFLOAT16
+    if (level == PSLIB_AVX512_BF16) return &PSLIB_PRODUCTS_BFLOAT16;
+#endif
     return level == PSLIB_AVX512 ? &PSLIB_PRODUCTS_AVX512 : &PSLIB_PRODUCTS_AVX2;
 }
 
@@ -74,6 +93,16 @@ static inline const PslibProductKernel *pslib_products_of(int level)
 static inline int pslib_has_products(int level)
 {
     return level > PSLIB_PLAIN && level <= pslib_best_level() && __builtin_cpu_supports("fma");
+}
+
+/* Whether this machine has products in bfloat16 that are faster than those in float32. */
+static inline int pslib_has_bfloat16(void)
+{
+#if PSLIB_HAS_BFLOAT16
+    return pslib_has_products(PSLIB_AVX512) && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
+#else
+    return 0;
+#endif
 }
 
 /* out: OUT, 64-byte aligned.  One of row_step and column_step is 1. */
@@ -85,8 +114,8 @@ static void pslib_pack(int level, const float *matrix, int64_t row_step, int64_t
 
 static inline int64_t pslib_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* How many of the terms that are left are added at once: no small rest at the end. */
-static inline int64_t pslib_terms(int64_t left, int64_t most)
+/* How many of the words that are left are added at once: no small rest at the end. */
+static inline int64_t pslib_some_words(int64_t left, int64_t most)
 {
     if (left <= most) return left;
     return left < 2 * most ? (left + 1) / 2 : most;
@@ -118,17 +147,17 @@ static inline int64_t pslib_tiles(const PslibProductKernel *kernel, int64_t m, i
 }
 
 /* out[i, j] = sum over p of left[i, p] packed[p, j], then + bias[j] and max(., 0) where asked.
- * left: m rows of k floats, `row` apart.  out: OUT, m rows of n floats, `out_row` apart. */
+ * left: m rows of k words, `row` apart.  out: OUT, m rows of n floats, `out_row` apart. */
 static void pslib_multiply_rows(const PslibProductKernel *kernel, const float *left, int64_t row, const float *packed,
                                 float *out, int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias,
                                 int relu, PslibAhead *ahead)
 {
     for (int64_t j = 0, width; j < n; j += kernel->panel, packed += k * width) {
         width = pslib_panel_width(kernel, n - j);
-        for (int64_t first = 0, terms; first < k; first += terms) {
-            terms = pslib_terms(k - first, kernel->terms);
-            const int is_last = first + terms == k;
-            PslibTile t = {.row = row, .step = 1, .panel = packed + first * width, .terms = terms, .out_row = out_row,
+        for (int64_t first = 0, words; first < k; first += words) {
+            words = pslib_some_words(k - first, kernel->words);
+            const int is_last = first + words == k;
+            PslibTile t = {.row = row, .step = 1, .panel = packed + first * width, .words = words, .out_row = out_row,
                            .have = n - j, .bias = bias && is_last ? bias + j : NULL, .goes_on = first > 0,
                            .relu = relu && is_last};
             for (int64_t i = 0; i < m; i += kernel->rows) {
@@ -145,10 +174,10 @@ static void pslib_multiply_rows(const PslibProductKernel *kernel, const float *l
 }
 
 /* The same, some rows after the others: so that they are in the second cache for all panels. */
-static void pslib_multiply(int level, const float *left, int64_t row, const float *packed, float *out, int64_t out_row,
-                           int64_t m, int64_t n, int64_t k, const float *bias, int relu)
+static void pslib_multiply_floats(const PslibProductKernel *kernel, const float *left, int64_t row, const float *packed,
+                                  float *out, int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias,
+                                  int relu)
 {
-    const PslibProductKernel *kernel = pslib_products_of(level);
     for (int64_t first = 0, rows; first < m; first += rows) {
         rows = pslib_least(m - first, kernel->rows_at_once);
         const int64_t later = kernel->asks_ahead ? pslib_least(m - first - rows, kernel->rows_at_once) : 0;
@@ -158,32 +187,67 @@ static void pslib_multiply(int level, const float *left, int64_t row, const floa
     }
 }
 
+#if PSLIB_HAS_BFLOAT16
+/* The same with rows that are rounded first.  Returns 0, or -1 when there is no memory for them. */
+static int pslib_multiply_rounded(const float *left, int64_t row, const float *packed, float *out, int64_t out_row,
+                                  int64_t m, int64_t n, int64_t k, const float *bias, int relu)
+{
+    const PslibProductKernel *kernel = &PSLIB_PRODUCTS_BFLOAT16;
+    const int64_t apart = pslib_words_apart(k);
+    void *room = NULL;
+    if (posix_memalign(&room, 64, pslib_least(m, kernel->rows_at_once) * apart * sizeof(float)) != 0) return -1;
+    for (int64_t first = 0, rows; first < m; first += rows) {
+        PslibAhead nothing = {0};
+        rows = pslib_least(m - first, kernel->rows_at_once);
+        pslib_round_rows(left + first * row, row, rows, k, room);
+        pslib_multiply_rows(kernel, room, apart, packed, out + first * out_row, out_row, rows, n, (k + 1) / 2, bias,
+                            relu, &nothing);
+    }
+    free(room);
+    return 0;
+}
+#endif
+
+/* left: m rows of k floats, `row` apart.  out: OUT, as above.  Returns 0, or -1 when there is no memory. */
+static int pslib_multiply(int level, const float *left, int64_t row, const float *packed, float *out, int64_t out_row,
+                          int64_t m, int64_t n, int64_t k, const float *bias, int relu)
+{
+#if PSLIB_HAS_BFLOAT16
+    if (level == PSLIB_AVX512_BF16)
+        return pslib_multiply_rounded(left, row, packed, out, out_row, m, n, k, bias, relu);
+#endif
+    pslib_multiply_floats(pslib_products_of(level), left, row, packed, out, out_row, m, n, k, bias, relu);
+    return 0;
+}
+
 /* out[i, j] = sum over p of left[p, i] right[p, j], p rising: (k, m)^T (k, n), rows left_row and right_row apart.
  * out: OUT.  With AVX-512 alone: in AVX2 it was no faster than OpenBLAS.  Returns 0, or -1 when there is no memory. */
-static int pslib_outer(const float *left, int64_t left_row, const float *right, int64_t right_row, float *out,
-                       int64_t out_row, int64_t m, int64_t n, int64_t k)
+static int pslib_outer(int level, const float *left, int64_t left_row, const float *right, int64_t right_row,
+                       float *out, int64_t out_row, int64_t m, int64_t n, int64_t k)
 {
-    const int64_t most = k < PSLIB_OUTER_TERMS ? k : PSLIB_OUTER_TERMS, packed = pslib_packed_length(most, n);
+    const PslibProductKernel *kernel = pslib_products_of(level);
+    const int64_t most = pslib_least(k, PSLIB_OUTER_WORDS * kernel->per_word);
+    const int64_t packed = pslib_packed_length(level, most, n), most_words = (most - 1) / kernel->per_word + 1;
     void *room = NULL;
-    if (posix_memalign(&room, 64, (packed + most * m) * sizeof(float)) != 0) return -1;
+    if (posix_memalign(&room, 64, (packed + most_words * m) * sizeof(float)) != 0) return -1;
     float *const panels = room, *const slivers = panels + packed;
     for (int64_t first = 0; first < k; first += most) {
-        const int64_t terms = k - first < most ? k - first : most;
-        pslib_pack_avx512(right + first * right_row, right_row, 1, terms, n, panels);
-        pslib_slivers_avx512(left + first * left_row, left_row, terms, m, slivers);
+        const int64_t terms = pslib_least(k - first, most), words = (terms - 1) / kernel->per_word + 1;
+        kernel->pack(right + first * right_row, right_row, 1, terms, n, panels);
+        kernel->slivers(left + first * left_row, left_row, terms, m, slivers);
         const float *panel = panels;
-        for (int64_t j = 0; j < n; j += PSLIB_PANEL) {
-            const int64_t width = pslib_panel_width(&PSLIB_PRODUCTS_AVX512, n - j);
-            PslibTile t = {.row = 1, .panel = panel, .terms = terms, .out_row = out_row, .have = n - j,
+        for (int64_t j = 0; j < n; j += kernel->panel) {
+            const int64_t width = pslib_panel_width(kernel, n - j);
+            PslibTile t = {.row = 1, .panel = panel, .words = words, .out_row = out_row, .have = n - j,
                            .goes_on = first > 0};
-            for (int64_t i = 0; i < m; i += PSLIB_ROWS_AVX512) {
-                const int64_t rows = m - i < PSLIB_ROWS_AVX512 ? m - i : PSLIB_ROWS_AVX512;
-                t.left = slivers + i * terms;
+            for (int64_t i = 0; i < m; i += kernel->rows) {
+                const int64_t rows = pslib_least(m - i, kernel->rows);
+                t.left = slivers + i * words;
                 t.step = rows;
                 t.out = out + i * out_row + j;
-                PSLIB_AVX512_TILES[rows - 1][width == PSLIB_PANEL](&t);
+                kernel->tiles[rows - 1][width == kernel->panel](&t);
             }
-            panel += terms * width;
+            panel += words * width;
         }
     }
     free(room);
@@ -192,15 +256,17 @@ static int pslib_outer(const float *left, int64_t left_row, const float *right, 
 
 #else /* nobody calls them: see pslib_has_products */
 static inline int pslib_has_products(int level) { return 0; }
+static inline int pslib_has_bfloat16(void) { return 0; }
 static inline void pslib_pack(int level, const float *matrix, int64_t row_step, int64_t column_step, int64_t k,
                               int64_t n, float *out)
 {
 }
-static inline void pslib_multiply(int level, const float *left, int64_t row, const float *packed, float *out,
-                                  int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias, int relu)
+static inline int pslib_multiply(int level, const float *left, int64_t row, const float *packed, float *out,
+                                 int64_t out_row, int64_t m, int64_t n, int64_t k, const float *bias, int relu)
 {
+    return -1;
 }
-static inline int pslib_outer(const float *left, int64_t left_row, const float *right, int64_t right_row,
+static inline int pslib_outer(int level, const float *left, int64_t left_row, const float *right, int64_t right_row,
                               float *out, int64_t out_row, int64_t m, int64_t n, int64_t k)
 {
     return -1;

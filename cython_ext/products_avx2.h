@@ -48,7 +48,7 @@ PSLIB_INLINE PSLIB_FOR_FMA void pslib_tile_avx2(const PslibTile *t, const int ro
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++)
             sum[i][v] = t->goes_on ? _mm256_loadu_ps(out + i * out_row + v * PSLIB_HALF) : _mm256_setzero_ps();
-    const float *end = t->panel + t->terms * PSLIB_PANEL_MIN;
+    const float *end = t->panel + t->words * PSLIB_PANEL_MIN;
 #pragma GCC unroll 4
     for (const float *b = t->panel; b != end; b += PSLIB_PANEL_MIN) {
         const __m256 right[2] = {_mm256_load_ps(b), _mm256_load_ps(b + PSLIB_HALF)};
@@ -104,9 +104,10 @@ static const PslibProductKernel PSLIB_PRODUCTS_AVX2 = {
     .rows = PSLIB_ROWS_AVX2,
     .panel = PSLIB_PANEL_MIN,
     .narrow = PSLIB_PANEL_MIN - 1,
-    .terms = 448, /* a panel of 28 KB */
+    .words = 448, /* a panel of 28 KB */
     .asks_ahead = 1,
     .rows_at_once = 60,
     .tiles = &PSLIB_AVX2_TILES[0],
+    .per_word = 1,
     .pack = pslib_pack_avx2,
 };

@@ -10,6 +10,15 @@ enum {
     PSLIB_PANEL_AHEAD = 8, /* rows of a panel that are asked for before they are read */
 };
 
+/* A tile of bfloat16 is the same code, so it is compiled for both; the compiler never takes VDPBF16PS by itself. */
+#if PSLIB_HAS_BFLOAT16
+#define PSLIB_FOR_BFLOAT16 \
+    __attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi,bmi2,lzcnt,popcnt")))
+#define PSLIB_FOR_TILE PSLIB_FOR_BFLOAT16
+#else
+#define PSLIB_FOR_TILE PSLIB_FOR_AVX512
+#endif
+
 static inline __mmask16 pslib_lanes(int64_t left)
 {
     return left >= PSLIB_PANEL_MIN ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
@@ -79,8 +88,16 @@ PSLIB_FOR_AVX512 static void pslib_slivers_avx512(const float *left, int64_t row
     }
 }
 
-/* rows and vectors are constants where it is inlined: then all sums stay in registers. */
-PSLIB_INLINE PSLIB_FOR_AVX512 void pslib_tile_avx512(const PslibTile *t, const int rows, const int vectors)
+#if PSLIB_HAS_BFLOAT16
+#define PSLIB_ADD_PRODUCTS(pairs, sum, left, right) \
+    ((pairs) ? _mm512_dpbf16_ps(sum, (__m512bh)(left), (__m512bh)(right)) : _mm512_fmadd_ps(left, right, sum))
+#else
+#define PSLIB_ADD_PRODUCTS(pairs, sum, left, right) _mm512_fmadd_ps(left, right, sum)
+#endif
+
+/* rows, vectors and pairs are constants where it is inlined: then all sums stay in registers. */
+PSLIB_INLINE PSLIB_FOR_TILE void pslib_tile_avx512(const PslibTile *t, const int rows, const int vectors,
+                                                   const int pairs)
 {
     __m512 sum[PSLIB_ROWS_AVX512][2];
     const float *left[5]; /* of every third row: the two behind it are 1 and 2 strides away in an address */
@@ -97,7 +114,7 @@ PSLIB_INLINE PSLIB_FOR_AVX512 void pslib_tile_avx512(const PslibTile *t, const i
             sum[i][v] = _mm512_maskz_loadu_ps(goes_on ? there[v] : 0, out + i * out_row + v * PSLIB_PANEL_MIN);
 #pragma GCC unroll 5
     for (int i = 0; i < 5; i++) left[i] = t->left + 3 * i * row;
-    const float *end = t->panel + t->terms * vectors * PSLIB_PANEL_MIN;
+    const float *end = t->panel + t->words * vectors * PSLIB_PANEL_MIN;
     for (const float *b = t->panel; b != end; b += vectors * PSLIB_PANEL_MIN) {
         __m512 right[2];
 #pragma GCC unroll 2
@@ -109,7 +126,7 @@ PSLIB_INLINE PSLIB_FOR_AVX512 void pslib_tile_avx512(const PslibTile *t, const i
         for (int i = 0; i < rows; i++) {
             const __m512 one = _mm512_set1_ps(left[i / 3][(i % 3) * row]);
 #pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) sum[i][v] = _mm512_fmadd_ps(one, right[v], sum[i][v]);
+            for (int v = 0; v < vectors; v++) sum[i][v] = PSLIB_ADD_PRODUCTS(pairs, sum[i][v], one, right[v]);
         }
 #pragma GCC unroll 5
         for (int i = 0; i < 5; i++) left[i] += step;
@@ -124,35 +141,23 @@ PSLIB_INLINE PSLIB_FOR_AVX512 void pslib_tile_avx512(const PslibTile *t, const i
         }
 }
 
-#define PSLIB_TILES_AVX512(rows)                                                                      \
-    PSLIB_FOR_AVX512 static void pslib_avx512_##rows##_1(const PslibTile *t) { pslib_tile_avx512(t, rows, 1); } \
-    PSLIB_FOR_AVX512 static void pslib_avx512_##rows##_2(const PslibTile *t) { pslib_tile_avx512(t, rows, 2); }
-PSLIB_TILES_AVX512(1)
-PSLIB_TILES_AVX512(2)
-PSLIB_TILES_AVX512(3)
-PSLIB_TILES_AVX512(4)
-PSLIB_TILES_AVX512(5)
-PSLIB_TILES_AVX512(6)
-PSLIB_TILES_AVX512(7)
-PSLIB_TILES_AVX512(8)
-PSLIB_TILES_AVX512(9)
-PSLIB_TILES_AVX512(10)
-PSLIB_TILES_AVX512(11)
-PSLIB_TILES_AVX512(12)
-PSLIB_TILES_AVX512(13)
-PSLIB_TILES_AVX512(14)
-#define PSLIB_PAIR_AVX512(rows) {pslib_avx512_##rows##_1, pslib_avx512_##rows##_2}
-static const PslibTileOf PSLIB_AVX512_TILES[PSLIB_ROWS_AVX512][2] = {
-    PSLIB_PAIR_AVX512(1),  PSLIB_PAIR_AVX512(2),  PSLIB_PAIR_AVX512(3),  PSLIB_PAIR_AVX512(4),  PSLIB_PAIR_AVX512(5),
-    PSLIB_PAIR_AVX512(6),  PSLIB_PAIR_AVX512(7),  PSLIB_PAIR_AVX512(8),  PSLIB_PAIR_AVX512(9),  PSLIB_PAIR_AVX512(10),
-    PSLIB_PAIR_AVX512(11), PSLIB_PAIR_AVX512(12), PSLIB_PAIR_AVX512(13), PSLIB_PAIR_AVX512(14)};
+#define PSLIB_EACH_ROWS_AVX512(of) \
+    of(1) of(2) of(3) of(4) of(5) of(6) of(7) of(8) of(9) of(10) of(11) of(12) of(13) of(14)
+#define PSLIB_TILES_AVX512(rows)                                                                                   \
+    PSLIB_FOR_TILE static void pslib_avx512_##rows##_1(const PslibTile *t) { pslib_tile_avx512(t, rows, 1, 0); } \
+    PSLIB_FOR_TILE static void pslib_avx512_##rows##_2(const PslibTile *t) { pslib_tile_avx512(t, rows, 2, 0); }
+PSLIB_EACH_ROWS_AVX512(PSLIB_TILES_AVX512)
+#define PSLIB_PAIR_AVX512(rows) {pslib_avx512_##rows##_1, pslib_avx512_##rows##_2},
+static const PslibTileOf PSLIB_AVX512_TILES[PSLIB_ROWS_AVX512][2] = {PSLIB_EACH_ROWS_AVX512(PSLIB_PAIR_AVX512)};
 
 static const PslibProductKernel PSLIB_PRODUCTS_AVX512 = {
     .rows = PSLIB_ROWS_AVX512,
     .panel = PSLIB_PANEL,
     .narrow = PSLIB_PANEL_MIN,
-    .terms = 216, /* panel and tile stay in the first cache (27 and 12 KB) */
+    .words = 216, /* panel and tile stay in the first cache (27 and 12 KB) */
     .rows_at_once = INT64_MAX,
     .tiles = &PSLIB_AVX512_TILES[0],
+    .per_word = 1,
     .pack = pslib_pack_avx512,
+    .slivers = pslib_slivers_avx512,
 };

@@ -1,0 +1,243 @@
+"""Products of factors in bfloat16: the bits that the definition says, wherever matrices are cut."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pslib
+from cython_ext.products import has_bfloat16, multiply, outer, pack, packed_length
+from pslib.errors import ConfigurationError
+from pslib.trainer import compute
+from pslib.trainer.compute import ModelThreads
+from rec_models import DNN
+from rec_models.parts import DenseVar, Scratch
+from rec_models.products import packed_of, times, times_transposed, transposed_times, vectors_of
+from tests.counting import CountingModel
+from tests.gradient_check import SCHEMA, make_batch, random
+
+SIZES = st.sampled_from([1, 2, 3, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 129, 217, 440])
+calm = settings(deadline=None, max_examples=60)
+BF16 = "avx512_bf16"
+needs_bfloat16 = pytest.mark.skipif(
+    not has_bfloat16(),
+    reason="the kernel is written for AVX512_BF16 of AMD processors, which this one is not: float32 is "
+    "multiplied instead, as test_where_the_processor_is_no_faster_nothing_is_rounded shows everywhere",
+)
+
+
+def nearest(x):
+    """bfloat16 values nearest to these, of two the even one; subnormal ones are 0."""
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    odd = (bits >> np.uint64(16)) & np.uint64(1)
+    rounded = ((bits + np.uint64(0x7FFF) + odd) & np.uint64(0xFFFF0000)).astype(np.uint32).view(np.float32)
+    rounded = np.where(np.isfinite(x), rounded, x)
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), rounded)
+
+
+def product(left, right):
+    """Exact products, added in float32: of terms 0 and 1, 2 and 3, ... the second one first."""
+    left, right = nearest(left).astype(np.longdouble), nearest(right).astype(np.longdouble)
+    total = np.zeros((left.shape[0], right.shape[1]), np.float32)
+    terms = left.shape[1]
+    for even in range(0, terms, 2):
+        for p in (even + 1, even) if even + 1 < terms else (even,):
+            total = (total + np.outer(left[:, p], right[p])).astype(np.float32)
+    return total
+
+
+def aligned(length):
+    room = np.empty(length + 16, np.float32)
+    skipped = -room.ctypes.data % 64 // 4
+    return room[skipped : skipped + length]
+
+
+def packed(matrix):
+    out = aligned(packed_length(*matrix.shape, BF16))
+    out[:] = np.nan  # nothing of what was there may be read
+    pack(matrix, out, BF16)
+    return out
+
+
+def drawn(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@needs_bfloat16
+@calm
+@given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
+def test_each_element_has_the_bits_of_its_definition_and_bias_and_relu_come_last(m, k, n, transposed, seed):
+    left, right, bias = drawn(seed, m, k), drawn(seed + 1, k, n), drawn(seed + 2, n)
+    matrix = np.ascontiguousarray(right.T).T if transposed else right
+    out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
+    multiply(left, packed(matrix), out, vectors=BF16)
+    np.testing.assert_array_equal(out, product(left, right))
+    multiply(left, packed(matrix), fused, bias, True, BF16)
+    np.testing.assert_array_equal(fused, np.maximum(out + bias, 0))
+
+
+@needs_bfloat16
+@calm
+@given(SIZES, SIZES, SIZES, st.data())
+def test_gradients_of_weights_have_the_bits_of_their_definition_wherever_they_are_cut(m, k, n, data):
+    left, gradient = drawn(1, m, k), drawn(3, m, n)
+    whole, parts = np.full((k, n), np.nan, np.float32), np.full((k, n), np.nan, np.float32)
+    cut = data.draw(st.integers(0, k))
+    outer(left, gradient, whole, BF16)
+    np.testing.assert_array_equal(whole, product(left.T, gradient))
+    for some in (slice(0, cut), slice(cut, k)):
+        outer(left[:, some], gradient, parts[some], BF16)
+    assert whole.tobytes() == parts.tobytes()
+
+
+@needs_bfloat16
+@calm
+@given(SIZES, SIZES, st.integers(1, 250), st.data())
+def test_rows_may_be_cut_and_stand_apart_and_nothing_is_written_between_them(k, n, m, data):
+    room, out = drawn(1, m, k + 5), np.full((m, n + 3), 7, np.float32)
+    left, right = room[:, 2 : 2 + k], drawn(2, k, n)
+    weights, whole = packed(right), np.empty((m, n), np.float32)
+    multiply(left, weights, whole, vectors=BF16)
+    cut = data.draw(st.integers(0, m))
+    for some in (slice(0, cut), slice(cut, m)):
+        multiply(left[some], weights, out[some, 1 : 1 + n], vectors=BF16)
+    assert whole.tobytes() == out[:, 1 : 1 + n].tobytes()
+    assert (out[:, [0, n + 1, n + 2]] == 7).all()
+
+
+@needs_bfloat16
+def test_long_sums_over_a_whole_batch_are_those_of_the_definition():
+    left, gradient = drawn(1, 1037, 33), drawn(2, 1037, 40)
+    out = np.empty((33, 40), np.float32)
+    outer(left, gradient, out, BF16)
+    np.testing.assert_array_equal(out, product(left.T, gradient))
+
+
+@needs_bfloat16
+def test_nan_stays_what_is_too_large_becomes_infinite_and_subnormal_numbers_count_as_0():
+    right = np.eye(33, 40, dtype=np.float32)
+    for value, wanted in [
+        (np.nan, np.nan),
+        (np.inf, np.inf),
+        (3.4e38, np.inf),
+        (-3.4e38, -np.inf),
+        (3.389e38, np.float32(3.38953139e38)),
+        (1e-39, 0.0),
+        (1.00390625, 1.0),  # halfway: to the even one
+        (1.01171875, 1.015625),
+    ]:
+        left = np.zeros((15, 33), np.float32)
+        left[14, 32] = value
+        out = np.empty((15, 40), np.float32)
+        multiply(left, packed(right), out, vectors=BF16)
+        assert out[14, 32] == wanted or (np.isnan(wanted) and np.isnan(out[14, 32]))
+        assert not out[:14].any()
+
+
+@needs_bfloat16
+def test_nothing_to_multiply_is_an_ordinary_case_and_what_does_not_fit_is_refused():
+    out = np.ones((0, 40), np.float32)
+    multiply(np.ones((0, 3), np.float32), packed(np.ones((3, 40), np.float32)), out, vectors=BF16)
+    result = np.ones((4, 5), np.float32)
+    outer(np.ones((0, 4), np.float32), np.ones((0, 5), np.float32), result, BF16)
+    assert not result.any()
+    assert packed_length(3, 40, BF16) == 2 * 48  # 40 columns of two words, filled up to 48
+    for_float32 = aligned(packed_length(3, 40))
+    with pytest.raises(ValueError, match="packed: expected 96 floats"):
+        multiply(np.ones((2, 3), np.float32), for_float32, np.ones((2, 40), np.float32), vectors=BF16)
+    with pytest.raises(ValueError, match="expected avx512 or avx512_bf16, got avx2"):
+        outer(np.ones((1, 4), np.float32), np.ones((1, 5), np.float32), result, "avx2")
+
+
+def test_another_level_than_the_best_one_may_be_asked_for_and_then_there_is_no_bfloat16():
+    line = "from cython_ext.products import has_bfloat16 as h, product_levels as p; print(h(), *p())"
+    environment = os.environ | {"PSLIB_VECTORS": "plain"}
+    told = subprocess.run(
+        [sys.executable, "-c", line], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["False"]
+
+
+# --- steps of a model
+
+
+def parameters(model, batch):
+    rows = random(batch.keys.size, model.table().dim).astype(np.float32)
+    return rows, {name: random(*shape).astype(np.float32) for name, shape in model.dense_shapes().items()}
+
+
+def step_of(products, run=None):
+    model, batch = DNN(SCHEMA, dim=6, hidden=(64, 40)), make_batch(seed=3, rows=1101, distinct=60)
+    run = run or (lambda tasks: [task() for task in tasks])
+    return model.stepper(run, products).loss_and_gradients(batch, *parameters(model, batch), 4)
+
+
+def bits(step):
+    arrays = [step.logits, step.rows_gradient, *step.dense_gradients.values()]
+    return [step.loss, *(array.tobytes() for array in arrays)]
+
+
+@needs_bfloat16
+def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_whoever_runs_its_tasks():
+    exact, rounded = step_of("float32"), step_of("bfloat16")
+    assert bits(exact) != bits(rounded)
+    assert bits(rounded) == bits(step_of("bfloat16", lambda tasks: [task() for task in reversed(tasks)]))
+    assert rounded.loss == pytest.approx(exact.loss, rel=0.01)
+    pairs = [(exact.rows_gradient, rounded.rows_gradient)]
+    pairs += [(value, rounded.dense_gradients[name]) for name, value in exact.dense_gradients.items()]
+    for one, other in pairs:
+        assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(one)  # some relus open or close
+
+
+def test_where_the_processor_is_no_faster_nothing_is_rounded(monkeypatch):
+    monkeypatch.setattr("rec_models.products.has_bfloat16", bool)
+    assert vectors_of("bfloat16") is None
+    assert bits(step_of("bfloat16")) == bits(step_of("float32"))
+
+
+@needs_bfloat16
+def test_each_of_a_layers_three_products_is_rounded():
+    weights, x, gradient = drawn(1, 48, 64), drawn(2, 70, 48), drawn(3, 70, 64)
+    dense = DenseVar(weights, packed_of("w", weights, Scratch(), vectors_of("bfloat16")))
+    np.testing.assert_array_equal(times(x, dense, np.empty((70, 64), np.float32)), product(x, weights))
+    found = times_transposed(gradient, dense, np.empty((70, 48), np.float32))
+    np.testing.assert_array_equal(found, product(gradient, weights.T))
+    found = np.empty((48, 64), np.float32)
+    transposed_times(x, gradient, found, vectors_of("bfloat16"))
+    np.testing.assert_array_equal(found, product(x.T, gradient))
+
+
+@pytest.mark.parametrize(
+    ("products", "had", "said"),
+    [
+        ("float32", True, "1 compute thread(s); matrix products by "),
+        ("bfloat16", True, "matrix products by pslib's kernels (avx512_bf16) and "),
+        ("bfloat16", False, "; in float32, as this processor is no faster in bfloat16"),
+    ],
+)
+def test_the_log_says_in_what_a_trainer_multiplies(products, had, said, monkeypatch, caplog):
+    monkeypatch.setattr(compute, "has_bfloat16", lambda: had)
+    monkeypatch.setattr(compute, "_said", set())
+    caplog.set_level(logging.INFO, "pslib")
+    with ModelThreads(DNN(SCHEMA, dim=6, hidden=(8,)), 1, products=products):
+        pass
+    assert [said in line for line in caplog.messages] == [True]
+    assert ("avx512_bf16" in caplog.text) == (products == "bfloat16" and had)
+
+
+# --- settings of a trainer
+
+
+def test_products_of_another_name_or_of_a_model_that_multiplies_by_itself_are_refused_in_one_line():
+    with pslib.connect() as cluster:
+        for other in ("float16", None, 1):
+            with pytest.raises(ConfigurationError, match="products: expected one of float32, bfloat16, got"):
+                pslib.Trainer(DNN(SCHEMA, dim=6), cluster, products=other, progress=False)
+        with pytest.raises(ConfigurationError, match="expected float32 with CountingModel, which multiplies"):
+            pslib.Trainer(CountingModel(), cluster, products="bfloat16", progress=False)
+        pslib.Trainer(DNN(SCHEMA, dim=6), cluster, products="bfloat16", progress=False)
