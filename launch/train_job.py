@@ -268,6 +268,7 @@ def make_trainer(job: Job, cluster: Cluster, saves: bool = False) -> Trainer:
         wire=WireFormat(**training.wire.model_dump()),
         cache=CacheSettings(**training.cache.model_dump()),
         compute_threads=training.compute_threads,
+        products=training.products,
         checkpoint=_when_saved(job) if saves else None,
         out=None,  # the launcher keeps the records of the run
         progress=False,

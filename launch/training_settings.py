@@ -82,6 +82,7 @@ class TrainingSection(Section):
     wire: WireSection = Field(default_factory=WireSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     compute_threads: int | None = Field(default=None, ge=1, le=256)
+    products: Literal["float32", "bfloat16"] = "float32"
     stopping: StoppingSection | None = None
 
     def schedule_of_rates(self) -> Schedule:

@@ -165,15 +165,17 @@ class Model(ABC):
         """What `statistics` ought to be for examples like these: layer by layer, without dropout."""
         return Stepper(self).measured(batch, rows, dense)
 
-    def stepper(self, run: Run) -> Stepper:
+    def stepper(self, run: Run, products: str = "float32") -> Stepper:
         """What computes many steps of this model, for a trainer: the same bits, with the threads of ``run``.
 
         Parameters
         ----------
         run : callable
             Runs a list of tasks in any order by any threads, and returns when all are done.
+        products : "float32" or "bfloat16"
+            See `Stepper`.
         """
-        return Stepper(self, run)
+        return Stepper(self, run, products)
 
     def _first_order_shapes(self) -> dict[str, tuple[int, ...]]:
         return {"dense.w": (len(self.schema.dense),)} if self.schema.dense else {}

@@ -1,7 +1,9 @@
 """Products with a weight matrix, which is packed once a step for all parts of a batch.
 
 On processors with AVX2 or AVX-512 float32 is multiplied by `cython_ext.products`, all else by NumPy's BLAS;
-so are gradients of weights without AVX-512, where it is as fast.
+so are gradients of weights without AVX-512, where it is as fast. With ``products="bfloat16"`` factors are
+rounded to bfloat16 and their products added in float32 (Micikevicius et al., arXiv:1710.03740; Kalamkar et
+al., arXiv:1905.12322), where the processor is faster at it; elsewhere nothing is rounded.
 """
 
 from __future__ import annotations
@@ -13,17 +15,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.fused_layers import add_bias_relu
-from cython_ext.products import has_outer, multiply, outer, pack, packed_length, product_levels
+from cython_ext.products import (
+    has_bfloat16,
+    has_outer,
+    multiply,
+    outer,
+    pack,
+    packed_length,
+    product_levels,
+)
 from rec_models.parts import DenseVar, Scratch
 from rec_models.tape import Array, Var
 
-__all__ = ["PackedWeights", "packed_of", "times", "times_transposed", "transposed_times"]
+__all__ = ["PackedWeights", "packed_of", "times", "times_transposed", "transposed_times", "vectors_of"]
 
 WIDTH_MIN = 32
 """Below it, a panel of the kernel is not full, and there is little to gain."""
 ALIGNMENT = 64
 
 Float32 = NDArray[np.float32]
+
+
+def vectors_of(products: str) -> str | None:
+    """The instruction set that multiplies float32 matrices; None: the best, without rounding.
+
+    Parameters
+    ----------
+    products : "float32" or "bfloat16"
+    """
+    return "avx512_bf16" if products == "bfloat16" and has_bfloat16() else None
 
 
 class PackedWeights:
@@ -36,9 +56,12 @@ class PackedWeights:
         Of the parameter, for its arrays in ``scratch``.
     scratch : Scratch
         Keeps the arrays for the next step.
+    vectors : str or None
+        See `vectors_of`.
     """
 
-    def __init__(self, matrix: Float32, name: str, scratch: Scratch) -> None:
+    def __init__(self, matrix: Float32, name: str, scratch: Scratch, vectors: str | None = None) -> None:
+        self.vectors = vectors
         self._matrix, self._name, self._scratch = matrix, name, scratch
         self._lock = threading.Lock()
         self._made: dict[bool, Float32] = {}
@@ -48,18 +71,19 @@ class PackedWeights:
         with self._lock:
             if transposed not in self._made:
                 matrix = self._matrix.T if transposed else self._matrix
-                length, spare = packed_length(*matrix.shape), ALIGNMENT // 4
+                rows, columns = matrix.shape
+                length, spare = packed_length(rows, columns, self.vectors), ALIGNMENT // 4
                 room = self._scratch.take((self._name, transposed), (length + spare,), np.float32)
                 skipped = -room.ctypes.data % ALIGNMENT // 4
                 self._made[transposed] = room[skipped : skipped + length]
-                pack(matrix, self._made[transposed])
+                pack(matrix, self._made[transposed], self.vectors)
             return self._made[transposed]
 
 
-def packed_of(name: str, value: Array, scratch: Scratch) -> PackedWeights | None:
+def packed_of(name: str, value: Array, scratch: Scratch, vectors: str | None = None) -> PackedWeights | None:
     """A parameter for the kernel; None where it is NumPy that multiplies it."""
     wide = value.ndim == 2 and min(value.shape) >= WIDTH_MIN
-    return PackedWeights(value, name, scratch) if wide and _is_for_kernel(value) else None
+    return PackedWeights(value, name, scratch, vectors) if wide and _is_for_kernel(value) else None
 
 
 def _is_for_kernel(array: Array) -> TypeGuard[Float32]:
@@ -73,9 +97,9 @@ def _is_for_kernel(array: Array) -> TypeGuard[Float32]:
     )
 
 
-def _packed(weights: Var, left: Array, transposed: bool) -> Float32 | None:
+def _packed(weights: Var, left: Array) -> PackedWeights | None:
     packed: PackedWeights | None = weights.packed if isinstance(weights, DenseVar) else None
-    return None if packed is None or not _is_for_kernel(left) else packed.of(transposed)
+    return packed if _is_for_kernel(left) else None
 
 
 def times(x: Array, weights: Var, out: Array, bias: Array | None = None, relu: bool = False) -> Array:
@@ -94,9 +118,9 @@ def times(x: Array, weights: Var, out: Array, bias: Array | None = None, relu: b
     (B, M)
         ``out``.
     """
-    packed = _packed(weights, x, transposed=False)
+    packed = _packed(weights, x)
     if packed is not None:
-        multiply(x, packed, out, bias, relu)
+        multiply(x, packed.of(transposed=False), out, bias, relu, packed.vectors)
         return out
     np.matmul(x, weights.value, out=out)
     if bias is not None and relu:
@@ -120,14 +144,14 @@ def times_transposed(gradient: Array, weights: Var, out: Array) -> Array:
     (B, N)
         ``out``.
     """
-    packed = _packed(weights, gradient, transposed=True)
+    packed = _packed(weights, gradient)
     if packed is not None:
-        multiply(gradient, packed, out)
+        multiply(gradient, packed.of(transposed=True), out, vectors=packed.vectors)
         return out
     return np.matmul(gradient, weights.value.T, out=out)
 
 
-def transposed_times(left: Array, right: Array, out: NDArray[Any]) -> None:
+def transposed_times(left: Array, right: Array, out: NDArray[Any], vectors: str | None = None) -> None:
     """``left^T right``, the gradient of a weight matrix.
 
     Parameters
@@ -135,9 +159,11 @@ def transposed_times(left: Array, right: Array, out: NDArray[Any]) -> None:
     left : (B, N)
     right : (B, M)
     out : (N, M), changed
+    vectors : str or None
+        See `vectors_of`.
     """
     wide = min(left.shape[1], right.shape[1]) >= WIDTH_MIN
     if wide and has_outer() and all(map(_is_for_kernel, (left, right, out))):
-        outer(left, right, out)
+        outer(left, right, out, vectors)
     else:
         np.matmul(left.T, right, out=out)

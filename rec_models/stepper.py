@@ -20,7 +20,7 @@ from pslib.ragged import Ragged
 from rec_models.layers.activation import sigmoid_of
 from rec_models.parts import DenseVar, Kept, RowsGradient, RowsVar, Scratch, joined, parts_of
 from rec_models.places import Listed, Places
-from rec_models.products import PackedWeights, packed_of, transposed_times
+from rec_models.products import PackedWeights, packed_of, transposed_times, vectors_of
 from rec_models.result import StepResult
 from rec_models.tape import Array, Tape, Var
 
@@ -71,10 +71,13 @@ class Stepper:
     model : Model
     run : callable
         Runs tasks, see `Run`; by default here, one after the other. The bits of a step do not depend on it.
+    products : "float32" or "bfloat16"
+        What the factors of a step's matrix products may be rounded to, see `rec_models.products`; predictions
+        are always float32's.
     """
 
-    def __init__(self, model: Model, run: Run = _run_here) -> None:
-        self._model, self._run = model, run
+    def __init__(self, model: Model, run: Run = _run_here, products: str = "float32") -> None:
+        self._model, self._run, self._vectors = model, run, vectors_of(products)
         self._scratch, self._kept = Scratch(), Kept()
 
     def loss_and_gradients(
@@ -100,7 +103,7 @@ class Stepper:
         examples = len(batch)
         dense = {name: dense[name] for name in self._model.dense_shapes()}
         cuts = self._cuts(examples)
-        packed = {name: packed_of(name, value, self._scratch) for name, value in dense.items()}
+        packed = {name: packed_of(name, value, self._scratch, self._vectors) for name, value in dense.items()}
         parts = [
             _Part(
                 batch if len(cuts) == 1 else _cut(batch, cut),
@@ -120,7 +123,7 @@ class Stepper:
         rows_gradient = self._kept.take(rows.shape, rows.dtype)
         gradients = self._dense_views(dense, rows.dtype)
         yield [
-            *_dense_tasks(parts, gradients),
+            *_dense_tasks(parts, gradients, self._vectors),
             *self._row_tasks(batch, parts, listed, rows_gradient),
         ]
         return StepResult(
@@ -212,17 +215,17 @@ def _row_cuts(listed: dict[str | None, Listed], rows: int) -> list[int]:
     return [0, *np.searchsorted(starts + np.arange(starts.size), work).tolist(), rows]
 
 
-def _dense_tasks(parts: list[_Part], gradients: Mapping[str, Array]) -> list[Task]:
+def _dense_tasks(parts: list[_Part], gradients: Mapping[str, Array], vectors: str | None) -> list[Task]:
     """What makes the gradients of dense parameters: those without a product, which are short, in one task."""
     tasks: list[Task] = []
     short: list[Task] = []
     for name, out in gradients.items():
-        some = _tasks_of_one(name, parts, out)
+        some = _tasks_of_one(name, parts, out, vectors)
         (tasks if parts[0].dense[name].products else short).extend(some)
     return [*tasks, partial(_run_here, short)] if short else tasks
 
 
-def _tasks_of_one(name: str, parts: list[_Part], out: Array) -> list[Task]:
+def _tasks_of_one(name: str, parts: list[_Part], out: Array, vectors: str | None) -> list[Task]:
     """What makes the gradient of one dense parameter, in the order of the parts."""
     variables = [part.dense[name] for part in parts]
     products = [
@@ -235,7 +238,7 @@ def _tasks_of_one(name: str, parts: list[_Part], out: Array) -> list[Task]:
         target = out[first:last]
         if products:
             left, right = products[0]
-            transposed_times(left[:, first:last], right, target)
+            transposed_times(left[:, first:last], right, target, vectors)
         else:
             target[...] = 0
         for left, right in products[1:]:

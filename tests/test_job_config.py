@@ -358,8 +358,10 @@ def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):
         "training.consistency=geo",
         "training.schedule={name: Cosine, batches: 50, warmup: 5}",
         "training.damping=0.5",
+        "training.products=bfloat16",
     )
     assert job.training.schedule_of_rates() == Cosine(batches=50, warmup=5)
+    assert job.training.products == "bfloat16"
     assert read(tmp_path, job.to_yaml()).training == job.training
 
 
@@ -376,6 +378,7 @@ def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):
         ),
         ("schedule=Cosine", "training.schedule: expected settings as in {name: Cosine, batches: 20000}"),
         ("damping=-1", "training.damping: expected >= 0"),
+        ("products=bf16", "training.products: expected one of float32, bfloat16, got 'bf16'"),
     ],
 )
 def test_a_wrong_way_of_keeping_together_is_told_in_one_line(tmp_path, override, line):

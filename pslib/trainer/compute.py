@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cython_ext.products import product_levels
+from cython_ext.products import has_bfloat16, product_levels
 from pslib.batch import Batch
 from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client.client import PendingPush
@@ -47,9 +47,14 @@ class ModelThreads:
     overlap : bool
         Whether a step may begin before the one before it is over; see `pslib.trainer.overlap`. Only where
         there are several threads, and the model has steps in stages.
+    products : "float32" or "bfloat16"
+        What the factors of a step's matrix products may be rounded to; a model that is computed as a whole
+        multiplies as it likes.
     """
 
-    def __init__(self, model: TrainableModel, threads: int | None, overlap: bool = False) -> None:
+    def __init__(
+        self, model: TrainableModel, threads: int | None, overlap: bool = False, products: str = "float32"
+    ) -> None:
         self._stack = ExitStack()
         self._model: Stepper = model
         self._overlapped: OverlappedSteps | None = None
@@ -60,16 +65,16 @@ class ModelThreads:
         if limit is not None:
             self._stack.enter_context(blas_threads(limit))
         if isinstance(model, ModelInParts) and overlap and self.count > 1:
-            self._slots = _slots_of(model)
+            self._slots = _slots_of(model, products)
         if self._slots:
             self._overlapped = OverlappedSteps(self.count)
             self._stack.callback(self._overlapped.close)
         elif isinstance(model, ModelInParts):
             helpers = ComputeThreads(self.count)
             self._stack.callback(helpers.close)
-            self._model = model.stepper(helpers.run)
-        own = f"pslib's kernels ({product_levels()[-1]}) and " if in_parts and product_levels() else ""
-        line = f"pslib: {self.count} compute thread(s); matrix products by {own}{describe_blas()}"
+            self._model = model.stepper(helpers.run, products)
+        by = _describe_products(products) if in_parts else describe_blas()
+        line = f"pslib: {self.count} compute thread(s); matrix products by {by}"
         if log.isEnabledFor(logging.INFO) and line not in _said:
             _said.add(line)
             log.info(line)
@@ -123,9 +128,19 @@ class ModelThreads:
         return self._model.predict(batch, rows, dense)
 
 
-def _slots_of(model: ModelInParts) -> list[StepperInStages]:
+def _describe_products(products: str) -> str:
+    """What multiplies, for the log: our kernels, if there are any here, and BLAS for all else."""
+    rounds = products == "bfloat16" and has_bfloat16()
+    own = ("avx512_bf16",) if rounds else product_levels()[-1:]
+    by = f"pslib's kernels ({own[0]}) and {describe_blas()}" if own else describe_blas()
+    if products == "float32" or rounds:
+        return by
+    return f"{by}; in float32, as this processor is no faster in {products}"
+
+
+def _slots_of(model: ModelInParts, products: str) -> list[StepperInStages]:
     """A stepper for each step that may be under way; none if the model's can't give stages."""
-    steppers = [model.stepper(_run_here) for _slot in range(SLOTS)]
+    steppers = [model.stepper(_run_here, products) for _slot in range(SLOTS)]
     return [stepper for stepper in steppers if isinstance(stepper, StepperInStages)]
 
 

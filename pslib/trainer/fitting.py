@@ -86,7 +86,7 @@ class Fit:
             began_s=began_s,
         )
         threads, overlap = settings.compute_threads, pipeline.pushes_behind
-        with closing(reader), ModelThreads(tools.model, threads, overlap) as model:
+        with closing(reader), ModelThreads(tools.model, threads, overlap, settings.products) as model:
             computer = Computer(
                 model,
                 tools.layout,

@@ -57,8 +57,13 @@ class Stepper(Protocol):
 class ModelInParts(Protocol):
     """What a model has besides if several threads can compute a batch of it; see `rec_models.Stepper`."""
 
-    def stepper(self, run: Callable[[Sequence[Callable[[], None]]], None]) -> Stepper:
-        """What computes its steps; ``run`` runs tasks in any order by any threads. Same bits as without."""
+    def stepper(
+        self, run: Callable[[Sequence[Callable[[], None]]], None], products: str = "float32"
+    ) -> Stepper:
+        """What computes its steps; ``run`` runs tasks in any order by any threads. Same bits as without.
+
+        With ``products`` of ``bfloat16`` it may round the factors of a step's matrix products to that.
+        """
         ...
 
 

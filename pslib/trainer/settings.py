@@ -14,7 +14,7 @@ from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
-from pslib.trainer.model import TrainableModel
+from pslib.trainer.model import ModelInParts, TrainableModel
 
 __all__ = [
     "CONSISTENCIES",
@@ -22,6 +22,7 @@ __all__ = [
     "OF_CONSISTENCY",
     "CacheSettings",
     "TrainerSettings",
+    "check_fits",
     "row_rate_problems",
     "table_of",
 ]
@@ -30,6 +31,8 @@ CONSISTENCIES = ("async", "sync", "ssp", "geo")
 """How trainers keep together; see `pslib.trainer.modes`."""
 OF_CONSISTENCY = {"ssp_bound": "ssp", "geo_every_batches": "geo", "geo_rows": "geo"}
 """Settings that mean something with one of them only."""
+PRODUCTS = ("float32", "bfloat16")
+"""What the factors of a step's matrix products may be rounded to."""
 CACHED = ("async", "ssp")
 """Those in which a trainer may keep rows: sync would no longer be repeatable, geo keeps a copy anyway."""
 
@@ -114,6 +117,7 @@ class TrainerSettings:
     wire: WireFormat = FLOAT32
     cache: CacheSettings = NO_CACHE
     compute_threads: int | None = None
+    products: str = "float32"
     consistency: str = "async"
     ssp_bound: int = 8
     geo_every_batches: int = 10
@@ -164,6 +168,8 @@ class TrainerSettings:
             DenseSpec(0, self.dense_optimizer)
         except ConfigurationError as error:
             problems += error.problems
+        if not isinstance(self.products, str) or self.products not in PRODUCTS:
+            problems.append(f"products: expected one of {', '.join(PRODUCTS)}, got {came(self.products)}")
         problems += self._kind_problems() or self._mode_problems()
         if problems:
             raise ConfigurationError(*problems)
@@ -214,6 +220,18 @@ class TrainerSettings:
         elif self.changes_rates and (problem := rate_problem([self.dense_optimizer])):
             problems.append(f"dense_optimizer: {problem}; it takes no schedule and no damping")
         return problems
+
+
+def check_fits(settings: TrainerSettings, model: TrainableModel, table: TableSpec) -> None:
+    """Raise ConfigurationError where settings and what is trained do not go together."""
+    problems = row_rate_problems(settings, {part.name: part.optimizer for part in table.parts})
+    if settings.products != "float32" and not isinstance(model, ModelInParts):
+        problems.append(
+            f"products: expected float32 with {type(model).__name__}, which multiplies by itself, got "
+            f"{settings.products}"
+        )
+    if problems:
+        raise ConfigurationError(*problems)
 
 
 def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) -> list[str]:

@@ -14,7 +14,6 @@ from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import KeyKinds, ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
 from pslib.protocol.client_session import PushName
 from pslib.table.optimizers import Adam, Optimizer
@@ -36,7 +35,7 @@ from pslib.trainer.recording import record
 from pslib.trainer.retrieval import Paths, PathTo, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position, set_up
 from pslib.trainer.scoring import Scorer, data_of, said_of, task_of
-from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, row_rate_problems, table_of
+from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
 from pslib.trainer.stopping import WATCH, EarlyStopping, check_epochs, check_stopping, followed
@@ -85,6 +84,9 @@ class Trainer(Retrieval):
         Rows that are kept for a few batches instead of being pulled for each; none by default.
     compute_threads : int or None
         Threads that compute a batch; the result does not depend on it. None: one for each core it has.
+    products : "float32" or "bfloat16"
+        What the factors of a step's matrix products may be rounded to: they are where the processor is faster
+        at it (AMD from Zen 4 on), and their products are added in float32. All else stays float32.
     consistency : "async", "sync", "ssp" or "geo"
         How trainers keep together; see `pslib.trainer.modes`.
     ssp_bound : int
@@ -129,6 +131,7 @@ class Trainer(Retrieval):
         wire: WireFormat = FLOAT32,
         cache: CacheSettings = NO_CACHE,
         compute_threads: int | None = None,
+        products: str = "float32",
         consistency: str = "async",
         ssp_bound: int = 8,
         geo_every_batches: int = 10,
@@ -151,6 +154,7 @@ class Trainer(Retrieval):
             wire=wire,
             cache=cache,
             compute_threads=compute_threads,
+            products=products,
             consistency=consistency,
             ssp_bound=ssp_bound,
             geo_every_batches=geo_every_batches,
@@ -161,8 +165,7 @@ class Trainer(Retrieval):
         )
         self._table = table_of(model, table)
         self.model, self.cluster, self._client = model, cluster, cluster.client
-        if problems := row_rate_problems(self.settings, {p.name: p.optimizer for p in self._table.parts}):
-            raise ConfigurationError(*problems)
+        check_fits(self.settings, model, self._table)
         self._layout = DenseLayout(model.dense_shapes())
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
