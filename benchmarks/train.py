@@ -1,7 +1,8 @@
 """Examples/s of training with processes over sockets, everything in: Parquet, hashing, pull, compute, push.
 
 ``python benchmarks/train.py [--model deepfm dnn lr] [--batch-rows 4096 512] [--exact] [--equal] [--no-torch]
-[--torch-auc] [--saves ROUNDS] [--repeats N] [--paddle [PYTHON]] [--json FILE] [--quick]``:
+[--torch-auc] [--saves ROUNDS] [--repeats N] [--products bfloat16] [--paddle [PYTHON]] [--json FILE]
+[--quick]``:
 26 sparse and 13 dense fields, 10 million possible keys, Zipf(1.05), dim 16, MLP 400-400-400, one server and
 one trainer process, asynchronous. 2,000,000 and 200,000 examples of a planted model (seed 7) are made once,
 in ``--folder``; the best AUC that any model can have on them is told.
@@ -15,6 +16,8 @@ Compared in the same run:
   interpreter that is named (else this one); what is not comparable stands there;
 - with ``--exact``, with an exact run (staleness 0): its AUC;
 - with ``--torch-auc``, with the AUC of PyTorch after the same epoch, at ordinary rates;
+- with ``--products bfloat16``, whose factors are rounded, with the same training in float32 before it (its
+  rate and AUC) and with PyTorch under autocast to bfloat16; bound and ``times_torch`` stay those of float32;
 - with ``--saves``, with runs that save everything again as soon as a save is done, taking turns;
 - with ``--model lr``, with the AUC of first-order terms alone: the task must not be that easy.
 
@@ -158,15 +161,14 @@ def products_bound(batch_rows: int, repeats: int = 15) -> dict[str, float]:
     return rates
 
 
-def torch_run(model: str, batch_rows: int, place: Path, out: Path, auc: bool = False) -> dict[str, float]:
-    """Examples/s of the PyTorch twin in a process of its own, with ``auc`` its AUC; empty without torch."""
+def torch_run(model: str, batch_rows: int, place: Path, out: Path, *how: str) -> dict[str, float]:
+    """Examples/s of the PyTorch twin in a process of its own, with ``--auc`` its AUC; empty without torch."""
     if importlib.util.find_spec("torch") is None:
         return {}
     file = out / "torch.json"
     command = [sys.executable, str(HERE / "train_torch.py"), "--data", str(place), "--model", model]
     command += ["--batch-rows", str(batch_rows), "--batches", str(40 if batch_rows > 1000 else 150)]
-    command += ["--auc"] if auc else []
-    subprocess.run([*command, "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, *how, "--json", str(file)], check=True, stdout=subprocess.DEVNULL)
     plain = json.loads(file.read_text())
     return {name: plain[name] for name in ("examples_per_s", "auc") if name in plain}
 
@@ -205,6 +207,7 @@ def job_of(model: str, batch_rows: int, place: Path, config: GeneratorConfig, op
             "seed": options.seed,
             "warmup_batches": rates.warmup_batches,
             "schedule": _schedule(rates, -(-config.train_rows // batch_rows)),
+            "products": options.products,
         },
     }
 
@@ -269,25 +272,30 @@ def measure(
     """All figures of one model and batch size."""
     out, job = options.folder, job_of(model, batch_rows, place, config, options)
     compared = model != "lr"
-    with_torch = compared and not options.no_torch
+    with_torch, rounded = compared and not options.no_torch, options.products != "float32"
+    in_float32 = job | {"training": job["training"] | {"products": "float32"}}
     staleness = TUNED[model][batch_rows].staleness if options.staleness is None else options.staleness
     bounds: list[dict[str, float]] = []
     twins: list[dict[str, float]] = []
+    casts: list[dict[str, float]] = []
     paddles: list[dict[str, float]] = []
     runs: list[dict[str, Any]] = []
+    plain: list[dict[str, Any]] = []
     for turn in range(options.repeats + 1):
         bounds += [products_bound(batch_rows)] if compared else []
         twins += [torch_run(model, batch_rows, place, out)] if with_torch else []
+        casts += [torch_run(model, batch_rows, place, out, "--autocast")] if with_torch and rounded else []
         if compared and options.paddle:
             paddles.append(paddle_run(model, batch_rows, place, out, options.paddle))
         if turn < options.repeats:
+            plain += [train(in_float32, staleness, out)] if rounded else []
             runs.append(train(job, staleness, out))
-    peers = {"torch": twins, "paddle": paddles}
-    turns = [turn_of(number, run, bounds, peers) for number, run in enumerate(runs)]
+    peers = {"torch": twins, "torch_bfloat16": casts, "paddle": paddles}
+    turns = [turn_of(number, run, bounds, peers, plain) for number, run in enumerate(runs)]
     names = ("auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")
     figures = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
     figures |= {name: statistics.median(run[name] for run in runs) for name in names}
-    if options.torch_auc and (whole := torch_run(model, batch_rows, place, out, auc=True)):
+    if options.torch_auc and (whole := torch_run(model, batch_rows, place, out, "--auc")):
         figures["torch_auc"] = whole["auc"]
     if options.saves:
         figures |= saving(job, staleness, out, options.saves)
@@ -299,9 +307,16 @@ def measure(
 
 
 def turn_of(
-    number: int, run: dict[str, Any], bounds: list[dict[str, float]], peers: dict[str, list[dict[str, float]]]
+    number: int,
+    run: dict[str, Any],
+    bounds: list[dict[str, float]],
+    peers: dict[str, list[dict[str, float]]],
+    plain: list[dict[str, Any]],
 ) -> dict[str, float]:
-    """Rates of one turn, beside the better of what was measured before and after it."""
+    """Rates of one turn, beside the better of what was measured before and after it.
+
+    ``plain`` are runs in float32 of the same turns, if any.
+    """
     rate = run["examples_per_s"]
     figures = {"examples_per_s": rate}
     if bounds:
@@ -311,6 +326,10 @@ def turn_of(
         beside = [each["examples_per_s"] for each in runs[number : number + 2] if each]
         if beside:
             figures |= {f"{peer}_per_s": max(beside), f"times_{peer}": rate / max(beside)}
+    if plain:
+        other = plain[number]
+        figures |= {"float32_per_s": other["examples_per_s"], "float32_auc": other["auc"]}
+        figures["times_float32"] = rate / other["examples_per_s"]
     return figures
 
 
@@ -332,6 +351,7 @@ def main() -> None:
         "--paddle", nargs="?", const=sys.executable, default=None, metavar="PYTHON",
         help="compare with PaddlePaddle's parameter server, run by this interpreter",
     )  # fmt: skip
+    parser.add_argument("--products", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--torch-auc", action="store_true", help="train the twin for a whole epoch too")
     parser.add_argument("--saves", type=int, default=0, metavar="ROUNDS", help="train in turns, with saves")
     parser.add_argument(

@@ -1,11 +1,13 @@
 """The PyTorch twin of `train.py`: the same DeepFM or DNN in one process, embeddings with sparse gradients.
 
 ``python benchmarks/train_torch.py --data FOLDER --model deepfm --batch-rows 4096 [--batches 40] [--auc]
-[--json FILE]``: needs torch, which pslib does not. Tables are plain tensors of 10 million rows; keys are
-taken modulo their number, nothing is hashed, looked up or sent. Batches are read before the clock starts, so
-the figure is of the steps alone: forward, backward, Adagrad on touched rows, Adam on dense parameters, with
-torch's own choice of threads. With ``--auc`` it trains the whole epoch, with ordinary rates that nobody has
-tuned, and says the AUC on the test part and the best possible one; ``--model lr`` is first-order terms alone.
+[--autocast] [--json FILE]``: needs torch, which pslib does not. Tables are plain tensors of 10 million rows;
+keys are taken modulo their number, nothing is hashed, looked up or sent. Batches are read before the clock
+starts, so the figure is of the steps alone: forward, backward, Adagrad on touched rows, Adam on dense
+parameters, with torch's own choice of threads. With ``--auc`` it trains the whole epoch, with ordinary rates
+that nobody has tuned, and says the AUC on the test part and the best possible one; ``--model lr`` is
+first-order terms alone. With ``--autocast`` what PyTorch thinks fit is computed in bfloat16, the MLP's
+products among it.
 """
 
 from __future__ import annotations
@@ -95,6 +97,7 @@ def main() -> None:
     parser.add_argument("--batch-rows", type=int, default=4096)
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--auc", action="store_true", help="train the whole epoch and test")
+    parser.add_argument("--autocast", action="store_true", help="to bfloat16")
     parser.add_argument("--json", default=None)
     options = parser.parse_args()
     torch.manual_seed(1)
@@ -110,7 +113,9 @@ def main() -> None:
         start = time.perf_counter()
         for step in steps:
             step.zero_grad(set_to_none=True)
-        lost(model(places, numbers), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.autocast):
+            logits = model(places, numbers)
+        lost(logits.float(), labels).backward()
         for step in steps:
             step.step()
         seconds.append(time.perf_counter() - start)
