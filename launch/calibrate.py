@@ -44,7 +44,7 @@ HALVINGS = 12
 
 def run_calibrate(options: argparse.Namespace) -> int:
     """Measure, write the file that was asked for, print what came out."""
-    costs = calibrate(quick=options.quick, say=print)
+    costs = calibrate(quick=options.quick, say=print, products=options.products)
     if options.json:
         with atomic_output(Path(options.json)) as file:
             file.write_text(json.dumps(costs.to_dict(), indent=1) + "\n", encoding="utf-8")
@@ -53,7 +53,7 @@ def run_calibrate(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
+def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "float32") -> Coefficients:
     """Measure this machine.
 
     Parameters
@@ -62,6 +62,8 @@ def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
         In seconds, and less exactly.
     say : callable
         Gets a line before each part.
+    products : "float32" or "bfloat16"
+        Of the steps and trainings that are measured; see `pslib.trainer.Trainer`.
 
     Raises
     ------
@@ -86,15 +88,16 @@ def calibrate(*, quick: bool, say: Callable[[str], object]) -> Coefficients:
             "table_rows": 140_000 if quick else 2_000_000,
             "wire_rows": 12_000 if quick else 1_000_000,
             "batch_rows": BATCH_ROWS,
+            "products": products,
         }
         say("rows, messages, reading, steps")
         found = _in_trainer(folder, settings | {"part": "all"}, 1)
         more = _in_trainer(folder, settings | {"part": "threads"}, MORE_THREADS)
-        costs = _coefficients(found, more, quick)
+        costs = _coefficients(found, more, quick, products)
         say("two whole runs")
         seen = []
         for whole in WHOLE:
-            run = replace(whole, epochs=1) if quick else whole
+            run = replace(whole, epochs=1 if quick else whole.epochs, products=products)
             work = run_workload(run, folder / "data", schema)
             seen.append(_Seen(work, run_rate(run, folder / "data", schema)))
         return _whole(costs, seen)
@@ -162,13 +165,14 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
     return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
+def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool, products: str) -> Coefficients:
     """Put them together; a further thread's share of a message comes from a server with more of them."""
     one = found.pop("few_keys_server_us")
     thread = max(0.0, (more["few_keys_server_us"] - one) / (MORE_THREADS - 1))
     plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
     tables = [{name: _rounded(value) for name, value in one.items()} for one in found["tables"]]
     about = f"Python {platform.python_version()}" + (", quick: a rough guess" if quick else "")
+    about += "" if products == "float32" else f", matrix products in {products}"
     return Coefficients.from_dict(
         plain
         | {

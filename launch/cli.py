@@ -323,6 +323,12 @@ def _add_bench(commands: _Commands) -> None:
     )
     calibrate.add_argument("--json", metavar="FILE", help="write the coefficients there, for pslib plan")
     calibrate.add_argument("--quick", action="store_true", help="in seconds, and less exactly")
+    calibrate.add_argument(
+        "--products",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of trainings with training.products of that",
+    )
 
 
 def _add_convert(commands: _Commands) -> None:

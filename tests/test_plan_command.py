@@ -5,9 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from launch import calibrate
+from launch.calibration import steps, whole
 from launch.calibration.fit import fit_costs
-from launch.calibration.whole import Run
+from launch.calibration.whole import Run, run_rate
 from launch.cli import main
+from pslib.data.generator import GeneratorConfig, generated_schema
+from pslib.errors import UnavailableError
 from pslib.planner.coefficients import read_coefficients
 from tests.planning import COSTS
 
@@ -108,6 +112,40 @@ def test_a_cost_that_would_be_negative_is_zero_and_the_rest_still_fit():
 
 def test_a_run_has_a_name_for_people():
     assert Run(trainers=2).name == "1 server x 2 trainers, batch 2048, dim 16, 256-256"
+
+
+def test_calibration_measures_steps_and_trainings_with_the_products_that_it_is_asked_for(
+    tmp_path, monkeypatch
+):
+    seen = []
+
+    def in_trainer(_folder, settings, _threads):
+        seen.append(settings["products"])
+        raise UnavailableError("enough has been seen")
+
+    monkeypatch.setattr(calibrate, "_in_trainer", in_trainer)
+    for asked in (["--products", "bfloat16"], []):
+        assert main(["bench", "calibrate", "--quick", *asked]) == 69
+    assert seen == ["bfloat16", "float32"]
+
+    def threads(_model, _count, products):
+        seen.append(products)
+        raise UnavailableError("enough has been seen")
+
+    monkeypatch.setattr(steps, "ModelThreads", threads)
+    schema = generated_schema(GeneratorConfig())
+    with pytest.raises(UnavailableError, match="enough"):
+        steps.measure_steps(schema, 0.01, "bfloat16")
+
+    def run_job(job, **_how):
+        seen.append(job.training.products)
+        return 1
+
+    monkeypatch.setattr(whole, "run_job", run_job)
+    (tmp_path / "train.parquet").touch()
+    with pytest.raises(UnavailableError, match="ended with exit code 1"):
+        run_rate(Run(products="bfloat16"), tmp_path, schema)
+    assert seen[2:] == ["bfloat16", "bfloat16"]
 
 
 @pytest.mark.timeout(300)  # four clusters of processes, one after the other

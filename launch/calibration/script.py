@@ -44,7 +44,7 @@ def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
         found["few_keys_server_us"] = few_keys(client, 2 * seconds).other_s * 1e6
         found["loopback_mb_s"] = loopback_mb_s()
         found |= measure_reading(folder, schema, settings["batch_rows"])
-        found |= measure_steps(schema, 2 * seconds)
+        found |= measure_steps(schema, 2 * seconds, settings["products"])
     return found | {
         "tables": [
             {name: getattr(cost, name) for name in ("storage", "floats", "pull_us", "push_us", "insert_us")}

@@ -68,12 +68,12 @@ def workload_of(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ..
     )
 
 
-def measure_steps(schema: Schema, seconds: float) -> dict[str, float]:
+def measure_steps(schema: Schema, seconds: float, products: str = "float32") -> dict[str, float]:
     """A step, a key of an example, a multiply-add of its products, a float that passes through memory."""
     amounts, spents = [], []
     for batch_rows, dim, hidden in SHAPES:
         work = workload_of(schema, batch_rows, dim, hidden)
-        spent = _step(schema, batch_rows, dim, hidden, seconds)
+        spent = _step(schema, batch_rows, dim, hidden, seconds, products)
         millions = batch_rows / 1e6
         keys = batch_rows * work.keys
         amounts.append((1.0, keys, work.multiply_adds * millions, work.touched_floats * millions))
@@ -91,7 +91,9 @@ def measure_steps(schema: Schema, seconds: float) -> dict[str, float]:
     }
 
 
-def _step(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], seconds: float) -> Spent:
+def _step(
+    schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], seconds: float, products: str
+) -> Spent:
     """One step with rows at hand, by the threads of a trainer: what `Computer` does, but its push."""
     rng = np.random.default_rng(0)
     model = DeepFM(schema, dim=dim, hidden=hidden, v_optimizer=RowwiseAdagrad())
@@ -106,7 +108,7 @@ def _step(schema: Schema, batch_rows: int, dim: int, hidden: tuple[int, ...], se
     layout = DenseLayout(model.dense_shapes())
     rows = rng.standard_normal((distinct, dim + 1), np.float32) * np.float32(0.01)
     dense = layout.flatten(model.initial_dense(0))
-    with ModelThreads(model, None) as threads:
+    with ModelThreads(model, None, products=products) as threads:
 
         def work() -> object:
             step = threads.step(batch, rows, layout.views(dense), 0)

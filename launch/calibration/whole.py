@@ -33,6 +33,7 @@ class Run:
     epochs : int
         Over the data.
     staleness : int
+    products : str
     """
 
     servers: int = 1
@@ -42,6 +43,7 @@ class Run:
     hidden: tuple[int, ...] = (256, 256)
     epochs: int = 1
     staleness: int = 2
+    products: str = "float32"
 
     @property
     def name(self) -> str:
@@ -71,6 +73,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
             "staleness": run.staleness,
             "warmup_batches": 0,
             "epochs": run.epochs,
+            "products": run.products,
         },
         "cluster": {"servers": run.servers, "trainers": run.trainers},
         "out": str(folder / "run"),
