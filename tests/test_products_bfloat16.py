@@ -68,12 +68,20 @@ def drawn(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
+def amid_nan(matrix):
+    """The same as a part of a larger matrix of which nothing else may be read."""
+    rows, columns = matrix.shape
+    room = np.full((rows + 3, columns + 4), np.nan, np.float32)
+    room[1 : 1 + rows, 2 : 2 + columns] = matrix
+    return room[1 : 1 + rows, 2 : 2 + columns]
+
+
 @needs_bfloat16
 @calm
 @given(SIZES, SIZES, SIZES, st.booleans(), st.integers(0, 9))
 def test_each_element_has_the_bits_of_its_definition_and_bias_and_relu_come_last(m, k, n, transposed, seed):
-    left, right, bias = drawn(seed, m, k), drawn(seed + 1, k, n), drawn(seed + 2, n)
-    matrix = np.ascontiguousarray(right.T).T if transposed else right
+    left, right, bias = amid_nan(drawn(seed, m, k)), drawn(seed + 1, k, n), drawn(seed + 2, n)
+    matrix = amid_nan(right.T).T if transposed else amid_nan(right)
     out, fused = np.full((m, n), np.nan, np.float32), np.full((m, n), np.nan, np.float32)
     multiply(left, packed(matrix), out, vectors=BF16)
     np.testing.assert_array_equal(out, product(left, right))
@@ -85,7 +93,7 @@ def test_each_element_has_the_bits_of_its_definition_and_bias_and_relu_come_last
 @calm
 @given(SIZES, SIZES, SIZES, st.data())
 def test_gradients_of_weights_have_the_bits_of_their_definition_wherever_they_are_cut(m, k, n, data):
-    left, gradient = drawn(1, m, k), drawn(3, m, n)
+    left, gradient = amid_nan(drawn(1, m, k)), amid_nan(drawn(3, m, n))
     whole, parts = np.full((k, n), np.nan, np.float32), np.full((k, n), np.nan, np.float32)
     cut = data.draw(st.integers(0, k))
     outer(left, gradient, whole, BF16)
@@ -99,8 +107,7 @@ def test_gradients_of_weights_have_the_bits_of_their_definition_wherever_they_ar
 @calm
 @given(SIZES, SIZES, st.integers(1, 250), st.data())
 def test_rows_may_be_cut_and_stand_apart_and_nothing_is_written_between_them(k, n, m, data):
-    room, out = drawn(1, m, k + 5), np.full((m, n + 3), 7, np.float32)
-    left, right = room[:, 2 : 2 + k], drawn(2, k, n)
+    left, right, out = amid_nan(drawn(1, m, k)), drawn(2, k, n), np.full((m, n + 3), 7, np.float32)
     weights, whole = packed(right), np.empty((m, n), np.float32)
     multiply(left, weights, whole, vectors=BF16)
     cut = data.draw(st.integers(0, m))
