@@ -179,7 +179,7 @@ typedef struct {
 PSLIB_INLINE void pslib_image_put(const PslibTable *table, const PslibRowClass *shape, const void *weights,
                                   const float *state, PslibImageOut *out)
 {
-    pslib_row_load(table, shape, weights, state, out->weights);
+    pslib_row_load(table, shape, PSLIB_PLAIN, weights, state, out->weights);
     for (int64_t j = 0; j < shape->state_floats; j++) out->state[j] = state[j];
     out->weights += shape->weight_floats;
     out->state += shape->state_floats;

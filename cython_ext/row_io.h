@@ -17,6 +17,7 @@
 #ifndef PSLIB_ROW_IO_H
 #define PSLIB_ROW_IO_H
 
+#include "rounding.h"
 #include "table.h"
 
 /* --- counters */
@@ -64,7 +65,7 @@ PSLIB_INLINE void pslib_copy_floats(float *restrict to, const float *restrict fr
 }
 
 /* The weights that a row holds, as float32. out: OUT, (weight_floats of the class,). */
-PSLIB_INLINE void pslib_row_load(const PslibTable *table, const PslibRowClass *shape, const void *weights,
+PSLIB_INLINE void pslib_row_load(const PslibTable *table, const PslibRowClass *shape, int level, const void *weights,
                                  const float *state, float *out)
 {
     if (table->storage == PSLIB_FLOAT32) {
@@ -72,23 +73,23 @@ PSLIB_INLINE void pslib_row_load(const PslibTable *table, const PslibRowClass *s
         return;
     }
     if (table->storage != PSLIB_INT8) { /* parts lie side by side and have no scales */
-        pslib_load(table->storage, shape->weight_floats, weights, 0, out);
+        pslib_load_at(level, table->storage, shape->weight_floats, weights, 0, out);
         return;
     }
     const float *scales = state + pslib_counter_floats(table);
     const int8_t *from = weights;
     for (int p = 0; p < shape->part_count; p++) {
-        pslib_load(PSLIB_INT8, table->parts[p].dim, from, scales[p], out);
+        pslib_load_at(level, PSLIB_INT8, table->parts[p].dim, from, scales[p], out);
         from += table->parts[p].dim;
         out += table->parts[p].dim;
     }
 }
 
 /* The same, as it is at the time `now`: with the decay of weights that the row has missed. */
-PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *shape, const void *weights,
+PSLIB_INLINE void pslib_row_pull(const PslibTable *table, const PslibRowClass *shape, int level, const void *weights,
                                  const float *state, float now, float *out)
 {
-    pslib_row_load(table, shape, weights, state, out);
+    pslib_row_load(table, shape, level, weights, state, out);
     if (!table->decays) return;
     const float missed = pslib_missed(table, state, now);
     for (int p = 0; p < shape->part_count; p++) {
@@ -182,11 +183,12 @@ PSLIB_INLINE void pslib_row_push(const PslibTable *table, const PslibRowClass *s
         const PslibPart *part = &table->parts[p];
         float *w = storage == PSLIB_FLOAT32 ? (float *)(void *)at : buffer;
         if (made) pslib_part_begin(part, level, key, w, own);
-        else if (storage != PSLIB_FLOAT32) pslib_load(storage, part->dim, at, storage == PSLIB_INT8 ? scales[p] : 0, w);
+        else if (storage != PSLIB_FLOAT32)
+            pslib_load_at(level, storage, part->dim, at, storage == PSLIB_INT8 ? scales[p] : 0, w);
         if (pslib_optimizer_is_plain(&part->optimizer)) pslib_known_step(&part->optimizer, part->dim, w, own, gradient);
         else pslib_full_step(&part->optimizer, part->dim, w, own, gradient, shows, missed);
         if (storage != PSLIB_FLOAT32)
-            pslib_store(storage, part->dim, w, pslib_rounding_base(part, key, record), at, scales + p);
+            pslib_store_at(level, storage, part->dim, w, pslib_rounding_base(part, key, record), at, scales + p);
         at += (size_t)part->dim * pslib_storage_bytes(storage);
         own += part->state_floats;
         gradient += part->dim;
@@ -259,10 +261,10 @@ PSLIB_INLINE void pslib_row_push_one16(const PslibTable *table, int storage, int
     float *w = storage == PSLIB_FLOAT32 ? weights : buffer;
     if (made && storage == PSLIB_FLOAT32 && pslib_row_begin_and_step16(part, level, key, gradient, w, state)) return;
     if (made) pslib_part_begin(part, level, key, w, state);
-    else if (storage != PSLIB_FLOAT32) pslib_load(storage, 16, weights, 0, w);
+    else if (storage != PSLIB_FLOAT32) pslib_load_at(level, storage, 16, weights, 0, w);
     pslib_step(&part->optimizer, 16, w, state, gradient);
     if (storage != PSLIB_FLOAT32)
-        pslib_store(storage, 16, w, pslib_rounding_base(part, key, record), weights, NULL);
+        pslib_store_at(level, storage, 16, w, pslib_rounding_base(part, key, record), weights, NULL);
 }
 
 #endif

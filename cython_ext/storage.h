@@ -23,7 +23,7 @@
  * base = mix64(key ^ part_seed ^ mix64(salt)). A push has one salt; the same push gives the same bits.
  *
  * Plain C over 16 columns at a time, which the compiler turns into vectors; no conversion instructions, so that
- * all levels give the same bits.
+ * all levels give the same bits. rounding.h says the same in AVX2 and AVX-512, which pushes and pulls go by.
  */
 #ifndef PSLIB_STORAGE_H
 #define PSLIB_STORAGE_H
@@ -149,31 +149,36 @@ PSLIB_INLINE int32_t pslib_nearest_int8(float value, float scale)
 /* max|w|, or infinity or NaN where there is one: bits of magnitudes order like their values. */
 PSLIB_INLINE float pslib_largest(int64_t dim, const float *w)
 {
-    int32_t lanes[PSLIB_COLUMNS] = {0};
     const int64_t whole = dim - dim % PSLIB_COLUMNS;
+    int32_t largest = 0;
+    for (int64_t j = whole; j < dim; j++) {
+        const int32_t magnitude = (int32_t)(pslib_bits_of(w[j]) & 0x7FFFFFFF);
+        largest = largest > magnitude ? largest : magnitude;
+    }
+    if (whole == 0) return pslib_float_of((uint32_t)largest);
+    int32_t lanes[PSLIB_COLUMNS] = {0};
     for (int64_t j = 0; j < whole; j += PSLIB_COLUMNS)
         for (int i = 0; i < PSLIB_COLUMNS; i++) {
             const int32_t magnitude = (int32_t)(pslib_bits_of(w[j + i]) & 0x7FFFFFFF);
             lanes[i] = lanes[i] > magnitude ? lanes[i] : magnitude;
         }
-    for (int64_t j = whole; j < dim; j++) {
-        const int32_t magnitude = (int32_t)(pslib_bits_of(w[j]) & 0x7FFFFFFF);
-        lanes[0] = lanes[0] > magnitude ? lanes[0] : magnitude;
-    }
-    int32_t largest = 0;
     for (int i = 0; i < PSLIB_COLUMNS; i++) largest = largest > lanes[i] ? largest : lanes[i];
     return pslib_float_of((uint32_t)largest);
 }
 
-/* The scale of a part; `given` is taken where it is one: above 0 and at most PSLIB_SCALE_MAX, so that 127 scales are
- * finite. NaN where a weight is not finite. */
-PSLIB_INLINE float pslib_scale_of(int64_t dim, const float *w, float given)
+/* The scale of a part whose largest weight this is; `given` is taken where it is one: above 0 and at most
+ * PSLIB_SCALE_MAX, so that 127 scales are finite. NaN where a weight is not finite. */
+PSLIB_INLINE float pslib_scale_from(float largest, float given)
 {
-    const float largest = pslib_largest(dim, w);
     if (!(largest < INFINITY)) return NAN;
     if (given > 0 && given <= PSLIB_SCALE_MAX) return given;
     const float scale = largest / (float)PSLIB_INT8_MAX;
     return scale < PSLIB_SCALE_MAX ? scale : PSLIB_SCALE_MAX;
+}
+
+PSLIB_INLINE float pslib_scale_of(int64_t dim, const float *w, float given)
+{
+    return pslib_scale_from(pslib_largest(dim, w), given);
 }
 
 /* --- columns of one part */

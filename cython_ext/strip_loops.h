@@ -48,13 +48,13 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
             const void *next;
             noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next);
             pslib_strip_prefetch(map, 0, strips, find_at + j, next);
-            *absent += pslib_strip_pull(table, map, strips, work_at + j, now, to + map->dim * j);
+            *absent += pslib_strip_pull(table, map, level, strips, work_at + j, now, to + map->dim * j);
         }
         return noted;
     }
     noted = pslib_strip_find_all(map, level, 0, strips, find_at, finds, noted);
     for (uint32_t j = 0; j < works; j++)
-        *absent += pslib_strip_pull(table, map, strips, work_at + j, now, to + map->dim * j);
+        *absent += pslib_strip_pull(table, map, level, strips, work_at + j, now, to + map->dim * j);
     return noted;
 }
 

@@ -20,6 +20,7 @@
 #ifndef PSLIB_STRIPS_H
 #define PSLIB_STRIPS_H
 
+#include "mix_vectors.h"
 #include "row_io.h"
 #include "vectors.h"
 
@@ -84,14 +85,6 @@ PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int s
 /* --- strip s: keys, mixed keys, home lines */
 
 #if PSLIB_HAS_LEVELS
-PSLIB_FOR_AVX512 static inline __m512i pslib_mix64_avx512(__m512i x)
-{
-    const __m512i multiplier = _mm512_set1_epi64((long long)PSLIB_MIX_MULTIPLIER);
-    x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 32)), multiplier);
-    x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 32)), multiplier);
-    return _mm512_xor_si512(x, _mm512_srli_epi64(x, 32));
-}
-
 /* The home lines of eight mixed keys; a partition without an index has an empty one. */
 PSLIB_FOR_AVX512 static inline __m512i pslib_homes_avx512(const PslibTable *table, __m512i mixed)
 {
@@ -130,22 +123,6 @@ PSLIB_INLINE void pslib_strip_homes(const PslibTable *table, PslibStrips *strips
 }
 
 #if PSLIB_HAS_LEVELS
-/* x m, of which the processor has products of 32 bits: low low + (high low + low high) 2^32. */
-PSLIB_FOR_AVX2 static inline __m256i pslib_times_avx2(__m256i x, __m256i m)
-{
-    const __m256i high = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(x, 32), m),
-                                          _mm256_mul_epu32(x, _mm256_srli_epi64(m, 32)));
-    return _mm256_add_epi64(_mm256_mul_epu32(x, m), _mm256_slli_epi64(high, 32));
-}
-
-PSLIB_FOR_AVX2 static inline __m256i pslib_mix64_avx2(__m256i x)
-{
-    const __m256i multiplier = _mm256_set1_epi64x((long long)PSLIB_MIX_MULTIPLIER);
-    x = pslib_times_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 32)), multiplier);
-    x = pslib_times_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 32)), multiplier);
-    return _mm256_xor_si256(x, _mm256_srli_epi64(x, 32));
-}
-
 PSLIB_FOR_AVX2 static inline void pslib_strip_mix_avx2(const uint64_t *keys, PslibStrips *strips, uint32_t at)
 {
     for (int j = 0; j < PSLIB_STRIP; j += 4) {
@@ -338,16 +315,18 @@ PSLIB_INLINE void pslib_first_row_at(const PslibTable *table, uint64_t key, floa
 
 PSLIB_COPIES(void, pslib_first_row, table->level, (const PslibTable *table, uint64_t key, float *out), table, key, out)
 
-PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibRowMap *map, const PslibStrips *strips,
-                                      uint32_t at, float now, float *out)
+PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibRowMap *map, int level,
+                                      const PslibStrips *strips, uint32_t at, float now, float *out)
 {
     const void *weights = strips->weights[at];
     if (__builtin_expect(weights == NULL, 0)) {
         pslib_first_row(table, strips->key[at], out);
         return 1;
     }
-    if (map->one16) pslib_load(map->storage, 16, weights, 0, out);
-    else pslib_row_pull(table, &table->classes[PSLIB_WIDE], weights, map->with_state ? strips->state[at] : NULL, now, out);
+    if (map->one16) pslib_load_at(level, map->storage, 16, weights, 0, out);
+    else
+        pslib_row_pull(table, &table->classes[PSLIB_WIDE], level, weights, map->with_state ? strips->state[at] : NULL,
+                       now, out);
     return 0;
 }
 

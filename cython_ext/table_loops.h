@@ -88,8 +88,8 @@ PSLIB_INLINE void pslib_pull_one(const PslibTable *table, int level, uint64_t ke
         return;
     }
     const PslibRowClass *shape = &table->classes[pslib_place_class(place)];
-    pslib_row_pull(table, shape, pslib_place_weights(table->classes, place), pslib_place_state(table->classes, place),
-                   now, out);
+    pslib_row_pull(table, shape, level, pslib_place_weights(table->classes, place),
+                   pslib_place_state(table->classes, place), now, out);
     if (shape->part_count < table->part_count)
         pslib_first_parts(table, level, shape->part_count, key, out + shape->weight_floats);
 }

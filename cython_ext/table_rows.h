@@ -169,7 +169,7 @@ static inline PslibStatus pslib_table_export(const PslibTable *table, uint32_t n
     for (uint32_t row_number = 0; row_number < arena->next; row_number++) {
         if (ranks[row_number] == PSLIB_ERASED) continue;
         const uint32_t row = pslib_arena_row(arena, shape, row_number);
-        pslib_row_load(table, shape, pslib_row_weights(shape, row), pslib_row_state(shape, row), weights);
+        pslib_row_load(table, shape, PSLIB_PLAIN, pslib_row_weights(shape, row), pslib_row_state(shape, row), weights);
         memcpy(state, pslib_row_state(shape, row), sizeof(float) * (size_t)shape->state_floats);
         weights += shape->weight_floats;
         state += shape->state_floats;
