@@ -57,7 +57,7 @@ lint: build
 ASAN := build/asan
 KERNEL_TESTS := $(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx)) \
     $(wildcard tests/test_store_*.py) tests/test_optimizers.py tests/test_optimizer_modifiers.py tests/test_optimizer_values.py \
-    tests/test_initializers.py tests/test_storage.py tests/test_page_columns.py tests/test_page_texts.py tests/test_short.py tests/test_transport.py \
+    tests/test_initializers.py tests/test_storage.py tests/test_rounding.py tests/test_page_columns.py tests/test_page_texts.py tests/test_short.py tests/test_transport.py \
     tests/test_zmq_link.py
 
 asan: $(VENV)/.made
@@ -65,7 +65,7 @@ asan: $(VENV)/.made
 	cp -u setup.py pyproject.toml README.md $(ASAN)/
 	cp -ru pslib $(ASAN)/
 	cp -u $(wildcard cython_ext/*.py cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) $(ASAN)/cython_ext/
-	cp -u tests/*.py $(ASAN)/tests/
+	cp -u tests/*.py tests/rounding.c $(ASAN)/tests/
 	cd $(ASAN) && PSLIB_SANITIZE=address $(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(ASAN) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	    ASAN_OPTIONS=detect_leaks=0 $(abspath $(BIN))/python -m pytest -p no:cacheprovider --capture=sys \
