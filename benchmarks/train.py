@@ -16,8 +16,9 @@ Compared in the same run:
   interpreter that is named (else this one); what is not comparable stands there;
 - with ``--exact``, with an exact run (staleness 0): its AUC;
 - with ``--torch-auc``, with the AUC of PyTorch after the same epoch, at ordinary rates;
-- with ``--products bfloat16``, whose factors are rounded, with the same training in float32 before it (its
-  rate and AUC) and with PyTorch under autocast to bfloat16; bound and ``times_torch`` stay those of float32;
+- with ``--products bfloat16``, whose factors are rounded, with the same training in float32 before or after
+  it (its rate and AUC) and with PyTorch under autocast to bfloat16; bound and ``times_torch`` stay those of
+  float32, ``--exact`` and ``--saves`` are of bfloat16;
 - with ``--saves``, with runs that save everything again as soon as a save is done, taking turns;
 - with ``--model lr``, with the AUC of first-order terms alone: the task must not be that easy.
 
@@ -288,8 +289,9 @@ def measure(
         if compared and options.paddle:
             paddles.append(paddle_run(model, batch_rows, place, out, options.paddle))
         if turn < options.repeats:
-            plain += [train(in_float32, staleness, out)] if rounded else []
-            runs.append(train(job, staleness, out))
+            both = [(runs, job), (plain, in_float32)] if rounded else [(runs, job)]
+            for kept, one in both if turn % 2 else both[::-1]:
+                kept.append(train(one, staleness, out))
     peers = {"torch": twins, "torch_bfloat16": casts, "paddle": paddles}
     turns = [turn_of(number, run, bounds, peers, plain) for number, run in enumerate(runs)]
     names = ("auc", "logloss", "rows", "staleness_mean", "pushes_sent", "pushes_applied")

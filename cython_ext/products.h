@@ -28,11 +28,13 @@ enum {
     PSLIB_PACK_ROWS = 8      /* read side by side, written a panel at a time */
 };
 
+/* Words of k terms: an odd last one has a word of its own. */
+static inline int64_t pslib_words_of(int level, int64_t k) { return level == PSLIB_AVX512_BF16 ? (k + 1) / 2 : k; }
+
 /* Words of a packed matrix. */
 static inline int64_t pslib_packed_length(int level, int64_t k, int64_t n)
 {
-    const int64_t words = level == PSLIB_AVX512_BF16 ? (k + 1) / 2 : k;
-    return words * ((n + PSLIB_PANEL_MIN - 1) / PSLIB_PANEL_MIN * PSLIB_PANEL_MIN);
+    return pslib_words_of(level, k) * ((n + PSLIB_PANEL_MIN - 1) / PSLIB_PANEL_MIN * PSLIB_PANEL_MIN);
 }
 
 #if PSLIB_HAS_LEVELS
@@ -70,7 +72,6 @@ typedef struct {
     int64_t rows_at_once;          /* of the left matrix, for all panels: they stay in the second cache */
     int asks_ahead;                /* for what the next tiles read and write */
     const PslibTileOf (*tiles)[2]; /* for each number of rows, of narrow panels and of others */
-    int64_t per_word;              /* terms */
     void (*pack)(const float *matrix, int64_t row_step, int64_t column_step, int64_t k, int64_t n, float *out);
     void (*slivers)(const float *left, int64_t row, int64_t k, int64_t m, float *out); /* NULL: it has no `outer` */
 } PslibProductKernel;
@@ -200,8 +201,8 @@ static int pslib_multiply_rounded(const float *left, int64_t row, const float *p
         PslibAhead nothing = {0};
         rows = pslib_least(m - first, kernel->rows_at_once);
         pslib_round_rows(left + first * row, row, rows, k, room);
-        pslib_multiply_rows(kernel, room, apart, packed, out + first * out_row, out_row, rows, n, (k + 1) / 2, bias,
-                            relu, &nothing);
+        pslib_multiply_rows(kernel, room, apart, packed, out + first * out_row, out_row, rows, n,
+                            pslib_words_of(PSLIB_AVX512_BF16, k), bias, relu, &nothing);
     }
     free(room);
     return 0;
@@ -226,13 +227,13 @@ static int pslib_outer(int level, const float *left, int64_t left_row, const flo
                        float *out, int64_t out_row, int64_t m, int64_t n, int64_t k)
 {
     const PslibProductKernel *kernel = pslib_products_of(level);
-    const int64_t most = pslib_least(k, PSLIB_OUTER_WORDS * kernel->per_word);
-    const int64_t packed = pslib_packed_length(level, most, n), most_words = (most - 1) / kernel->per_word + 1;
+    const int64_t most = pslib_least(k, PSLIB_OUTER_WORDS * (level == PSLIB_AVX512_BF16 ? 2 : 1));
+    const int64_t packed = pslib_packed_length(level, most, n), most_words = pslib_words_of(level, most);
     void *room = NULL;
     if (posix_memalign(&room, 64, (packed + most_words * m) * sizeof(float)) != 0) return -1;
     float *const panels = room, *const slivers = panels + packed;
     for (int64_t first = 0; first < k; first += most) {
-        const int64_t terms = pslib_least(k - first, most), words = (terms - 1) / kernel->per_word + 1;
+        const int64_t terms = pslib_least(k - first, most), words = pslib_words_of(level, terms);
         kernel->pack(right + first * right_row, right_row, 1, terms, n, panels);
         kernel->slivers(left + first * left_row, left_row, terms, m, slivers);
         const float *panel = panels;

@@ -106,9 +106,19 @@ def packed_length(Py_ssize_t rows, Py_ssize_t columns, vectors=None):
 
     In bfloat16 two numbers share the place of a float.
 
+    Parameters
+    ----------
+    rows, columns : int
+    vectors : str or None
+
     Returns
     -------
     int
+
+    Raises
+    ------
+    ValueError
+        When this machine has no such ``vectors``.
     """
     return pslib_packed_length(PSLIB_AVX2 if vectors is None else product_level(vectors), rows, columns)
 

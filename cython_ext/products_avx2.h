@@ -108,6 +108,5 @@ static const PslibProductKernel PSLIB_PRODUCTS_AVX2 = {
     .asks_ahead = 1,
     .rows_at_once = 60,
     .tiles = &PSLIB_AVX2_TILES[0],
-    .per_word = 1,
     .pack = pslib_pack_avx2,
 };

@@ -157,7 +157,6 @@ static const PslibProductKernel PSLIB_PRODUCTS_AVX512 = {
     .words = 216, /* panel and tile stay in the first cache (27 and 12 KB) */
     .rows_at_once = INT64_MAX,
     .tiles = &PSLIB_AVX512_TILES[0],
-    .per_word = 1,
     .pack = pslib_pack_avx512,
     .slivers = pslib_slivers_avx512,
 };

@@ -13,7 +13,7 @@
  */
 
 enum {
-    PSLIB_BFLOAT16_ROWS = 8 * PSLIB_ROWS_AVX512, /* rounded at a time: of 429 floats 96 KB, in the second cache */
+    PSLIB_BFLOAT16_ROWS = 8 * PSLIB_ROWS_AVX512, /* rounded at a time: of 429 floats 98 KB, in the second cache */
     PSLIB_COLUMN_WORDS = 64                      /* of 16 columns side by side while they are turned: 4 KB */
 };
 
@@ -83,7 +83,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_column_words(const float *from, int64_
 PSLIB_FOR_BFLOAT16 static void pslib_pack_bfloat16(const float *matrix, int64_t row_step, int64_t column_step,
                                                    int64_t k, int64_t n, float *out)
 {
-    const int64_t words = (k + 1) / 2, most = column_step == 1 ? PSLIB_PACK_ROWS : words;
+    const int64_t words = pslib_words_of(PSLIB_AVX512_BF16, k), most = column_step == 1 ? PSLIB_PACK_ROWS : words;
     for (int64_t first = 0; first < words; first += most) {
         const int64_t last = first + most < words ? first + most : words;
         float *panel = out;
@@ -99,7 +99,7 @@ PSLIB_FOR_BFLOAT16 static void pslib_pack_bfloat16(const float *matrix, int64_t 
 /* Words of the left matrix's transpose, 14 columns at a time, as pslib_slivers_avx512. */
 PSLIB_FOR_BFLOAT16 static void pslib_slivers_bfloat16(const float *left, int64_t row, int64_t k, int64_t m, float *out)
 {
-    const int64_t words = (k + 1) / 2;
+    const int64_t words = pslib_words_of(PSLIB_AVX512_BF16, k);
     for (int64_t first = 0; first < words; first += PSLIB_PACK_ROWS) {
         const int64_t last = first + PSLIB_PACK_ROWS < words ? first + PSLIB_PACK_ROWS : words;
         for (int64_t i = 0; i < m; i += PSLIB_ROWS_AVX512) {
@@ -128,7 +128,6 @@ static const PslibProductKernel PSLIB_PRODUCTS_BFLOAT16 = {
     .words = 216,
     .rows_at_once = PSLIB_BFLOAT16_ROWS,
     .tiles = &PSLIB_BFLOAT16_TILES[0],
-    .per_word = 2,
     .pack = pslib_pack_bfloat16,
     .slivers = pslib_slivers_bfloat16,
 };

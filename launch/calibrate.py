@@ -93,7 +93,9 @@ def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "flo
         say("rows, messages, reading, steps")
         found = _in_trainer(folder, settings | {"part": "all"}, 1)
         more = _in_trainer(folder, settings | {"part": "threads"}, MORE_THREADS)
-        costs = _coefficients(found, more, quick, products)
+        if found["products"] != products:
+            say(f"this machine has no fast {products}: it multiplies in {found['products']}")
+        costs = _coefficients(found, more, quick)
         say("two whole runs")
         seen = []
         for whole in WHOLE:
@@ -165,9 +167,9 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
     return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool, products: str) -> Coefficients:
+def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> Coefficients:
     """Put them together; a further thread's share of a message comes from a server with more of them."""
-    one = found.pop("few_keys_server_us")
+    one, products = found.pop("few_keys_server_us"), found.pop("products")
     thread = max(0.0, (more["few_keys_server_us"] - one) / (MORE_THREADS - 1))
     plain = {name: _rounded(value) for name, value in found.items() if name != "tables"}
     tables = [{name: _rounded(value) for name, value in one.items()} for one in found["tables"]]

@@ -1,9 +1,11 @@
 """Products with a weight matrix, which is packed once a step for all parts of a batch.
 
 On processors with AVX2 or AVX-512 float32 is multiplied by `cython_ext.products`, all else by NumPy's BLAS;
-so are gradients of weights without AVX-512, where it is as fast. With ``products="bfloat16"`` factors are
-rounded to bfloat16 and their products added in float32 (Micikevicius et al., arXiv:1710.03740; Kalamkar et
-al., arXiv:1905.12322), where the processor is faster at it; elsewhere nothing is rounded.
+so are gradients of weights without AVX-512, where it is as fast. With ``products="bfloat16"`` the factors of
+what is multiplied here are rounded to bfloat16 and their products added in float32 (Micikevicius et al.,
+arXiv:1710.03740; Kalamkar et al., arXiv:1905.12322), where the processor is faster at it; elsewhere nothing
+is. Layers with products of their own (GRU, attention, cross matrices) round the gradients of their weights
+alone.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from cython_ext.products import (
     packed_length,
     product_levels,
 )
+from pslib.errors import ConfigurationError
 from rec_models.parts import DenseVar, Scratch
 from rec_models.tape import Array, Var
 
@@ -42,7 +45,14 @@ def vectors_of(products: str) -> str | None:
     Parameters
     ----------
     products : "float32" or "bfloat16"
+
+    Raises
+    ------
+    ConfigurationError
+        When it is neither.
     """
+    if products not in ("float32", "bfloat16"):
+        raise ConfigurationError(f"products: expected float32 or bfloat16, got {products!r}")
     return "avx512_bf16" if products == "bfloat16" and has_bfloat16() else None
 
 

@@ -127,8 +127,8 @@ def exact(running: Trainers, on_step: Any = None, **settings: Any) -> pslib.Trai
     if on_step:
         plain, steps = model.stepper, Counter[str]()
 
-        def stepper(run: Any, products: str) -> Any:
-            made = plain(run, products)
+        def stepper(run: Any) -> Any:
+            made = plain(run)
             inner = made.loss_and_gradients
 
             def counted(*arguments: Any) -> Any:

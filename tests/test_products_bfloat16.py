@@ -1,6 +1,5 @@
 """Products of factors in bfloat16: the bits that the definition says, wherever matrices are cut."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -10,16 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pslib
 from cython_ext.products import has_bfloat16, multiply, outer, pack, packed_length
-from pslib.errors import ConfigurationError
-from pslib.trainer import compute
-from pslib.trainer.compute import ModelThreads
-from rec_models import DNN
-from rec_models.parts import DenseVar, Scratch
-from rec_models.products import packed_of, times, times_transposed, transposed_times, vectors_of
-from tests.counting import CountingModel
-from tests.gradient_check import SCHEMA, make_batch, random
+from tests.definitions_products import product
 
 SIZES = st.sampled_from([1, 2, 3, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 129, 217, 440])
 calm = settings(deadline=None, max_examples=60)
@@ -27,28 +18,8 @@ BF16 = "avx512_bf16"
 needs_bfloat16 = pytest.mark.skipif(
     not has_bfloat16(),
     reason="the kernel is written for AVX512_BF16 of AMD processors, which this one is not: float32 is "
-    "multiplied instead, as test_where_the_processor_is_no_faster_nothing_is_rounded shows everywhere",
+    "multiplied instead, as tests/test_products_of_steps.py shows everywhere",
 )
-
-
-def nearest(x):
-    """bfloat16 values nearest to these, of two the even one; subnormal ones are 0."""
-    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    odd = (bits >> np.uint64(16)) & np.uint64(1)
-    rounded = ((bits + np.uint64(0x7FFF) + odd) & np.uint64(0xFFFF0000)).astype(np.uint32).view(np.float32)
-    rounded = np.where(np.isfinite(x), rounded, x)
-    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), rounded)
-
-
-def product(left, right):
-    """Exact products, added in float32: of terms 0 and 1, 2 and 3, ... the second one first."""
-    left, right = nearest(left).astype(np.longdouble), nearest(right).astype(np.longdouble)
-    total = np.zeros((left.shape[0], right.shape[1]), np.float32)
-    terms = left.shape[1]
-    for even in range(0, terms, 2):
-        for p in (even + 1, even) if even + 1 < terms else (even,):
-            total = (total + np.outer(left[:, p], right[p])).astype(np.float32)
-    return total
 
 
 def aligned(length):
@@ -168,83 +139,3 @@ def test_another_level_than_the_best_one_may_be_asked_for_and_then_there_is_no_b
         [sys.executable, "-c", line], env=environment, capture_output=True, text=True, check=True
     )
     assert told.stdout.split() == ["False"]
-
-
-# --- steps of a model
-
-
-def parameters(model, batch):
-    rows = random(batch.keys.size, model.table().dim).astype(np.float32)
-    return rows, {name: random(*shape).astype(np.float32) for name, shape in model.dense_shapes().items()}
-
-
-def step_of(products, run=None):
-    model, batch = DNN(SCHEMA, dim=6, hidden=(64, 40)), make_batch(seed=3, rows=1101, distinct=60)
-    run = run or (lambda tasks: [task() for task in tasks])
-    return model.stepper(run, products).loss_and_gradients(batch, *parameters(model, batch), 4)
-
-
-def bits(step):
-    arrays = [step.logits, step.rows_gradient, *step.dense_gradients.values()]
-    return [step.loss, *(array.tobytes() for array in arrays)]
-
-
-@needs_bfloat16
-def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_whoever_runs_its_tasks():
-    exact, rounded = step_of("float32"), step_of("bfloat16")
-    assert bits(exact) != bits(rounded)
-    assert bits(rounded) == bits(step_of("bfloat16", lambda tasks: [task() for task in reversed(tasks)]))
-    assert rounded.loss == pytest.approx(exact.loss, rel=0.01)
-    pairs = [(exact.rows_gradient, rounded.rows_gradient)]
-    pairs += [(value, rounded.dense_gradients[name]) for name, value in exact.dense_gradients.items()]
-    for one, other in pairs:
-        assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(one)  # some relus open or close
-
-
-def test_where_the_processor_is_no_faster_nothing_is_rounded(monkeypatch):
-    monkeypatch.setattr("rec_models.products.has_bfloat16", bool)
-    assert vectors_of("bfloat16") is None
-    assert bits(step_of("bfloat16")) == bits(step_of("float32"))
-
-
-@needs_bfloat16
-def test_each_of_a_layers_three_products_is_rounded():
-    weights, x, gradient = drawn(1, 48, 64), drawn(2, 70, 48), drawn(3, 70, 64)
-    dense = DenseVar(weights, packed_of("w", weights, Scratch(), vectors_of("bfloat16")))
-    np.testing.assert_array_equal(times(x, dense, np.empty((70, 64), np.float32)), product(x, weights))
-    found = times_transposed(gradient, dense, np.empty((70, 48), np.float32))
-    np.testing.assert_array_equal(found, product(gradient, weights.T))
-    found = np.empty((48, 64), np.float32)
-    transposed_times(x, gradient, found, vectors_of("bfloat16"))
-    np.testing.assert_array_equal(found, product(x.T, gradient))
-
-
-@pytest.mark.parametrize(
-    ("products", "had", "said"),
-    [
-        ("float32", True, "1 compute thread(s); matrix products by "),
-        ("bfloat16", True, "matrix products by pslib's kernels (avx512_bf16) and "),
-        ("bfloat16", False, "; in float32, as this processor is no faster in bfloat16"),
-    ],
-)
-def test_the_log_says_in_what_a_trainer_multiplies(products, had, said, monkeypatch, caplog):
-    monkeypatch.setattr(compute, "has_bfloat16", lambda: had)
-    monkeypatch.setattr(compute, "_said", set())
-    caplog.set_level(logging.INFO, "pslib")
-    with ModelThreads(DNN(SCHEMA, dim=6, hidden=(8,)), 1, products=products):
-        pass
-    assert [said in line for line in caplog.messages] == [True]
-    assert ("avx512_bf16" in caplog.text) == (products == "bfloat16" and had)
-
-
-# --- settings of a trainer
-
-
-def test_products_of_another_name_or_of_a_model_that_multiplies_by_itself_are_refused_in_one_line():
-    with pslib.connect() as cluster:
-        for other in ("float16", None, 1):
-            with pytest.raises(ConfigurationError, match="products: expected one of float32, bfloat16, got"):
-                pslib.Trainer(DNN(SCHEMA, dim=6), cluster, products=other, progress=False)
-        with pytest.raises(ConfigurationError, match="expected float32 with CountingModel, which multiplies"):
-            pslib.Trainer(CountingModel(), cluster, products="bfloat16", progress=False)
-        pslib.Trainer(DNN(SCHEMA, dim=6), cluster, products="bfloat16", progress=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from cython_ext.products import has_bfloat16
 from launch.calibration.rows import measure_rows
 from launch.calibration.steps import measure_reading, measure_steps
 from launch.calibration.wire import (
@@ -45,11 +46,13 @@ def measure_all(settings: dict[str, Any]) -> dict[str, Any]:
         found["loopback_mb_s"] = loopback_mb_s()
         found |= measure_reading(folder, schema, settings["batch_rows"])
         found |= measure_steps(schema, 2 * seconds, settings["products"])
+    rounds = settings["products"] == "bfloat16" and has_bfloat16()
     return found | {
+        "products": "bfloat16" if rounds else "float32",
         "tables": [
             {name: getattr(cost, name) for name in ("storage", "floats", "pull_us", "push_us", "insert_us")}
             for cost in costs
-        ]
+        ],
     }
 
 

@@ -47,13 +47,17 @@ class ModelThreads:
     overlap : bool
         Whether a step may begin before the one before it is over; see `pslib.trainer.overlap`. Only where
         there are several threads, and the model has steps in stages.
-    products : "float32" or "bfloat16"
-        What the factors of a step's matrix products may be rounded to; a model that is computed as a whole
-        multiplies as it likes.
+    products : "float32", "bfloat16" or None
+        What the factors of a step's matrix products may be rounded to, of a model that `takes_products`.
+        None: there are no steps, it only predicts.
     """
 
     def __init__(
-        self, model: TrainableModel, threads: int | None, overlap: bool = False, products: str = "float32"
+        self,
+        model: TrainableModel,
+        threads: int | None,
+        overlap: bool = False,
+        products: str | None = "float32",
     ) -> None:
         self._stack = ExitStack()
         self._model: Stepper = model
@@ -72,8 +76,8 @@ class ModelThreads:
         elif isinstance(model, ModelInParts):
             helpers = ComputeThreads(self.count)
             self._stack.callback(helpers.close)
-            self._model = model.stepper(helpers.run, products)
-        by = _describe_products(products) if in_parts else describe_blas()
+            self._model = _stepper_of(model, helpers.run, products)
+        by = _describe_products(products) if in_parts and products else describe_blas()
         line = f"pslib: {self.count} compute thread(s); matrix products by {by}"
         if log.isEnabledFor(logging.INFO) and line not in _said:
             _said.add(line)
@@ -135,12 +139,18 @@ def _describe_products(products: str) -> str:
     by = f"pslib's kernels ({own[0]}) and {describe_blas()}" if own else describe_blas()
     if products == "float32" or rounds:
         return by
-    return f"{by}; in float32, as this processor is no faster in {products}"
+    return f"{by}; in float32, as there is no fast {products} here"
 
 
-def _slots_of(model: ModelInParts, products: str) -> list[StepperInStages]:
+def _stepper_of(
+    model: ModelInParts, run: Callable[[Sequence[Callable[[], None]]], None], products: str | None
+) -> Stepper:
+    return model.stepper(run) if products in ("float32", None) else model.stepper(run, products)
+
+
+def _slots_of(model: ModelInParts, products: str | None) -> list[StepperInStages]:
     """A stepper for each step that may be under way; none if the model's can't give stages."""
-    steppers = [model.stepper(_run_here, products) for _slot in range(SLOTS)]
+    steppers = [_stepper_of(model, _run_here, products) for _slot in range(SLOTS)]
     return [stepper for stepper in steppers if isinstance(stepper, StepperInStages)]
 
 

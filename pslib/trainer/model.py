@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,7 +13,7 @@ from pslib.batch import Batch
 from pslib.schema import Schema
 from pslib.table.tables import TableSpec
 
-__all__ = ["ModelInParts", "Step", "Stepper", "StepperInStages", "TrainableModel"]
+__all__ = ["ModelInParts", "Step", "Stepper", "StepperInStages", "TrainableModel", "takes_products"]
 
 
 class Step(Protocol):
@@ -62,9 +63,15 @@ class ModelInParts(Protocol):
     ) -> Stepper:
         """What computes its steps; ``run`` runs tasks in any order by any threads. Same bits as without.
 
-        With ``products`` of ``bfloat16`` it may round the factors of a step's matrix products to that.
+        With ``products`` of ``bfloat16`` it may round the factors of a step's matrix products to that. Nobody
+        gives ``products`` to a model that does not name it: such a one trains in float32.
         """
         ...
+
+
+def takes_products(model: object) -> bool:
+    """Whether a model's steps can multiply in another type than float32."""
+    return isinstance(model, ModelInParts) and "products" in signature(model.stepper).parameters
 
 
 @runtime_checkable

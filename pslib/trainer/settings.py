@@ -14,7 +14,7 @@ from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
-from pslib.trainer.model import ModelInParts, TrainableModel
+from pslib.trainer.model import ModelInParts, TrainableModel, takes_products
 
 __all__ = [
     "CONSISTENCIES",
@@ -225,10 +225,11 @@ class TrainerSettings:
 def check_fits(settings: TrainerSettings, model: TrainableModel, table: TableSpec) -> None:
     """Raise ConfigurationError where settings and what is trained do not go together."""
     problems = row_rate_problems(settings, {part.name: part.optimizer for part in table.parts})
-    if settings.products != "float32" and not isinstance(model, ModelInParts):
+    if settings.products != "float32" and not takes_products(model):
+        in_parts = isinstance(model, ModelInParts)
+        why = "whose stepper takes no products" if in_parts else "which multiplies by itself"
         problems.append(
-            f"products: expected float32 with {type(model).__name__}, which multiplies by itself, got "
-            f"{settings.products}"
+            f"products: expected float32 with {type(model).__name__}, {why}, got {settings.products}"
         )
     if problems:
         raise ConfigurationError(*problems)

@@ -347,7 +347,7 @@ class Trainer(Retrieval):
         what = "predict" if self.model.schema.labels and not data.schema.labels else "evaluate"
         job = self._open(what, data, order, [order.leases(0)], details, settings)
         reader = LeaseReader(data, data.schema, order, batch_rows)
-        with closing(reader), ModelThreads(self.model, self.settings.compute_threads) as model:
+        with closing(reader), ModelThreads(self.model, self.settings.compute_threads, products=None) as model:
             scorer = Scorer(model, self._client, self._table.name, self._layout, self._steps, task)
             return scorer.work_at(job, reader, files)
 
