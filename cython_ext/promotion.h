@@ -20,12 +20,11 @@ PSLIB_INLINE float pslib_score(const PslibTable *table, const float *state)
     return (shows - clicks) * table->policies.nonclick + clicks * table->policies.click;
 }
 
-/* Remember the key of a narrow row that has proved itself. */
-PSLIB_INLINE void pslib_note_proof(PslibTable *table, uint64_t key, uint32_t place)
+/* Remember the key of a narrow row, with this state, that has proved itself. */
+PSLIB_INLINE void pslib_note_proof(PslibTable *table, uint64_t key, const float *state)
 {
     PslibPromotion *promotion = &table->policies.promotion;
-    if (pslib_place_class(place) != PSLIB_NARROW) return;
-    const float *state = pslib_place_state(table->classes, place);
+    if (promotion->kind == PSLIB_PROMOTE_NEVER) return;
     const float proof =
         promotion->kind == PSLIB_PROMOTE_SHOWS ? state[pslib_shows_at(table)] : pslib_score(table, state);
     if (proof >= promotion->number) promotion->due[promotion->due_count++] = key;

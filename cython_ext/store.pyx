@@ -3,7 +3,7 @@
 The work is in C headers, each with its formulas and invariants above its loops: ``heap.h`` (memory in
 huge pages), ``index_line.h`` (one cache line of the index), ``index_move.h`` (all of them when it grows),
 ``arena.h`` (where rows lie), ``partition.h`` (index over arenas), ``table.h``, ``strips.h``,
-``strip_loops.h``, ``table_loops.h`` and ``table_rows.h`` (batches), ``vectors.h`` (which instruction set),
+``strip_notes.h``, ``strip_loops.h`` and ``table_rows.h`` (batches), ``vectors.h`` (which instruction set),
 ``optimizer_steps.h``, ``initializers.h``, ``storage.h`` (types of weights, rounding) and ``row_io.h``
 (what becomes of one row). The Cython files check what comes in, take memory for what goes out, and run
 the loops without the interpreter lock: ``store_memory.pyx`` what a Store holds, ``store_rows.pyx`` its

@@ -1,8 +1,8 @@
-/* strip_loops.h: the loops over the strips of a batch (strips.h), and which tables they are for. */
+/* strip_loops.h: the loops over the strips of a batch (strips.h). */
 #ifndef PSLIB_STRIP_LOOPS_H
 #define PSLIB_STRIP_LOOPS_H
 
-#include "strips.h"
+#include "strip_notes.h"
 
 PSLIB_INLINE uint32_t pslib_strip_at(int64_t strip)
 {
@@ -59,10 +59,10 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
 }
 
 PSLIB_INLINE int64_t pslib_strips_pull_body(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
-                                            float *out, int level, int one16, int storage)
+                                            float *out, int level, int one16, int storage, int policies)
 {
     const int64_t count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
-    const PslibRowMap map = pslib_row_map(table, one16, storage);
+    const PslibRowMap map = pslib_row_map(table, one16, storage, policies);
     PslibStrips strips;
     uint32_t noted = 0;
     int64_t absent = 0;
@@ -84,7 +84,7 @@ PSLIB_INLINE int64_t pslib_strips_pull_body(const PslibTable *table, const uint6
 }
 
 /* As pslib_strips_pull, for a push. */
-PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowMap *map, int level,
+PSLIB_INLINE uint32_t pslib_strips_push(PslibTable *table, const PslibRowMap *map, int level,
                                         PslibStrips *strips, int64_t n, int64_t find, uint32_t noted,
                                         const float *gradients, const PslibRecord *record)
 {
@@ -109,11 +109,11 @@ PSLIB_INLINE uint32_t pslib_strips_push(const PslibTable *table, const PslibRowM
 }
 
 PSLIB_INLINE PslibStatus pslib_strips_push_body(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                const float *gradients, const PslibRecord *record, int64_t *done,
-                                                int level, int one16, int storage)
+                                                const float *gradients, int row_class, const PslibRecord *record,
+                                                int64_t *done, int level, int one16, int storage, int policies)
 {
     const int64_t all = n, count = (n + PSLIB_STRIP - 1) / PSLIB_STRIP;
-    PslibRowMap map = pslib_row_map(table, one16, storage);
+    PslibRowMap map = pslib_row_map(table, one16, storage, policies);
     PslibStatus status = PSLIB_OK;
     PslibStrips strips;
     uint32_t noted = 0;
@@ -131,8 +131,8 @@ PSLIB_INLINE PslibStatus pslib_strips_push_body(PslibTable *table, const uint64_
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_TO_LATER - 1) {
             const int64_t first = (find - PSLIB_STRIPS_TO_LATER - PSLIB_STRIPS_NOTED + 1) * PSLIB_STRIP;
             int grown = 0;
-            n = pslib_strips_later_push(table, level, one16, storage, &strips, first, n, &status, &grown);
-            map = pslib_row_map(table, one16, storage);
+            n = pslib_strips_later_push(table, &map, level, row_class, record, &strips, first, n, &status, &grown);
+            map = pslib_row_map(table, one16, storage, policies);
             for (int64_t begun = find + 1; grown && begun <= strip; begun++)
                 pslib_strip_homes(table, &strips, pslib_strip_at(begun));
         }
@@ -142,81 +142,105 @@ PSLIB_INLINE PslibStatus pslib_strips_push_body(PslibTable *table, const uint64_
 }
 
 /* Of 16 weights once for each storage type, so that the compiler knows it. */
-PSLIB_INLINE int64_t pslib_strips_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
-                                                int level)
+PSLIB_INLINE int64_t pslib_one16_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float *out,
+                                         int level)
 {
     switch (table->storage) {
-    case PSLIB_BFLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_BFLOAT16);
-    case PSLIB_FLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT16);
-    default: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT32);
+    case PSLIB_BFLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_BFLOAT16, 0);
+    case PSLIB_FLOAT16: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT16, 0);
+    default: return pslib_strips_pull_body(table, keys, n, 0, out, level, 1, PSLIB_FLOAT32, 0);
     }
 }
 
-PSLIB_INLINE PslibStatus pslib_strips_one16_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                    const float *gradients, const PslibRecord *record, int64_t *done,
-                                                    int level)
+PSLIB_INLINE PslibStatus pslib_one16_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                             const float *gradients, const PslibRecord *record, int64_t *done,
+                                             int level)
 {
+    const int wide = PSLIB_WIDE;
     switch (table->storage) {
     case PSLIB_BFLOAT16:
-        return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 1, PSLIB_BFLOAT16);
-    case PSLIB_FLOAT16: return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 1, PSLIB_FLOAT16);
-    default: return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 1, PSLIB_FLOAT32);
+        return pslib_strips_push_body(table, keys, n, gradients, wide, record, done, level, 1, PSLIB_BFLOAT16, 0);
+    case PSLIB_FLOAT16:
+        return pslib_strips_push_body(table, keys, n, gradients, wide, record, done, level, 1, PSLIB_FLOAT16, 0);
+    default:
+        return pslib_strips_push_body(table, keys, n, gradients, wide, record, done, level, 1, PSLIB_FLOAT32, 0);
     }
 }
 
-PSLIB_INLINE int64_t pslib_strips_any_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
-                                              float *out, int level)
+/* Of others once for tables without policies, and once for those with narrow rows or, of pushes, with admission. */
+PSLIB_INLINE int64_t pslib_plain_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                             float *out, int level)
 {
-    return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32);
+    return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32, 0);
 }
 
-PSLIB_INLINE PslibStatus pslib_strips_any_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                  const float *gradients, const PslibRecord *record, int64_t *done,
-                                                  int level)
+PSLIB_INLINE PslibStatus pslib_plain_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                 const float *gradients, const PslibRecord *record, int64_t *done,
+                                                 int level)
 {
-    return pslib_strips_push_body(table, keys, n, gradients, record, done, level, 0, PSLIB_FLOAT32);
+    return pslib_strips_push_body(table, keys, n, gradients, PSLIB_WIDE, record, done, level, 0, PSLIB_FLOAT32, 0);
 }
 
-/* As pslib_table_pull and pslib_table_push. */
-PSLIB_COPIES(int64_t, pslib_strips_one16_pull, table->level,
+PSLIB_INLINE int64_t pslib_policies_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
+                                               float *out, int level)
+{
+    return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32, 1);
+}
+
+PSLIB_INLINE PslibStatus pslib_policies_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
+                                                   const float *gradients, int row_class, const PslibRecord *record,
+                                                   int64_t *done, int level)
+{
+    return pslib_strips_push_body(table, keys, n, gradients, row_class, record, done, level, 0, PSLIB_FLOAT32, 1);
+}
+
+PSLIB_COPIES(int64_t, pslib_one16_pull, table->level,
              (const PslibTable *table, const uint64_t *keys, int64_t n, float *out), table, keys, n, out)
-PSLIB_COPIES(PslibStatus, pslib_strips_one16_push, table->level,
+PSLIB_COPIES(PslibStatus, pslib_one16_push, table->level,
              (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
               int64_t *done),
              table, keys, n, gradients, record, done)
-PSLIB_COPIES(int64_t, pslib_strips_any_pull, table->level,
+PSLIB_COPIES(int64_t, pslib_plain_pull, table->level,
              (const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out),
              table, keys, n, now, out)
-PSLIB_COPIES(PslibStatus, pslib_strips_any_push, table->level,
+PSLIB_COPIES(PslibStatus, pslib_plain_push, table->level,
              (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, const PslibRecord *record,
               int64_t *done),
              table, keys, n, gradients, record, done)
+PSLIB_COPIES(int64_t, pslib_policies_pull, table->level,
+             (const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out),
+             table, keys, n, now, out)
+PSLIB_COPIES(PslibStatus, pslib_policies_push, table->level,
+             (PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients, int row_class,
+              const PslibRecord *record, int64_t *done),
+             table, keys, n, gradients, row_class, record, done)
 
-/* Whether a table is of the kind that these loops are for: an index entry leads to a row of a known class. */
-static inline int pslib_in_strips(const PslibTable *table)
-{
-    return table->classes[PSLIB_NARROW].part_count == 0 && table->policies.admission.kind == PSLIB_ADMIT_ALL;
-}
-
-/* Whether the compiler knows its rows. */
+/* Whether the compiler knows the rows of a table. */
 static inline int pslib_is_one16(const PslibTable *table)
 {
     return table->part_count == 1 && table->parts[0].dim == 16 && table->storage != PSLIB_INT8 &&
            table->counters == 0 && pslib_optimizer_is_plain(&table->parts[0].optimizer);
 }
 
-static inline int64_t pslib_strips_pull_rows(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
-                                             float *out)
+/* Weights of all parts of n keys at the time `now`; what a key has no row or no wide row for is its first value.
+ * out: (n, dim) OUT. Changes nothing in the table. Returns how many keys have no row. */
+static inline int64_t pslib_table_pull(const PslibTable *table, const uint64_t *keys, int64_t n, float now, float *out)
 {
-    if (pslib_is_one16(table)) return pslib_strips_one16_pull(table, keys, n, out);
-    return pslib_strips_any_pull(table, keys, n, now, out);
+    if (table->classes[PSLIB_NARROW].part_count > 0) return pslib_policies_pull(table, keys, n, now, out);
+    if (pslib_is_one16(table)) return pslib_one16_pull(table, keys, n, out);
+    return pslib_plain_pull(table, keys, n, now, out);
 }
 
-static inline PslibStatus pslib_strips_push_rows(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                 const float *gradients, const PslibRecord *record, int64_t *done)
+/* One optimizer step for each key in order; a key without a row gets one of row_class first or is turned away.
+ * gradients: (n, dim). done: OUT, keys that were stepped; on failure the rest has changed nothing. Rows that have
+ * proved themselves become wide only in pslib_table_push. */
+static inline PslibStatus pslib_push_loops(PslibTable *table, const uint64_t *keys, int64_t n, const float *gradients,
+                                           int row_class, const PslibRecord *record, int64_t *done)
 {
-    if (pslib_is_one16(table)) return pslib_strips_one16_push(table, keys, n, gradients, record, done);
-    return pslib_strips_any_push(table, keys, n, gradients, record, done);
+    if (table->classes[PSLIB_NARROW].part_count > 0 || table->policies.admission.kind != PSLIB_ADMIT_ALL)
+        return pslib_policies_push(table, keys, n, gradients, row_class, record, done);
+    if (pslib_is_one16(table)) return pslib_one16_push(table, keys, n, gradients, record, done);
+    return pslib_plain_push(table, keys, n, gradients, record, done);
 }
 
 #endif

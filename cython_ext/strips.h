@@ -1,26 +1,28 @@
-/* strips.h: the stages of reading and stepping the rows of a batch, for tables whose rows are all of one class and
- * whose keys are all admitted. Where a row is one part of 16 weights of 4 or 2 bytes without counters (one16), one
- * cache line or half of one, the compiler knows it.
+/* strips.h: the stages of reading and stepping the rows of a batch. Where a row is one part of 16 weights of 4 or
+ * 2 bytes without counters (one16), one cache line or half of one, the compiler knows it.
  *
- * As in table_loops.h, a look-up follows addresses that are read from memory one after the other, and the
- * misses of many keys have to overlap. Here the work of a key that does not wait for memory is as dear as the
- * waiting, so it is done for strips of eight keys, of which the first stage is vector code, and without
- * branches that the processor would have to guess:
+ * A look-up follows three addresses, each read from the memory that the one before leads to, and each usually a
+ * cache miss: the directory, a line of the index, the row. The misses of many keys have to overlap. The work of a
+ * key that does not wait for memory is as dear as the waiting, so it is done for strips of eight keys, of which the
+ * first stage is vector code, and without branches that the processor would have to guess:
  *
  *     strip s          mix the keys; read the directory    prefetch the home lines
  *     strip s - 2      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
  *                                                          behind it, if it is full; a push the next one too
  *     every 2 strips   look up those that were noted 1 to 3 strips ago, prefetch their rows; a push makes rows here
+ *                      (strip_notes.h)
  *     strip s - 6      work on the rows
  *
  * Nothing waits on the spot: the keys that are not in their home line (5 to 10 of 100) are looked up when their
  * next line has come. They are looked up for good, and rows made and stepped, in the order of the keys: a key
- * that repeats finds the row made for it before.
+ * that repeats finds the row made for it before. A key that has no row when its turn comes, as one that was turned
+ * away (admission.h), has no weights here, and a push does nothing for it.
  */
 #ifndef PSLIB_STRIPS_H
 #define PSLIB_STRIPS_H
 
 #include "mix_vectors.h"
+#include "promotion.h"
 #include "row_io.h"
 #include "vectors.h"
 
@@ -42,44 +44,60 @@ typedef struct {
     void *weights[PSLIB_STRIP_RING];  /* NULL: no row */
     float *state[PSLIB_STRIP_RING];   /* a push only */
     uint8_t made[PSLIB_STRIP_RING];   /* its row is new and has no floats yet */
+    uint8_t of[PSLIB_STRIP_RING];     /* class of its row, with policies */
     uint32_t noted[2][PSLIB_STRIP * PSLIB_STRIPS_NOTED + 1]; /* where keys stand that are not in their home line */
     uint32_t *now;   /* that of the two lists which is being written */
     uint32_t *later; /* the other one, which is worked on next */
     uint32_t later_count;
 } __attribute__((aligned(64))) PslibStrips;
 
-/* What the address of a row is made of. */
+/* What the address of a row of one class is made of. */
 typedef struct {
-    int one16;   /* a row is 16 weights; the compiler knows it */
-    int storage; /* of these, and that too; of other rows the table says it */
-    int64_t dim; /* of what is pulled and pushed */
     uint8_t *const *bases;
     int slab_shift;
     uint32_t inside; /* mask */
-    int with_state;  /* a pull reads the state of a row too */
-    int plain;       /* a push has nothing to do but steps */
     size_t weight_step, state_start, state_step;
     size_t read_bytes, push_bytes; /* to prefetch from the weights on */
     size_t apart_bytes;            /* of a state that stands elsewhere */
+} PslibClassMap;
+
+/* The compiler knows the first three. */
+typedef struct {
+    int one16;      /* a row is 16 weights */
+    int storage;    /* of these; of other rows the table says it */
+    int policies;   /* rows may be narrow; a push may turn keys away */
+    int with_state; /* a pull reads the state of a row too */
+    int plain;      /* a push has nothing to do but steps */
+    int64_t dim;    /* of what is pulled and pushed */
+    PslibClassMap of[PSLIB_CLASSES]; /* of the wide class alone, without policies */
 } PslibRowMap;
 
 static const PslibLine pslib_empty_line __attribute__((aligned(64)));
 static uint8_t *const pslib_no_slab = NULL;
 
-/* one16: of 0 and 1, and a constant, as storage is. */
-PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int storage)
+PSLIB_INLINE PslibClassMap pslib_class_map(const PslibRowClass *shape, int one16, int storage)
 {
-    const PslibRowClass *shape = &table->classes[PSLIB_WIDE];
     const int apart = shape->split && shape->state_floats > 0;
-    return (PslibRowMap){.one16 = one16, .storage = storage, .dim = one16 ? 16 : shape->weight_floats,
-                         .bases = shape->bases == NULL ? &pslib_no_slab : shape->bases,
-                         .slab_shift = shape->slab_shift, .inside = (UINT32_C(1) << shape->slab_shift) - 1,
-                         .with_state = !one16 && shape->reads_state, .plain = !one16 && pslib_rows_are_plain(table),
-                         .weight_step = one16 ? (storage == PSLIB_FLOAT32 ? 64 : 32) : shape->weight_step,
-                         .state_start = shape->state_start, .state_step = shape->state_step,
-                         .read_bytes = !shape->split && shape->reads_state ? shape->row_bytes : shape->weight_bytes,
-                         .push_bytes = shape->split ? shape->weight_bytes : shape->row_bytes,
-                         .apart_bytes = apart ? shape->state_step : 0};
+    return (PslibClassMap){.bases = shape->bases == NULL ? &pslib_no_slab : shape->bases,
+                           .slab_shift = shape->slab_shift, .inside = (UINT32_C(1) << shape->slab_shift) - 1,
+                           .weight_step = one16 ? (storage == PSLIB_FLOAT32 ? 64 : 32) : shape->weight_step,
+                           .state_start = shape->state_start, .state_step = shape->state_step,
+                           .read_bytes = !shape->split && shape->reads_state ? shape->row_bytes : shape->weight_bytes,
+                           .push_bytes = shape->split ? shape->weight_bytes : shape->row_bytes,
+                           .apart_bytes = apart ? shape->state_step : 0};
+}
+
+/* one16 and policies: of 0 and 1, and constants, as storage is. */
+PSLIB_INLINE PslibRowMap pslib_row_map(const PslibTable *table, int one16, int storage, int policies)
+{
+    const PslibRowClass *classes = table->classes;
+    PslibRowMap map = {.one16 = one16, .storage = storage, .policies = policies,
+                       .with_state = !one16 && classes[PSLIB_WIDE].reads_state,
+                       .plain = !one16 && pslib_rows_are_plain(table),
+                       .dim = one16 ? 16 : classes[PSLIB_WIDE].weight_floats};
+    map.of[PSLIB_WIDE] = pslib_class_map(&classes[PSLIB_WIDE], one16, storage);
+    if (policies) map.of[PSLIB_NARROW] = pslib_class_map(&classes[PSLIB_NARROW], 0, storage);
+    return map;
 }
 
 /* --- strip s: keys, mixed keys, home lines */
@@ -165,21 +183,32 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
 
 /* --- strip s - 2: one key, in its home line or noted */
 
-/* Where the row of a place lies; place 0 gives some address. state: OUT, where it is wanted. */
-PSLIB_INLINE void *pslib_row_at(const PslibRowMap *map, uint32_t place, float **state)
+/* The class of the row of a key under way. */
+PSLIB_INLINE int pslib_strip_class(const PslibRowMap *map, const PslibStrips *strips, uint32_t at)
 {
-    const uint32_t row = place - (place != 0);
-    uint8_t *base = map->bases[row >> map->slab_shift];
-    const size_t inside = row & map->inside;
-    if (state != NULL) *state = (float *)(void *)(base + map->state_start + inside * map->state_step);
-    return (void *)(base + inside * map->weight_step);
+    return map->policies ? strips->of[at] : PSLIB_WIDE;
+}
+
+/* Where the row of a place lies, and its class; place 0 gives some address. state: OUT, where it is wanted. */
+PSLIB_INLINE void *pslib_strip_row(const PslibRowMap *map, uint32_t place, PslibStrips *strips, uint32_t at,
+                                   float **state)
+{
+    const uint32_t id = place - (place != 0);
+    if (map->policies) strips->of[at] = (uint8_t)(id >> PSLIB_ROW_BITS);
+    const PslibClassMap *of = &map->of[map->policies ? id >> PSLIB_ROW_BITS : PSLIB_WIDE];
+    const uint32_t row = map->policies ? id & (PSLIB_ROW_IDS - 1) : id;
+    uint8_t *base = of->bases[row >> of->slab_shift];
+    const size_t inside = row & of->inside;
+    if (state != NULL) *state = (float *)(void *)(base + of->state_start + inside * of->state_step);
+    return (void *)(base + inside * of->weight_step);
 }
 
 /* The state of a row, which a push steps too; that of 16 weights may go on after its first line. */
 PSLIB_INLINE void pslib_strip_prefetch_state(const PslibRowMap *map, const PslibStrips *strips, uint32_t at)
 {
+    const size_t bytes = map->of[PSLIB_WIDE].state_step;
     __builtin_prefetch(strips->state[at], 1);
-    if (map->one16 && map->state_step > sizeof(float)) pslib_prefetch_bytes(strips->state[at], map->state_step);
+    if (map->one16 && bytes > sizeof(float)) pslib_prefetch_bytes(strips->state[at], bytes);
 }
 
 /* A row that a key has: all that will be read of it, or stepped. */
@@ -191,8 +220,9 @@ PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push,
         if (for_push) pslib_strip_prefetch_state(map, strips, at);
         return;
     }
-    pslib_prefetch_bytes(weights, for_push ? map->push_bytes : map->read_bytes);
-    if ((for_push || map->with_state) && map->apart_bytes > 0) pslib_prefetch_bytes(strips->state[at], map->apart_bytes);
+    const PslibClassMap *of = &map->of[pslib_strip_class(map, strips, at)];
+    pslib_prefetch_bytes(weights, for_push ? of->push_bytes : of->read_bytes);
+    if ((for_push || map->with_state) && of->apart_bytes > 0) pslib_prefetch_bytes(strips->state[at], of->apart_bytes);
 }
 
 /* Returns how many keys are noted then. next: OUT, what is to be prefetched, the row or the line behind; for a push
@@ -203,10 +233,11 @@ PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int fo
     const PslibLine *line = strips->home[at];
     const uint32_t mask = pslib_line_same_at(level, line, strips->key[at]);
     const uint32_t cell = line->place[pslib_lowest_cell(mask | 1 << (PSLIB_CELLS - 1))];
-    const uint32_t place = mask != 0 ? cell : 0;
+    const int row = (for_push && !map->policies) || cell < PSLIB_COUNTED; /* a counted key has none */
+    const uint32_t place = mask != 0 && row ? cell : 0;
     const int with_state = for_push || map->with_state;
     float *state;
-    void *weights = pslib_row_at(map, place, with_state ? &state : NULL);
+    void *weights = pslib_strip_row(map, place, strips, at, with_state ? &state : NULL);
     const int full = line->place[PSLIB_CELLS - 1] != 0;
     const void *behind = line + full;
     *next = place != 0 ? weights : behind;
@@ -230,119 +261,64 @@ PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, con
     if (for_push) pslib_strip_prefetch_state(map, strips, at);
 }
 
-/* --- every 2 strips: keys that were noted */
-
-PSLIB_INLINE void pslib_strips_open(PslibStrips *strips)
-{
-    strips->now = strips->noted[0];
-    strips->later = strips->noted[1];
-    strips->later_count = 0;
-}
-
-/* Put the notes aside; there are `noted` of them. A push will ask for new rows in the arenas of their partitions. */
-PSLIB_INLINE void pslib_strips_lay_by(const PslibTable *table, int for_push, PslibStrips *strips, uint32_t noted)
-{
-    for (uint32_t q = 0; for_push && q < noted; q++)
-        __builtin_prefetch(pslib_table_arenas(table, strips->mixed[strips->now[q]]), 1);
-    uint32_t *list = strips->now;
-    strips->now = strips->later;
-    strips->later = list;
-    strips->later_count = noted;
-}
-
-PSLIB_INLINE void pslib_strips_later_pull(const PslibTable *table, const PslibRowMap *map, int level,
-                                          PslibStrips *strips)
-{
-    for (uint32_t q = 0; q < strips->later_count; q++) {
-        const uint32_t at = strips->later[q];
-        if (strips->home[at]->passed == 0 && strips->key[at] != 0) continue;
-        const uint64_t mixed = strips->mixed[at];
-        const PslibPartition *partition = pslib_table_partition(table, mixed);
-        const uint32_t place = pslib_partition_find_at(level, partition, strips->key[at], mixed).place;
-        if (place == 0) continue;
-        strips->weights[at] = pslib_row_at(map, place, map->with_state ? &strips->state[at] : NULL);
-        pslib_strip_prefetch_row(map, 0, strips, at);
-    }
-    strips->later_count = 0;
-}
-
-/* Find the row of one key, or make it. grown: OUT, set where its partition has a new index. */
-PSLIB_INLINE PslibStatus pslib_strip_make(PslibTable *table, int level, int one16, int storage, PslibStrips *strips,
-                                          uint32_t at, int *grown)
-{
-    const uint64_t key = strips->key[at], mixed = strips->mixed[at];
-    PslibPartition *partition = pslib_table_partition(table, mixed);
-    const PslibLine *lines = partition->lines;
-    uint32_t place;
-    const PslibStatus status = pslib_partition_find_or_add(level, partition, pslib_table_arenas(table, mixed),
-                                                           table->classes, key, mixed, PSLIB_WIDE, &place,
-                                                           &strips->made[at]);
-    if (status != PSLIB_OK) return status;
-    table->rows[PSLIB_WIDE] += strips->made[at];
-    *grown |= partition->lines != lines;
-    const PslibRowMap map = pslib_row_map(table, one16, storage); /* slabs may have come */
-    strips->weights[at] = pslib_row_at(&map, place, &strips->state[at]);
-    pslib_strip_prefetch_row(&map, 1, strips, at);
-    return PSLIB_OK;
-}
-
-/* All keys put aside, in their order; key number `first` is the first that may be among them. Returns how many of
- * the n keys can be worked on: all, unless status says why not. */
-PSLIB_INLINE int64_t pslib_strips_later_push(PslibTable *table, int level, int one16, int storage,
-                                             PslibStrips *strips, int64_t first, int64_t n, PslibStatus *status,
-                                             int *grown)
-{
-    for (uint32_t q = 0; q < strips->later_count; q++) {
-        const uint32_t at = strips->later[q];
-        const int64_t i = first + ((at - (uint32_t)first) & (PSLIB_STRIP_RING - 1));
-        if (i >= n) break;
-        const PslibStatus made = pslib_strip_make(table, level, one16, storage, strips, at, grown);
-        if (made != PSLIB_OK) {
-            *status = made;
-            n = i;
-        }
-    }
-    strips->later_count = 0;
-    return n;
-}
-
 /* --- strip s - 6: the rows */
 
-PSLIB_INLINE void pslib_first_row_at(const PslibTable *table, uint64_t key, float *out, int level)
+PSLIB_INLINE void pslib_first_row_at(const PslibTable *table, int first_part, uint64_t key, float *out, int level)
 {
-    pslib_first_parts(table, level, 0, key, out);
+    pslib_first_parts(table, level, first_part, key, out);
 }
 
-PSLIB_COPIES(void, pslib_first_row, table->level, (const PslibTable *table, uint64_t key, float *out), table, key, out)
+PSLIB_COPIES(void, pslib_first_row, table->level, (const PslibTable *table, int first_part, uint64_t key, float *out),
+             table, first_part, key, out)
 
 PSLIB_INLINE int64_t pslib_strip_pull(const PslibTable *table, const PslibRowMap *map, int level,
                                       const PslibStrips *strips, uint32_t at, float now, float *out)
 {
     const void *weights = strips->weights[at];
     if (__builtin_expect(weights == NULL, 0)) {
-        pslib_first_row(table, strips->key[at], out);
+        pslib_first_row(table, 0, strips->key[at], out);
         return 1;
     }
+    const PslibRowClass *shape = &table->classes[pslib_strip_class(map, strips, at)];
     if (map->one16) pslib_load_at(level, map->storage, 16, weights, 0, out);
-    else
-        pslib_row_pull(table, &table->classes[PSLIB_WIDE], level, weights, map->with_state ? strips->state[at] : NULL,
-                       now, out);
+    else pslib_row_pull(table, shape, level, weights, map->with_state ? strips->state[at] : NULL, now, out);
+    if (map->policies && shape->part_count < table->part_count)
+        pslib_first_row(table, shape->part_count, strips->key[at], out + shape->weight_floats);
     return 0;
 }
 
-/* i: place of the key in the record. */
-PSLIB_INLINE void pslib_strip_push(const PslibTable *table, const PslibRowMap *map, int level,
-                                   const PslibStrips *strips, uint32_t at, const float *gradient,
-                                   const PslibRecord *record, int64_t i)
+/* Apart: what is long, and compiled into the loops once more, would take a minute to compile. */
+PSLIB_INLINE void pslib_strip_push_row_at(const PslibTable *table, const PslibRowClass *shape, uint64_t key, int made,
+                                          void *weights, float *state, const float *gradient,
+                                          const PslibRecord *record, int64_t i, int level)
 {
+    pslib_row_push(table, shape, level, key, made, weights, state, gradient, record, i);
+}
+
+PSLIB_COPIES(void, pslib_strip_push_row, table->level,
+             (const PslibTable *table, const PslibRowClass *shape, uint64_t key, int made, void *weights, float *state,
+              const float *gradient, const PslibRecord *record, int64_t i),
+             table, shape, key, made, weights, state, gradient, record, i)
+
+/* i: place of the key in the record. */
+PSLIB_INLINE void pslib_strip_push(PslibTable *table, const PslibRowMap *map, int level, const PslibStrips *strips,
+                                   uint32_t at, const float *gradient, const PslibRecord *record, int64_t i)
+{
+    const PslibRowClass *shape = &table->classes[pslib_strip_class(map, strips, at)];
+    const uint64_t key = strips->key[at];
+    const int made = strips->made[at];
+    void *weights = strips->weights[at];
+    float *state = strips->state[at];
+    if (map->policies && weights == NULL) return; /* turned away */
     if (map->one16)
-        pslib_row_push_one16(table, map->storage, level, strips->key[at], strips->made[at], strips->weights[at],
-                             strips->state[at], gradient, record);
+        pslib_row_push_one16(table, map->storage, level, key, made, weights, state, gradient, record);
+    else if (map->policies)
+        pslib_strip_push_row(table, shape, key, made, weights, state, gradient, record, i);
     else if (map->plain)
-        pslib_row_push_plain(table, level, strips->key[at], strips->made[at], strips->weights[at], strips->state[at], gradient);
+        pslib_row_push_plain(table, level, key, made, weights, state, gradient);
     else
-        pslib_row_push(table, &table->classes[PSLIB_WIDE], level, strips->key[at], strips->made[at], strips->weights[at],
-                       strips->state[at], gradient, record, i);
+        pslib_row_push(table, shape, level, key, made, weights, state, gradient, record, i);
+    if (map->policies && shape->part_count < table->part_count) pslib_note_proof(table, key, state);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* table.h: the partitions of one table that one shard thread owns; rows of several parts; erasing.
  *
- * Reading and stepping rows, which is nearly all the work, stands in table_loops.h. The loops here and in
+ * Reading and stepping rows, which is nearly all the work, stands in strip_loops.h. The loops here and in
  * table_rows.h are for rarer work: they go through a batch in blocks of 64 keys, prefetch what a block will
  * touch (nothing that the prefetch saw is used later), and then act key after key.
  *

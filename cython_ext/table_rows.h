@@ -3,7 +3,7 @@
 #ifndef PSLIB_TABLE_ROWS_H
 #define PSLIB_TABLE_ROWS_H
 
-#include "table_loops.h"
+#include "strip_loops.h"
 
 /* Give a found row another class: a new row with the weights and state of the parts that both classes have.
  * Erasing and inserting, without a second look at the index. found: INOUT. On failure nothing has changed. */
