@@ -169,27 +169,27 @@ PSLIB_INLINE PslibStatus pslib_one16_push_at(PslibTable *table, const uint64_t *
 
 /* Of others once for tables without policies, and once for those with narrow rows or, of pushes, with admission. */
 PSLIB_INLINE int64_t pslib_plain_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
-                                             float *out, int level)
+                                         float *out, int level)
 {
     return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32, 0);
 }
 
 PSLIB_INLINE PslibStatus pslib_plain_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                 const float *gradients, const PslibRecord *record, int64_t *done,
-                                                 int level)
+                                             const float *gradients, const PslibRecord *record, int64_t *done,
+                                             int level)
 {
     return pslib_strips_push_body(table, keys, n, gradients, PSLIB_WIDE, record, done, level, 0, PSLIB_FLOAT32, 0);
 }
 
 PSLIB_INLINE int64_t pslib_policies_pull_at(const PslibTable *table, const uint64_t *keys, int64_t n, float now,
-                                               float *out, int level)
+                                            float *out, int level)
 {
     return pslib_strips_pull_body(table, keys, n, now, out, level, 0, PSLIB_FLOAT32, 1);
 }
 
 PSLIB_INLINE PslibStatus pslib_policies_push_at(PslibTable *table, const uint64_t *keys, int64_t n,
-                                                   const float *gradients, int row_class, const PslibRecord *record,
-                                                   int64_t *done, int level)
+                                                const float *gradients, int row_class, const PslibRecord *record,
+                                                int64_t *done, int level)
 {
     return pslib_strips_push_body(table, keys, n, gradients, row_class, record, done, level, 0, PSLIB_FLOAT32, 1);
 }
