@@ -222,7 +222,8 @@ static int pslib_multiply(int level, const float *left, int64_t row, const float
 }
 
 /* out[i, j] = sum over p of left[p, i] right[p, j], p rising: (k, m)^T (k, n), rows left_row and right_row apart.
- * out: OUT.  With AVX-512 alone: in AVX2 it was no faster than OpenBLAS.  Returns 0, or -1 when there is no memory. */
+ * out: OUT.  With AVX-512 and AVX512_BF16 alone: in AVX2 it was no faster than OpenBLAS.  Returns 0, or -1 when there
+ * is no memory. */
 static int pslib_outer(int level, const float *left, int64_t left_row, const float *right, int64_t right_row,
                        float *out, int64_t out_row, int64_t m, int64_t n, int64_t k)
 {

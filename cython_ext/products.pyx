@@ -5,8 +5,8 @@ A function that is called on another processor raises; whoever multiplies asks o
 multiplies name the same; all of these give the same bits.
 
 ``avx512_bf16`` is an instruction set that is only taken by name, where `has_bfloat16`: both factors are
-rounded to bfloat16 (to the nearest, ties to even), their products are added in float32, of each two terms
-that follow each other the second one first. Subnormal factors and sums count as 0.
+rounded to bfloat16 (to the nearest, ties to even), their products are added in float32, of
+terms 2 i and 2 i + 1 the odd one first. Subnormal factors and sums count as 0.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
@@ -93,6 +93,7 @@ def has_bfloat16():
     """Whether this machine multiplies faster in bfloat16: AMD processors with AVX512_BF16, from Zen 4 on.
 
     Intel's have the instruction too, but there it takes longer than the two multiplications that it replaces.
+    Not where the compiler was older than GCC 10 or clang 9, or ``PSLIB_VECTORS`` names less than ``avx512``.
 
     Returns
     -------
@@ -162,7 +163,7 @@ def multiply(const float[:, :] left, const float[::1] packed, float[:, :] out, c
     Parameters
     ----------
     left : (m, k) float32
-    packed : float32
+    packed : (`packed_length` of (k, n),) float32
         What `pack` made of the (k, n) matrix.
     out : (m, n) float32, changed
     bias : (n,) float32 or None

@@ -1,15 +1,15 @@
 /* products_bfloat16.h: what products.h does with both factors rounded to bfloat16, by AVX-512's VDPBF16PS.
  *
  *   word     two terms that follow each other, the even one in the lower half. VDPBF16PS adds the products of both
- *            to a sum in float32, so a word is to it what a float is to FMA, and counts twice.
+ *            to a sum in float32, so a word is to it what a float is to FMA, and two multiply-adds.
  *   packed   panels as products_avx512.h has them, of (k + 1) / 2 rows of words; beside an odd last term is 0.
  *   left     a row is rounded before it is multiplied, some rows at a time for all panels.
  *
  * Factors are rounded to the nearest, ties to even; what is beyond bfloat16's range becomes infinite, NaN stays. A
  * product of two of them is exact in float32. Subnormal factors and sums count as 0, as the instruction has it.
  *
- * An AMD processor (Zen 4) does a VDPBF16PS in the time of an FMA; Intel's (Sapphire Rapids) takes twice as long
- * as the two FMAs that it replaces: see pslib_has_bfloat16.
+ * An AMD processor (Zen 4) does a VDPBF16PS in the time of an FMA; Intel's (Sapphire Rapids) takes two to three
+ * times as long as the two FMAs that it replaces: see pslib_has_bfloat16.
  */
 
 enum {

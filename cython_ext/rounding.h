@@ -12,7 +12,8 @@
  *             float16    29.0  19.6   30.0  28.2    58.7  53.7    99.4  84.4   185.2  153.1
  *             int8       33.4  21.3   46.9  27.1    73.5  53.9   117.2  76.7   201.8  123.5
  *
- * Fewer than four columns go one by one: a vector that is read where single floats were just stored waits for them.
+ * Fewer than four columns go one by one, but for the last two or three of a longer bfloat16 or int8 part with
+ * AVX-512: a vector that is read where single floats were just stored waits for them.
  */
 #ifndef PSLIB_ROUNDING_H
 #define PSLIB_ROUNDING_H

@@ -327,7 +327,7 @@ def _add_bench(commands: _Commands) -> None:
         "--products",
         choices=["float32", "bfloat16"],
         default="float32",
-        help="of trainings with training.products of that",
+        help="what trainings multiply in, as training.products of a job file (default: float32)",
     )
 
 

@@ -4,8 +4,9 @@ On processors with AVX2 or AVX-512 float32 is multiplied by `cython_ext.products
 so are gradients of weights without AVX-512, where it is as fast. With ``products="bfloat16"`` the factors of
 what is multiplied here are rounded to bfloat16 and their products added in float32 (Micikevicius et al.,
 arXiv:1710.03740; Kalamkar et al., arXiv:1905.12322), where the processor is faster at it; elsewhere nothing
-is. Layers with products of their own (GRU, attention, cross matrices) round the gradients of their weights
-alone.
+is. Products that a layer does by itself (h U of a GRU, cross matrices, attention's q k^T) stay float32, but
+gradients of their weights are rounded too. Of a parameter that a step uses several times, the first product
+of its gradient alone is.
 """
 
 from __future__ import annotations

@@ -74,6 +74,11 @@ class Stepper:
     products : "float32" or "bfloat16"
         What the factors of a step's matrix products may be rounded to, see `rec_models.products`; predictions
         are always float32's.
+
+    Raises
+    ------
+    ConfigurationError
+        When ``products`` is neither.
     """
 
     def __init__(self, model: Model, run: Run = _run_here, products: str = "float32") -> None:

@@ -33,7 +33,8 @@ class Run:
     epochs : int
         Over the data.
     staleness : int
-    products : str
+    products : "float32" or "bfloat16"
+        See `pslib.trainer.Trainer`.
     """
 
     servers: int = 1

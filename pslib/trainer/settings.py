@@ -20,6 +20,7 @@ __all__ = [
     "CONSISTENCIES",
     "NO_CACHE",
     "OF_CONSISTENCY",
+    "PRODUCTS",
     "CacheSettings",
     "TrainerSettings",
     "check_fits",
