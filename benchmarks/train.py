@@ -290,7 +290,7 @@ def measure(
             paddles.append(paddle_run(model, batch_rows, place, out, options.paddle))
         if turn < options.repeats:
             both = [(runs, job), (plain, in_float32)] if rounded else [(runs, job)]
-            for kept, one in both if turn % 2 else both[::-1]:
+            for kept, one in both[::-1] if turn % 2 else both:  # a call's first run is its slowest
                 kept.append(train(one, staleness, out))
     peers = {"torch": twins, "torch_bfloat16": casts, "paddle": paddles}
     turns = [turn_of(number, run, bounds, peers, plain) for number, run in enumerate(runs)]

@@ -128,7 +128,7 @@ class Stepper:
         rows_gradient = self._kept.take(rows.shape, rows.dtype)
         gradients = self._dense_views(dense, rows.dtype)
         yield [
-            *_dense_tasks(parts, gradients, self._vectors),
+            *_dense_tasks(parts, gradients),
             *self._row_tasks(batch, parts, listed, rows_gradient),
         ]
         return StepResult(
@@ -220,19 +220,21 @@ def _row_cuts(listed: dict[str | None, Listed], rows: int) -> list[int]:
     return [0, *np.searchsorted(starts + np.arange(starts.size), work).tolist(), rows]
 
 
-def _dense_tasks(parts: list[_Part], gradients: Mapping[str, Array], vectors: str | None) -> list[Task]:
+def _dense_tasks(parts: list[_Part], gradients: Mapping[str, Array]) -> list[Task]:
     """What makes the gradients of dense parameters: those without a product, which are short, in one task."""
     tasks: list[Task] = []
     short: list[Task] = []
     for name, out in gradients.items():
-        some = _tasks_of_one(name, parts, out, vectors)
+        some = _tasks_of_one(name, parts, out)
         (tasks if parts[0].dense[name].products else short).extend(some)
     return [*tasks, partial(_run_here, short)] if short else tasks
 
 
-def _tasks_of_one(name: str, parts: list[_Part], out: Array, vectors: str | None) -> list[Task]:
+def _tasks_of_one(name: str, parts: list[_Part], out: Array) -> list[Task]:
     """What makes the gradient of one dense parameter, in the order of the parts."""
     variables = [part.dense[name] for part in parts]
+    packed = variables[0].packed  # one for all parts
+    vectors = packed.vectors if packed else None
     products = [
         (joined([left for left, _ in same]), joined([right for _, right in same]))
         for same in zip(*(variable.products for variable in variables), strict=True)

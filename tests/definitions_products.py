@@ -1,6 +1,27 @@
-"""What a matrix product of factors in bfloat16 is, in NumPy."""
+"""What a matrix product of factors in bfloat16 is, in NumPy, and what tests of products share."""
 
 import numpy as np
+import pytest
+
+from cython_ext.products import has_bfloat16
+
+needs_bfloat16 = pytest.mark.skipif(
+    not has_bfloat16(),
+    reason="AVX512_BF16 is an instruction of the processor, without which the kernel can't run, and pslib "
+    "takes it on AMD's alone; that nothing is rounded elsewhere is shown on every processor by "
+    "test_where_the_processor_is_no_faster_nothing_is_rounded",
+)
+
+
+def aligned(length):
+    """Room for so many floats from a multiple of 64 bytes on."""
+    room = np.empty(length + 16, np.float32)
+    skipped = -room.ctypes.data % 64 // 4
+    return room[skipped : skipped + length]
+
+
+def drawn(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def nearest(x):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.products import has_outer, multiply, outer, pack, packed_length, product_levels
+from tests.definitions_products import aligned, drawn
 
 SIZES = st.sampled_from([1, 2, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 216, 217, 440, 450])
 calm = settings(deadline=None, max_examples=60)  # under the address sanitizer, too
@@ -21,20 +22,10 @@ needs_outer = pytest.mark.skipif(
 )
 
 
-def aligned(length):
-    room = np.empty(length + 16, np.float32)
-    skipped = -room.ctypes.data % 64 // 4
-    return room[skipped : skipped + length]
-
-
 def packed(matrix, level=None):
     out = aligned(packed_length(*matrix.shape))
     pack(matrix, out, level)
     return out
-
-
-def drawn(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def close(found, left, right):

@@ -9,23 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.products import has_bfloat16, multiply, outer, pack, packed_length
-from tests.definitions_products import product
+from cython_ext.products import multiply, outer, pack, packed_length
+from tests.definitions_products import aligned, drawn, needs_bfloat16, product
 
 SIZES = st.sampled_from([1, 2, 3, 13, 14, 15, 16, 17, 31, 32, 33, 48, 65, 129, 217, 440])
 calm = settings(deadline=None, max_examples=60)
 BF16 = "avx512_bf16"
-needs_bfloat16 = pytest.mark.skipif(
-    not has_bfloat16(),
-    reason="the kernel is written for AVX512_BF16 of AMD processors, which this one is not: float32 is "
-    "multiplied instead, as tests/test_products_of_steps.py shows everywhere",
-)
-
-
-def aligned(length):
-    room = np.empty(length + 16, np.float32)
-    skipped = -room.ctypes.data % 64 // 4
-    return room[skipped : skipped + length]
 
 
 def packed(matrix):
@@ -33,10 +22,6 @@ def packed(matrix):
     out[:] = np.nan  # nothing of what was there may be read
     pack(matrix, out, BF16)
     return out
-
-
-def drawn(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def amid_nan(matrix):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import pslib
-from cython_ext.products import has_bfloat16, product_levels
+import rec_models.products
+from cython_ext.products import product_levels
 from launch.job import read_job
 from launch.train_job import make_trainer
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
@@ -17,18 +18,8 @@ from rec_models import DNN
 from rec_models.parts import DenseVar, Scratch
 from rec_models.products import packed_of, times, times_transposed, transposed_times, vectors_of
 from tests.counting import CountingModel
-from tests.definitions_products import product
+from tests.definitions_products import drawn, needs_bfloat16, product
 from tests.gradient_check import SCHEMA, make_batch, random
-
-needs_bfloat16 = pytest.mark.skipif(
-    not has_bfloat16(),
-    reason="the kernel is written for AVX512_BF16 of AMD processors, which this one is not: float32 is "
-    "multiplied instead, as test_where_the_processor_is_no_faster_nothing_is_rounded shows everywhere",
-)
-
-
-def drawn(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def parameters(model, batch):
@@ -57,6 +48,22 @@ def test_a_step_is_that_of_float32_but_for_rounding_with_the_same_bits_whoever_r
     pairs += [(value, rounded.dense_gradients[name]) for name, value in exact.dense_gradients.items()]
     for one, other in pairs:
         assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(one)  # some relus open or close
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(("products", "vectors"), [("float32", None), ("bfloat16", "avx512_bf16")])
+def test_all_products_of_a_step_are_multiplied_in_what_was_asked_for(products, vectors, monkeypatch):
+    seen = []
+    for name in ("pack", "multiply", "outer"):
+        plain = getattr(rec_models.products, name)
+
+        def noted(*arguments, plain=plain, name=name, **more):
+            seen.append((name, more.get("vectors", arguments[-1])))
+            return plain(*arguments, **more)
+
+        monkeypatch.setattr(rec_models.products, name, noted)
+    step_of(products)
+    assert set(seen) == {("pack", vectors), ("multiply", vectors), ("outer", vectors)}
 
 
 def test_where_the_processor_is_no_faster_nothing_is_rounded(monkeypatch):
