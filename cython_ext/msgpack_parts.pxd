@@ -62,13 +62,17 @@ cdef inline int put_list(Out *out, uint64_t length) except -1:
     return put_tagged(out, 0xDC, length, 2)
 
 
-cdef inline int put_binary(Out *out, const void *data, uint64_t size) except -1:
+cdef inline int put_binary_start(Out *out, uint64_t size) except -1:
+    """What says that ``size`` bytes follow."""
     if size < 0x100:
-        put_tagged(out, 0xC4, size, 1)
-    elif size < 0x10000:
-        put_tagged(out, 0xC5, size, 2)
-    else:
-        put_tagged(out, 0xC6, size, 4)
+        return put_tagged(out, 0xC4, size, 1)
+    if size < 0x10000:
+        return put_tagged(out, 0xC5, size, 2)
+    return put_tagged(out, 0xC6, size, 4)
+
+
+cdef inline int put_binary(Out *out, const void *data, uint64_t size) except -1:
+    put_binary_start(out, size)
     return put(out, data, size)
 
 

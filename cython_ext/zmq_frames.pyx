@@ -7,9 +7,9 @@ are called directly; pyzmq, which has loaded it, says where they are (`pslib.tra
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, errno
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport strerror
 
@@ -130,7 +130,7 @@ cdef class ZmqFrames:
         large.data, large.size = self.data(&large.message), self.size(&large.message)
         return memoryview(large)
 
-    def send(self, bytes routing_id, bytes frame):
+    cpdef int send(self, bytes routing_id, bytes frame) except -1:
         """Send a message of one frame.
 
         Returns
@@ -147,6 +147,42 @@ cdef class ZmqFrames:
             if errno != EINTR:
                 return errno
         return 0
+
+    def send_all(self, list messages, Py_ssize_t first, ids, silent):
+        """Send messages as long as each is one small frame.
+
+        Parameters
+        ----------
+        messages : list of (peer, list of frames)
+        first : int
+            Place of the first one to send.
+        ids : dict or None
+            The routing_id of each peer; None: a peer is its routing_id.
+        silent : set or None
+            Takes the peers of all that are sent.
+
+        Returns
+        -------
+        int
+            The place behind the last that is sent, or that has no room or nobody to go to: the message there
+            is for pyzmq, or has an error to tell.
+        """
+        cdef list frames
+        cdef Py_ssize_t place
+        cdef int number
+        for place in range(first, len(messages)):
+            peer, frames = messages[place]
+            routing_id = peer if ids is None else ids.get(peer)
+            if not PyBytes_CheckExact(routing_id) or len(frames) != 1 or not PyBytes_CheckExact(frames[0]):
+                return place
+            if <size_t>PyBytes_GET_SIZE(frames[0]) >= self.copied_bytes:
+                return place
+            if silent is not None:
+                silent.add(peer)
+            number = self.send(routing_id, frames[0])
+            if number and number != EAGAIN and number != EHOSTUNREACH:
+                return place
+        return len(messages)
 
     cdef int given(self, bytes frame, int flags) noexcept:
         return self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags)

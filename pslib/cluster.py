@@ -16,8 +16,9 @@ from typing import Any
 from pslib.arguments import came, checked, checked_calls
 from pslib.client.arguments import check_timeout
 from pslib.client.client import Client
-from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Place
+from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PslibError, UnavailableError

@@ -44,6 +44,11 @@ NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 
+WAYS = ("short", "unfolded", "full")
+"""How a client does short calls: by compiled code; begun there, unfolded at an answer; as any other call."""
+way = "short"
+"""That of this module, for whoever sets it."""
+
 
 def key_in(partition: int, number: int = 0) -> int:
     """A key of one of the 16 partitions."""
@@ -72,7 +77,10 @@ def make_client(
     """A client session over servers named "0", "1", ..., each with a contiguous stretch of partitions."""
     addresses = tuple(map(str, range(servers)))
     current = PartitionMap.even(BITS, dense_blocks, addresses)
-    return ClientSession(RequestTable(CODEC, TIMING), current, dims, dense_length)
+    requests = RequestTable(CODEC, TIMING)
+    if way == "full":
+        requests.short = None
+    return ClientSession(requests, current, dims, dense_length)
 
 
 def asked(client: ClientSession) -> dict[str, tuple[int, Any]]:
@@ -85,7 +93,10 @@ def asked(client: ClientSession) -> dict[str, tuple[int, Any]]:
 
 def answer(client: ClientSession, now_s: float, request_id: int, message: Message) -> bool:
     """Give the client an answer, through the codec; whether it still waited for it."""
-    received = CODEC.decode([bytes(frame) for frame in CODEC.encode(request_id, message)]).message
+    frames: list[Buffer] = [bytes(frame) for frame in CODEC.encode(request_id, message)]
+    if way == "short" and not client.receive_short(now_s, [(None, frames)]):
+        return True
+    received = CODEC.decode(frames).message
     ticket = client.requests.receive(request_id)
     return ticket is not None and client.receive(now_s, ticket, received)
 

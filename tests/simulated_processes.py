@@ -12,7 +12,7 @@ from pslib.config import Timing
 from pslib.errors import MemoryLimitError
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
-from pslib.protocol.credit import ClientShares, CreditPool
+from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
@@ -178,7 +178,8 @@ class Trainer(Asker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         if world.credit_bytes:
-            self.requests.shares = ClientShares(world.credit_bytes // 2 // 3, small_bytes=0)
+            shares = self.requests.shares
+            shares.share_bytes, shares.small_bytes = world.credit_bytes // 2 // 3, 0
         self.session = ClientSession(self.requests, world.map, DIMS, DENSE_LENGTH)
         self.scripts: list[tuple[Script, int]] = []
         self.pulls_left = world.random.randint(1, 3)
@@ -276,6 +277,13 @@ class Trainer(Asker):
                 self._known = KnownDense(result.dense, result.versions)
 
         self._calls[call] = pulled
+
+    def receive(self, frames: list[bytes]) -> None:
+        if not self.running or self.session.receive_short(self.world.now_s, [(None, list(frames))]):
+            super().receive(frames)
+            return
+        self._completed()
+        self.send()
 
     def answered(self, ticket: int, message: Message) -> None:
         if not self.session.receive(self.world.now_s, ticket, message):

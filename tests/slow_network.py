@@ -67,8 +67,8 @@ class _Link:
         self._link, self._ways = link, ways
         self._back = {way: address for address, way in ways.items()}
 
-    def send(self, peer: str, frames: Sequence[Any]) -> None:
-        self._link.send(self._ways.get(peer, peer), frames)
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        self._link.send_all([(self._ways.get(peer, peer), frames) for peer, frames in messages])
 
     def receive(self) -> list[tuple[str, list[Any]]]:
         return [(self._back.get(peer, peer), frames) for peer, frames in self._link.receive()]

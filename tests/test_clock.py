@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.client.endpoint import Pending
 from pslib.client.member import MemberHandle, join
+from pslib.client.pending import Pending
 from pslib.clock import STALL_S, AwakeClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import WaitTimeoutError

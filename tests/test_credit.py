@@ -204,7 +204,7 @@ class TestAClient:
             freed = shares.leave("a", over)
             done -= set(freed)
             flying |= {one: costs[one] for one in freed}
-        assert not shares._waiting["a"]
+        assert not shares.waiting.get("a")
 
 
 class TestAPool:

@@ -97,6 +97,39 @@ def test_a_peer_that_takes_nothing_now_is_no_error_and_all_else_is(
     server.close()
 
 
+def test_all_messages_go_in_their_order_whatever_they_are_of(closing: Any) -> None:
+    """Small ones by libzmq's own functions, all others by pyzmq, and connections as they are needed."""
+    transport = closing(ZmqTransport())
+    servers, client = [transport.listen(LOOPBACK) for _ in range(2)], transport.connect()
+    large = os.urandom(200_000)
+    kinds: list[list[Any]] = [[b"a"], [large], [b"b", b"c"], [b"d"], [memoryview(b"e")], [b"f"]]
+    plain = [list(map(bytes, kind)) for kind in kinds]
+    client.send_all([(server.address, kind) for kind in kinds for server in servers])
+    for server in servers:
+        came: list[Any] = []
+        while len(came) < len(kinds):
+            came += come(server, WAIT_S)
+        assert [list(map(bytes, frames)) for _peer, frames in came] == plain
+        server.send_all([(came[0][0], kind) for kind in kinds])
+    back: dict[str, list[list[bytes]]] = {server.address: [] for server in servers}
+    while sum(map(len, back.values())) < 2 * len(kinds):
+        client.wait(WAIT_S)
+        for peer, frames in client.receive():
+            back[peer].append(list(map(bytes, frames)))
+    assert list(back.values()) == [plain, plain]
+    client.send_all([])
+    for link in (client, *servers):
+        link.close()
+
+
+def test_sending_all_is_over_with_the_first_error_and_not_with_a_full_queue(closing: Any) -> None:
+    server = closing(ZmqTransport()).listen(LOOPBACK)
+    server.send_all([(b"nobody", [b"x"]), (b"nobody", [b"x", b"y"])])
+    server.close()
+    with pytest.raises(zmq.ZMQError):
+        server.send_all([(b"nobody", [b"x"])])
+
+
 def test_a_link_that_is_closed_says_so(closing: Any) -> None:
     transport = closing(ZmqTransport())
     for link in (transport.listen(LOOPBACK), transport.connect()):

@@ -10,13 +10,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from math import inf
-from typing import Generic, TypeVar
 
-from pslib.client.arguments import check_process, check_timeout
+from pslib.client.arguments import check_process
+from pslib.client.pending import Pending
 from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
@@ -32,15 +29,14 @@ from pslib.errors import (
     WaitTimeoutError,
 )
 from pslib.protocol.client_session import ClientSession
-from pslib.protocol.codec import Codec
+from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.messages import Failure, Message
 from pslib.protocol.requests import Expired, RequestTable
 from pslib.transport.link import ClientLink
 
-__all__ = ["Endpoint", "Pending", "failure_error"]
+__all__ = ["Endpoint", "failure_error"]
 
 log = logging.getLogger("pslib")
-ValueT = TypeVar("ValueT")
 IDLE_S = 0.25
 """How late a heartbeat may be. Messages end a wait at once, and it is no longer than until the next retry: a
 turn of a thread costs some 30 us, of which hundreds of processes on a machine would make 20 a second
@@ -62,55 +58,6 @@ _ERRORS: Mapping[str, type[PslibError]] = {
     "memory-limit": MemoryLimitError,
     "protocol": RemoteProtocolError,
 }
-
-
-class Pending(Generic[ValueT]):
-    """An answer that is not here yet."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._future: Future[ValueT] = Future()
-
-    def wait(self, timeout_s: float | None = None) -> ValueT:
-        """The answer.
-
-        Parameters
-        ----------
-        timeout_s : float or None
-            None waits until the request itself is given up (`Timing.request_s`).
-
-        Raises
-        ------
-        WaitTimeoutError
-            When there is no answer after ``timeout_s``; the request goes on.
-        PslibError
-            What the request ended with.
-        """
-        if timeout_s is not None:
-            check_timeout(timeout_s)
-        try:
-            return self._future.result(timeout_s)
-        except FutureTimeoutError:
-            raise WaitTimeoutError(f"waited {timeout_s:g} s for {self._what}: no answer yet") from None
-
-    @property
-    def done(self) -> bool:
-        """Whether `wait` would return (or raise) at once."""
-        return self._future.done()
-
-    def on_done(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the answer is here; it must be short and must not raise."""
-        self._future.add_done_callback(lambda _future: callback())
-
-    def succeed(self, value: ValueT) -> None:
-        """Give the answer; the first one counts."""
-        with suppress(InvalidStateError):
-            self._future.set_result(value)
-
-    def fail(self, error: PslibError) -> None:
-        """Give an error instead of an answer."""
-        with suppress(InvalidStateError):
-            self._future.set_exception(error)
 
 
 def failure_error(failure: Failure, peer: str) -> PslibError:
@@ -144,6 +91,7 @@ class Endpoint:
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
+        self._room_wanted = 0  # callers who wait for it
         self.every_heartbeat: Callable[[], None] | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -221,7 +169,12 @@ class Endpoint:
     def _wait_for_room(self, what: str) -> None:
         if self._has_room() or threading.current_thread() is self._thread:
             return
-        if not self._room.wait_for(self._has_room, self.timing.request_s):
+        self._room_wanted += 1
+        try:
+            has_room = self._room.wait_for(self._has_room, self.timing.request_s)
+        finally:
+            self._room_wanted -= 1
+        if not has_room:
             unsent = self.requests.unsent_bytes
             raise WaitTimeoutError(
                 f"waited {self.timing.request_s:g} s to start {what}: {unsent:,} bytes wait for credit; "
@@ -281,16 +234,10 @@ class Endpoint:
 
     def _turn(self) -> None:
         now_s = self.clock.now_s()
+        if now_s >= self._looks_s or now_s >= self.beat_due_s:
+            self._look_around(now_s)
         with self.lock:
-            for expired in self.requests.tick(now_s):
-                self._expire(expired)
-            self._complete_calls()
-            if self._has_room():
-                self._room.notify_all()
-            if self.requests.outbox:
-                self._send_all()
-        self._look_around(now_s)
-        with self.lock:
+            self._look_at_time(now_s)
             came = self._link.receive()
             refusals = self._link.refusals()
             self._sleeps_until_s = (
@@ -302,15 +249,23 @@ class Endpoint:
                 came = self._link.receive()
         if came:
             now_s = self.clock.now_s()
-            for peer, frames in came:
+            for peer, frames in self._receive_short(now_s, came):
                 self._receive(now_s, peer, frames)
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
 
+    def _look_at_time(self, now_s: float) -> None:
+        """What is due is sent again or given up; what has room is sent, and whoever waits for it goes on."""
+        for expired in self.requests.tick(now_s):
+            self._expire(expired)
+        self._complete_calls()
+        if self._room_wanted and self._has_room():
+            self._room.notify_all()
+        if self.requests.outbox:
+            self._send_all()
+
     def _look_around(self, now_s: float) -> None:
         """What the time asks for: a report of long waits, a heartbeat."""
-        if now_s < self._looks_s and now_s < self.beat_due_s:
-            return
         self._looks_s = now_s + BEAT_LOOK_S
         self._report(now_s)
         beat = self.every_heartbeat  # another thread may take it away at any moment
@@ -323,14 +278,28 @@ class Endpoint:
         if not outgoing or self._closed:
             return
         self.messages_sent += len(outgoing)
-        send = self._link.send
-        for peer, frames in outgoing:
+        for _peer, frames in outgoing:
             self.bytes_sent += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
-            send(peer, frames)
+        self._link.send_all(outgoing)
         if threading.current_thread() is not self._thread and (
             self.requests.due_s < self._sleeps_until_s or self._link.ready()
         ):
             self._link.wake()
+
+    def _receive_short(
+        self, now_s: float, came: list[tuple[str, list[Buffer]]]
+    ) -> list[tuple[str, list[Buffer]]]:
+        """Take what answers short calls plainly; the other messages."""
+        session, short = self.session, self.requests.short
+        if session is None or short is None or not len(short):
+            return came
+        with self.lock:
+            taken = short.bytes_taken
+            rest = session.receive_short(now_s, came)
+            self.bytes_received += short.bytes_taken - taken
+            self.messages_received += len(came) - len(rest)
+            self._complete_calls()
+        return rest
 
     def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         self.bytes_received += sum(map(len, frames))

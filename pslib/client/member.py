@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.endpoint import Endpoint
+from pslib.client.pending import Pending
 from pslib.config import ClusterConfig
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pslib.client.endpoint import Pending
+from pslib.client.pending import Pending
 from pslib.protocol.calls import NO_VERSIONS, PullCall
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.pushes_between import Seen

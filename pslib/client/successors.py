@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.endpoint import Endpoint
 from pslib.client.member import MemberHandle
+from pslib.client.pending import Pending
 from pslib.config import ClusterConfig
 from pslib.errors import PslibError
 from pslib.protocol.messages import Message, Missing, Result, Setup

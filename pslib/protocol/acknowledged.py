@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from cython_ext.hashing import partition_of
-from pslib.protocol.calls import Call, Part, PullCall
+from pslib.protocol.calls import Call, Part, PullCall, PushName
 from pslib.protocol.messages import Witness
 
 __all__ = ["KEPT", "Acknowledged"]
@@ -45,12 +45,16 @@ class Acknowledged:
             size = keys.size if places is None else places.size
             if size:  # another key for each push: were it always the first, all could be of one shard's log
                 at = name.number % size
-                last = self._last.get(part.server)
-                if last is None:
-                    last = self._last[part.server] = deque(maxlen=KEPT)
-                last.append((name.stream, name.number, int(keys[at if places is None else places[at]])))
-                self._counts[part.server] = self._counts.get(part.server, 0) + 1
+                self.note_key(part.server, name, int(keys[at if places is None else places[at]]))
                 return
+
+    def note_key(self, server: int, name: PushName, key: int) -> None:
+        """A server has acknowledged all that a push asked of it, this key for one."""
+        last = self._last.get(server)
+        if last is None:
+            last = self._last[server] = deque(maxlen=KEPT)
+        last.append((name.stream, name.number, key))
+        self._counts[server] = self._counts.get(server, 0) + 1
 
     def pause(self, moment: str) -> None:
         """Now, at a moment that all trainers know by this name, all that was pushed is acknowledged."""

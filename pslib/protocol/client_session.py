@@ -46,12 +46,14 @@ from pslib.protocol.calls import (
     keys_of,
     message_of,
 )
+from pslib.protocol.codec import Buffer
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_plain, store_pulled
 from pslib.protocol.pushes_between import NOTHING_SEEN, PushesBetween, Seen
 from pslib.protocol.requests import RequestTable
+from pslib.protocol.short_parts import ShortParts
 from pslib.protocol.splitting import first_unit, parts_of
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.partition_map import PartitionMap
@@ -106,6 +108,7 @@ class ClientSession:
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
         self._next_call = 1
+        self._short = ShortParts(requests, self._parts, self.acked_below, self._note_pushed)
 
     def set_map(self, now_s: float, partition_map: PartitionMap) -> None:
         """Take a newer map as the truth about owners, and forget hints from refusals.
@@ -114,6 +117,7 @@ class ClientSession:
         """
         if partition_map.version <= self.map.version:
             return
+        self.requests.unfold_older()
         before, self.map = self.map.addresses, partition_map
         self._owners = partition_map.owners.copy()
         gone = {server for server, old in enumerate(before) if old and not partition_map.addresses[server]}
@@ -258,6 +262,9 @@ class ClientSession:
         number = self._next_call
         self._next_call += 1
         self._calls[number] = call
+        patience_s = self._patience_s(call)
+        if not blocks.size and self._short.begin(now_s, number, call, self.map, self._owners, patience_s):
+            return number
         queued = len(self.requests.outbox)
         try:
             self._split(now_s, number, {name: None for name in call.keys}, blocks, self._spoken_for(call))
@@ -311,6 +318,20 @@ class ClientSession:
         return np.concatenate([partitions, np.uint32(self.map.partitions) + blocks])
 
     # --- answers ------------------------------------------------------------------------------------------
+
+    def receive_short(
+        self, now_s: float, came: list[tuple[Any, list[Buffer]]]
+    ) -> list[tuple[Any, list[Buffer]]]:
+        """Take the plain answers to short calls; the other messages, each of which is for the codec."""
+        rest, over = self._short.receive(now_s, came)
+        for number in over:
+            self._finish(number, None)
+        return rest
+
+    def _note_pushed(self, call: PushCall, server: int, key: int, pushes_before: int) -> None:
+        if call.since:
+            self.between.note(call.since.get(server, 0), pushes_before)
+        self.acknowledged.note_key(server, call.name, key)
 
     def receive(self, now_s: float, ticket: int, message: Message) -> bool:
         """Take the answer to one part; False when the ticket belongs to another."""

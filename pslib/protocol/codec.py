@@ -20,6 +20,7 @@ import numpy as np
 
 from cython_ext.message_reader import MessageReader
 from cython_ext.message_writer import MessageWriter
+from cython_ext.short_calls import ShortCalls
 from cython_ext.short_requests import ShortRequests
 from pslib.config import Limits
 from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
@@ -160,6 +161,17 @@ class Codec:
         """What answers short and plain requests of this cluster without a message in between, if anything."""
         try:
             return ShortRequests(PROTOCOL_VERSION, self.cluster_id, rows_max, FencedError)
+        except ValueError:
+            return None
+
+    def short_calls(
+        self, flying: dict[str, int], waiting: Any, took_s: dict[str, float]
+    ) -> ShortCalls | None:
+        """What keeps short calls of this cluster, if anything; see there for what is shared with it."""
+        limits = self.limits
+        bytes_max = min(limits.header_bytes_max, limits.frame_bytes_max, limits.message_bytes_max)
+        try:
+            return ShortCalls(PROTOCOL_VERSION, self.cluster_id, bytes_max, flying, waiting, took_s)
         except ValueError:
             return None
 

@@ -15,7 +15,7 @@ client. What a client does not give back (it has vanished, or the message was lo
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,17 +35,24 @@ class ClientShares:
         For each peer; 0 is no limit. One eighth of it is kept for small requests.
     small_bytes : int
         Requests up to here are small.
+
+    Attributes
+    ----------
+    flying : dict of str to int
+        Bytes on their way to each peer and back; short parts (`cython_ext.short_calls`) count themselves.
+    waiting : dict of str to deque of (ticket, bytes)
+        Requests that wait until there is room.
     """
 
     def __init__(self, share_bytes: int = 0, small_bytes: int = SMALL_BYTES) -> None:
         self.share_bytes, self.small_bytes = share_bytes, small_bytes
         self._costs: dict[int, int] = {}
-        self._in_flight: dict[str, int] = defaultdict(int)
-        self._waiting: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
+        self.flying: dict[str, int] = {}
+        self.waiting: dict[str, deque[tuple[int, int]]] = {}
 
     def in_flight_bytes(self, peer: str) -> int:
         """Bytes that are on their way to a peer and back."""
-        return self._in_flight.get(peer, 0)
+        return self.flying.get(peer, 0)
 
     def is_beyond(self, cost: int) -> bool:
         """Whether a request of this size never fits the share: the server must grant it."""
@@ -54,31 +61,36 @@ class ClientShares:
     def enter(self, peer: str, ticket: int, cost: int) -> bool:
         """Whether a request may go now; otherwise it waits, and `leave` says when its turn has come."""
         if not self.has_room(peer, cost):
-            self._waiting[peer].append((ticket, cost))
+            self.waiting.setdefault(peer, deque()).append((ticket, cost))
             return False
         self._go(peer, ticket, cost)
         return True
 
     def enter_small(self, peer: str, ticket: int, cost: int) -> bool:
         """`enter` of what is small and has room; False: it is not, and nothing has changed."""
-        flying = self._in_flight[peer] + cost
+        flying = self.flying.get(peer, 0) + cost
         if cost > self.small_bytes or 0 < self.share_bytes < flying:
             return False
-        self._costs[ticket], self._in_flight[peer] = cost, flying
+        self._costs[ticket], self.flying[peer] = cost, flying
         return True
+
+    def keep(self, ticket: int, cost: int) -> None:
+        """Bytes that fly already are those of this ticket from now on."""
+        self._costs[ticket] = cost
 
     def has_room(self, peer: str, cost: int) -> bool:
         """Whether a request of this size need not wait."""
-        return self._fits(peer, cost) and not (cost > self.small_bytes and self._waiting.get(peer))
+        return self._fits(peer, cost) and not (cost > self.small_bytes and self.waiting.get(peer))
 
     def leave(self, peer: str, ticket: int) -> list[int]:
         """A request is over, or is not wanted any more; the tickets of those that may go now."""
-        self._in_flight[peer] -= self._costs.pop(ticket, 0)
+        if cost := self._costs.pop(ticket, 0):
+            self.flying[peer] -= cost
         freed: list[int] = []
-        waiting = self._waiting.get(peer)
+        waiting = self.waiting.get(peer)
         if not waiting:
             return freed
-        self._waiting[peer] = waiting = deque(place for place in waiting if place[0] != ticket)
+        self.waiting[peer] = waiting = deque(place for place in waiting if place[0] != ticket)
         while waiting and self._fits(peer, waiting[0][1]):
             self._go(peer, *waiting[0])
             freed.append(waiting.popleft()[0])
@@ -91,24 +103,24 @@ class ClientShares:
         """
         for ticket in tickets:
             self._costs.pop(ticket, None)
-        self._in_flight.pop(peer, None)
-        self._waiting.pop(peer, None)
+        self.flying.pop(peer, None)
+        self.waiting.pop(peer, None)
 
     def clear(self) -> None:
         """Forget all requests."""
         self._costs.clear()
-        self._in_flight.clear()
-        self._waiting.clear()
+        self.flying.clear()
+        self.waiting.clear()
 
     def _go(self, peer: str, ticket: int, cost: int) -> None:
         self._costs[ticket] = cost
-        self._in_flight[peer] += cost
+        self.flying[peer] = self.flying.get(peer, 0) + cost
 
     def _most(self, cost: int) -> int:
         return self.share_bytes if cost <= self.small_bytes else self.share_bytes - self.share_bytes // 8
 
     def _fits(self, peer: str, cost: int) -> bool:
-        return not self.share_bytes or self._in_flight.get(peer, 0) + cost <= self._most(cost)
+        return not self.share_bytes or self.flying.get(peer, 0) + cost <= self._most(cost)
 
 
 @dataclass(slots=True)

@@ -4,14 +4,19 @@ ZeroMQ loses queued messages in silence when a peer dies, so every request is re
 ``request_id``; all attempts of one request stay valid until one of them is answered, and answers to
 requests that are over are dropped. This is where "push is retried", and where requests wait for credit
 (`pslib.protocol.credit`).
+
+Short calls (`cython_ext.short_calls`) are begun and answered without any of this; what has to be asked again,
+or anything else, is *unfolded* first: it becomes requests as if it had never been anything else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from cython_ext.short_calls import ShortCall
 from pslib.config import Timing
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import ClientShares
@@ -65,6 +70,10 @@ class _Request:
     """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
 
 
+def _nothing_to_unfold(_call: ShortCall) -> None:
+    raise AssertionError("short calls are of a session, which knows how to unfold them")
+
+
 class RequestTable:
     """All unanswered requests of one process, to any number of peers.
 
@@ -83,6 +92,10 @@ class RequestTable:
     ----------
     due_s : float
         `tick` has nothing to do before; it may have nothing to do then either.
+    short : cython_ext.short_calls.ShortCalls or None
+        Calls that are no requests yet, and need not become any as long as all goes well.
+    unfold : callable
+        Makes requests of such a call, by `adopt`; whoever begins one says how.
     """
 
     def __init__(self, codec: Codec, timing: Timing, first_request_id: int = 1, share_bytes: int = 0) -> None:
@@ -95,6 +108,8 @@ class RequestTable:
         self._open: dict[int, _Request] = {}
         self._by_attempt: dict[int, _Request] = {}
         self._took_s: dict[str, float] = {}
+        self.short = codec.short_calls(self.shares.flying, self.shares.waiting, self._took_s)
+        self.unfold: Callable[[ShortCall], None] = _nothing_to_unfold
         self._by_wish: dict[int, tuple[_Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
@@ -103,7 +118,7 @@ class RequestTable:
         self.due_s = inf
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + (len(self.short) if self.short is not None else 0)
 
     def start(
         self,
@@ -142,6 +157,54 @@ class RequestTable:
         self.due_s = min(self.due_s, request.next_try_s, request.deadline_s)
         return request.ticket
 
+    def start_short(self, now_s: float, call: ShortCall, addresses: Sequence[str], patience_s: float) -> bool:
+        """Send all parts of a short call that has room; False: it has none, and nothing was sent."""
+        if self.short is None or self._moved or self.unsent_bytes:
+            return False
+        credit = self.shares.share_bytes, self.shares.small_bytes
+        times = now_s, self.timing.retry_s, SLOW_FACTOR, patience_s
+        outgoing = self.short.begin(call, addresses, self._next_id, credit, times, Outgoing)
+        if outgoing is None:
+            return False
+        self._next_id += len(outgoing)
+        self._now_s = now_s
+        self.outbox += outgoing
+        self.due_s = min(self.due_s, call.next_try_s)
+        return True
+
+    def adopt(
+        self, call: ShortCall, request_id: int, peer: str, message: Message, cost: int, pause_s: float
+    ) -> int:
+        """The ticket of an open part of an unfolded call, which was sent once, under this request_id."""
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        request = _Request(
+            ticket, peer, message, call.sent_s, call.deadline_s, call.sent_s + pause_s, 2 * pause_s, cost
+        )
+        request.pause_s = min(request.pause_s, self.timing.retry_max_s)
+        request.sent_s, request.attempts = call.sent_s, [request_id]
+        self._open[ticket] = self._by_attempt[request_id] = request
+        self.shares.keep(ticket, cost)
+        return ticket
+
+    def unfold_older(self, sent_s: float = inf, due_s: float = -inf) -> None:
+        """Make requests of short calls that were sent before ``sent_s``, or are due at ``due_s``."""
+        if self.short is not None and len(self.short):
+            for call in self.short.older(sent_s, due_s):
+                self.unfold(call)
+
+    def _request_of(self, request_id: int) -> _Request | None:
+        """The request of an attempt; that of a short call is unfolded."""
+        request = self._by_attempt.get(request_id)
+        if (
+            request is None
+            and self.short is not None
+            and (call := self.short.call_of(request_id)) is not None
+        ):
+            self.unfold(call)
+            request = self._by_attempt[request_id]
+        return request
+
     def _begin(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
         """Send a request for the first time, or ask for credit, or let it wait for some."""
         self._now_s = now_s
@@ -165,7 +228,7 @@ class RequestTable:
 
         Also None for a grant of credit: the request that it is for is sent now.
         """
-        request = self._by_attempt.get(request_id)
+        request = self._request_of(request_id)
         if request is None:
             self._granted(request_id)
             return None
@@ -177,7 +240,7 @@ class RequestTable:
 
     def refused_for_now(self, request_id: int, why: str) -> bool:
         """A peer can't do it yet: ask again as if it had not answered. False: nobody waits for it."""
-        request = self._by_attempt.get(request_id)
+        request = self._request_of(request_id)
         if request is not None:
             request.why = why
         return request is not None
@@ -212,6 +275,7 @@ class RequestTable:
         What ``old`` may still answer counts no more, nor does its credit; who names ``old`` from now on means
         ``new``. Each request has its whole patience again. Returns how many there were.
         """
+        self.unfold_older()
         self._moved.pop(new, None)  # a port is used again
         self._moved = {before: new if after == old else after for before, after in self._moved.items()}
         self._moved[old] = new
@@ -233,6 +297,8 @@ class RequestTable:
 
     def cancel_all(self) -> None:
         """Stop asking anybody anything; what is queued is not sent."""
+        if self.short is not None:
+            self.short.clear()
         self._open.clear()
         self._by_attempt.clear()
         self._by_wish.clear()
@@ -242,6 +308,7 @@ class RequestTable:
 
     def give_up(self, peer: str) -> list[int]:
         """Ask this peer nothing any more of what it has not answered; returns the tickets of that."""
+        self.unfold_older()
         tickets = [request.ticket for request in self._open.values() if request.peer == peer]
         for ticket in tickets:
             self.cancel(ticket)
@@ -253,6 +320,7 @@ class RequestTable:
         expired: list[Expired] = []
         if now_s < self.due_s:  # nearly always: hundreds of open requests are not looked at in every turn
             return expired
+        self.unfold_older(-inf, now_s)
         for request in list(self._open.values()):
             if now_s >= request.deadline_s:
                 self.cancel(request.ticket)
@@ -260,7 +328,8 @@ class RequestTable:
                 expired.append(Expired(request.ticket, request.peer, waited_s, request.why))
             elif now_s >= request.next_try_s:
                 self._again(now_s, request)
-        self.due_s = min((min(one.next_try_s, one.deadline_s) for one in self._open.values()), default=inf)
+        due_s = min((min(one.next_try_s, one.deadline_s) for one in self._open.values()), default=inf)
+        self.due_s = min(due_s, self.short.due_s) if self.short is not None else due_s
         return expired
 
     def _again(self, now_s: float, request: _Request) -> None:
@@ -277,6 +346,7 @@ class RequestTable:
 
         ``what`` is the kind of the message and, while it can't be sent, that it waits for credit.
         """
+        self.unfold_older(now_s - longer_than_s)
         return [
             (request.peer, self._told(request), now_s - request.started_s)
             for request in self._open.values()

@@ -12,8 +12,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.endpoint import Endpoint
 from pslib.client.member import MemberHandle
+from pslib.client.pending import Pending
 from pslib.clock import Clock
 from pslib.errors import (
     AccessError,

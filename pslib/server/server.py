@@ -242,21 +242,21 @@ class Server:
             came = self._link.receive()
         if not came:
             self._link.wait(patience_s)
-            with self._lock:
-                came = self._link.receive()
         with self._lock:
-            answered = self._session.receive_short(came) if came else 0
-        for peer, frames in came[answered:]:
+            came = came or self._link.receive()
+            others = came[self._session.receive_short(came) :] if came else came
+            self._send_all()
+        for peer, frames in others:
             with self._lock:
                 job = self._session.receive(peer, frames)
             if job:
                 self._serve(job)
         now_s = self._clock.now_s()
-        with self._lock:
-            if now_s >= self._tick_s:
+        if others or now_s >= self._tick_s:
+            with self._lock:
                 self._session.tick(now_s)
-                self._tick_s = now_s + TICK_S
-            self._send_all()
+                self._send_all()
+            self._tick_s = now_s + TICK_S
 
     def _serve(self, job: Job) -> None:
         """Do a job at once if it is short and its shards are idle; else their threads do it."""
@@ -281,9 +281,9 @@ class Server:
         """Send all answers; none while another may have our place, who does not know what we call done."""
         if self._may_be_followed and self._member.may_be_replaced:
             return
-        replies, self._session.outbox = self._session.outbox, []
-        for reply in replies:
-            self._link.send(reply.peer, reply.frames)
+        if self._session.outbox:
+            replies, self._session.outbox = self._session.outbox, []
+            self._link.send_all(replies)
 
     def _progress(self) -> dict[str, Any]:
         """Counters for the heartbeat; also passes on which streams are over."""

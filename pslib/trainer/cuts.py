@@ -17,7 +17,7 @@ from typing import Any
 from pslib.checkpoint import Manifest, ManifestFile, commit, next_place, prune
 from pslib.checkpoint.folders import Base, base_in
 from pslib.client.client import FILE_PATIENCE_S, Client
-from pslib.client.endpoint import Pending
+from pslib.client.pending import Pending
 from pslib.errors import CheckpointError, PslibError
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.messages import BeginSave, CutStep, CutTable, EndSave, Message, Result, SaveFiles

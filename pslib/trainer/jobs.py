@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.client.client import Client
-from pslib.client.endpoint import Pending
+from pslib.client.pending import Pending
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.protocol.json_arrays import json_array

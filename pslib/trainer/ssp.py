@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pslib.client.endpoint import Pending
+from pslib.client.pending import Pending
 from pslib.protocol.messages import Clocks, Message
 from pslib.trainer.jobs import HeldLease
 from pslib.trainer.pace import AsyncPace

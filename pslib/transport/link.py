@@ -36,6 +36,10 @@ class ClientLink(Protocol):
         """Queue a message; a peer that is not there yet, or never, is not an error."""
         ...
 
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        """`send` of all, in their order."""
+        ...
+
     def receive(self) -> list[tuple[str, list[Buffer]]]:
         """Messages that are here, or the first of many, with the addresses they came from; does not wait."""
         ...
@@ -78,6 +82,10 @@ class ServerLink(Protocol):
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer; a peer that has gone is not an error."""
+        ...
+
+    def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
+        """`send` of all, in their order."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:

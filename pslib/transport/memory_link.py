@@ -67,6 +67,11 @@ class MemoryClientLink:
         if server:
             server.mailbox.put(self._identity, list(frames))
 
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        """`send` of all."""
+        for peer, frames in messages:
+            self.send(peer, frames)
+
     def receive(self) -> list[tuple[str, list[Buffer]]]:
         """Answers that have come."""
         return self.mailbox.take()
@@ -104,6 +109,11 @@ class MemoryServerLink:
         client = self._transport.clients.get(peer)
         if client:
             client.mailbox.put(self.address, list(frames))
+
+    def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
+        """`send` of all."""
+        for peer, frames in messages:
+            self.send(peer, frames)
 
     def poll(self, timeout_s: float) -> list[tuple[bytes, list[Buffer]]]:
         """Requests that have come; waits for one."""

@@ -10,10 +10,11 @@ import ctypes
 import errno
 import select
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from math import ceil
+from typing import Any
 
 import zmq
 import zmq.backend
@@ -127,6 +128,23 @@ class _Router:
             if error.errno not in _NOT_NOW:
                 raise
 
+    def _send_all(
+        self,
+        messages: Sequence[tuple[Any, Sequence[Buffer]]],
+        send: Callable[[Any, Sequence[Buffer]], None],
+        ids: dict[str, bytes] | None = None,
+        silent: set[str] | None = None,
+    ) -> None:
+        """Send all messages: small ones at once, by the ``ids`` of their peers; others by ``send``."""
+        self._is_empty = False
+        direct, place = self._frames, 0
+        while place < len(messages):
+            if direct is not None:
+                place = direct.send_all(messages, place, ids, silent)
+            for message in messages[place : place + 1]:  # it is large, of a new peer, or will fail
+                send(*message)
+                place += 1
+
     def _sender(self) -> bytes | None:
         """Take the first frame of a message: who sent it; None: the message is not to be looked at."""
         return self._socket.recv(_NOW)
@@ -212,6 +230,10 @@ class ZmqClientLink(_Router):
         routing_id = self._ids.get(peer) or self._connect(peer)
         self._silent.add(peer)
         self._send(routing_id, frames)
+
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        """`send` of all."""
+        self._send_all(messages, self.send, self._ids, self._silent)
 
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
@@ -308,6 +330,10 @@ class ZmqServerLink(_Router):
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
         self._send(peer, frames)
+
+    def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
+        """`send` of all."""
+        self._send_all(messages, self.send)
 
     def _sender(self) -> bytes | None:
         if self._monitor is None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pslib.client.endpoint import Endpoint, Pending
+from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place
+from pslib.client.pending import Pending
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import LogFullError, PslibError, WaitTimeoutError
 from pslib.protocol.messages import Leave, Message, Register, Registered
@@ -47,8 +48,9 @@ class _Link:
         self._process, self._address = process, address
         self.came: list[tuple[str, list[Any]]] = []
 
-    def send(self, peer: str, frames: Sequence[Any]) -> None:
-        self._process.network.send(self._address, peer, frames)
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        for peer, frames in messages:
+            self._process.network.send(self._address, peer, frames)
 
     def receive(self) -> list[tuple[str, list[Any]]]:
         came, self.came = self.came, []

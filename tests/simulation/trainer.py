@@ -13,7 +13,6 @@ from pslib.client.member import Joined, Place
 from pslib.client.successors import meet_successors
 from pslib.errors import PslibError
 from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.credit import ClientShares
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.json_arrays import json_array
 from pslib.protocol.membership import ANY_RANK
@@ -82,7 +81,8 @@ class Trainer(Member):
 
     def joined(self, joined: Joined) -> None:
         if self.world.credit_bytes:
-            self.endpoint.requests.shares = ClientShares(self.world.credit_bytes // 2 // 3, small_bytes=0)
+            shares = self.endpoint.requests.shares
+            shares.share_bytes, shares.small_bytes = self.world.credit_bytes // 2 // 3, 0
         self.session = ClientSession(self.endpoint.requests, joined.map, DIMS, DENSE_LENGTH)
         self.endpoint.session = self.session
         self.rank = joined.rank

@@ -1,0 +1,422 @@
+"""A call of short parts does, and leaves behind, what the same call does part by part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cython_ext.short_calls import ShortCall
+from pslib.errors import PslibError
+from pslib.protocol.calls import Counts, Manner
+from pslib.protocol.client_session import ClientSession, PushName
+from pslib.protocol.messages import Failure, Pulled, Pushed
+from pslib.protocol.pushes_between import Seen
+from tests import protocol_worlds
+from tests.protocol_worlds import (
+    CODEC,
+    TIMING,
+    OneServer,
+    answer,
+    asked,
+    completed,
+    keys_in,
+    make_client,
+    setup_of,
+)
+
+DIM = 3
+NO_UNITS, NO_OWNERS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.float32)
+ALL_TAKEN = Pushed(NO_UNITS, NO_OWNERS, 4)
+
+
+def _pulled(count: int, dim: int = DIM) -> Pulled:
+    rows = np.arange(count * dim, dtype=np.float32).reshape(count, dim)
+    return Pulled({"t": rows}, NO_FLOATS, NO_UNITS, NO_OWNERS, pushes_before=3)
+
+
+def _short(client: ClientSession) -> int:
+    """Parts that are on their way by compiled code."""
+    assert client.requests.short is not None
+    return len(client.requests.short)
+
+
+# --- the same as the definition -----------------------------------------------------------------------------
+
+
+def content(frames: list[bytes]) -> str:
+    """A message without its number, which two clients need not give alike once they ask again."""
+    return repr(CODEC.decode(frames).message)
+
+
+@dataclass
+class World:
+    """A client and two servers; messages lie where the script finds them, the oldest of each server first."""
+
+    client: ClientSession
+    servers: list[OneServer]
+    asked: dict[str, list[list[bytes]]] = field(default_factory=lambda: {"0": [], "1": []})
+    answers: dict[str, list[list[bytes]]] = field(default_factory=lambda: {"0": [], "1": []})
+    over: list[Any] = field(default_factory=list)
+    pulls: set[int] = field(default_factory=set)
+    rows: list[Any] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Take what the client wants to be sent."""
+        outbox, self.client.requests.outbox = self.client.requests.outbox, []
+        frames = [(one.peer, [bytes(frame) for frame in one.frames]) for one in outbox]
+        for peer, some in sorted(frames, key=lambda one: content(one[1])):
+            self.asked[peer].append(some)
+
+    def pull(self, now_s: float, keys: NDArray[np.uint64]) -> None:
+        """Begin a pull."""
+        self.pulls.add(self.client.pull(now_s, {"t": keys}))
+
+    def push(self, now_s: float, name: PushName, keys: Any, rows: Any, since: Seen) -> None:
+        """Begin a push."""
+        self.client.push(now_s, name, {"t": (keys, rows)}, since=since)
+
+    def lose(self, server: str, pile: str) -> None:
+        """All that is on its way to a server, or from it."""
+        getattr(self, pile)[server].clear()
+
+    def tick(self, now_s: float) -> None:
+        """Time passes."""
+        assert not self.client.requests.tick(now_s)
+
+    def serve(self, server: str) -> None:
+        """A server answers the oldest request."""
+        self.answers[server].append(self.servers[int(server)].answer_to(self.asked[server].pop(0)))
+
+    def take(self, server: str, now_s: float) -> None:
+        """The client takes a server's oldest answer, as its endpoint does."""
+        came: list[Any] = [(server, self.answers[server].pop(0))]
+        for _peer, frames in self.client.receive_short(now_s, came):
+            envelope = CODEC.decode(frames)
+            ticket = self.client.requests.receive(envelope.request_id, now_s)
+            if ticket is not None:
+                self.client.receive(now_s, ticket, envelope.message)
+        for call, error in completed(self.client):
+            assert error is None
+            self.over.append(call)
+            if call in self.pulls:
+                pulled = self.client.pulled(call)
+                self.rows.append((call, pulled.rows["t"].tolist(), dict(pulled.seen)))
+
+    def left(self) -> dict[str, Any]:
+        """All that can be told apart when nothing is on its way any more."""
+        client, shares = self.client, self.client.requests.shares
+        return {
+            "over": self.over,
+            "rows": self.rows,
+            "applied": [client.acked_below(stream) for stream in (7, 8)],
+            "witnesses": [repr(client.acknowledged.question(server)) for server in (0, 1)],
+            "between": client.between,
+            "sent": (client.pushes_sent, client.updates_sent),
+            "flying": [shares.in_flight_bytes(peer) for peer in ("0", "1")],
+            "open": (len(client.requests), client.requests.unsent_bytes),
+            "servers": [server.shards[0].counters for server in self.servers],
+        }
+
+
+def _world(monkeypatch: pytest.MonkeyPatch, way: str, share_bytes: int) -> World:
+    monkeypatch.setattr(protocol_worlds, "way", way)
+    client = make_client(2, {"t": DIM})
+    client.requests.shares.share_bytes = share_bytes
+    servers = [OneServer(units=list(range(8))), OneServer(units=list(range(8, 16)))]
+    for server in servers:
+        server.ask(setup_of(t=DIM))
+    return World(client, servers)
+
+
+class Script:
+    """The same random things done in a world with short calls and in one without, one after the other."""
+
+    def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.random, self.now_s = random.Random(seed), 0.0
+        self.share_bytes = self.random.choice([0, 1 << 20, 400])
+        self.worlds = [_world(monkeypatch, way, self.share_bytes) for way in ("short", "full")]
+        self.numbers, self.seen, self.shorts = {7: 0, 8: 0}, Seen(), 0
+
+    def everywhere(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Do it in both, and see the same messages wait in both."""
+        for world in self.worlds:
+            do(world, *arguments)
+            world.send()
+        contents = [[list(map(content, one)) for one in world.asked.values()] for world in self.worlds]
+        assert contents[0] == contents[1]
+        self.shorts += _short(self.worlds[0].client)
+
+    def step(self) -> None:
+        """Do one thing."""
+        self.now_s += self.random.choice([0.0, 0.01, 0.2])
+        keys = np.array(self.random.sample(range(60), self.random.randint(1, 9)), np.uint64)
+        kind = self.random.choice(["pull", "push", "serve", "serve", "take", "take", "take", "lose", "wait"])
+        server, first = self.random.choice("01"), self.worlds[0]
+        if kind == "pull":
+            self.everywhere(World.pull, self.now_s, keys)
+        elif kind == "push":
+            stream = self.random.choice([7, 8])
+            rows = np.full((keys.size, DIM), self.random.random(), np.float32)
+            name = PushName(stream, self.numbers[stream])
+            self.numbers[stream] += 1
+            self.everywhere(World.push, self.now_s, name, keys, rows, self.seen)
+        elif kind == "serve" and first.asked[server]:
+            self.everywhere(World.serve, server)
+        elif kind == "take" and first.answers[server]:
+            self.everywhere(World.take, server, self.now_s)
+            self.seen = Seen({0: 1, 1: 1})
+        elif kind == "lose" and self.random.random() < 0.3:
+            self.everywhere(World.lose, server, self.random.choice(["asked", "answers"]))
+        elif kind == "wait":
+            self.now_s += self.random.choice([0.3, 1.1])
+            self.everywhere(World.tick, self.now_s)
+
+    def end(self) -> None:
+        """Nothing is lost any more."""
+        for _round in range(30):
+            for server in "01":
+                while self.worlds[0].asked[server]:
+                    self.everywhere(World.serve, server)
+                while self.worlds[0].answers[server]:
+                    self.everywhere(World.take, server, self.now_s)
+            self.now_s += 1.1
+            self.everywhere(World.tick, self.now_s)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_scripts_with_losses_and_second_tries_end_as_by_the_definition(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(seed, monkeypatch)
+    for _step in range(120):
+        script.step()
+    script.end()
+    short, full = (world.left() for world in script.worlds)
+    assert short == full
+    assert short["open"] == (0, 0)
+    assert script.shorts > 0
+
+
+# --- what is short ------------------------------------------------------------------------------------------
+
+
+def _rows(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.ones((count, DIM), np.float32)
+
+
+def test_plain_pulls_and_pushes_of_few_rows_are_short() -> None:
+    client = make_client(2, {"t": DIM})
+    client.pull(0.0, {"t": keys_in(0, 9)})
+    client.push(0.0, PushName(7, 0), {"t": (keys_in(0), _rows(1))})
+    assert _short(client) == 3
+    assert len(client.requests) == 3
+
+
+def test_all_others_are_not() -> None:
+    client = make_client(2, {"t": DIM, "u": DIM}, dense_length=8)
+    keys, many = keys_in(0, 9), np.arange(2000, dtype=np.uint64)
+    name = PushName(7, 0)
+    client.pull(0.0, {"t": keys, "u": keys})
+    client.pull(0.0, {"t": keys}, dense=True)
+    client.pull(0.0, {"t": keys}, rows_as="bfloat16")
+    client.pull(0.0, {"t": many})
+    client.pull(0.0, {"t": keys[:0]})
+    client.erase(0.0, name, {"t": keys})
+    client.push(0.0, name, {"t": (keys, _rows(2))}, np.ones(8, np.float32))
+    client.push(0.0, name, {"t": (keys, _rows(2))}, manner=Manner(rate=0.5))
+    client.push(0.0, name, {"t": (many, _rows(2000))})
+    counts = {"t": Counts(np.ones(2, np.float32), np.zeros(2, np.float32))}
+    client.push(0.0, name, {"t": (keys, _rows(2))}, counts=counts)
+    assert _short(client) == 0
+    assert len(client.requests) == 18
+
+
+def test_one_part_that_is_too_long_makes_no_part_short() -> None:
+    client = make_client(2, {"t": DIM})
+    few, many = keys_in(9), np.arange(5000, dtype=np.uint64)
+    long = np.concatenate([few, many[: 8192 // (4 * DIM) * 2 + 2]])
+    client.pull(0.0, {"t": long})
+    assert _short(client) == 0
+    assert sorted(asked(client)) == ["0", "1"]
+
+
+def test_without_room_for_all_parts_none_is_sent_past_the_credit() -> None:
+    client = make_client(2, {"t": DIM})
+    client.requests.shares.share_bytes = 150
+    client.pull(0.0, {"t": keys_in(9)})
+    assert _short(client) == 1
+    client.pull(0.0, {"t": keys_in(0, 9)})
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _short(client) == 1, "what waits for credit is not passed"
+    assert client.requests.unsent_bytes > 0
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pull", "push"])
+def test_no_byte_of_an_answer_can_be_another_without_the_definition_seeing_it(kind: str) -> None:
+    """What compiled code takes of changed bytes, the definition takes too, and finds the same."""
+    taken = 0
+    good = CODEC.encode(1, _pulled(2) if kind == "pull" else ALL_TAKEN)
+    (frame,) = (bytes(one) for one in good)
+    for place in range(len(frame)):
+        for change in (1, 0x80, 0xFF):
+            bad = frame[:place] + bytes([frame[place] ^ change]) + frame[place + 1 :]
+            ends = []
+            for way in ("short", "definition"):
+                client = make_client(1, {"t": DIM})
+                call = _begin(client, kind)
+                rest: list[Any] = [(None, [bad])]
+                if way == "short":
+                    rest = client.receive_short(0.1, rest)
+                    taken += not rest
+                ends.append(_outcome(client, kind, call, rest))
+            assert ends[0] == ends[1], (place, change)
+    assert taken > 0, "rows may hold anything"
+
+
+def _begin(client: ClientSession, kind: str) -> int:
+    if kind == "pull":
+        return client.pull(0.0, {"t": keys_in(0, 1)})
+    return client.push(0.0, PushName(7, 0), {"t": (keys_in(0, 1), _rows(2))})
+
+
+def _outcome(client: ClientSession, kind: str, call: int, rest: list[Any]) -> Any:
+    for _peer, frames in rest:
+        try:
+            envelope = CODEC.decode(frames)
+        except PslibError as error:
+            return str(error)
+        ticket = client.requests.receive(envelope.request_id)
+        if ticket is None:
+            return "of nobody"
+        client.receive(0.1, ticket, envelope.message)
+    over = completed(client)
+    rows = client.pulled(call) if kind == "pull" and over == [(call, None)] else None
+    return over, rows and (rows.rows["t"].tobytes(), dict(rows.seen)), client.acked_below(7)
+
+
+@pytest.mark.parametrize("end", [1, 7, 40])
+def test_an_answer_that_is_cut_off_is_left_to_the_definition(end: int) -> None:
+    client = make_client(1, {"t": DIM})
+    client.pull(0.0, {"t": keys_in(0, 1)})
+    (frame,) = (bytes(one) for one in CODEC.encode(1, _pulled(2)))
+    came: list[Any] = [(None, [frame[:-end]]), (None, [frame + bytes(end)]), (None, [frame, b""])]
+    assert client.receive_short(0.1, came) == came
+    assert _short(client) == 1
+
+
+def test_an_answer_counts_once() -> None:
+    client = make_client(1, {"t": DIM})
+    call = client.pull(0.0, {"t": keys_in(0, 1)})
+    (frame,) = (bytes(one) for one in CODEC.encode(1, _pulled(2)))
+    came: list[Any] = [(None, [frame]), (None, [frame])]
+    assert client.receive_short(0.1, came) == came[:1]
+    assert completed(client) == [(call, None)]
+
+
+# --- what unfolds a call ------------------------------------------------------------------------------------
+
+
+def _half_answered() -> tuple[ClientSession, int, dict[str, tuple[int, Any]]]:
+    """A pull of two parts of which one has come."""
+    client = make_client(2, {"t": DIM})
+    call = client.pull(0.0, {"t": keys_in(9, 0)})
+    messages = asked(client)
+    assert answer(client, 0.1, messages["1"][0], _pulled(1))
+    assert _short(client) == 1
+    return client, call, messages
+
+
+def test_a_second_try_leaves_the_first_one_valid() -> None:
+    client, call, messages = _half_answered()
+    client.requests.tick(TIMING.retry_s)
+    (again,) = asked(client).values()
+    assert again[0] != messages["0"][0]
+    assert again[1].keys["t"].tolist() == messages["0"][1].keys["t"].tolist()
+    assert _short(client) == 0
+    assert answer(client, 1.1, messages["0"][0], _pulled(1))
+    assert completed(client) == [(call, None)]
+    assert client.pulled(call).rows["t"].tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert not answer(client, 1.2, again[0], _pulled(1))
+
+
+def test_a_peer_that_is_given_up_ends_its_part() -> None:
+    client, _call, _messages = _half_answered()
+    assert len(client.requests.give_up("0")) == 1
+    assert len(client.requests) == 0
+    assert client.requests.shares.in_flight_bytes("0") == 0
+
+
+def test_a_peer_that_has_moved_is_asked_where_it_is_now() -> None:
+    client, call, messages = _half_answered()
+    assert client.requests.redirect(0.5, "0", "2") == 1
+    assert not answer(client, 0.6, messages["0"][0], _pulled(1)), "what the old one answers counts no more"
+    ((peer, (request_id, _message)),) = asked(client).items()
+    assert peer == "2"
+    assert answer(client, 0.7, request_id, _pulled(1))
+    assert completed(client) == [(call, None)]
+    client.pull(1.0, {"t": keys_in(0)})
+    assert list(asked(client)) == ["2"], "and so is whoever asks later"
+
+
+def test_a_failure_ends_the_call_and_no_other_part_of_it_is_waited_for() -> None:
+    client = make_client(2, {"t": DIM})
+    call = client.push(0.0, PushName(7, 0), {"t": (keys_in(9, 0), _rows(2))})
+    messages = asked(client)
+    assert answer(client, 0.1, messages["0"][0], Failure("internal", "no"))
+    assert completed(client) == [(call, "server at 0: no")]
+    assert not answer(client, 0.2, messages["1"][0], ALL_TAKEN)
+    assert len(client.requests) == 0
+    assert [client.requests.shares.in_flight_bytes(peer) for peer in "01"] == [0, 0]
+
+
+def test_who_is_told_for_what_is_waited_hears_of_short_calls_too() -> None:
+    client, _call, _messages = _half_answered()
+    assert client.requests.waiting(0.5, 0.6) == []
+    assert _short(client) == 1
+    assert client.requests.waiting(0.9, 0.6) == [("0", "Pull", 0.9)]
+
+
+def test_nothing_is_left_when_all_is_given_up() -> None:
+    client, _call, messages = _half_answered()
+    client.requests.cancel_all()
+    assert len(client.requests) == 0
+    assert client.receive_short(1.0, [(None, [b"x"])]) == [(None, [b"x"])]
+    assert client.requests.receive(messages["0"][0]) is None
+
+
+# --- arguments ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"rows": _rows(1)}, "rows: expected one a key"),
+        ({"order": np.zeros(1, np.int32)}, "order: expected 2 places"),
+        ({"starts": np.array([0, 1], np.int64)}, "starts: expected 0 up to 2"),
+        ({"starts": np.array([2], np.int64)}, "starts: expected 0 up to 2"),
+        ({"table": "t" * 300}, "at most 255 bytes"),
+    ],
+)
+def test_a_call_of_arrays_that_do_not_fit_is_refused(change: dict[str, Any], text: str) -> None:
+    made = {
+        "number": 1,
+        "table": "t",
+        "keys": keys_in(0, 1),
+        "rows": _rows(2),
+        "order": np.zeros(2, np.int32),
+        "starts": np.array([0, 2], np.int64),
+        "named": (1, 2, 3, 4, 5),
+        "moment": (0, 0.0),
+        "memory": None,
+    }
+    with pytest.raises(ValueError, match=text):
+        ShortCall(*(made | change).values())
