@@ -9,7 +9,6 @@ that are still open become those objects (``pslib/protocol/short_parts.py``), an
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyObject, PyTypeObject
 from libc.math cimport isfinite
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
@@ -38,6 +37,7 @@ from cython_ext.short_requests cimport (
     PUSH_MANNER,
     PUSHED_REST,
     TIME_S_MAX,
+    made_tuple,
     taken,
 )
 
@@ -247,8 +247,7 @@ cdef class ShortCalls:
             if share and <uint64_t>self.flying.get(part.peer, 0) + part.cost > share:
                 return None
             parts.append(part)
-            one = ((part.peer, [frame]),)  # a named tuple's own __new__ is a Python function
-            frames.append((<PyTypeObject *>tuple).tp_new(outgoing, <PyObject *>one, NULL))
+            frames.append(made_tuple(outgoing, part.peer, [frame]))
             request_id += 1
         if not parts:
             return None

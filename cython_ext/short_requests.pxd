@@ -7,4 +7,5 @@ cdef bytes PUSH_MANNER, PUSH_KEYS, PUSH_GRADIENTS, PUSH_DENSE, PUSHED_REST
 
 cdef double TIME_S_MAX
 
+cdef object made_tuple(object cls, object first, object second)
 cdef bint taken(In *source, bytes wanted) noexcept

@@ -7,6 +7,7 @@ field. Anything else gives None, and nothing has changed: the definition serves 
 
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport isfinite
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -100,7 +101,7 @@ cdef class ShortRequests:
         self.pulled, self.pushed = start + packed_text("Pulled"), start + packed_text("Pushed")
         self.rows_max, self.fenced = min(rows_max, KEYS_MAX), fenced
 
-    def answer_all(self, shard, list came, roles):
+    def answer_all(self, shard, list came, roles, reply):
         """Answer requests up to the first one that is not for this, and for which nothing has changed.
 
         Parameters
@@ -111,10 +112,12 @@ cdef class ShortRequests:
             Peers and the frames that they sent.
         roles : set of str
             Of the keys that may both pull and push; a peer without a role may.
+        reply : type
+            A tuple of a peer and frames.
 
         Returns
         -------
-        list of bytes or Exception
+        list of reply or Exception
             The first answers. An exception is the last one: half-way through a push, which has no mark.
         """
         cdef list answers = [], frames
@@ -130,7 +133,7 @@ cdef class ShortRequests:
                 break
             if answer is None:
                 break
-            answers.append(answer)
+            answers.append(made_tuple(reply, peer, [answer]))
         return answers
 
     cdef bytes answer(self, object shard, bytes frame):
@@ -290,6 +293,12 @@ cdef class ShortRequests:
 
     cdef bint taken_count(self, In *source, Request *request) noexcept:
         return take_number(source, &request.count) and request.count <= self.rows_max
+
+
+cdef object made_tuple(object cls, object first, object second):
+    """A named tuple of two: its own ``__new__`` is a Python function."""
+    cdef tuple items = ((first, second),)
+    return (<PyTypeObject *>tuple).tp_new(cls, <PyObject *>items, NULL)
 
 
 cdef bint taken(In *source, bytes wanted) noexcept:

@@ -18,7 +18,7 @@ from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
-from pslib.protocol.server_session import Came, ServerSession
+from pslib.protocol.server_session import Answers, Came, ServerSession
 from pslib.protocol.shard_jobs import ShardTurns, answer_frames, answer_now
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
@@ -85,8 +85,8 @@ class Server:
     def _answer_now(self, message: Message) -> Message | None:
         return None if self._turns[0] else answer_now(self.shards[0], message, 3)
 
-    def _answer_frames(self, came: list[Came]) -> list[bytes | Failure]:
-        return [] if self._turns[0] else answer_frames(self.shards[0], SHORT, CODEC, came)
+    def _answer_frames(self, came: list[Came]) -> Answers:
+        return ([], None) if self._turns[0] else answer_frames(self.shards[0], SHORT, CODEC, came)
 
     def _put(self, index: int, work: Any) -> None:
         turns = self._turns[index]

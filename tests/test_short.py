@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslib.protocol.messages import Failure, Message, Pull, Pulled, Push
-from pslib.protocol.server_session import Came
+from pslib.protocol.messages import Message, Pull, Pulled, Push
+from pslib.protocol.server_session import Answers, Came
 from pslib.protocol.shard_jobs import answer_frames, answer_now, shard_stats
 from pslib.transport.link import Peer
 from tests.protocol_worlds import CODEC, NO_BLOCKS, NO_FLOATS, OneServer, push_ones, setup_of
@@ -87,11 +87,11 @@ class Two:
         self.at_once += answer is not None
         return answer
 
-    def _answer_frames(self, came: list[Came]) -> list[bytes | Failure]:
+    def _answer_frames(self, came: list[Came]) -> Answers:
         assert SHORT is not None
-        answers = answer_frames(self.short.shards[0], SHORT, CODEC, came)
-        self.at_once += len(answers)
-        return answers
+        replies, failure = answer_frames(self.short.shards[0], SHORT, CODEC, came)
+        self.at_once += len(replies) + (failure is not None)
+        return replies, failure
 
     def ask(self, message: Message) -> Any:
         """The answer of both."""

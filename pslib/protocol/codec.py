@@ -27,7 +27,7 @@ from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocol
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
-__all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope"]
+__all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope", "Reply"]
 
 PROTOCOL_VERSION = 5
 SMALL_BYTES_MAX = 8192
@@ -47,6 +47,13 @@ _UINT64_END = 1 << 64
 _LIMITS = Limits()
 NAME_CHARS_MAX = 4096
 """Of a name or text in a message: names are identifiers, and paths end here on Linux."""
+
+
+class Reply(NamedTuple):
+    """An instruction to send frames to a peer."""
+
+    peer: bytes
+    frames: list[Buffer]
 
 
 class Envelope(NamedTuple):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cython_ext.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
 from pslib.protocol.calls import SHOWS_MIN
-from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
@@ -75,13 +75,8 @@ NO_UNITS, NO_OWNERS = np.empty(0, np.uint32), np.empty(0, np.uint16)
 
 Came = tuple[bytes, list[Buffer]]
 """A peer, and the frames that it sent."""
-
-
-class Reply(NamedTuple):
-    """An instruction to send frames to a peer."""
-
-    peer: bytes
-    frames: list[Buffer]
+Answers = tuple[list[Reply], Failure | None]
+"""To the messages that came first, and a failure to the one behind them."""
 
 
 class ServerSession:
@@ -114,7 +109,7 @@ class ServerSession:
         """Of a server that has lost what it knew: nobody is answered until it has what is left."""
         self.answer_now: Callable[[Message], Message | None] = lambda _message: None
         """Answers a request at once, if it may and can: see `pslib.protocol.shard_jobs.answer_now`."""
-        self.answer_frames: Callable[[list[Came]], list[bytes | Failure]] = lambda _came: []
+        self.answer_frames: Callable[[list[Came]], Answers] = lambda _came: ([], None)
         """The same of all that came, before it is decoded: see `pslib.protocol.shard_jobs.answer_frames`."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
@@ -124,13 +119,13 @@ class ServerSession:
         """How many of the messages that came first are answered now; each other one is for `receive`."""
         if self.comeback is not None:
             return 0
-        answers = self.answer_frames(came)
-        for (peer, frames), answer in zip(came, answers, strict=False):
-            if isinstance(answer, Failure):
-                self._reply(peer, self.codec.decode(frames).request_id, answer)
-            else:
-                self.outbox.append(Reply(peer, [answer]))
-        return len(answers)
+        replies, failure = self.answer_frames(came)
+        self.outbox += replies
+        if failure is None:
+            return len(replies)
+        peer, frames = came[len(replies)]
+        self._reply(peer, self.codec.decode(frames).request_id, failure)
+        return len(replies) + 1
 
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> Job | None:
         """A job for all shards, or None when the request was answered at once (refused, or not a message)."""

@@ -17,7 +17,7 @@ from pslib.errors import (
     PreemptedError,
     PslibError,
 )
-from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.marks import FencedError
@@ -159,17 +159,17 @@ def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
 
 def answer_frames(
     shard: Shard, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
-) -> list[bytes | Failure]:
-    """As `answer_now` of those that came first, from the bytes of requests to those of their answers."""
+) -> tuple[list[Reply], Failure | None]:
+    """As `answer_now` of those that came first, from bytes to bytes; and a failure of the one behind them."""
     if shard.broken:
-        return []
-    answers = short.answer_all(shard, came, MAY_PULL_AND_PUSH)
+        return [], None
+    answers = short.answer_all(shard, came, MAY_PULL_AND_PUSH, Reply)
     if answers and isinstance(error := answers[-1], Exception):
         if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
             raise error
         request = codec.decode(came[len(answers) - 1][1]).message
-        return [*answers[:-1], _failure_in(shard, request, error)]
-    return answers
+        return answers[:-1], _failure_in(shard, request, error)
+    return answers, None
 
 
 def _failure_in(shard: Shard, message: Message, error: Exception) -> Failure:

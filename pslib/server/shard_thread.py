@@ -10,7 +10,7 @@ from typing import Any
 
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, PslibError
-from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.messages import Failure, Load, Message
 from pslib.protocol.shard_jobs import (
     Job,
@@ -144,12 +144,12 @@ class ShardThread:
 
     def answer_frames(
         self, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
-    ) -> list[bytes | Failure]:
+    ) -> tuple[list[Reply], Failure | None]:
         """The same of all that came first, from bytes to bytes."""
         if self._given != self._taken or not self._turn.acquire(blocking=False):
-            return []
+            return [], None
         try:
-            return [] if self._turns else answer_frames(self.shard, short, codec, came)
+            return ([], None) if self._turns else answer_frames(self.shard, short, codec, came)
         finally:
             self._turn.release()
 

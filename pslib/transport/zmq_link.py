@@ -268,8 +268,10 @@ class ZmqClientLink(_Router):
 
     def receive(self) -> list[tuple[str, list[Buffer]]]:
         """Messages that have come from any peer."""
-        peers = self._peers
-        came = [(peers[sender], frames) for sender, frames in self._receive() if sender in peers]
+        taken, peers = self._receive(), self._peers
+        if not taken:
+            return []
+        came = [(peers[sender], frames) for sender, frames in taken if sender in peers]
         if came:
             self._silent.difference_update([peer for peer, _frames in came])
         return came
