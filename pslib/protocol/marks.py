@@ -68,7 +68,7 @@ class Marks:
         """
         if stream < self._done_below:
             return 0
-        known = self._streams.setdefault(stream, _Stream())
+        known = self._stream(stream)
         if epoch < known.epoch:
             raise FencedError(
                 f"lease {stream} is held under epoch {known.epoch}; this push has epoch {epoch}"
@@ -77,6 +77,14 @@ class Marks:
         if number < known.floor:
             return 0
         return units & ~known.applied.get(number, 0)
+
+    def _stream(self, stream: int) -> _Stream:
+        known = self._streams.get(
+            stream
+        )  # nearly always: to make one for `setdefault` takes as long as the rest
+        if known is None:
+            known = self._streams[stream] = _Stream()
+        return known
 
     def knows(self, stream: int, number: int, unit: int) -> bool:
         """Whether a push has been applied to a unit; changes nothing."""
@@ -105,7 +113,7 @@ class Marks:
 
     def record(self, stream: int, number: int, units: int) -> None:
         """Remember that the push has been applied to ``units``."""
-        applied = self._streams.setdefault(stream, _Stream()).applied
+        applied = self._stream(stream).applied
         applied[number] = applied.get(number, 0) | units
 
     def raise_floor(self, stream: int, below: int) -> None:
@@ -121,7 +129,7 @@ class Marks:
     def saw(self, stream: int, epoch: int, below: int) -> None:
         """A request of this stream has come, under this epoch, with this floor; nothing of it was applied."""
         if stream >= self._done_below:
-            known = self._streams.setdefault(stream, _Stream())
+            known = self._stream(stream)
             known.epoch = max(known.epoch, epoch)
             self.raise_floor(stream, below)
 
