@@ -4,29 +4,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ShortCall", "ShortCalls"]
+from cython_ext.short_frames import ShortCall
 
-class ShortCall:
-    number: int
-    table: str
-    memory: Any
-    named: tuple[int, int, int, int, int] | None
-    sent_s: float
-    next_try_s: float
-    deadline_s: float
-    open: int
-    def __init__(
-        self,
-        number: int,
-        table: str,
-        keys: NDArray[np.uint64],
-        rows: NDArray[np.float32],
-        order: NDArray[np.int32] | None,
-        starts: NDArray[np.int64],
-        named: tuple[int, int, int, int, int] | None,
-        moment: tuple[int, float],
-        memory: Any,
-    ) -> None: ...
+__all__ = ["ShortCalls"]
 
 class ShortCalls:
     over: list[ShortCall]
@@ -51,12 +31,7 @@ class ShortCalls:
         times: tuple[float, float, float, float],
         outgoing: Callable[[str, list[Any]], Any],
     ) -> list[Any] | None: ...
-    def receive(
-        self,
-        now_s: float,
-        came: list[tuple[Any, list[Any]]],
-        pushed: Callable[[Any, int, int, int], None],
-    ) -> list[tuple[Any, list[Any]]]: ...
+    def receive(self, now_s: float, came: list[tuple[Any, list[Any]]]) -> list[tuple[Any, list[Any]]]: ...
     def call_of(self, request_id: int) -> ShortCall | None: ...
     def older(self, sent_s: float, due_s: float) -> list[ShortCall]: ...
     def unfold(self, call: ShortCall) -> list[tuple[int, str, int, NDArray[np.int32] | None, int, float]]: ...

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cython_ext.short_calls import ShortCall
-from pslib.errors import PslibError
+from cython_ext.short_frames import ShortCall
+from pslib.errors import LocalProtocolError, PslibError
 from pslib.protocol.calls import Counts, Manner
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.messages import Failure, Pulled, Pushed
 from pslib.protocol.pushes_between import Seen
+from pslib.table.partition_map import PartitionMap
 from tests import protocol_worlds
 from tests.protocol_worlds import (
     CODEC,
@@ -393,6 +394,48 @@ def test_nothing_is_left_when_all_is_given_up() -> None:
     assert client.requests.receive(messages["0"][0]) is None
 
 
+@pytest.mark.parametrize("stream", [1.5, np.uint64(7), True])
+def test_a_name_that_is_no_int_is_refused_in_the_words_of_the_codec(stream: Any) -> None:
+    client = make_client(1, {"t": DIM})
+    with pytest.raises(LocalProtocolError, match="stream"):
+        client.push(0.0, PushName(stream, 0), {"t": (keys_in(0), _rows(1))})
+    assert len(client.requests) == 0
+    assert client.requests.outbox == []
+
+
+def test_a_table_may_be_named_by_another_kind_of_str() -> None:
+    client = make_client(1, {"t": DIM})
+    call = client.pull(0.0, {np.str_("t"): keys_in(0)})
+    assert answer(client, 0.1, asked(client)["0"][0], _pulled(1))
+    assert completed(client) == [(call, None)]
+
+
+def test_calls_are_short_again_when_a_map_says_where_a_peer_has_moved() -> None:
+    client = make_client(2, {"t": DIM})
+    client.requests.redirect(0.0, "0", "2")
+    client.pull(0.1, {"t": keys_in(0)})
+    assert _short(client) == 0
+    owners, version = client.map.owners, client.map.version + 1
+    client.set_map(0.2, PartitionMap(version, client.map.partition_bits, owners, ("2", "1")))
+    client.pull(0.3, {"t": keys_in(0, 9)})
+    assert _short(client) == 2
+
+
+def test_an_answer_is_taken_by_the_session_that_asked() -> None:
+    """A client that sets up more tables goes on with another session, and the same requests."""
+    old = make_client(1, {"t": DIM})
+    new = ClientSession(old.requests, old.map, {"t": DIM}, 0)
+    first = old.pull(0.0, {"t": keys_in(0)})
+    assert first == new.pull(0.0, {"t": keys_in(0)})
+    frames = [[bytes(one) for one in CODEC.encode(number, _pulled(1))] for number in (1, 2)]
+    assert new.receive_short(0.1, [(None, list(frames[0]))]) == []
+    assert completed(new) == []
+    assert completed(old) == [(first, None)]
+    assert new.receive_short(0.1, [(None, list(frames[1]))]) == []
+    assert completed(new) == [(first, None)]
+    assert new.pulled(first).rows["t"].tolist() == [[0, 1, 2]]
+
+
 # --- arguments ----------------------------------------------------------------------------------------------
 
 
@@ -403,11 +446,23 @@ def test_nothing_is_left_when_all_is_given_up() -> None:
         ({"order": np.zeros(1, np.int32)}, "order: expected 2 places"),
         ({"starts": np.array([0, 1], np.int64)}, "starts: expected 0 up to 2"),
         ({"starts": np.array([2], np.int64)}, "starts: expected 0 up to 2"),
+        ({"starts": np.array([0, 9, 2], np.int64)}, "starts: expected them to rise"),
+        ({"order": np.array([0, 2], np.int32)}, "order: expected places below 2, got 2"),
+        ({"order": np.array([-1, 0], np.int32)}, "order: expected places below 2, got -1"),
         ({"table": "t" * 300}, "at most 255 bytes"),
+        ({"table": np.str_("t")}, "table: expected a str, got str_"),
+        ({"named": (1.5, 2, 3, 4, 5)}, "expected an int in 0..2.64-1, got 1.5"),
+        ({"named": (1, np.uint64(2), 3, 4, 5)}, "expected an int"),
+        ({"named": (1, 2, -1, 4, 5)}, "expected an int in 0..2.64-1, got -1"),
+        ({"named": (1, 2, 3, 1 << 64, 5)}, "expected an int"),
+        ({"named": (1, 2, 3, 4, True)}, "expected an int"),
+        ({"moment": (-1, 0.0)}, "expected an int"),
+        ({"moment": (0, 1)}, "time: expected a float, got int"),
     ],
 )
-def test_a_call_of_arrays_that_do_not_fit_is_refused(change: dict[str, Any], text: str) -> None:
+def test_a_call_that_is_not_what_messages_hold_is_refused(change: dict[str, Any], text: str) -> None:
     made = {
+        "owner": None,
         "number": 1,
         "table": "t",
         "keys": keys_in(0, 1),

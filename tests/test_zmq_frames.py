@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.transport import ZmqTransport
@@ -26,9 +27,12 @@ LARGE = 1000
 
 
 class Library:
-    """ZeroMQ's functions; before some of them something is asked that says whether they are interrupted."""
+    """ZeroMQ's functions; before some of them something is asked that says whether they are interrupted.
 
-    def __init__(self, **before: Callable[[], bool]) -> None:
+    Or it says by which of ZeroMQ's numbers they fail.
+    """
+
+    def __init__(self, **before: Callable[[], bool | int]) -> None:
         assert _FUNCTIONS is not None
         self.functions = list(_FUNCTIONS)
         self._kept = [self._wrapped(name, first) for name, first in before.items()]
@@ -38,9 +42,10 @@ class Library:
         real = kind(self.functions[place])
 
         def called(*arguments: Any) -> int:
-            if not first():
+            number = int(first())
+            if not number:
                 return int(real(*arguments))
-            ctypes.set_errno(errno.EINTR)
+            ctypes.set_errno(errno.EINTR if number == 1 else number)
             return -1
 
         kept = kind(called)
@@ -84,6 +89,55 @@ def test_what_is_interrupted_is_done_again_and_no_frame_is_lost_or_sent_twice(
     assert came == [[b"%d" % number] for number in range(20)]
     server.close()
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("fails", "sent", "place"),
+    [
+        ({}, ["a", "b", "c", "d"], 4),
+        ({2: errno.EAGAIN, 4: errno.EHOSTUNREACH}, ["a", "c"], 4),  # as if sent, and lost
+        ({3: errno.EINTR}, ["a", "b", "c", "d"], 4),
+        ({2: errno.ENOTSOCK}, ["a"], 1),
+    ],
+    ids=["all well", "no room and nobody there", "interrupted", "an error"],
+)
+def test_all_are_sent_up_to_an_error_and_who_has_no_room_is_passed(
+    fails: dict[int, int], sent: list[str], place: int
+) -> None:
+    """A message fails by its first frame, which says to whom it goes: ``fails`` has the places of those."""
+    began: list[bytes] = []
+    calls = iter(range(1, 1 << 30))
+    shape = ctypes.CFUNCTYPE(*SHAPES["zmq_send"], use_errno=True)
+
+    def send(_socket: Any, data: int, size: int, flags: int) -> int:
+        ends = not flags & zmq.SNDMORE
+        number = 0 if ends else fails.pop(next(calls), 0)
+        if number:
+            ctypes.set_errno(number)
+            return -1
+        if ends:
+            began.append(ctypes.string_at(data, size))
+        return size
+
+    library, kept = Library(), shape(send)
+    library.functions[FUNCTIONS.index("zmq_send")] = int(ctypes.cast(kept, ctypes.c_void_p).value or 0)
+    frames, silent = ZmqFrames(0, library.functions, LARGE), set[str]()
+    messages = [(name, [name.encode()]) for name in "abcd"]
+    ids = {name: b"to " + name.encode() for name in "abcd"}
+    assert frames.send_all(messages, 0, ids, silent) == place
+    assert began == [name.encode() for name in sent]
+    assert silent == set("abcd"[: place + 1])
+
+
+def test_a_message_that_is_not_one_small_frame_of_a_known_peer_is_left() -> None:
+    library = Library(zmq_send=lambda: errno.EHOSTUNREACH)
+    frames = ZmqFrames(0, library.functions, LARGE)
+    small, large = [b"x"], [bytes(LARGE)]
+    for other in (("a", large), ("a", [b"x", b"y"]), ("a", [memoryview(b"x")]), ("stranger", small)):
+        assert frames.send_all([("a", small), other, ("a", small)], 0, {"a": b"id"}, None) == 1
+        assert frames.send_all([other], 0, {"a": b"id"}, None) == 0
+    assert frames.send_all([("a", small)] * 2, 1, {"a": b"id"}, None) == 2
+    assert frames.send_all([(b"id", small), ("no bytes", small)], 0, None, None) == 1
 
 
 def test_memory_of_a_large_frame_is_given_back_when_nobody_looks_at_it_any_more(

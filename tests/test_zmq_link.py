@@ -122,7 +122,7 @@ def test_all_messages_go_in_their_order_whatever_they_are_of(closing: Any) -> No
         link.close()
 
 
-def test_sending_all_is_over_with_the_first_error_and_not_with_a_full_queue(closing: Any) -> None:
+def test_sending_all_to_a_link_that_is_closed_says_so_and_to_nobody_is_no_error(closing: Any) -> None:
     server = closing(ZmqTransport()).listen(LOOPBACK)
     server.send_all([(b"nobody", [b"x"]), (b"nobody", [b"x", b"y"])])
     server.close()

@@ -108,7 +108,7 @@ class ClientSession:
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
         self._next_call = 1
-        self._short = ShortParts(requests, self._parts, self.acked_below, self._note_pushed)
+        self._short = ShortParts(requests, self._parts, self.acked_below, self._note_pushed, self._finish)
 
     def set_map(self, now_s: float, partition_map: PartitionMap) -> None:
         """Take a newer map as the truth about owners, and forget hints from refusals.
@@ -323,10 +323,7 @@ class ClientSession:
         self, now_s: float, came: list[tuple[Any, list[Buffer]]]
     ) -> list[tuple[Any, list[Buffer]]]:
         """Take the plain answers to short calls; the other messages, each of which is for the codec."""
-        rest, over = self._short.receive(now_s, came)
-        for number in over:
-            self._finish(number, None)
-        return rest
+        return self._short.receive(now_s, came)
 
     def _note_pushed(self, call: PushCall, server: int, key: int, pushes_before: int) -> None:
         if call.since:
@@ -418,7 +415,7 @@ class ClientSession:
             }  # received views are read-only
         self._split(now_s, part.call, places, blocks, part.units[refused[part.units]], part.bounces + 1)
 
-    def _finish(self, number: int, error: PslibError | None) -> None:
+    def _finish(self, number: int, error: PslibError | None = None) -> None:
         call = self._calls[number]
         if not isinstance(call, PullCall):
             del self._calls[number]

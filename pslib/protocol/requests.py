@@ -11,12 +11,12 @@ or anything else, is *unfolded* first: it becomes requests as if it had never be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from cython_ext.short_calls import ShortCall
+from cython_ext.short_frames import ShortCall
 from pslib.config import Timing
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import ClientShares
@@ -70,10 +70,6 @@ class _Request:
     """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
 
 
-def _nothing_to_unfold(_call: ShortCall) -> None:
-    raise AssertionError("short calls are of a session, which knows how to unfold them")
-
-
 class RequestTable:
     """All unanswered requests of one process, to any number of peers.
 
@@ -94,8 +90,6 @@ class RequestTable:
         `tick` has nothing to do before; it may have nothing to do then either.
     short : cython_ext.short_calls.ShortCalls or None
         Calls that are no requests yet, and need not become any as long as all goes well.
-    unfold : callable
-        Makes requests of such a call, by `adopt`; whoever begins one says how.
     """
 
     def __init__(self, codec: Codec, timing: Timing, first_request_id: int = 1, share_bytes: int = 0) -> None:
@@ -109,7 +103,6 @@ class RequestTable:
         self._by_attempt: dict[int, _Request] = {}
         self._took_s: dict[str, float] = {}
         self.short = codec.short_calls(self.shares.flying, self.shares.waiting, self._took_s)
-        self.unfold: Callable[[ShortCall], None] = _nothing_to_unfold
         self._by_wish: dict[int, tuple[_Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
@@ -157,10 +150,15 @@ class RequestTable:
         self.due_s = min(self.due_s, request.next_try_s, request.deadline_s)
         return request.ticket
 
+    def takes_short(self, addresses: Sequence[str]) -> bool:
+        """Whether a short call to these may be begun: nothing waits for credit, and nobody has moved."""
+        if self.short is None or self.unsent_bytes:
+            return False
+        return not self._moved or self._moved.keys().isdisjoint(addresses)
+
     def start_short(self, now_s: float, call: ShortCall, addresses: Sequence[str], patience_s: float) -> bool:
         """Send all parts of a short call that has room; False: it has none, and nothing was sent."""
-        if self.short is None or self._moved or self.unsent_bytes:
-            return False
+        assert self.short is not None
         credit = self.shares.share_bytes, self.shares.small_bytes
         times = now_s, self.timing.retry_s, SLOW_FACTOR, patience_s
         outgoing = self.short.begin(call, addresses, self._next_id, credit, times, Outgoing)
@@ -191,7 +189,7 @@ class RequestTable:
         """Make requests of short calls that were sent before ``sent_s``, or are due at ``due_s``."""
         if self.short is not None and len(self.short):
             for call in self.short.older(sent_s, due_s):
-                self.unfold(call)
+                call.owner.unfold(call)
 
     def _request_of(self, request_id: int) -> _Request | None:
         """The request of an attempt; that of a short call is unfolded."""
@@ -201,7 +199,7 @@ class RequestTable:
             and self.short is not None
             and (call := self.short.call_of(request_id)) is not None
         ):
-            self.unfold(call)
+            call.owner.unfold(call)
             request = self._by_attempt[request_id]
         return request
 

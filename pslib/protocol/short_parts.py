@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.selection import group_by_owner
-from cython_ext.short_calls import ShortCall
+from cython_ext.short_frames import ShortCall
 from pslib.protocol.calls import (
     NO_FLOATS,
     NO_UNITS,
@@ -50,6 +50,8 @@ class ShortParts:
         Of a stream.
     pushed : callable
         Hears of each push's part: the call, the server, one of its keys, pushes_before.
+    over : callable
+        Hears the number of a call of which every part is answered.
     """
 
     def __init__(
@@ -58,10 +60,10 @@ class ShortParts:
         parts: dict[int, Part],
         acked_below: Callable[[int], int],
         pushed: Callable[[PushCall, int, int, int], None],
+        over: Callable[[int], None],
     ) -> None:
         self._requests, self._short, self._parts = requests, requests.short, parts
-        self._acked_below, self._pushed = acked_below, pushed
-        requests.unfold = self.unfold
+        self._acked_below, self.pushed, self.over = acked_below, pushed, over
 
     def begin(
         self,
@@ -73,8 +75,8 @@ class ShortParts:
         patience_s: float,
     ) -> bool:
         """Send all of a call, if that is so easy; False: nothing has changed."""
-        servers = partition_map.servers
-        if self._short is None or (rows := _rows_of(call, servers)) is None:
+        servers, addresses = partition_map.servers, partition_map.addresses
+        if not self._requests.takes_short(addresses) or (rows := _rows_of(call, servers)) is None:
             return False
         ((table, keys),) = call.keys.items()
         order = None
@@ -89,21 +91,20 @@ class ShortParts:
             named = name.stream, name.number, name.epoch, self._acked_below(name.stream), call.home
         moment = call.moment.step, call.moment.time_s
         try:
-            short = ShortCall(number, table, keys, rows, order, starts, named, moment, call)
-        except ValueError:  # such as a table with a long name
+            short = ShortCall(self, number, table, keys, rows, order, starts, named, moment, call)
+        except ValueError:  # a table with a long name, a number that is none: the codec says so, or can do it
             return False
-        return self._requests.start_short(now_s, short, partition_map.addresses, patience_s)
+        return self._requests.start_short(now_s, short, addresses, patience_s)
 
-    def receive(
-        self, now_s: float, came: list[tuple[Any, list[Buffer]]]
-    ) -> tuple[list[tuple[Any, list[Buffer]]], list[int]]:
-        """Take what answers parts of short calls: all other messages, and the calls that are over."""
+    def receive(self, now_s: float, came: list[tuple[Any, list[Buffer]]]) -> list[tuple[Any, list[Buffer]]]:
+        """Take what answers parts of short calls; all other messages."""
         if self._short is None or not len(self._short):
-            return came, []
-        rest = self._short.receive(now_s, came, self._pushed)
-        over = [call.number for call in self._short.over]
+            return came
+        rest = self._short.receive(now_s, came)
+        for call in self._short.over:
+            call.owner.over(call.number)
         self._short.over.clear()
-        return rest, over
+        return rest
 
     def unfold(self, short: ShortCall) -> None:
         """Make parts and requests of what is still open of a call."""

@@ -177,7 +177,7 @@ class Server:
         with self._lock:
             if self._session.gate is not None:
                 self._session.gate.look()
-            self._send_all()
+            self._send_and_wake()
 
     @property
     def address(self) -> str:
@@ -252,11 +252,13 @@ class Server:
             if job:
                 self._serve(job)
         now_s = self._clock.now_s()
-        if others or now_s >= self._tick_s:
-            with self._lock:
+        if not others and now_s < self._tick_s:
+            return
+        with self._lock:
+            if now_s >= self._tick_s:
                 self._session.tick(now_s)
-                self._send_all()
-            self._tick_s = now_s + TICK_S
+                self._tick_s = now_s + TICK_S
+            self._send_all()
 
     def _serve(self, job: Job) -> None:
         """Do a job at once if it is short and its shards are idle; else their threads do it."""
@@ -273,9 +275,13 @@ class Server:
         """A shard thread is done with a job; the last one sends the answer: nobody has to be woken for it."""
         with self._lock:
             self._session.complete(job, shard_index, result)
-            self._send_all()
-            if self._link.ready():  # sending may have taken notice of a message for which `wait` then sleeps
-                self._link.wake()
+            self._send_and_wake()
+
+    def _send_and_wake(self) -> None:
+        """Send all answers, in another thread than the one that receives."""
+        self._send_all()
+        if self._link.ready():  # sending may have taken notice of a message for which `wait` then sleeps
+            self._link.wake()
 
     def _send_all(self) -> None:
         """Send all answers; none while another may have our place, who does not know what we call done."""

@@ -28,8 +28,8 @@ class Peer(bytes):
 class ClientLink(Protocol):
     """Sends to any number of addresses.
 
-    `send`, `receive` and `close` come from one thread at a time, under a lock of the caller's. Beside them
-    one thread may be in `wait`; `wake` comes from anywhere.
+    `send`, `send_all`, `receive` and `close` come from one thread at a time, under a lock of the caller's.
+    Beside them one thread may be in `wait`; `wake` comes from anywhere.
     """
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
@@ -73,7 +73,7 @@ class ClientLink(Protocol):
 
 
 class ServerLink(Protocol):
-    """Listens at one address; `send`, `receive`, `wait` and `wake` are called as those of a `ClientLink`."""
+    """Listens at one address; what it has in common with a `ClientLink` is called as there."""
 
     @property
     def address(self) -> str:
