@@ -118,6 +118,11 @@ cdef class ShortCalls:
         list or None
             One instruction a server that has any of the keys; None: the call is not for this, and nothing
             has changed.
+
+        Raises
+        ------
+        ValueError
+            When there are fewer addresses than servers in the call.
         """
         cdef uint64_t share, small, request_id = first_id, back
         cdef int64_t server, count

@@ -46,7 +46,7 @@ cdef enum:
 cdef double TIME_S_MAX = 1e12
 
 # The rest of a header is as plain as it can be, or it is for the definition: no arrays but these, none with
-# anything in it, rate 1.0, and float32 throughout. `ShortCalls`, the other end, writes and reads the same.
+# anything in it, rate 1.0, and float32 throughout. The other end is ``short_frames.pyx``.
 cdef bytes PULL_TYPES = b"\xa7float32\xa7float32\x90"
 cdef bytes PULL_KEYS = b"\x92\x92\xa2u8"
 cdef bytes PULL_BLOCKS = b"\x92\xa2u4\0"

@@ -159,7 +159,7 @@ cdef class ZmqFrames:
         ids : dict or None
             The routing_id of each peer; None: a peer is its routing_id.
         silent : set or None
-            Takes the peers of all that are sent.
+            Takes the peers of all that are tried.
 
         Returns
         -------

@@ -304,12 +304,16 @@ def _outcome(client: ClientSession, kind: str, call: int, rest: list[Any]) -> An
     return over, rows and (rows.rows["t"].tobytes(), dict(rows.seen)), client.acked_below(7)
 
 
-@pytest.mark.parametrize("end", [1, 7, 40])
-def test_an_answer_that_is_cut_off_is_left_to_the_definition(end: int) -> None:
+@pytest.mark.parametrize("end", [1, 7, 24])
+@pytest.mark.parametrize("kind", ["pull", "push"])
+def test_an_answer_that_is_cut_off_or_too_long_is_left_to_the_definition(kind: str, end: int) -> None:
     client = make_client(1, {"t": DIM})
-    client.pull(0.0, {"t": keys_in(0, 1)})
-    (frame,) = (bytes(one) for one in CODEC.encode(1, _pulled(2)))
+    _begin(client, kind)
+    (frame,) = (bytes(one) for one in CODEC.encode(1, _pulled(2) if kind == "pull" else ALL_TAKEN))
     came: list[Any] = [(None, [frame[:-end]]), (None, [frame + bytes(end)]), (None, [frame, b""])]
+    if kind == "pull":  # as long as it says, but not as its rows say
+        rows = 4 * 2 * DIM
+        came.append((None, [frame[: -rows - 1] + bytes([rows + end]) + bytes(rows + end)]))
     assert client.receive_short(0.1, came) == came
     assert _short(client) == 1
 
@@ -388,9 +392,12 @@ def test_who_is_told_for_what_is_waited_hears_of_short_calls_too() -> None:
 
 def test_nothing_is_left_when_all_is_given_up() -> None:
     client, _call, messages = _half_answered()
+    assert client.requests.shares.in_flight_bytes("0") > 0
     client.requests.cancel_all()
     assert len(client.requests) == 0
-    assert client.receive_short(1.0, [(None, [b"x"])]) == [(None, [b"x"])]
+    assert client.requests.shares.in_flight_bytes("0") == 0
+    late: list[Any] = [(None, [bytes(one) for one in CODEC.encode(messages["0"][0], _pulled(1))])]
+    assert client.receive_short(1.0, late) == late
     assert client.requests.receive(messages["0"][0]) is None
 
 
@@ -422,7 +429,7 @@ def test_calls_are_short_again_when_a_map_says_where_a_peer_has_moved() -> None:
 
 
 def test_an_answer_is_taken_by_the_session_that_asked() -> None:
-    """A client that sets up more tables goes on with another session, and the same requests."""
+    """Each call knows its session, were there two; `Client.setup` lets none be open."""
     old = make_client(1, {"t": DIM})
     new = ClientSession(old.requests, old.map, {"t": DIM}, 0)
     first = old.pull(0.0, {"t": keys_in(0)})
@@ -434,6 +441,20 @@ def test_an_answer_is_taken_by_the_session_that_asked() -> None:
     assert new.receive_short(0.1, [(None, list(frames[1]))]) == []
     assert completed(new) == [(first, None)]
     assert new.pulled(first).rows["t"].tolist() == [[0, 1, 2]]
+    name, pair = PushName(7, 0), {"t": (keys_in(0), _rows(1))}
+    for one in (old, new):
+        one.push(1.0, name, pair)
+    frame = [bytes(one) for one in CODEC.encode(3, ALL_TAKEN)]
+    assert new.receive_short(1.1, [(None, list(frame))]) == []
+    assert (old.acked_below(7), new.acked_below(7)) == (1, 0)
+    assert old.acknowledged.question(0) is not None
+    assert new.acknowledged.question(0) is None
+    old.push(1.2, PushName(7, 1), pair)
+    for session, number in ((new, 4), (old, 5)):  # unfolded
+        ticket = new.requests.receive(number)
+        assert ticket is not None
+        assert session.receive(1.3, ticket, ALL_TAKEN)
+    assert (old.acked_below(7), new.acked_below(7)) == (2, 1)
 
 
 # --- arguments ----------------------------------------------------------------------------------------------

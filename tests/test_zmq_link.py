@@ -130,6 +130,28 @@ def test_sending_all_to_a_link_that_is_closed_says_so_and_to_nobody_is_no_error(
         server.send_all([(b"nobody", [b"x"])])
 
 
+def test_a_link_that_is_closed_between_two_messages_uses_its_socket_no_more(
+    closing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyzmq gives the interpreter lock away, and then another thread may close the transport."""
+    transport = closing(ZmqTransport())
+    link, sent = transport.listen(LOOPBACK), []
+
+    class Frames:
+        def send_all(self, _messages: Any, first: int, *_: Any) -> int:
+            assert not sent, "the socket is closed"
+            return first
+
+    def send(*message: Any) -> None:
+        sent.append(message)
+        transport.close()
+
+    monkeypatch.setattr(link, "_frames", Frames())
+    monkeypatch.setattr(link, "send", send)
+    link.send_all([(b"a", [b"x"]), (b"b", [b"y"])])
+    assert sent == [(b"a", [b"x"]), (b"b", [b"y"])]
+
+
 def test_a_link_that_is_closed_says_so(closing: Any) -> None:
     transport = closing(ZmqTransport())
     for link in (transport.listen(LOOPBACK), transport.connect()):

@@ -79,9 +79,8 @@ class Marks:
         return units & ~known.applied.get(number, 0)
 
     def _stream(self, stream: int) -> _Stream:
-        known = self._streams.get(
-            stream
-        )  # nearly always: to make one for `setdefault` takes as long as the rest
+        # nearly always there: one made for `setdefault`, and thrown away, takes as long as all the rest
+        known = self._streams.get(stream)
         if known is None:
             known = self._streams[stream] = _Stream()
         return known

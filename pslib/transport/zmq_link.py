@@ -130,15 +130,16 @@ class _Router:
 
     def _send_all(
         self,
-        messages: Sequence[tuple[Any, Sequence[Buffer]]],
+        messages: Sequence[tuple[Any, list[Buffer]]],
         send: Callable[[Any, Sequence[Buffer]], None],
         ids: dict[str, bytes] | None = None,
         silent: set[str] | None = None,
     ) -> None:
         """Send all messages: small ones at once, by the ``ids`` of their peers; others by ``send``."""
         self._is_empty = False
-        direct, place = self._frames, 0
+        messages, place = list(messages), 0
         while place < len(messages):
+            direct = self._frames  # another thread may take it away as it closes the link
             if direct is not None:
                 place = direct.send_all(messages, place, ids, silent)
             for message in messages[place : place + 1]:  # it is large, of a new peer, or will fail
@@ -231,7 +232,7 @@ class ZmqClientLink(_Router):
         self._silent.add(peer)
         self._send(routing_id, frames)
 
-    def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+    def send_all(self, messages: Sequence[tuple[str, list[Buffer]]]) -> None:
         """`send` of all."""
         self._send_all(messages, self.send, self._ids, self._silent)
 
@@ -333,7 +334,7 @@ class ZmqServerLink(_Router):
         """Queue an answer."""
         self._send(peer, frames)
 
-    def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
+    def send_all(self, messages: Sequence[tuple[bytes, list[Buffer]]]) -> None:
         """`send` of all."""
         self._send_all(messages, self.send)
 
