@@ -10,7 +10,6 @@ __all__ = ["ShortCalls"]
 
 class ShortCalls:
     over: list[ShortCall]
-    bytes_taken: int
     due_s: float
     def __init__(
         self,

@@ -7,30 +7,13 @@ that are still open become those objects (``pslib/protocol/short_parts.py``), an
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from libc.math cimport isfinite
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 
 from cython_ext.msgpack_parts cimport In, take_number
-from cython_ext.short_frames cimport (
-    ShortCall,
-    ShortPart,
-    pull_frame,
-    push_frame,
-    take_applied,
-    take_rows,
-)
-from cython_ext.short_requests cimport TIME_S_MAX, made_tuple, taken
-
-import sys
-
-from cython_ext.message_layouts import packed_text
+from cython_ext.short_frames cimport ShortCall, ShortPart, part_frame, take_applied, take_rows
+from cython_ext.short_requests cimport FLOATS_MAX, KEYS_MAX, TIME_S_MAX, heads_of, made_tuple, taken
 
 __all__ = ["ShortCalls"]
-
-cdef enum:
-    BYTES_MAX = 8192  # of an array in a header: more travels as a frame of its own
-
-cdef uint64_t NUMBER_MAX = 0xFFFFFFFFFFFFFFFF
 
 
 cdef class ShortCalls:
@@ -54,8 +37,6 @@ cdef class ShortCalls:
     ----------
     over : list of ShortCall
         Calls that are answered, for the owner to take.
-    bytes_taken : int
-        Of all answers so far.
     due_s : float
         When the first call has to be unfolded to be asked again.
 
@@ -66,17 +47,12 @@ cdef class ShortCalls:
     """
 
     cdef readonly list over
-    cdef readonly uint64_t bytes_taken
     cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
     cdef uint64_t bytes_max
     cdef dict parts, calls, flying, waiting, took_s
 
     def __init__(self, version, cluster, bytes_max, dict flying, dict waiting, dict took_s):
-        if sys.byteorder != "little":
-            raise ValueError("expected a little-endian machine")
-        start = b"\x97" + bytes([version]) + packed_text(cluster)
-        self.pull, self.push = start + packed_text("Pull"), start + packed_text("Push")
-        self.pulled, self.pushed = start + packed_text("Pulled"), start + packed_text("Pushed")
+        self.pull, self.push, self.pulled, self.pushed = heads_of(version, cluster)
         self.bytes_max = bytes_max
         self.flying, self.waiting, self.took_s = flying, waiting, took_s
         self.parts, self.calls, self.over = {}, {}, []
@@ -124,31 +100,27 @@ cdef class ShortCalls:
         ValueError
             When there are fewer addresses than servers in the call.
         """
-        cdef uint64_t share, small, request_id = first_id, back
+        cdef uint64_t share, small, request_id = first_id
+        cdef bytes head = self.pull if call.named is None else self.push
         cdef int64_t server, count
         cdef ShortPart part
         cdef list parts = [], frames = []
         share, small = credit
         if len(addresses) < call.servers:
             raise ValueError(f"addresses: expected {call.servers}, got {len(addresses)}")
-        if not isfinite(call.time_s) or not 0 <= call.time_s <= TIME_S_MAX:
+        if not 0 <= call.time_s <= TIME_S_MAX:
             return None
         for server in range(call.servers):
             count = call.starts[server + 1] - call.starts[server]
             if count == 0:
                 continue
-            if count < 0 or 8 * count > BYTES_MAX or 4 * count * call.dim > BYTES_MAX:
-                return None
-            if request_id == NUMBER_MAX:
+            if count > KEYS_MAX or count * call.dim > FLOATS_MAX or request_id == UINT64_MAX:
                 return None
             part = ShortPart.__new__(ShortPart)
             part.call, part.peer, part.server = call, addresses[server], <int>server
             part.first, part.count = call.starts[server], count
-            if call.named is not None:
-                frame, back = push_frame(self.push, part, request_id), 0
-            else:
-                frame, back = pull_frame(self.pull, part, request_id), 4 * count * call.dim
-            part.cost = back + PyBytes_GET_SIZE(frame)
+            frame = part_frame(head, part, request_id)
+            part.cost = PyBytes_GET_SIZE(frame) + (4 * count * call.dim if call.named is None else 0)
             if <uint64_t>PyBytes_GET_SIZE(frame) > self.bytes_max or part.cost > small:
                 return None
             if share and <uint64_t>self.flying.get(part.peer, 0) + part.cost > share:
@@ -226,13 +198,12 @@ cdef class ShortCalls:
         if not is_push and not take_rows(&source, part, &pushes_before):
             return False
         self.answered(now_s, part, request_id)
-        self.bytes_taken += PyBytes_GET_SIZE(frame)
         if is_push:
             at = part.first + <int64_t>(part.call.names[1] % <uint64_t>part.count)
             key = part.call.keys[part.call.place(at)]
             part.call.owner.pushed(part.call.memory, part.server, key, pushes_before)
         elif pushes_before:
-            part.call.seen.setdefault(part.server, pushes_before)
+            part.call.memory.seen.setdefault(part.server, pushes_before)  # as `PullCall.has_seen`
         return True
 
     cdef int answered(self, double now_s, ShortPart part, uint64_t request_id) except -1:

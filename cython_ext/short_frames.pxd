@@ -29,11 +29,9 @@ cdef class ShortCall:
     cdef const int64_t *starts
     cdef float *rows
     cdef int64_t servers, dim
-    cdef object seen
 
     cdef int64_t place(self, int64_t at) noexcept
 
-cdef bytes pull_frame(bytes head, ShortPart part, uint64_t request_id)
-cdef bytes push_frame(bytes head, ShortPart part, uint64_t request_id)
+cdef bytes part_frame(bytes head, ShortPart part, uint64_t request_id)
 cdef bint take_rows(In *source, ShortPart part, uint64_t *pushes_before) noexcept
 cdef bint take_applied(In *source, uint64_t *pushes_before) noexcept

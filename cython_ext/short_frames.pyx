@@ -5,7 +5,7 @@ The other end is ``short_requests.pyx``; `ShortCalls` (``short_calls.pyx``) keep
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -37,8 +37,6 @@ from cython_ext.short_requests cimport (
 from cython_ext.message_layouts import packed_text
 
 __all__ = ["ShortCall"]
-
-cdef uint64_t NUMBER_MAX = 0xFFFFFFFFFFFFFFFF
 
 
 @cython.freelist(256)
@@ -114,7 +112,6 @@ cdef class ShortCall:
         self.keys = &all_keys[0] if all_keys.shape[0] else NULL
         self.rows = <float *>&all_rows[0, 0] if all_rows.size else NULL
         self.starts, self.servers, self.dim = &bounds[0], bounds.shape[0] - 1, all_rows.shape[1]
-        self.seen = None if named is not None else memory.seen
 
     cdef int64_t place(self, int64_t at) noexcept:
         return at if self.order == NULL else self.order[at]
@@ -122,63 +119,63 @@ cdef class ShortCall:
 
 cdef uint64_t whole(object number) except? 0:
     """A number as messages hold it, and nothing that only can be made one."""
-    if type(number) is not int or not 0 <= number <= NUMBER_MAX:
+    if type(number) is not int or not 0 <= number <= UINT64_MAX:
         raise ValueError(f"expected an int in 0..2^64-1, got {number!r:.80}")
     return number
 
 
-cdef bytes pull_frame(bytes head, ShortPart part, uint64_t request_id):
-    """A part of a pull, behind the head of all pulls."""
-    cdef ShortCall call = part.call
+cdef bytes part_frame(bytes head, ShortPart part, uint64_t request_id):
+    """The request for a part, behind the head of all of its kind."""
     cdef Out out
     memset(&out, 0, sizeof(Out))
     try:
         put_bytes(&out, head)
         put_number(&out, request_id)
-        put_list(&out, 6)
-        put_list(&out, 1)
-        put_bytes(&out, call.name)
-        put_time(&out, call)
-        put_bytes(&out, PULL_TYPES)
-        put_bytes(&out, PULL_KEYS)
-        put_number(&out, part.count)
-        put_bytes(&out, PULL_BLOCKS)
-        put_keys(&out, part, 8 * part.count)
+        if part.call.named is None:
+            put_pull(&out, part)
+        else:
+            put_push(&out, part)
         return PyBytes_FromStringAndSize(<char *>out.data, out.size)
     finally:
         free(out.data)
 
 
-cdef bytes push_frame(bytes head, ShortPart part, uint64_t request_id):
-    """A part of a push, behind the head of all pushes."""
+cdef int put_pull(Out *out, ShortPart part) except -1:
     cdef ShortCall call = part.call
-    cdef Out out
+    put_list(out, 6)
+    put_list(out, 1)
+    put_bytes(out, call.name)
+    put_time(out, call)
+    put_bytes(out, PULL_TYPES)
+    put_bytes(out, PULL_KEYS)
+    put_number(out, part.count)
+    put_bytes(out, PULL_BLOCKS)
+    put_keys(out, part, 8 * part.count)
+    return 0
+
+
+cdef int put_push(Out *out, ShortPart part) except -1:
+    cdef ShortCall call = part.call
     cdef int64_t at
     cdef int place
-    memset(&out, 0, sizeof(Out))
-    try:
-        put_bytes(&out, head)
-        put_number(&out, request_id)
-        put_list(&out, 17)
-        for place in range(5):
-            put_number(&out, call.names[place])
-        for _twice in range(2):
-            put_list(&out, 1)
-            put_bytes(&out, call.name)
-        put_time(&out, call)
-        put_bytes(&out, PUSH_MANNER)
-        put_bytes(&out, PUSH_KEYS)
-        put_number(&out, part.count)
-        put_bytes(&out, PUSH_GRADIENTS)
-        put_number(&out, part.count)
-        put_number(&out, call.dim)
-        put_bytes(&out, PUSH_DENSE)
-        put_keys(&out, part, part.count * (8 + 4 * call.dim))
-        for at in range(part.first, part.first + part.count):
-            put(&out, call.rows + call.place(at) * call.dim, 4 * call.dim)
-        return PyBytes_FromStringAndSize(<char *>out.data, out.size)
-    finally:
-        free(out.data)
+    put_list(out, 17)
+    for place in range(5):
+        put_number(out, call.names[place])
+    for _twice in range(2):  # keys of this table, and gradients
+        put_list(out, 1)
+        put_bytes(out, call.name)
+    put_time(out, call)
+    put_bytes(out, PUSH_MANNER)
+    put_bytes(out, PUSH_KEYS)
+    put_number(out, part.count)
+    put_bytes(out, PUSH_GRADIENTS)
+    put_number(out, part.count)
+    put_number(out, call.dim)
+    put_bytes(out, PUSH_DENSE)
+    put_keys(out, part, part.count * (8 + 4 * call.dim))
+    for at in range(part.first, part.first + part.count):
+        put(out, call.rows + call.place(at) * call.dim, 4 * call.dim)
+    return 0
 
 
 cdef inline int put_bytes(Out *out, bytes data) except -1:

@@ -38,11 +38,6 @@ __all__ = ["ShortRequests"]
 
 cnp.import_array()
 
-cdef enum:
-    BYTES_MAX = 8192  # of an array in a header: more travels as a frame of its own
-    KEYS_MAX = BYTES_MAX // 8
-    FLOATS_MAX = BYTES_MAX // 4
-
 cdef double TIME_S_MAX = 1e12
 
 # The rest of a header is as plain as it can be, or it is for the definition: no arrays but these, none with
@@ -94,11 +89,7 @@ cdef class ShortRequests:
     cdef object fenced
 
     def __init__(self, version, cluster, rows_max, fenced):
-        if sys.byteorder != "little":
-            raise ValueError("expected a little-endian machine")
-        start = b"\x97" + bytes([version]) + packed_text(cluster)
-        self.pull, self.push = start + packed_text("Pull"), start + packed_text("Push")
-        self.pulled, self.pushed = start + packed_text("Pulled"), start + packed_text("Pushed")
+        self.pull, self.push, self.pulled, self.pushed = heads_of(version, cluster)
         self.rows_max, self.fenced = min(rows_max, KEYS_MAX), fenced
 
     def answer_all(self, shard, list came, roles, reply):
@@ -293,6 +284,14 @@ cdef class ShortRequests:
 
     cdef bint taken_count(self, In *source, Request *request) noexcept:
         return take_number(source, &request.count) and request.count <= self.rows_max
+
+
+cdef tuple heads_of(version, cluster):
+    """Headers of pulls, pushes and their answers, up to the number; ValueError where there are none."""
+    if sys.byteorder != "little":
+        raise ValueError("expected a little-endian machine")
+    start = b"\x97" + bytes([version]) + packed_text(cluster)
+    return tuple([start + packed_text(kind) for kind in ("Pull", "Push", "Pulled", "Pushed")])
 
 
 cdef object made_tuple(object cls, object first, object second):

@@ -148,12 +148,12 @@ cdef class ZmqFrames:
                 return errno
         return 0
 
-    def send_all(self, list messages, Py_ssize_t first, ids, silent):
+    def send_all(self, messages, Py_ssize_t first, ids, silent):
         """Send messages as long as each is one small frame.
 
         Parameters
         ----------
-        messages : list of (peer, list of frames)
+        messages : sequence of (peer, sequence of frames)
         first : int
             Place of the first one to send.
         ids : dict or None
@@ -167,7 +167,6 @@ cdef class ZmqFrames:
             The place behind the last that is sent, or that has no room or nobody to go to: the message there
             is for pyzmq, or has an error to tell.
         """
-        cdef list frames
         cdef Py_ssize_t place
         cdef int number
         for place in range(first, len(messages)):

@@ -40,6 +40,7 @@ TIMING = Timing(retry_s=1.0, retry_max_s=4.0, request_s=30.0)
 SGD_1 = SGD(learning_rate=1.0)
 PEER = b"me"
 NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
+NO_UNITS, NO_OWNERS = NO_BLOCKS, np.empty(0, np.uint16)
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]

@@ -115,8 +115,8 @@ def test_without_faiss_what_to_install_is_said_in_one_line(monkeypatch: pytest.M
 
 @pytest.mark.skipif(
     importlib.util.find_spec("faiss") is None,
-    reason="how many of the best faiss finds only faiss shows, an extra for approximate search (19 MB): pip "
-    "install '.[nearest]'; all that is around it is tested above, with a module of its interface",
+    reason="how many of the best faiss finds only faiss shows, which is no dependency of pslib and is not "
+    "here; make test and CI install it; all around it is tested above, with a module of its interface",
 )
 def test_faiss_finds_nearly_all_of_the_best() -> None:
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import zmq
 
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.transport import ZmqTransport
-from pslib.transport.zmq_link import _FUNCTIONS
+from pslib.transport.router import ZMQ_FUNCTIONS
 from tests.links import LOOPBACK, WAIT_S, come
 
 SHAPES: dict[str, tuple[Any, ...]] = {
@@ -33,11 +33,11 @@ class Library:
     """
 
     def __init__(self, **before: Callable[[], bool | int]) -> None:
-        assert _FUNCTIONS is not None
-        self.functions = list(_FUNCTIONS)
+        assert ZMQ_FUNCTIONS is not None
+        self.functions = list(ZMQ_FUNCTIONS)
         self._kept = [self._wrapped(name, first) for name, first in before.items()]
 
-    def _wrapped(self, name: str, first: Callable[[], bool]) -> Any:
+    def _wrapped(self, name: str, first: Callable[[], bool | int]) -> Any:
         place, kind = FUNCTIONS.index(name), ctypes.CFUNCTYPE(*SHAPES[name], use_errno=True)
         real = kind(self.functions[place])
 
@@ -167,9 +167,9 @@ def test_a_signal_whose_handler_raises_ends_what_is_interrupted_again_and_again(
     script = """
 import ctypes, signal
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
-from pslib.transport.zmq_link import _FUNCTIONS
+from pslib.transport.router import ZMQ_FUNCTIONS
 
-functions, pause = list(_FUNCTIONS), ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p).value
+functions, pause = list(ZMQ_FUNCTIONS), ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p).value
 for name in ("zmq_msg_recv", "zmq_send"):
     functions[FUNCTIONS.index(name)] = pause
 frames = ZmqFrames(0, functions, 100)

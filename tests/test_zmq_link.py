@@ -13,7 +13,7 @@ import zmq
 
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
-from pslib.transport import ZmqTransport, zmq_link
+from pslib.transport import ZmqTransport, router, zmq_link
 from pslib.transport.same_host import is_loopback
 from tests.links import LOOPBACK, WAIT_S, come, poll
 
@@ -135,7 +135,7 @@ def test_a_link_that_is_closed_between_two_messages_uses_its_socket_no_more(
 ) -> None:
     """pyzmq gives the interpreter lock away, and then another thread may close the transport."""
     transport = closing(ZmqTransport())
-    link, sent = transport.listen(LOOPBACK), []
+    link, sent = transport.listen(LOOPBACK), list[Any]()
 
     class Frames:
         def send_all(self, _messages: Any, first: int, *_: Any) -> int:
@@ -187,7 +187,7 @@ def test_a_server_lets_go_of_a_client_that_was_busy_and_says_nothing_any_more(
 ) -> None:
     """Data after a client's last PING puts off what ZeroMQ does for want of another: servers ask, too."""
     monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 100)
-    monkeypatch.setitem(zmq_link._OPTIONS, zmq.HEARTBEAT_TIMEOUT, (100, "it need not wait long here"))
+    monkeypatch.setitem(router.OPTIONS, zmq.HEARTBEAT_TIMEOUT, (100, "it need not wait long here"))
     server = closing(ZmqTransport()).listen(LOOPBACK)
     try:
         with _raw_client(server.address) as client:

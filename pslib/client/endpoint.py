@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from pslib.client.arguments import check_process
@@ -64,6 +64,14 @@ def failure_error(failure: Failure, peer: str) -> PslibError:
     """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
     text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
     return _ERRORS.get(failure.code, UnavailableError)(text)
+
+
+def _bytes_of(messages: Iterable[tuple[str, list[Buffer]]]) -> int:
+    """Of all frames of all messages."""
+    total = 0
+    for _peer, frames in messages:
+        total += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+    return total
 
 
 class Endpoint:
@@ -249,6 +257,8 @@ class Endpoint:
                 came = self._link.receive()
         if came:
             now_s = self.clock.now_s()
+            self.messages_received += len(came)
+            self.bytes_received += _bytes_of(came)
             for peer, frames in self._receive_short(now_s, came):
                 self._receive(now_s, peer, frames)
         for peer, reason in refusals:
@@ -278,8 +288,7 @@ class Endpoint:
         if not outgoing or self._closed:
             return
         self.messages_sent += len(outgoing)
-        for _peer, frames in outgoing:
-            self.bytes_sent += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        self.bytes_sent += _bytes_of(outgoing)
         self._link.send_all(outgoing)
         if threading.current_thread() is not self._thread and (
             self.requests.due_s < self._sleeps_until_s or self._link.ready()
@@ -294,16 +303,11 @@ class Endpoint:
         if session is None or short is None or not len(short):
             return came
         with self.lock:
-            taken = short.bytes_taken
             rest = session.receive_short(now_s, came)
-            self.bytes_received += short.bytes_taken - taken
-            self.messages_received += len(came) - len(rest)
             self._complete_calls()
         return rest
 
     def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
-        self.bytes_received += sum(map(len, frames))
-        self.messages_received += 1
         try:
             request_id, message = self._codec.decode(frames)
         except ForeignMessageError as error:  # it refuses us, in words not ours; so would it for ever

@@ -310,14 +310,6 @@ _ERRORS: Mapping[str, type[PslibError]] = {
 }
 
 
-def check_known(known: KnownDense, dense_blocks: int, dense_length: int) -> None:
-    """Raise ConfigurationError when known dense parameters are not those of this cluster."""
-    shapes = known.versions.shape, known.vector.shape
-    if shapes[0] != (dense_blocks,) or (shapes[1] != (dense_length,) and known.versions.any()):
-        expected = f"({dense_blocks},) versions of ({dense_length},) floats"
-        raise ConfigurationError(f"known dense parameters: expected {expected}, got {shapes}")
-
-
 def home_of(touched: NDArray[np.uint32]) -> int:
     """The one unit by which a push is counted."""
     return int(touched[0]) if touched.size else 0

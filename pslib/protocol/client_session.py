@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from cython_ext.distinct import partitions_touched
 from cython_ext.hashing import partition_of
 from pslib.errors import (
-    ConfigurationError,
     LocalProtocolError,
     PslibError,
     UnavailableError,
     WaitTimeoutError,
 )
 from pslib.protocol.acknowledged import Acknowledged
+from pslib.protocol.call_checks import check_dense, check_gradients, check_keys, check_known
 from pslib.protocol.calls import (
     BEGINNING,
     NO_FLOATS,
@@ -39,7 +39,6 @@ from pslib.protocol.calls import (
     PushCall,
     PushName,
     answer_bytes_of,
-    check_known,
     error_of,
     gradient_of,
     home_of,
@@ -143,7 +142,7 @@ class ClientSession:
 
         Of dense parameters that are ``known`` only blocks that have changed travel.
         """
-        self._check_tables(keys)
+        check_keys(keys, self.dims)
         check_type("rows_as", rows_as, ROW_TYPES)
         check_type("dense_as", dense_as, DENSE_TYPES)
         rows = {name: np.empty((array.size, self.dims[name]), np.float32) for name, array in keys.items()}
@@ -170,22 +169,14 @@ class ClientSession:
         ``since`` is what the pull has seen (`PullCall.seen`) that they are of.
         """
         keys = {table: pair[0] for table, pair in gradients.items()}
-        self._check_tables(keys)
+        check_keys(keys, self.dims)
         vector = NO_FLOATS if dense is None else dense
-        if vector.shape not in ((0,), (self.dense_length,)) or vector.dtype not in DENSE_TYPES.values():
-            raise ConfigurationError(
-                f"dense gradient: expected ({self.dense_length},) float32, got {vector.shape} {vector.dtype}"
-            )
         packed = {
             table: rows if isinstance(rows, PackedRows) else PackedRows(rows)
             for table, (_keys, rows) in gradients.items()
         }
-        for table, rows in packed.items():
-            if problem := rows.problem(keys[table].size, self.dims[table]):
-                raise ConfigurationError(f"gradients of {table}: {problem}")
-        for table, pair in (counts or {}).items():
-            if not pair.shows.shape == pair.clicks.shape == keys[table].shape:
-                raise ConfigurationError(f"counts of {table}: expected {keys[table].size} shows and clicks")
+        check_gradients(keys, packed, self.dims, counts or {})
+        check_dense(vector, self.dense_length)
         touched = self._touched(keys, vector.size > 0)
         call = PushCall(
             name, home_of(touched), packed, keys, vector, moment, counts or {}, manner, now_s, since
@@ -194,14 +185,14 @@ class ClientSession:
 
     def erase(self, now_s: float, name: PushName, keys: Mapping[str, Keys]) -> int:
         """Erase rows under ``name``; return the call."""
-        self._check_tables(keys)
+        check_keys(keys, self.dims)
         touched = self._touched(keys, dense=False)
         call = PushCall(name, home_of(touched), None, keys, NO_FLOATS, started_s=now_s)
         return self._begin_push(now_s, call, touched.size)
 
     def maintain(self, now_s: float, name: PushName, table: str, decay: bool, moment: Moment) -> int:
         """Let counts fade and rows leave in all partitions of a table, under ``name``; return the call."""
-        self._check_tables({table: np.empty(0, np.uint64)})
+        check_keys({table: np.empty(0, np.uint64)}, self.dims)
         call = MaintainCall(name, 0, table, decay, moment, started_s=now_s)
         return self._begin(now_s, call, np.arange(self.map.partitions, dtype=np.uint32))
 
@@ -244,15 +235,6 @@ class ClientSession:
         result = self._calls.pop(call)
         assert isinstance(result, PullCall)
         return result
-
-    def _check_tables(self, keys: Mapping[str, Keys]) -> None:
-        if unknown := sorted(set(keys) - set(self.dims)):
-            raise ConfigurationError(f"table {unknown[0]!r} is unknown; tables: {sorted(self.dims)}")
-        for name, array in keys.items():
-            if array.ndim != 1 or array.dtype != np.uint64:
-                raise ConfigurationError(
-                    f"keys of {name}: expected (n,) uint64, got {array.shape} {array.dtype}"
-                )
 
     def _all_blocks(self) -> NDArray[np.uint32]:
         """Dense blocks that hold anything."""

@@ -176,11 +176,8 @@ class RequestTable:
         """The ticket of an open part of an unfolded call, which was sent once, under this request_id."""
         ticket = self._next_ticket
         self._next_ticket += 1
-        request = _Request(
-            ticket, peer, message, call.sent_s, call.deadline_s, call.sent_s + pause_s, 2 * pause_s, cost
-        )
-        request.pause_s = min(request.pause_s, self.timing.retry_max_s)
-        request.sent_s, request.attempts = call.sent_s, [request_id]
+        times = call.sent_s, call.deadline_s, call.sent_s + pause_s, min(2 * pause_s, self.timing.retry_max_s)
+        request = _Request(ticket, peer, message, *times, cost, sent_s=call.sent_s, attempts=[request_id])
         self._open[ticket] = self._by_attempt[request_id] = request
         self.shares.keep(ticket, cost)
         return ticket
@@ -194,14 +191,11 @@ class RequestTable:
     def _request_of(self, request_id: int) -> _Request | None:
         """The request of an attempt; that of a short call is unfolded."""
         request = self._by_attempt.get(request_id)
-        if (
-            request is None
-            and self.short is not None
-            and (call := self.short.call_of(request_id)) is not None
-        ):
-            call.owner.unfold(call)
-            request = self._by_attempt[request_id]
-        return request
+        call = self.short.call_of(request_id) if request is None and self.short is not None else None
+        if call is None:
+            return request
+        call.owner.unfold(call)
+        return self._by_attempt[request_id]
 
     def _begin(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
         """Send a request for the first time, or ask for credit, or let it wait for some."""

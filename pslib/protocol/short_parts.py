@@ -27,13 +27,13 @@ from pslib.protocol.calls import (
     PushCall,
     message_of,
 )
-from pslib.protocol.codec import Buffer
+from pslib.protocol.codec import SMALL_BYTES_MAX, Buffer
 from pslib.protocol.requests import RequestTable
 from pslib.table.partition_map import PartitionMap
 
 __all__ = ["SHORT_KEYS_MAX", "ShortParts"]
 
-SHORT_KEYS_MAX = 1024
+SHORT_KEYS_MAX = SMALL_BYTES_MAX // 8
 """Keys of a part that is short, at most: larger arrays are frames of their own."""
 
 
@@ -43,7 +43,7 @@ class ShortParts:
     Parameters
     ----------
     requests : RequestTable
-        Sends them, and asks for one to be unfolded.
+        Sends them.
     parts : dict of int to Part
         Of the session, by ticket: where parts go that are unfolded.
     acked_below : callable
@@ -98,7 +98,7 @@ class ShortParts:
 
     def receive(self, now_s: float, came: list[tuple[Any, list[Buffer]]]) -> list[tuple[Any, list[Buffer]]]:
         """Take what answers parts of short calls; all other messages."""
-        if self._short is None or not len(self._short):
+        if self._short is None:
             return came
         rest = self._short.receive(now_s, came)
         for call in self._short.over:

@@ -36,7 +36,7 @@ class ClientLink(Protocol):
         """Queue a message; a peer that is not there yet, or never, is not an error."""
         ...
 
-    def send_all(self, messages: Sequence[tuple[str, list[Buffer]]]) -> None:
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all, in their order."""
         ...
 
@@ -84,7 +84,7 @@ class ServerLink(Protocol):
         """Queue an answer; a peer that has gone is not an error."""
         ...
 
-    def send_all(self, messages: Sequence[tuple[bytes, list[Buffer]]]) -> None:
+    def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all, in their order."""
         ...
 

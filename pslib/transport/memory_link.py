@@ -67,7 +67,7 @@ class MemoryClientLink:
         if server:
             server.mailbox.put(self._identity, list(frames))
 
-    def send_all(self, messages: Sequence[tuple[str, list[Buffer]]]) -> None:
+    def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all."""
         for peer, frames in messages:
             self.send(peer, frames)
@@ -110,7 +110,7 @@ class MemoryServerLink:
         if client:
             client.mailbox.put(self.address, list(frames))
 
-    def send_all(self, messages: Sequence[tuple[bytes, list[Buffer]]]) -> None:
+    def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all."""
         for peer, frames in messages:
             self.send(peer, frames)

@@ -1,0 +1,185 @@
+"""A ROUTER socket of ZeroMQ: messages in and out of it, and a way to wait; the links stand in zmq_link.py.
+
+Small frames go by libzmq's own functions (`cython_ext.zmq_frames`), all others by pyzmq.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import select
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from math import ceil
+from typing import Any
+
+import zmq
+import zmq.backend
+
+from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
+from pslib.config import Limits
+from pslib.protocol.codec import Buffer
+from pslib.transport.waker import Waker
+
+__all__ = ["NOW", "OPTIONS", "ZMQ_FUNCTIONS", "Router"]
+
+BATCH_MAX = 64
+"""Messages taken at a time: then what is to be sent gets its turn."""
+COPIED_BYTES = 1 << 16
+"""Frames below this size are copied: to hand over their memory, and to take it back from another thread,
+costs more."""
+
+NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+_NOT_NOW = (errno.EAGAIN, errno.EHOSTUNREACH)
+"""The queue to a peer is full, or there is none: it is slow or dead, and the request is sent again."""
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""Plain numbers: each operation on ZeroMQ's own kind of them is a microsecond of Python."""
+
+# option: (value, why)
+OPTIONS: dict[int, tuple[int, str]] = {
+    zmq.LINGER: (
+        0,
+        "the default -1 hangs at exit when a peer is dead; what must arrive is acknowledged anyway",
+    ),
+    zmq.HEARTBEAT_IVL: (1000, "without it a cut cable raises no event at all"),
+    zmq.HEARTBEAT_TIMEOUT: (5000, "a machine that is short of CPU answers late"),
+    zmq.HEARTBEAT_TTL: (5000, "the same for the other side: a server asks more seldom"),
+    zmq.CONNECT_TIMEOUT: (3000, "the kernel's own is 127 s, seen after a restarted peer"),
+    zmq.RECONNECT_IVL: (50, "a restarted peer is found quickly"),
+    zmq.RECONNECT_IVL_MAX: (2000, "hundreds of clients must not storm it"),
+    zmq.SNDHWM: (1000, "bounds the queue to a dead peer"),
+    zmq.RCVHWM: (1000, "the same on the way in"),
+    zmq.HANDSHAKE_IVL: (10000, "a connection that says nothing is dropped"),
+    zmq.ROUTER_HANDOVER: (0, "else anybody who guesses an identity gets the answers of its owner"),
+    zmq.ROUTER_MANDATORY: (1, "an answer to a vanished peer is seen, not dropped in silence"),
+    zmq.BACKLOG: (1024, "hundreds of trainers connect at once"),
+}
+
+
+def _functions() -> list[int] | None:
+    """Where `FUNCTIONS` are in the library that pyzmq has loaded; None: not to be found, it does it all."""
+    home = "zmq.backend.cython._zmq"
+    if zmq.backend.Socket.__module__ != home:
+        return None  # another backend, with a library of its own perhaps
+    try:
+        library = ctypes.CDLL(import_module(home).__file__)
+        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in FUNCTIONS]
+    except (AttributeError, ImportError, OSError):
+        return None
+    return [address for address in found if address is not None]
+
+
+ZMQ_FUNCTIONS = _functions()
+
+
+class Router:
+    """A ROUTER and a way to wait for it.
+
+    One thread at a time may use the socket (whoever holds a lock of the caller's); beside it, one thread may
+    be in `wait`, which does not touch the socket. ZeroMQ's descriptor tells of a message once, and a `send`
+    may be what takes notice of it: hence `ready`.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        for option, (value, _why) in OPTIONS.items():
+            self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
+        self.idle = False  # nothing has come in the last wait
+        self._is_empty = False  # nothing was here at the last look, since when nobody has waited or sent
+        self._frames: ZmqFrames | None = None
+        if ZMQ_FUNCTIONS is not None:
+            self._frames = ZmqFrames(self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES)
+        self._waker = Waker()
+        self._waiting = select.poll()
+        self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
+        self._waiting.register(self._waker.fd, select.POLLIN)
+
+    def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
+        self._is_empty = False
+        one, direct = frames[0] if len(frames) == 1 else None, self._frames
+        if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
+            number = direct.send(routing_id, one)
+            if number and number not in _NOT_NOW:
+                raise zmq.ZMQError(number)
+            return
+        send, last = self._socket.send, len(frames) - 1
+        try:
+            send(routing_id, _NOW_AND_MORE)
+            for place, frame in enumerate(frames):
+                more = NOW if place == last else _NOW_AND_MORE
+                send(frame, more, copy=len(frame) < COPIED_BYTES)
+        except zmq.ZMQError as error:
+            if error.errno not in _NOT_NOW:
+                raise
+
+    def _send_all(
+        self,
+        messages: Sequence[tuple[Any, Sequence[Buffer]]],
+        send: Callable[[Any, Sequence[Buffer]], None],
+        ids: dict[str, bytes] | None = None,
+        silent: set[str] | None = None,
+    ) -> None:
+        """Send all messages: small ones at once, by the ``ids`` of their peers; others by ``send``."""
+        self._is_empty = False
+        place = 0
+        while True:
+            direct = self._frames  # another thread may take it away as it closes the link
+            if direct is not None:
+                place = direct.send_all(messages, place, ids, silent)
+            if place == len(messages):
+                break
+            send(*messages[place])  # it is large, of a new peer, or will fail
+            place += 1
+
+    def _sender(self) -> bytes | None:
+        """Take the first frame of a message: who sent it; None: the message is not to be looked at."""
+        return self._socket.recv(NOW)
+
+    def _receive(self) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that are here, and who sent them."""
+        if self._is_empty:
+            return []
+        direct = self._frames  # another thread may take it away as it closes the link
+        if direct is not None:
+            taken = direct.receive(BATCH_MAX)
+            self._is_empty = len(taken) < BATCH_MAX
+            return taken
+        receive = self._socket.recv
+        came: list[tuple[bytes, list[Buffer]]] = []
+        while not self._is_empty and len(came) < BATCH_MAX and self.ready():
+            sender = self._sender()
+            frame = receive(NOW, copy=False)
+            frames: list[Buffer] = [frame.bytes if len(frame) < COPIED_BYTES else frame.buffer]
+            while frame.more:
+                frame = receive(NOW, copy=False)
+                frames.append(frame.buffer)
+            if sender is not None:
+                came.append((sender, frames))
+        return came
+
+    def ready(self) -> bool:
+        """Whether a message is here; a look is a system call."""
+        direct = self._frames
+        if direct is not None:
+            self._is_empty = not direct.ready()
+        else:
+            self._is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
+        return not self._is_empty
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a message may have come, for `wake`, or for the timeout."""
+        ready = self._waiting.poll(ceil(max(0.0, timeout_s) * 1000))
+        self.idle = not ready
+        for fd, _event in ready:
+            if fd == self._waker.fd:
+                self._waker.drain()
+        self._is_empty = False
+
+    def wake(self) -> None:
+        """End a wait in another thread."""
+        self._waker.wake()
+
+    def leave_frames(self) -> None:
+        """The socket is about to be closed: pyzmq says so to whoever uses it all the same."""
+        self._frames = None
