@@ -9,9 +9,10 @@ import pytest
 
 from cython_ext.short_frames import ShortCall
 from pslib.errors import LocalProtocolError, PslibError
-from pslib.protocol.calls import Counts, Manner
+from pslib.protocol.calls import Counts, Manner, Moment
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.messages import Failure, Pulled, Pushed
+from pslib.protocol.requests import Outgoing, RequestTable
 from pslib.table.partition_map import PartitionMap
 from tests.protocol_worlds import (
     CODEC,
@@ -22,6 +23,7 @@ from tests.protocol_worlds import (
     answer,
     asked,
     completed,
+    key_in,
     keys_in,
     make_client,
 )
@@ -82,6 +84,42 @@ def test_one_part_that_is_too_long_makes_no_part_short() -> None:
     client.pull(0.0, {"t": long})
     assert _short(client) == 0
     assert sorted(asked(client)) == ["0", "1"]
+
+
+def test_a_part_of_too_many_keys_is_not_short_however_narrow_its_rows() -> None:
+    client = make_client(2, {"one": 1})
+    mine = np.array([key_in(0, number) for number in range(1025)], np.uint64)
+    client.pull(0.0, {"one": mine[:1024]})
+    assert _short(client) == 1
+    client.pull(0.0, {"one": mine})
+    assert _short(client) == 1
+
+
+@pytest.mark.parametrize("time_s", [-1.0, 1e13])
+def test_a_time_that_servers_refuse_is_left_to_the_codec_and_to_them(time_s: float) -> None:
+    client = make_client(1, {"t": DIM})
+    client.pull(0.0, {"t": keys_in(0)}, moment=Moment(0, time_s))
+    assert _short(client) == 0
+    assert asked(client)["0"][1].time_s == time_s
+
+
+def test_what_is_not_small_for_the_credit_is_not_short() -> None:
+    client = make_client(1, {"t": DIM})
+    client.requests.shares.share_bytes, client.requests.shares.small_bytes = 1 << 20, 60
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _short(client) == 0
+    client.requests.shares.small_bytes = 150
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _short(client) == 1
+
+
+def test_where_numbers_of_requests_begin_anew_the_definition_counts() -> None:
+    requests = RequestTable(CODEC, TIMING, first_request_id=(1 << 64) - 1)
+    client = ClientSession(requests, make_client(1, {"t": DIM}).map, {"t": DIM}, 0)
+    for shorts, number in ((0, (1 << 64) - 1), (1, 1)):  # 0 answers what could not be read
+        client.pull(0.0, {"t": keys_in(0)})
+        assert _short(client) == shorts
+        assert asked(client)["0"][0] == number
 
 
 def test_without_room_for_all_parts_none_is_sent_past_the_credit() -> None:
@@ -297,6 +335,22 @@ def test_an_answer_is_taken_by_the_session_that_asked() -> None:
 # --- arguments ----------------------------------------------------------------------------------------------
 
 
+def _call(**change: Any) -> ShortCall:
+    made = {
+        "owner": None,
+        "number": 1,
+        "table": "t",
+        "keys": keys_in(0, 1),
+        "rows": _rows(2),
+        "order": np.zeros(2, np.int32),
+        "starts": np.array([0, 2], np.int64),
+        "named": (1, 2, 3, 4, 5),
+        "moment": (0, 0.0),
+        "memory": None,
+    }
+    return ShortCall(*(made | change).values())
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -319,17 +373,14 @@ def test_an_answer_is_taken_by_the_session_that_asked() -> None:
     ],
 )
 def test_a_call_that_is_not_what_messages_hold_is_refused(change: dict[str, Any], text: str) -> None:
-    made = {
-        "owner": None,
-        "number": 1,
-        "table": "t",
-        "keys": keys_in(0, 1),
-        "rows": _rows(2),
-        "order": np.zeros(2, np.int32),
-        "starts": np.array([0, 2], np.int64),
-        "named": (1, 2, 3, 4, 5),
-        "moment": (0, 0.0),
-        "memory": None,
-    }
     with pytest.raises(ValueError, match=text):
-        ShortCall(*(made | change).values())
+        _call(**change)
+
+
+def test_a_call_to_more_servers_than_there_are_addresses_is_refused() -> None:
+    short = CODEC.short_calls({}, {}, {})
+    assert short is not None
+    call = _call(starts=np.array([0, 1, 2], np.int64))
+    with pytest.raises(ValueError, match="addresses: expected 2, got 1"):
+        short.begin(call, ["a"], 1, (0, 1000), (0.0, 1.0, 3.0, 30.0), Outgoing)
+    assert len(short) == 0
