@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pslib.errors import ConfigurationError
-from pslib.transport import MemoryTransport, ServerLink, Transport, ZmqTransport, zmq_link
+from pslib.transport import MemoryTransport, ServerLink, Transport, ZmqTransport, router
 from tests.links import LOOPBACK, WAIT_S, come, poll, poll_all
 
 
@@ -23,7 +23,7 @@ class PyzmqTransport(ZmqTransport):
 @pytest.fixture(params=[MemoryTransport, ZmqTransport, PyzmqTransport])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Transport]:
     if request.param is PyzmqTransport:
-        monkeypatch.setattr(zmq_link, "_FUNCTIONS", None)
+        monkeypatch.setattr(router, "ZMQ_FUNCTIONS", None)
     made = request.param()
     yield made
     made.close()
