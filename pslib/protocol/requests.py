@@ -151,8 +151,8 @@ class RequestTable:
         return request.ticket
 
     def takes_short(self, addresses: Sequence[str]) -> bool:
-        """Whether a short call to these may be begun: nothing waits for credit, and nobody has moved."""
-        if self.short is None or self.unsent_bytes:
+        """Whether a short call to these may be begun: none of them has moved."""
+        if self.short is None:
             return False
         return not self._moved or self._moved.keys().isdisjoint(addresses)
 

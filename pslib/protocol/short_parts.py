@@ -126,12 +126,11 @@ def _rows_of(call: Call, servers: int) -> NDArray[np.float32] | None:
     if not 0 < keys.size <= SHORT_KEYS_MAX * servers or not keys.flags.c_contiguous:
         return None
     if isinstance(call, PullCall):
-        plain = call.rows_as == call.dense_as == "float32" and not call.dense.size and call.known is None
-        return call.rows[table] if plain else None
+        return call.rows[table] if call.rows_as == "float32" and not call.dense.size else None
     if not isinstance(call, PushCall) or not call.gradients:
         return None
     if call.manner is not PLAINLY or call.counts or call.dense.size:
         return None
     packed = call.gradients[table]
     values = packed.values
-    return values if packed.is_plain and not packed.scales.size and values.flags.c_contiguous else None
+    return values if packed.is_plain and values.flags.c_contiguous else None
