@@ -15,7 +15,7 @@ from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.transport import ZmqTransport, router, zmq_link
 from pslib.transport.same_host import is_loopback
-from tests.links import LOOPBACK, WAIT_S, come, poll
+from tests.links import LOOPBACK, WAIT_S, come, poll, poll_all
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"])
@@ -120,6 +120,21 @@ def test_all_messages_go_in_their_order_whatever_they_are_of(closing: Any) -> No
     client.send_all([])
     for link in (client, *servers):
         link.close()
+
+
+def test_whoever_is_sent_a_small_message_is_silent_until_it_answers(closing: Any) -> None:
+    """Of a peer that does not answer `refusals` finds out why."""
+    transport = closing(ZmqTransport())
+    server, client = transport.listen(LOOPBACK), transport.connect()
+    for _turn in range(2):  # connected by the first, known to the second
+        client.send_all([(server.address, [b"ask"])])
+        assert client._silent == {server.address}
+        ((peer, _frames),) = poll_all(server, 1)
+        server.send_all([(peer, [b"answer"])])
+        poll_all(client, 1)
+        assert client._silent == set()
+    client.close()
+    server.close()
 
 
 def test_sending_all_to_a_link_that_is_closed_says_so_and_to_nobody_is_no_error(closing: Any) -> None:
