@@ -25,7 +25,7 @@ from pslib.table.policies import ByCount
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.checkpoints import GOLDEN
 from tests.clusters import cluster_of
-from tests.test_saving_while_serving import begin, files_of, settle
+from tests.test_saving_while_serving import begin, files_of, rows_in, settle
 
 SPEC = TableSpec("item", (PartSpec("w", 1, Adagrad()), PartSpec("v", 3, Adagrad())), admission=ByCount(2))
 DENSE = DenseSpec(6, Adagrad())
@@ -180,6 +180,31 @@ def test_a_chain_with_a_broken_link_is_refused_before_a_row_changes(
         client.close()
     if damage != "changed":
         assert list_checkpoints(str(folder))[-1].state == "damaged"
+
+
+def test_a_late_second_end_of_one_image_does_not_settle_the_next(tmp_path: Path) -> None:
+    """Else what changed before an image that was given up would be in no increment at all."""
+    with cluster_of(1, partition_bits=5) as running:
+        client = running.client()
+        client.setup([SPEC])
+
+        def push(*keys: int) -> None:
+            for _ in range(2):  # the first one is not admitted
+                client.push({"item": (np.array(keys, np.uint64), np.ones((len(keys), 4), np.float32))}).wait()
+
+        push(1, 2, 3)
+        begin(client, tmp_path, "first", keep=True)
+        files_of(client, "first")
+        settle(client, "first")
+        push(2, 7)
+        begin(client, tmp_path, "second", "first", keep=True)
+        files_of(client, "second")
+        settle(client, "first")
+        settle(client, "second", committed=False)
+        begin(client, tmp_path, "third", "first", keep=True)
+        changed = rows_in(tmp_path, files_of(client, "third"))
+        client.close()
+    assert sorted(changed) == [2, 7]
 
 
 def test_the_golden_chain_still_loads() -> None:

@@ -210,6 +210,8 @@ class Cuts:
         self._places: dict[str, str] = {}
         """Of images that go on, or whose outcomes are known: by stem."""
         self._outcomes: dict[str, list[dict[str, Any]] | CheckpointError] = {}
+        self._unsettled = ""
+        """Stem of the image begun last, until it is known to be committed."""
         self._waiters: list[tuple[Any, str]] = []
         self._over: list[tuple[Any, Any]] = []
 
@@ -262,6 +264,7 @@ class Cuts:
                 store.image_end()
             raise CheckpointError(f"no image of shard thread {self._shard.index}: {error}") from error
         self.begun += 1
+        self._unsettled = stem
         self._places[stem] = message.path
         self._outcomes.pop(stem, None)
 
@@ -286,10 +289,12 @@ class Cuts:
     def settle(self, message: EndSave) -> None:
         """What has become of an image: a committed one is what the next increment follows."""
         self.give_up("it was cancelled", message.stem)
-        if message.committed and message.stem in self._outcomes:
-            self.base = message.name
-            for store in self._shard.stores.values():
-                store.image_settle(True)
+        taken = isinstance(self._outcomes.get(message.stem), list)
+        if not (message.committed and taken and message.stem == self._unsettled):
+            return  # also a second copy that comes late: stores settle what was taken last, whatever it was
+        self.base, self._unsettled = message.name, ""
+        for store in self._shard.stores.values():
+            store.image_settle(True)
 
     def step(self) -> bool:
         """Copy the next piece, or see whether all is written; False when there is nothing to do just now."""
@@ -320,7 +325,7 @@ class Cuts:
     def forget(self, why: str) -> None:
         """The tables are about to be replaced: no image goes on, no increment may follow."""
         self.give_up(why)
-        self.base = ""
+        self.base = self._unsettled = ""
         for store in self._shard.stores.values():
             store.image_stop_keeping()
 
