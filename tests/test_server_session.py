@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -274,8 +275,20 @@ class TestRefusedRequests:
         keys = np.array([key_in(0)] * 5, np.uint64)
         answer = server.ask(Pull({"t": keys}, NO_BLOCKS))
         assert answer.code == "configuration"
-        assert "does not fit an answer; pull fewer keys at a time" in answer.text
+        assert "does not fit an answer; pull fewer keys and blocks at a time" in answer.text
         assert isinstance(server.ask(Pull({"t": keys[:4]}, NO_BLOCKS)), Pulled)
+
+    def test_dense_blocks_that_would_not_fit_an_answer_take_no_memory(self) -> None:
+        """A set-up without values is a few bytes, whatever length it names."""
+        server = OneServer()
+        plain = setup_of(4)
+        huge = replace(plain, dense_length=1 << 40, dense=NO_FLOATS, without_values=True)
+        assert isinstance(server.ask(huge), Done)
+        answer = server.ask(Pull({}, np.array([0], np.uint32)))
+        assert answer.code == "configuration"
+        assert "dense blocks does not fit an answer" in answer.text
+        longer = server.ask(replace(huge, dense_length=(1 << 40) + 1))
+        assert "length must be in 0..1099511627776" in longer.text
 
     def test_bytes_that_are_no_message_are_answered_under_number_0(self) -> None:
         server = self._server()

@@ -54,7 +54,7 @@ from pslib.shard.key_shares import KeyShare
 from pslib.shard.shard import PullPart, PushPart, Shard
 from pslib.shard.short import TIME_S_MAX
 from pslib.shard.sync_steps import refused_in_step
-from pslib.table.wire_format import ROW_TYPES
+from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
 
@@ -269,15 +269,20 @@ class ServerSession:
         return Failure("configuration", f"{what}: expected 0..{units - 1}, got {unit}")
 
     def _answer_problem(self, message: Pull) -> Failure | None:
-        """Whether the rows asked for would fit an answer; looked at before memory is taken for them."""
+        """Whether all that is asked for would fit an answer; looked at before memory is taken for it."""
         tables, limits = self.shards[0].tables, self.codec.limits
         width = ROW_TYPES[message.rows_as].itemsize
         sizes = [keys.size * tables[name].dim * width for name, keys in message.keys.items()]
-        rows_bytes_max = limits.message_bytes_max // 2  # dense blocks and refusals need room too
-        if max(sizes, default=0) <= limits.frame_bytes_max and sum(sizes) <= rows_bytes_max:
+        half = limits.message_bytes_max // 2  # of an answer; refusals need room too
+        dense, dense_bytes = self.shards[0].dense, 0
+        if dense and message.blocks.size:
+            dense_bytes = dense.bounds.floats(message.blocks) * DENSE_TYPES[message.dense_as].itemsize
+        if max([*sizes, dense_bytes]) <= limits.frame_bytes_max and max(sum(sizes), dense_bytes) <= half:
             return None
         return Failure(
-            "configuration", f"a pull of {sum(sizes)} bytes does not fit an answer; pull fewer keys at a time"
+            "configuration",
+            f"a pull of {sum(sizes)} bytes of rows and {dense_bytes} of dense blocks does not fit an answer; "
+            "pull fewer keys and blocks at a time",
         )
 
     def _dense_problem(self, message: Pull | Push) -> Failure | None:

@@ -36,6 +36,9 @@ DIM_MAX = 4096
 PARTS_MAX = 8
 """Parts of one row: a byte numbers them, and no published model needs more than three."""
 
+DENSE_LENGTH_MAX = 1 << 40
+"""Dense parameters: 4 TiB, more than trainers can hold; sums of such lengths stay far within 64 bits."""
+
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
 _MASK = (1 << 64) - 1
@@ -383,14 +386,14 @@ class DenseSpec:
     Attributes
     ----------
     length : int
-        Floats of all dense parameters together, >= 0.
+        Floats of all dense parameters together, 0..2^40.
     optimizer : Optimizer
         An elementwise one, so that where the blocks are cut changes nothing.
 
     Raises
     ------
     ConfigurationError
-        When the optimizer mixes elements (RowwiseAdagrad, or clipping) or the length is negative.
+        When the optimizer mixes elements (RowwiseAdagrad, or clipping) or the length is out of its range.
     """
 
     length: int
@@ -398,7 +401,9 @@ class DenseSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.length < 0:
-            raise ConfigurationError(f"dense parameters: length must be >= 0, got {self.length}")
+        if not 0 <= self.length <= DENSE_LENGTH_MAX:
+            raise ConfigurationError(
+                f"dense parameters: length must be in 0..{DENSE_LENGTH_MAX}, got {self.length}"
+            )
         if problem := dense_problem(self.optimizer):
             raise ConfigurationError(f"dense parameters: {problem}")
