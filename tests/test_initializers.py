@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from cython_ext.hashing import mix64
 from cython_ext.store import initial_rows, vector_levels
+from pslib.errors import ConfigurationError
 from pslib.shard.stores import make_store
 from pslib.table.initializers import Constant, Initializer, Normal, Uniform
 from pslib.table.optimizers import SGD
@@ -130,6 +131,25 @@ def test_the_number_of_an_initializer_changes_the_result(one: Initializer, other
 def test_neighbouring_integers_start_at_unrelated_values() -> None:
     values = kernel(Uniform(1.0), np.arange(20_000, dtype=np.uint64), 1, 0)[:, 0].astype(np.float64)
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 6 / np.sqrt(len(values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "least"),
+    [
+        (Constant, 1e39, 3e38),
+        (Constant, -1e39, -3e38),
+        (Uniform, 1e39, 3e38),
+        (Uniform, 1e-50, 1e-44),
+        (Normal, 1e38, 5e37),
+    ],
+)
+def test_a_number_that_float32_makes_infinite_or_0_is_refused(
+    kind: type[Initializer], number: float, least: float
+) -> None:
+    with pytest.raises(ConfigurationError, match="finite in float32, got"):
+        kind(number)
+    values = kernel(kind(least), np.arange(99, dtype=np.uint64), 4, 1)
+    assert np.isfinite(values).all()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ The bits come from ``cython_ext/initializers.h``; the definition stands in ``tes
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import isfinite
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
 from pslib.table.by_name import kind_and_fields, numbers_of
+from pslib.table.optimizer_base import is_number
 
 __all__ = ["Constant", "Initializer", "Normal", "Uniform", "initializer_from_dict"]
 
@@ -45,8 +45,8 @@ class Constant(Initializer):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not isfinite(self.value):
-            raise ConfigurationError(f"Constant: value must be finite, got {self.value}")
+        if not is_number(abs(self.value)):
+            raise ConfigurationError(f"Constant: value must be finite in float32, got {self.value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Uniform(Initializer):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not (self.bound >= 0 and isfinite(self.bound)):
-            raise ConfigurationError(f"Uniform: bound must be >= 0 and finite, got {self.bound}")
+        if not is_number(self.bound):
+            raise ConfigurationError(f"Uniform: bound must be >= 0 and finite in float32, got {self.bound}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,10 @@ class Normal(Initializer):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not (self.std >= 0 and isfinite(self.std)):
-            raise ConfigurationError(f"Normal: std must be >= 0 and finite, got {self.std}")
+        if not (is_number(self.std) and is_number(6 * self.std)):
+            raise ConfigurationError(
+                f"Normal: std must be >= 0 and 6 times it finite in float32, got {self.std}"
+            )
 
 
 _BY_NAME: dict[str, type[Initializer]] = {kind.__name__: kind for kind in (Constant, Uniform, Normal)}
