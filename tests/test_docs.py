@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pslib.protocol.codec import PROTOCOL_VERSION
 from pslib.table.optimizers import MODIFIERS, OPTIMIZERS
 from rec_models import MATCHING_MODELS, MODELS, SESSION_MODELS, TASK_MODELS
 
@@ -67,6 +68,14 @@ def test_every_name_in_the_anatomy_of_a_push_exists_in_a_file_that_it_links():
     assert named - known == set()
     steps = re.findall(r"^(\d+)\. ", anatomy, re.MULTILINE)
     assert steps == [str(number) for number in range(1, len(steps) + 1)]
+
+
+def test_the_pages_of_the_wire_name_its_version():
+    """A client written by a page of another version is refused as a stranger."""
+    wire = (ROOT / "pslib/protocol/README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^    version +=.*", wire, re.MULTILINE) == [f"    version     = {PROTOCOL_VERSION}"]
+    security = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    assert f"protocol version: expected {PROTOCOL_VERSION}, got {PROTOCOL_VERSION - 1};" in security
 
 
 def test_the_code_tour_names_every_room_of_the_house():
