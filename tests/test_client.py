@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from pslib.client.client import Client
 from pslib.config import Timing
-from pslib.errors import ConfigurationError, RemoteProtocolError, UnavailableError, WaitTimeoutError
+from pslib.errors import (
+    ConfigurationError,
+    MemoryLimitError,
+    RemoteProtocolError,
+    UnavailableError,
+    WaitTimeoutError,
+)
 from pslib.table.initializers import Constant, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -277,6 +283,34 @@ def test_setup_again_may_add_tables_and_forgets_nothing(client: Client) -> None:
     assert client.pull({}, dense=True).wait().dense[:2].tolist() == [-1, 0]
     assert client.stats()["pushes_applied"] == client.session.pushes_sent == 2
     assert {spec.name for spec in client.table_specs} == {"item", "plain", "more"}
+
+
+def test_a_new_table_does_not_hide_what_servers_have_acknowledged(client: Client) -> None:
+    """A server that comes back is asked about the pushes before the set-up too."""
+    client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
+    before = [client.session.acknowledged.question(server) for server in range(2)]
+    client.setup([TableSpec("more", PLAIN.parts)])
+    after = [client.session.acknowledged.question(server) for server in range(2)]
+    assert any(before)
+    assert [bool(one) for one in after] == [bool(one) for one in before]
+
+
+def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
+    """Its number is settled: nobody can send it again."""
+    with cluster_of(1, server_memory_bytes=4 << 20) as running:
+        client = running.client()
+        client.setup([PLAIN])
+        client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
+        with pytest.raises(MemoryLimitError):
+            client.push({"plain": (np.arange(300_000, dtype=np.uint64), ones(300_000, 2))}).wait()
+        for _ in range(50):
+            client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
+        assert rows_of(client, 1) == [[-51, -51]]
+        (marks,) = [shard.marks for shard in running.embedded.servers[0]._session.shards]
+        kept = [len(known.applied) for known in marks._streams.values()]
+        assert max(kept) <= 2
+        assert client.session.acked_below(client.session.own_stream) == 52
+        client.close()
 
 
 # --- waits and losses

@@ -164,9 +164,10 @@ class Client:
         session = ClientSession(self.endpoint.requests, self._map, dims, length)
         if old:
             session.pushes_sent, session.updates_sent = old.pushes_sent, old.updates_sent
-            session.between = old.between
-        self.endpoint.session = session
+            session.between, session.acknowledged = old.between, old.acknowledged
         self._stream, self._next_number = CLIENT_STREAMS | secrets.randbits(62), 0
+        session.own_stream = self._stream
+        self.endpoint.session = session
 
     @property
     def session(self) -> ClientSession:

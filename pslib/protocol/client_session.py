@@ -106,6 +106,9 @@ class ClientSession:
         self._calls: dict[int, Call] = {}
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
+        self.own_stream = -1
+        """Of pushes without a name. One that failed is settled too: nobody can send it again, and a number
+        that is waited for for ever would keep all later ones in memory, here and at servers."""
         self._next_call = 1
         self._short = ShortParts(requests, self._parts, self.acked_below, self._note_pushed, self._finish)
 
@@ -401,7 +404,7 @@ class ClientSession:
         call = self._calls[number]
         if not isinstance(call, PullCall):
             del self._calls[number]
-            if error is None:
+            if error is None or call.name.stream == self.own_stream:
                 self._streams.setdefault(call.name.stream, Acked(0)).add(call.name.number)
         elif error is not None:
             del self._calls[number]
