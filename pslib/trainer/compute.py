@@ -18,7 +18,7 @@ from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client.client import PendingPush
 from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.model import ModelInParts, Step, Stepper, StepperInStages, TrainableModel
+from pslib.trainer.model import KeptStep, ModelInParts, Step, Stepper, StepperInStages, TrainableModel
 from pslib.trainer.overlap import SLOTS, OverlappedSteps
 from pslib.trainer.pipeline import Prefetched, Send
 from pslib.trainer.progress import Progress
@@ -63,7 +63,7 @@ class ModelThreads:
         self._model: Stepper = model
         self._overlapped: OverlappedSteps | None = None
         self._slots: list[StepperInStages] = []
-        in_parts = isinstance(model, ModelInParts)
+        self._in_parts = in_parts = isinstance(model, ModelInParts)
         self.count = (threads or cores_given()) if in_parts else 1
         limit = 1 if in_parts else threads
         if limit is not None:
@@ -118,7 +118,8 @@ class ModelThreads:
             Gets an error that comes later.
         """
         if self._overlapped is None:
-            done(self.step(*arguments))
+            step = self.step(*arguments)
+            done(step if self._in_parts else KeptStep.of(step))
         else:
             self._overlapped.begin(lambda slot: self._slots[slot].stages(*arguments), done, failed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,15 @@ from pslib.batch import Batch
 from pslib.schema import Schema
 from pslib.table.tables import TableSpec
 
-__all__ = ["ModelInParts", "Step", "Stepper", "StepperInStages", "TrainableModel", "takes_products"]
+__all__ = [
+    "KeptStep",
+    "ModelInParts",
+    "Step",
+    "Stepper",
+    "StepperInStages",
+    "TrainableModel",
+    "takes_products",
+]
 
 
 class Step(Protocol):
@@ -38,6 +47,26 @@ class Step(Protocol):
     def dense_gradients(self) -> dict[str, NDArray[Any]]:
         """By name, in the order of ``dense_shapes``."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStep:
+    """A step with arrays of its own.
+
+    Gradients are read until their push is acknowledged, while the next steps are computed. A stepper of parts
+    makes new arrays for each step; whoever writes a model of another kind may fill the same ones again.
+    """
+
+    loss: float
+    logits: NDArray[Any]
+    rows_gradient: NDArray[Any]
+    dense_gradients: dict[str, NDArray[Any]]
+
+    @staticmethod
+    def of(step: Step) -> KeptStep:
+        """A copy."""
+        dense = {name: np.array(gradient) for name, gradient in step.dense_gradients.items()}
+        return KeptStep(step.loss, np.array(step.logits), np.array(step.rows_gradient), dense)
 
 
 class Stepper(Protocol):
