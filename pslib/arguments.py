@@ -20,7 +20,16 @@ from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, g
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["came", "check_fields", "checked", "checked_calls", "field_problems", "is_finite", "kind_problem"]
+__all__ = [
+    "came",
+    "check_fields",
+    "checked",
+    "checked_calls",
+    "field_problems",
+    "is_finite",
+    "kind_problem",
+    "make_plain",
+]
 
 Given = ParamSpec("Given")
 Back = TypeVar("Back")
@@ -256,6 +265,12 @@ def check_fields(holder: Any, *names: str) -> None:
                 value = tuple(value)
         if value is not given:
             object.__setattr__(holder, name, value)
+
+
+def make_plain(holder: Any, *names: str) -> None:
+    """Turn fields that are numbers of NumPy's, which no message takes, into Python's own."""
+    for name in names:
+        object.__setattr__(holder, name, _plain(getattr(holder, name)))
 
 
 def _plain(value: Any) -> Any:

@@ -19,8 +19,10 @@ import rec_models
 from pslib.arguments import came, kind_problem
 from pslib.errors import ConfigurationError
 from pslib.trainer.retrieval import Paths
+from pslib.trainer.settings import TrainerSettings
 from tests.counting import write_examples
 from tests.refused import error_of, refused
+from tests.training import trainer_on
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -267,6 +269,31 @@ def test_numbers_of_numpy_become_pythons_own() -> None:
     optimizer = pslib.Adagrad(np.float32(0.5))
     assert type(optimizer.learning_rate) is float
     assert type(pslib.PartSpec("v", np.int64(3)).dim) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    (
+        "batch_rows staleness warmup_batches lease_rows seed compute_threads ssp_bound maintain_every_batches "
+        "geo_every_batches geo_rows damping"
+    ).split(),
+)
+def test_settings_of_a_trainer_that_are_numbers_of_numpy_become_pythons_own(name: str) -> None:
+    kind, number = (float, np.float32(0.5)) if name == "damping" else (int, np.int64(3))
+    mode = {"ssp_bound": "ssp", "geo_every_batches": "geo", "geo_rows": "geo"}.get(name, "async")
+    settings = TrainerSettings(**{name: number, "consistency": mode})  # type: ignore[arg-type]
+    assert type(getattr(settings, name)) is kind
+    assert getattr(settings, name) == number
+
+
+def test_a_cache_and_epochs_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    cache = pslib.CacheSettings(age_batches=np.int64(2), rows=np.int32(9))  # type: ignore[arg-type]
+    assert (type(cache.age_batches), type(cache.rows)) == (int, int)
+    data = write_examples(tmp_path / "a.parquet", 20)
+    with pslib.connect() as cluster:
+        trainer = trainer_on(cluster, seed=np.int64(3))
+        trainer.fit(data, epochs=np.int64(2))  # type: ignore[arg-type]
+        assert trainer.evaluate(data).examples == 20
 
 
 @pytest.mark.parametrize("several", [list, tuple])

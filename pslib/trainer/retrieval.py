@@ -102,7 +102,7 @@ class Retrieval:
             When a file does not fit.
         """
         sides_of(self.model)
-        check_epochs(epochs)
+        epochs = check_epochs(epochs)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         data, valid, items = _lasting(data), _lasting(valid), items and _lasting(items)
         train = ParquetData(strings(data), self.model.schema)

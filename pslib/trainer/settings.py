@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 
-from pslib.arguments import came
+from pslib.arguments import came, make_plain
 from pslib.errors import ConfigurationError
 from pslib.protocol.manner_checks import rate_problem
 from pslib.table.optimizers import Adam, Optimizer
@@ -93,6 +93,7 @@ class CacheSettings:
         ]
         if problems:
             raise ConfigurationError(*problems)
+        make_plain(self, "age_batches", "rows")
 
 
 NO_CACHE = CacheSettings()
@@ -174,6 +175,7 @@ class TrainerSettings:
         problems += self._kind_problems() or self._mode_problems()
         if problems:
             raise ConfigurationError(*problems)
+        make_plain(self, "damping", *(name for name, _value, _low, _high in ranges))
 
     def _kind_problems(self) -> list[str]:
         """Settings that are not of their class, such as a mapping from a file."""

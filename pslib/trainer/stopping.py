@@ -121,10 +121,11 @@ WATCH = EarlyStopping(patience=0, factor=1.0, restore=False)
 """Results are for the user to see, nothing else."""
 
 
-def check_epochs(epochs: int) -> None:
-    """ConfigurationError unless there is an epoch to train."""
+def check_epochs(epochs: int) -> int:
+    """How many, NumPy's number as Python's own; ConfigurationError unless there is an epoch to train."""
     if epochs < 1:
         raise ConfigurationError(f"epochs: expected at least 1, got {epochs}")
+    return int(epochs)
 
 
 def check_stopping(

@@ -223,7 +223,7 @@ class Trainer(Retrieval):
         UnavailableError
             When a server is lost.
         """
-        check_epochs(epochs)
+        epochs = check_epochs(epochs)
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
         self._by_files = False
