@@ -213,6 +213,30 @@ def test_lost_power_leaves_a_prefix_with_all_that_was_synced(seed: int, steps: l
     assert content_of(RollingLog(disk.files("log"), ABOUT))[-1][3] == b"on"
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_comes_into_a_segment_during_its_sync_is_durable_with_the_next_one(seed: int) -> None:
+    disk = SimulatedDisk(seed)
+    files = disk.files("log")
+    log = RollingLog(files, ABOUT, disk=True, segment_bytes=1000)
+    log.append(1, 0, [bytes(300)])
+    sync, closed = files.sync, list[str]()
+
+    def slow(name: str) -> None:
+        sync(name)
+        files.sync = sync  # type: ignore[method-assign]
+        while len(log.segments) == 1:
+            log.append(1, 0, [bytes(300)])
+
+    files.sync = slow  # type: ignore[method-assign]
+    files.close_file = closed.append  # type: ignore[method-assign, assignment]
+    assert log.sync() == log.durable == 1
+    assert log.sync() == log.durable == log.last > 2
+    assert closed == log.segments[:1]
+    disk.lose_power()
+    again = RollingLog(disk.files("log"), ABOUT, disk=True, segment_bytes=1000)
+    assert (again.last, again.report) == (log.last, "")
+
+
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda one: one.kind)
 def test_every_message_comes_back_from_a_record(message: object) -> None:
     note = {"note": "marks", "units": [1, 2], "by": {7: b"x"}}

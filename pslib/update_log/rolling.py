@@ -244,7 +244,8 @@ class RollingLog:
         except OSError as error:
             raise LogError(f"{self._place}: can't be synced: {error.strerror}") from error
         with self._lock:
-            self._unsynced = [one for one in self._unsynced if one not in waiting or one is self._open]
+            # not `self._open`: the writer may have appended to `current` and begun another one meanwhile
+            self._unsynced = [one for one in self._unsynced if one not in waiting or one is current]
             self._durable = max(self._durable, last)
         self._remove_unneeded()
         return last
