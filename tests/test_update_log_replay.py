@@ -339,6 +339,23 @@ def test_a_full_log_refuses_a_push_and_nothing_has_changed() -> None:
     run.check()
 
 
+def test_a_unit_that_a_full_log_can_not_release_still_gets_its_image_in_this_round() -> None:
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40)
+    for _ in range(30):
+        run.push()
+    run.log.write_images()
+    run.log._begin()
+    run.disk.space = run.disk.used + 10
+    with pytest.raises(LogFullError):
+        run.shard.release(Release(5, 1, 5))
+    run.disk.space = None
+    while run.log.owes:
+        run.log.pace()
+    assert run.log.rounds == 1
+    assert run.shard.stores["t"].partition_rows(5)
+    run.check()
+
+
 def test_a_memory_shard_writes_nothing() -> None:
     shard = Run.blank()
     shard.own(np.arange(UNITS))

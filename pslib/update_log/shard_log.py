@@ -68,8 +68,8 @@ class ShardLog:
         """Write a record, before anything that it says is done; see `pslib.protocol.journal.Journal`."""
         for entry in entries:
             if isinstance(entry, Release) and self._round is not None and entry.unit in self._round:
-                self._round.remove(entry.unit)  # else no record would say what it held
-                self._write(IMAGES, images_of(self._shard, [entry.unit]))
+                self._write(IMAGES, images_of(self._shard, [entry.unit]))  # no other record says what it held
+                self._round.remove(entry.unit)  # not before: without space it stays owned, and due
         size = self._write(CHANGES, entries)
         if self._round is None:
             self._is_due = self._is_due or self._is_long()
