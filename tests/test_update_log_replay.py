@@ -356,6 +356,23 @@ def test_a_unit_that_a_full_log_can_not_release_still_gets_its_image_in_this_rou
     run.check()
 
 
+def test_images_that_were_asked_for_are_written_once_a_full_log_has_room() -> None:
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40)
+    run.push()
+    run.log.write_images()
+    run.disk.space = run.disk.used + 10
+    run.log.pace()
+    assert not run.log.owes  # else the thread would try again without a pause
+    run.disk.space = None
+    before = run.log.log.last
+    run.push()
+    while run.log.owes:
+        run.log.pace()
+    assert run.log.rounds == 1
+    assert run.log.log.below > before
+    run.check()
+
+
 def test_a_memory_shard_writes_nothing() -> None:
     shard = Run.blank()
     shard.own(np.arange(UNITS))

@@ -57,7 +57,8 @@ class ShardLog:
         self._owed = 0.0
         self._per_byte = 0.0
         """Bytes of images for each byte of changes."""
-        self._is_due = False
+        self._is_due = self._forced = False
+        """Whether a round is to begin now; and whether one must, however short the log is."""
         self.rounds = 0
         """Rounds of images that are over."""
         shard.write_to(self)
@@ -72,7 +73,7 @@ class ShardLog:
                 self._round.remove(entry.unit)  # not before: without space it stays owned, and due
         size = self._write(CHANGES, entries)
         if self._round is None:
-            self._is_due = self._is_due or self._is_long()
+            self._is_due = self._is_due or self._forced or self._is_long()
         else:
             self._owed += size * self._per_byte
 
@@ -125,7 +126,7 @@ class ShardLog:
 
     def write_images(self) -> None:
         """Begin a round, whatever the log's length, and owe all of it: older records are to go."""
-        self._round, self._is_due, self._per_byte = None, True, float("inf")
+        self._round, self._is_due, self._forced, self._per_byte = None, True, True, float("inf")
 
     def pace(self) -> None:
         """Between two requests: write a few of the images that are owed, one unit or several small ones.
@@ -186,7 +187,7 @@ class ShardLog:
         self._write(CHANGES, state_of(self._shard))
         self._began = self.log.last
         self._round = units_of_mask(self._shard.owned).tolist()[::-1]
-        self._is_due = False
+        self._is_due = self._forced = False
         self._owed = max(1.0, self._per_byte)
 
 
