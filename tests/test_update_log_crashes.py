@@ -21,13 +21,15 @@ from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibEr
 from pslib.protocol.gate import Gate
 from pslib.protocol.messages import Load
 from pslib.server.server import Server
-from pslib.server.shard_thread import load_into
+from pslib.server.shard_thread import _FileWork, load_into
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import SGD
+from pslib.table.policies import ByCount
 from pslib.update_log import RollingLog, ServerLog
 from pslib.update_log.shard_log import ShardLog, recover
+from tests import test_increments
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_TABLE
-from tests.clusters import QUICK
+from tests.clusters import QUICK, cluster_of
 from tests.simulated_files import SimulatedDisk
 from tests.test_update_log_replay import ABOUT, TABLES, Run, fingerprint, table
 
@@ -163,6 +165,38 @@ def test_a_load_is_replayed_until_images_make_it_unneeded() -> None:
         }
         while log.owes:
             log.pace()
+
+
+@pytest.mark.parametrize("admission", [None, ByCount(2)], ids=["any", "counted"])
+@pytest.mark.parametrize("number", [0, 1], ids=["full", "increment"])
+def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, admission: ByCount | None
+) -> None:
+    spec = replace(test_increments.SPEC, admission=admission)
+    monkeypatch.setattr(test_increments, "SPEC", spec)
+    keys = np.arange(200_000, dtype=np.uint64)
+    with cluster_of(partition_bits=5, dense_blocks=3) as running:
+        client = running.client()
+        client.setup([spec], test_increments.DENSE, np.ones(6, np.float32))
+        rows = np.ones((keys.size, 4), np.float32)
+        for _ in range(2):  # the second one makes rows of keys that are counted
+            client.push({"item": (keys, rows)}).wait()
+        test_increments.save(client, tmp_path, 0)
+        client.push(
+            {"item": (keys[:60_000], rows[:60_000])}
+        ).wait()  # some had left and come again
+        client.erase({"item": keys[::50]}).wait()
+        client.push({"item": (keys[::50], rows[: keys[::50].size])}).wait()
+        test_increments.save(client, tmp_path, 1)
+        client.close()
+    run = Run(replace(spec, when_full="oldest"), 3, log_bytes=1 << 40, memory_bytes=8 << 20)
+    path = tmp_path / f"checkpoint-{number + 1:06d}"
+    _FileWork(run.log)(run.shard, Load(str(path), "1", tables="item"))
+    assert 0 < run.shard.stores["item"].rows < keys.size
+    twin = Run.blank(8 << 20)
+    recover(run.open(), twin, load_into)
+    found, expected = fingerprint(twin), fingerprint(run.shard)
+    assert [name for name in expected if found.get(name) != expected[name]] == []
 
 
 # --- a server ---

@@ -11,6 +11,7 @@ from typing import Any
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, PslibError
 from pslib.protocol.codec import Buffer, Codec, Reply
+from pslib.protocol.journal import Note
 from pslib.protocol.messages import Failure, Load, Message
 from pslib.protocol.shard_jobs import (
     Job,
@@ -58,13 +59,17 @@ class _FileWork:
         return outcome
 
     def _do(self, shard: Shard, message: Load) -> dict[str, Any] | CheckpointError:
+        left: list[Note] = []  # not to `Journal.later`, which would put them before the load
+        tell, shard.room.tell = shard.room.tell, None if self._log is None else left.append
         try:
             outcome = load_into(shard, message)
         except CheckpointError as error:
             return error
+        finally:
+            shard.room.tell = tell
         if self._log is not None:
             try:
-                self._log.loaded(message)
+                self._log.loaded(message, left)
             except LogFullError as error:  # its rows have changed, and the log will not say so
                 raise LogError(f"loaded a checkpoint that the log does not name: {error}") from error
         return outcome

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cython_ext.hashing import partition_of
 from pslib.errors import LogFullError
-from pslib.protocol.journal import Entry
+from pslib.protocol.journal import Entry, Note
 from pslib.protocol.messages import Load, Message, Release
 from pslib.shard.recording import state_of
 from pslib.shard.replay import Replay, images_of, units_of_images
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
+from pslib.table.policies import ByCount
 from pslib.table.row_layout import RowLayout
 from pslib.update_log.contents import entries_of, first_note, pieces_of
 from pslib.update_log.records import Buffer
@@ -96,9 +101,13 @@ class ShardLog:
         if self._later:
             self._write(CHANGES, ())
 
-    def loaded(self, message: Load) -> None:
-        """A checkpoint has been loaded; a recovery needs it until the images that begin now are done."""
-        self._write(CHANGES, (message,))
+    def loaded(self, message: Load, left: Sequence[Note] = ()) -> None:
+        """A checkpoint has been loaded; a recovery needs it until the images that begin now are done.
+
+        ``left`` are notes of rows of it that the memory limit let go meanwhile: a recovery, which has no
+        limit, loads them too, so they stand behind the load.
+        """
+        self._write(CHANGES, (message, *_gone(self._shard, left)))
         self.write_images()
 
     def _write(self, kind: int, entries: Any) -> int:
@@ -189,6 +198,32 @@ class ShardLog:
         self._round = units_of_mask(self._shard.owned).tolist()[::-1]
         self._is_due = self._forced = False
         self._owed = max(1.0, self._per_byte)
+
+
+def _gone(shard: Shard, left: Sequence[Note]) -> list[Note]:
+    """Notes of those rows that are not there now: a later increment of the checkpoint may have one again."""
+    notes: list[Note] = []
+    for table in dict.fromkeys(note["table"] for note in left):
+        keys = np.frombuffer(b"".join(note["keys"] for note in left if note["table"] == table), np.uint64)
+        known = _known_among(shard, table, keys)
+        notes.append({"note": "left", "table": table, "keys": keys[~known].tobytes()})
+    return notes
+
+
+def _known_among(shard: Shard, table: str, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which keys have a row or are counted."""
+    store, is_counted = shard.stores[table], isinstance(shard.tables[table].admission, ByCount)
+    known = np.zeros(keys.size, np.bool_)
+    if not is_counted and store.missing(keys) == keys.size:
+        return known
+    partitions = partition_of(keys, shard.partition_bits)
+    for partition in np.unique(partitions).tolist():
+        there = [store.export_partition(partition, narrow)[0] for narrow in (False, True)]
+        if is_counted:
+            there.append(store.export_counts(partition)[0])
+        some = np.flatnonzero(partitions == partition)
+        known[some] = np.isin(keys[some], np.concatenate(there))
+    return known
 
 
 def _row_bytes(shard: Shard, table: str) -> int:
