@@ -1,4 +1,4 @@
-"""A server comes back without what it knew: what it is told, and what it does before it serves."""
+"""A server comes back without what it knew: whether it may, what it is told, what it does first."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pslib.protocol.leases import DONE_BATCH
 from pslib.protocol.messages import (
     NOBODY,
     EndLease,
+    Failure,
     Hand,
     Heartbeat,
     Lease,
@@ -95,7 +96,7 @@ def test_only_a_server_that_knows_nothing_any_more_is_told_how_to_begin() -> Non
     begins = cluster.server(0, 2).begins
     assert (begins["loads"], begins["moment"], begins["released"]) == ([], "", [])
     assert cluster.server(0, 2).begins == begins, "however often it asks"
-    assert Cluster(recovery="log", durability="log").server(0, 1).begins == {}
+    assert Cluster(recovery="log", durability="log").server(0, 1, empty=False).begins == {}
     assert any(
         "begin at their first values: there is no checkpoint" in line for line in cluster.session.events
     )
@@ -158,6 +159,74 @@ def test_what_was_applied_still_counts_as_applied() -> None:
     status = cluster.ask(Status())
     assert isinstance(status, Result)
     assert (status.values["pushes_applied"], status.values["rows"]) == (9, 1)
+
+
+# --- servers that come back from their logs ---
+
+LOGGED: dict[str, Any] = {"recovery": "log", "durability": "log"}
+
+
+def comes(cluster: Cluster, rank: int, generation: int, empty: bool = True) -> Message:
+    """The answer to a server's next process."""
+    about = (f"s{rank}.{generation}", 10 * (generation + 1) + rank, 7, "host", rank, generation, empty)
+    return cluster.ask(Register("server", *about))
+
+
+def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other_log() -> None:
+    cluster = Cluster(**LOGGED)
+    cluster.session.cuts.on_saved("c", "cut 7")
+    answer = comes(cluster, 1, 1)
+    assert isinstance(answer, Failure)
+    assert answer.code == "unavailable"
+    assert answer.text == cluster.session.error
+    assert cluster.session.error == (
+        "server 1 at s1.1 (pid 7 on host) has no log of what its predecessor knew; restore LOG/server-1, "
+        "or start again from checkpoint c"
+    )
+
+
+@pytest.mark.parametrize("durability", ["log", "disk"])
+def test_a_server_whose_log_is_gone_is_noticed_each_time_the_run_goes_on(durability: str) -> None:
+    """By what the journal has of its predecessors, whoever they were and however often it was tried."""
+    cluster, records = Cluster(recovery="log", durability=durability), list[Any]()
+    images = [[cluster.session.diary.image(1.0)]]
+    for launch in range(1, 4):
+        for number, record in enumerate(images + records):
+            if number == 0:
+                cluster.session = CoordinatorSession(cluster.session.config, term=launch)
+            cluster.session.diary.replay(record)
+        cluster.session.diary.append = records.append
+        cluster.session.resume(10.0 * launch)
+        assert cluster.session.error == ""
+        assert isinstance(comes(cluster, 0, 10 * launch, empty=False), Registered)
+        if launch < 3:
+            assert isinstance(comes(cluster, 1, 10 * launch), Failure)
+        else:  # somebody has found it
+            assert isinstance(comes(cluster, 1, 10 * launch, empty=False), Registered)
+            assert cluster.session.error == ""
+
+
+def test_a_server_that_dies_before_it_has_begun_its_log_may_come_back_without_one() -> None:
+    session = CoordinatorSession(replace(CONFIG, **LOGGED))
+    for generation in range(2):  # the map is there with the second server; nobody has said that he has it
+        for rank in range(2):
+            about = (f"s{rank}", 10 * generation + rank + 1, 7, "host", rank, generation, True)
+            assert isinstance(session.handle(1.0, Register("server", *about)), Registered)
+    assert session.error == ""
+
+
+def test_a_server_that_owns_nothing_may_come_back_without_a_log() -> None:
+    cluster = Cluster(**LOGGED)
+    for generation in range(2):
+        assert isinstance(comes(cluster, 2, generation), Registered)
+        cluster.ask(Heartbeat("server", 2, 10 * (generation + 1) + 2, 1, {}))
+    assert cluster.session.error == ""
+
+
+def test_without_logs_nobody_misses_one() -> None:
+    cluster = Cluster(recovery="log", durability="memory")
+    assert isinstance(comes(cluster, 1, 1), Registered)
+    assert cluster.session.error == ""
 
 
 # --- units on their way ---

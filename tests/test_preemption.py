@@ -220,6 +220,26 @@ def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_a
     assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 12
 
 
+def test_a_run_does_not_go_on_without_the_log_of_one_of_its_servers(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    more, options = ["--pause-s", "0.05"], ["--durability", "log"]
+    command = launch_counting(start, examples, tmp_path, more=more, options=options)
+    time.sleep(0.5)
+    command.process.terminate()
+    assert command.finish(40) == 75, command.output
+    log = tmp_path / "out" / "log" / "server-1"
+    log.rename(tmp_path / "moved")
+    options = ["--servers", "2", "--trainers", "2", "--out", tmp_path / "out", *options, "--resume"]
+    again = start("launch", *options, SCRIPT, examples, tmp_path / "checkpoint")
+    assert again.finish(60) == 69, again.output
+    told = "has no log of what its predecessor knew; restore LOG/server-1, or start again from the beginning"
+    assert again.lines(told), again.output
+    assert "Traceback" not in again.output
+    assert not (tmp_path / "checkpoint").exists()
+    assert not (log / "about").exists(), "the next attempt would take a log that begins here for the old one"
+
+
 def test_a_run_without_logs_saves_itself_when_it_is_asked_to_leave_and_resumes_to_the_same_bits(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
-"""Servers that come back without what they knew (``recovery: partial``), as the coordinator sees them.
+"""Servers that come back without what they knew, as the coordinator sees them: a pure machine.
 
-A pure machine. Such a server begins at the last checkpoint of the run, or at first values. It has no marks,
+Where servers come back from their logs (``recovery: log``), one without a log ends the run. With
+``recovery: partial`` it begins at the last checkpoint of the run, or at first values. It has no marks,
 so it is told below which batch every lease is applied: nobody sends those again but by mistake. Units that
 are on their way to or from it are handed over once more. See "A server comes back without what it knew" in
 docs/sequences.md.
@@ -46,13 +47,33 @@ class Comebacks:
         self._members, self._desk, self._moves = members, desk, moves
         self._tell, self._fail = tell, fail
 
-    def joined(self, before: Member, server: Member, empty: bool) -> None:
-        """A server has taken the place of ``before``; ``empty``: with nothing of what that one knew."""
-        if not empty or self._members.config.recovery != "partial":
-            return
+    def joined(self, before: Member, server: Member, empty: bool) -> bool:
+        """A server has taken the place of ``before``; ``empty``: with nothing of what that one knew.
+
+        Returns
+        -------
+        bool
+            Whether it may begin. One that may not must write no log either: the next one would go on from it.
+        """
+        config = self._members.config
+        if not empty or not self._members.is_owner(server):  # units on their way may be there
+            return True
+        if config.recovery == "partial":
+            self._begin_bare(before, server)
+        elif config.coordinator_comes_back and self._had_begun(server.rank):
+            self._fail(
+                f"server {server.rank} at {server.address} ({server.where}) has no log of what its "
+                f"predecessor knew; restore LOG/server-{server.rank}, or start again from {self._restart}"
+            )
+            return False
+        return True
+
+    def _had_begun(self, rank: int) -> bool:
+        """Whether one at this place has said that it had its first units: with a log, they stand in it."""
+        return any(one.map_version > 0 for one in self._members.ever("server") if one.rank == rank)
+
+    def _begin_bare(self, before: Member, server: Member) -> None:
         units = self._members.units_of(server)
-        if not units and not self._members.is_target(server):  # some on their way may be there
-            return
         server.bare = before.followed_bare = True
         who = f"server {server.rank} comes back without what it knew"
         if units and self._is_in_step:
@@ -71,6 +92,12 @@ class Comebacks:
         """What such a server begins with, in words."""
         loads = self._desk.basis
         return f"checkpoint {loads[-1]['path']}" if loads else "their first values: there is no checkpoint"
+
+    @property
+    def _restart(self) -> str:
+        """Where a run that can't go on may begin, in words."""
+        loads = self._desk.basis
+        return f"checkpoint {loads[-1]['path']}" if loads else "the beginning: there is no checkpoint"
 
     @property
     def _is_in_step(self) -> bool:

@@ -214,7 +214,8 @@ class CoordinatorSession:
             return Failure("configuration", member)
         if before is not None and member is not before:
             self.losses.replaced(now_s, before, member)
-            self.comebacks.joined(before, member, message.empty)
+            if not self.comebacks.joined(before, member, message.empty):
+                return Failure("unavailable", self.error)
         missing = self.members.missing(now_s, message.role)
         version, addresses, owners = (0, [], NO_OWNERS) if missing else self._map(0)
         about = (member.rank, not missing, missing, self.config.to_dict(), version, addresses, owners)

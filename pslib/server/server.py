@@ -164,6 +164,9 @@ class Server:
                 if joined.begins:
                     Comeback.strip(shard)
                 shard.own(joined.map.units_of(joined.rank))
+        if config.durability == "disk" and self._log is not None:
+            for one in self._log.logs:  # the next heartbeat tells the coordinator that there is a log to miss
+                one.sync()
         return shards, journals
 
     def _gate(self, config: ClusterConfig) -> Gate | None:

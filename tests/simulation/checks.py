@@ -384,6 +384,8 @@ class Checks:
         error = world.coordinator.session.error
         if "came back without" in error and not self.torn:
             raise SimulationError(f"nothing was lost, and all the same {error}")
+        if "has no log of what" in error:
+            raise SimulationError(f"no log is ever removed, and all the same {error}")
         if error or world.lives.abandoned:
             return
         if any(member.preempted for member in world.coordinator.session.members.trainers):

@@ -69,9 +69,14 @@ class ServerLogs:
         return shards
 
     def gate(self, config: ClusterConfig, look: Callable[[], None]) -> Gate | None:
-        """Where answers wait for the disk; ``look`` is called when some of them need not any longer."""
+        """Where answers wait for the disk; ``look`` is called when some of them need not any longer.
+
+        What a new log begins with is on the disk then, before the coordinator hears that there is one.
+        """
         if config.durability != "disk":
             return None
+        for one in self.log.logs:
+            one.sync()
         return Gate(self.log.logs, lambda: self._sync_soon(look))
 
     def _sync_soon(self, look: Callable[[], None]) -> None:
