@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from pslib import CheckpointSettings, SparseField, Trainer
+from pslib.checkpoint import ManifestFile
+from pslib.client.client import Client
 from pslib.cluster import Cluster, Watcher
 from pslib.data.columns import keys_of
+from pslib.errors import CheckpointError
+from pslib.protocol.messages import BeginSave, EndSave, Result, SaveFiles
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -300,3 +305,45 @@ def test_a_training_goes_on_exactly_from_an_increment_that_was_made_between_move
         again.fit(examples, epochs=EPOCHS)
         rows = cluster.client.pull({"counts": keys}).wait().rows["counts"]
         assert set(rows[:, 0].tolist()) == {float(EPOCHS)}
+
+
+def test_rows_that_were_erased_before_their_partition_moved_do_not_come_back_with_the_next_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Only the server that gave the partition away knows of them, and it leaves."""
+    keys, dense = np.arange(300, dtype=np.uint64), DenseSpec(6, SGD(learning_rate=1.0))
+
+    def save(client: Client, name: str, base: str = "") -> list[ManifestFile]:
+        """The files of an image of all servers that are there."""
+        servers = [(rank, server) for rank, server in enumerate(client.servers) if server]
+        place, files = str(tmp_path / name), []
+        for rank, server in servers:
+            client.endpoint.ask(server, BeginSave(place, f"{name}-{rank:03d}", base, True)).wait(PATIENCE_S)
+        for rank, server in servers:
+            answer = client.endpoint.ask(server, SaveFiles(f"{name}-{rank:03d}")).wait(PATIENCE_S)
+            assert isinstance(answer, Result)
+            files += [ManifestFile(**entry) for entry in answer.values["files"]]
+        for rank, server in servers:
+            client.endpoint.ask(server, EndSave(f"{name}-{rank:03d}", name, True)).wait(PATIENCE_S)
+        return files
+
+    with cluster_of(2, partition_bits=5, dense_blocks=3, timing=QUICK) as running, running.join() as cluster:
+        client, scaler = cluster.client, Scaler(running)
+        client.setup([COUNTS], dense, np.ones(6, np.float32))
+        client.push({"counts": (keys, np.ones((300, 2), np.float32))}, np.ones(6, np.float32)).wait()
+        save(client, "aaaa")
+        client.erase({"counts": keys[:100]}).wait()
+        assert {entry.kind for entry in save(client, "bbbb", "aaaa")} >= {"gone"}
+        client.erase({"counts": keys[100:200]}).wait()
+        scaler.to(1)
+        until("one server is left", lambda: sum(map(bool, client.servers)) == 1)
+        with pytest.raises(CheckpointError, match="that an increment could follow: ask for a full one"):
+            save(client, "cccc", "bbbb")
+        rank, server = next((rank, server) for rank, server in enumerate(client.servers) if server)
+        late = EndSave(f"bbbb-{rank:03d}", "bbbb", True)  # a copy that was on its way for long
+        client.endpoint.ask(server, late).wait(PATIENCE_S)
+        with pytest.raises(CheckpointError, match="that an increment could follow: ask for a full one"):
+            save(client, "cccc", "bbbb")
+        assert sum(entry.rows for entry in save(client, "cccc") if entry.table) == 100
+        save(client, "dddd", "cccc")
+        scaler.close()

@@ -329,6 +329,12 @@ class Cuts:
         for store in self._shard.stores.values():
             store.image_stop_keeping()
 
+    def unit_came(self) -> None:
+        """No increment may follow, nor any on an image under way: keys that left the unit since are known where
+        it was, which may be gone.
+        """  # noqa: D205
+        self.base = self._unsettled = ""
+
     def take_over(self) -> list[tuple[Any, Any]]:
         """Jobs that waited for files and are over, with their outcomes or errors."""
         over, self._over = self._over, []

@@ -241,6 +241,7 @@ class Shard:
             self.say({"note": "declined", "unit": unit, "version": version, "why": str(refusal)})
             self.decline(unit, version, refusal)
             raise
+        self.cuts.unit_came()
 
     def decline(self, unit: int, version: int, why: PslibError) -> None:
         """Refuse every copy of a move from now on."""
