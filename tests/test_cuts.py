@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from pslib.data.generator import Generated, GeneratorConfig, generate, generated
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.trainer import cuts
+from pslib.trainer.jobs import Job
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import Trainers, cluster_of
@@ -243,6 +245,60 @@ def test_a_disk_that_is_full_during_a_checkpoint_is_one_line_and_training_goes_o
     assert line.startswith("checkpoint not made: ")
     assert line.endswith("; again in 1 s")
     verify_checkpoint(newest(str(tmp_path / "saved")))
+
+
+def test_the_checkpoint_that_the_coordinator_names_is_there_when_a_leader_dies(
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its manifest and its word to the coordinator, with ``keep_last: 1``."""
+    plain, run, ends = cuts.TrainerCuts._end_images, cuts.TrainerCuts._run, Counter[bool]()
+
+    def run_until_it_dies(led_by: Any, led: Any) -> None:
+        with suppress(SystemExit):
+            run(led_by, led)
+
+    def dying(led_by: Any, led: Any, committed: bool) -> None:
+        ends[committed] += 1
+        if ends[True] == 2:
+            raise SystemExit
+        plain(led_by, led, committed)
+
+    def until_it_dies(batch: Batch, rows: Any) -> None:
+        slowly(batch, rows)
+        if ends[True] == 2:
+            raise StopError
+
+    monkeypatch.setattr(cuts.TrainerCuts, "_end_images", dying)
+    monkeypatch.setattr(cuts.TrainerCuts, "_run", run_until_it_dies)
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=12, keep_last=1)
+    with cluster_of(1, timing=QUICK) as running:
+        with pytest.raises(StopError):
+            counting(running.join(), until_it_dies, checkpoint=every).fit(examples, epochs=40)
+        named = running.embedded.coordinator.session.desk.saved
+    assert named.endswith("checkpoint-000001")
+    assert verify_checkpoint(named).ok
+    assert newest(str(tmp_path / "saved")).endswith("checkpoint-000002")
+
+
+def test_the_checkpoint_that_the_coordinator_names_is_there_when_who_saves_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster_of(1, timing=QUICK) as running:
+        trainer = counting(running.join())
+        first = trainer.save(tmp_path / "saved", keep_last=1)
+        session = running.embedded.coordinator.session
+        session.desk.note_saved(first, "cut 1")  # as if a training had saved it: that one has a number
+
+        def dying(job: Job, lease: Any, payload: Any = None) -> Any:
+            raise StopError
+
+        with monkeypatch.context() as dies:
+            dies.setattr(Job, "end", dying)
+            with pytest.raises(StopError):
+                trainer.save(tmp_path / "saved", keep_last=1)
+        assert session.desk.saved == first
+    assert verify_checkpoint(first).ok
+    assert newest(str(tmp_path / "saved")).endswith("checkpoint-000002")
 
 
 def test_settings_that_make_no_sense_are_told() -> None:

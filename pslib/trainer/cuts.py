@@ -139,7 +139,6 @@ class TrainerCuts:
         self._step(led, "commit", {})
         manifest = self._manifest(files, plain_of(begun.table), led.token, led.base)
         commit(led.place, manifest)
-        prune(self._settings.path, self._settings.keep_last)
         self._end_images(led, committed=True)
         self._no_base = False
         details = {
@@ -150,6 +149,8 @@ class TrainerCuts:
             "seconds": time.perf_counter() - started_s,
         }
         self._step(led, "saved", details)
+        # Only now: until it knows of this one the coordinator names the one before, to begin at.
+        prune(self._settings.path, self._settings.keep_last)
 
     def _begin(self, led: _Led) -> None:
         """All servers remember the instant; where one can't make an increment, all save everything."""

@@ -110,10 +110,15 @@ class CheckpointJobs:
     def save(self, path: Any, keep_last: int, position: Position) -> str:
         """See `pslib.Trainer.save`; return the checkpoint's path."""
         check_keep_last(keep_last)
-        place = place_of(path)
-        self._single(
-            "save", place, [keep_last], lambda job, lease: self._save(place, keep_last, position, job, lease)
-        )
+        place, own = place_of(path), list[HeldLease]()
+
+        def work(job: Job, lease: HeldLease) -> None:
+            self._save(place, keep_last, position, job, lease)
+            own.append(lease)
+
+        self._single("save", place, [keep_last], work)
+        if keep_last and own:  # the job is over: until then the coordinator names the one before
+            prune(place, keep_last)
         return newest(place) if keep_last else place
 
     def _save(self, folder: str, keep_last: int, position: Position, job: Job, lease: HeldLease) -> None:
@@ -123,8 +128,6 @@ class CheckpointJobs:
         manifest = self.manifest(files, position, lease.time_s)
         job.confirm()  # one that slept too long must not put its manifest over that of its heir
         commit(place, manifest)
-        if keep_last:
-            prune(folder, keep_last)
 
     def cuts(self, gate: CutGate, position: Callable[[], Position]) -> TrainerCuts:
         """Saves while training goes on; ``position`` is where the fit under way began."""
