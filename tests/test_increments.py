@@ -15,7 +15,7 @@ from launch.cli import main
 from pslib import checkpoint
 from pslib.checkpoint import read_manifest
 from pslib.checkpoint.comparison import diff_checkpoints
-from pslib.checkpoint.export import export_parquet
+from pslib.checkpoint.export import ExportOptions, export_parquet
 from pslib.checkpoint.folders import base_in, list_checkpoints, newest, prune
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import Client
@@ -131,6 +131,23 @@ def test_tools_see_the_whole_chain(chain: Chain, tmp_path: Path, capsys: pytest.
     assert main(["checkpoint", "ls", str(chain.folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["checkpoints"]
     assert [one["follows"] for one in listed] == [None, *(f"checkpoint-00000{n}" for n in (1, 2, 3))]
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(False, ["w", "v"]), (True, ["w_0", "v_0", "v_1", "v_2"])])
+def test_an_increment_without_rows_is_exported_as_a_table_without_rows(
+    tmp_path: Path, columns: bool, parts: list[str]
+) -> None:
+    with cluster_of(1, partition_bits=5, dense_blocks=3) as running:
+        client = running.client()
+        client.setup([SPEC], DENSE, np.ones(6, np.float32))
+        for number in range(2):
+            save(client, tmp_path / "none", number)
+        client.close()
+    options = ExportOptions(columns=columns)
+    (path, dense) = export_parquet(newest(str(tmp_path / "none")), str(tmp_path / "parquet"), options)
+    table = pq.read_table(path)
+    assert (table.num_rows, table.column_names) == (0, ["key", *parts])
+    assert pq.read_table(dense).num_rows == 1
 
 
 def test_what_an_increment_follows_stays_as_long_as_it_does(chain: Chain, tmp_path: Path) -> None:

@@ -181,7 +181,10 @@ def _write_rows(
                 writer.write_table(pa.Table.from_batches(waiting))
                 progress(rows)
                 waiting, rows = [], 0
-        if writer and waiting:
+        if writer is None:  # who reads all tables finds this one too, with its columns
+            empty = pa.RecordBatch.from_pylist([], table_schema(spec))
+            writer = pq.ParquetWriter(target[1], _flat(empty, spec, options).schema, filesystem=target[0])
+        if waiting:
             writer.write_table(pa.Table.from_batches(waiting))
             progress(rows)
     finally:
