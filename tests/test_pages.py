@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cython_ext.pages import codecs_known, flat_page, list_page, page_headers, plain_texts
+from pslib.schema import Schema
+from tests.lease_readers import reader_of
 
 OUT, VALID, ENDS = np.empty(2, np.int64), np.empty(2, np.uint8), np.zeros(4, np.int32)
 
@@ -148,6 +151,24 @@ def test_headers_are_those_of_the_file_and_none_where_they_are_cut_off() -> None
     assert at == end
     assert seen == [(2, 9), (0, 300)]
     assert len(page_headers(data[: end - 1], chunk.dictionary_page_offset)) == 2  # the last one goes on
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
+def test_dense_integers_of_a_dictionary_that_is_not_compressed_are_read(
+    tmp_path: Path, kind: type[Any]
+) -> None:
+    rng, rows, groups = np.random.default_rng(0), 300, 4
+    columns = {f"n{most}": rng.integers(0, most, rows * groups).astype(kind) for most in (3, 90, 250)}
+    columns |= {"click": rng.integers(0, 2, rows * groups).astype(kind)}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, compression="none", row_group_size=rows)
+    chunk = pq.ParquetFile(path).metadata.row_group(groups - 1).column(0)
+    assert chunk.has_dictionary_page
+    schema = Schema(label="click", dense=[name for name in columns if name != "click"])
+    reader = reader_of(path, rows, schema)
+    read = np.concatenate([batch.dense for i in range(reader.leases) for batch in reader.batches(0, i)])
+    expected = np.stack([columns[field.name] for field in schema.dense], axis=1)
+    np.testing.assert_array_equal(read, expected.astype(np.float32))
 
 
 @given(st.binary(max_size=60))

@@ -228,11 +228,13 @@ class ChunkPages:
         if len(memoryview(body)) < count * self.dtype.itemsize:
             raise NotUnderstoodError
         values = np.frombuffer(body, self.dtype, count)
+        if not values.flags.aligned:  # a page that was not compressed stands anywhere in what was read
+            values = values.copy()
         if self._made is not None:
             return self._made(values)
         if self._narrow and int(np.bitwise_or.reduce(values)) >> 32 == 0:
             return values.astype(np.uint32)
-        return values if values.flags.aligned else values.copy()
+        return values
 
 
 class TextPages(ChunkPages):
