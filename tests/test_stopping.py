@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import pslib
+from pslib.batch import Batch
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
@@ -183,3 +187,25 @@ def test_a_fit_ends_with_the_statistics_of_its_own_parameters(tmp_path: Path, co
     for name, value in measured.items():
         assert np.any(dense[name] != (1 if name.endswith("inv_std") else 0))
         np.testing.assert_allclose(dense[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("groups", "expected"), [([64, 1], 32), ([1, 64], 32), ([20, 30], 30)])
+def test_statistics_are_of_many_examples_whichever_row_group_is_drawn_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int], expected: int
+) -> None:
+    monkeypatch.setattr("pslib.trainer.statistics.MEASURED_ROWS", 32)
+    monkeypatch.setattr("pslib.trainer.statistics.Order", partial(Order, window_rows=max(groups)))
+    measured: list[int] = []
+
+    class Counted(DNN):
+        def measured(self, batch: Batch, *arguments: Any) -> dict[str, NDArray[Any]]:
+            measured.append(len(batch))
+            return super().measured(batch, *arguments)
+
+    for i, rows in enumerate(groups):
+        write_examples(tmp_path / f"{i}.parquet", rows, row_group_rows=rows)
+    model = Counted(SCHEMA, dim=2, hidden=(3,), batch_norm=True)
+    for seed in range(6):
+        with cluster_of() as running:
+            pslib.Trainer(model, running.join(), batch_rows=32, progress=False, seed=seed).fit(tmp_path)
+    assert measured == [expected] * 6

@@ -1,12 +1,13 @@
 """Statistics of layers that normalise over a batch: measured when a fit ends, with its parameters.
 
-In training such a layer takes mean and variance from the examples at hand. A prediction may not depend on
-who else is asked about, so it takes them from dense parameters, which no gradient moves. Averages that run
-along while several trainers train would be of parameters that are long gone, so nothing runs along. When a
-fit ends, one trainer takes the first `MEASURED_ROWS` examples of the data, goes through the layers once,
-without dropout, each layer after the statistics of those before it are known, and adds what is missing to
-the parameters on the servers, while the others wait: the precise statistics of Wu and Johnson,
-arXiv:2105.07576. So the statistics in a checkpoint belong to its weights, whatever the consistency was.
+In training such a layer takes mean and variance from the examples at hand. A prediction may not depend on who
+else is asked about, so it takes them from dense parameters, which no gradient moves. Averages that run along
+while several trainers train would be of parameters that are long gone, so nothing runs along. When a fit
+ends, one trainer takes the first `MEASURED_ROWS` examples of the data that are shuffled together, goes
+through the layers once, without dropout, each layer after the statistics of those before it are known, and
+adds what is missing to the parameters on the servers, while the others wait: the precise statistics of Wu and
+Johnson, arXiv:2105.07576. So the statistics in a checkpoint belong to its weights, whatever the consistency
+was.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class StatisticsJobs:
         Parameters
         ----------
         data : ParquetData
-            Whose first examples, in the order of epoch 0, are taken.
+            Whose first lease of `MEASURED_ROWS` examples or more, in the order of epoch 0, gives them; of
+            data that has none, its first largest one.
         epochs, step : int
             How far the training is; rows are read at this step.
         """
@@ -109,8 +111,10 @@ class StatisticsJobs:
     def _first_examples(self, data: ParquetData) -> Batch:
         lease_rows = default_lease_rows(data.rows, MEASURED_ROWS)
         order = Order(self._seed, [group.rows for group in data.row_groups], lease_rows)
+        # A lease lies within one window, and a window may be one small row group: the first may have one row.
+        first = max(range(order.leases(0)), key=lambda i: min(order.lease(0, i).rows, MEASURED_ROWS))
         with closing(LeaseReader(data, self._model.schema, order, MEASURED_ROWS)) as reader:
-            return next(iter(reader.batches(0, 0)))
+            return next(iter(reader.batches(0, first)))
 
     def _missing(self, model: NormalisingModel, batch: Batch, pulled: Pulled) -> NDArray[np.float32]:
         """(length,) what has to be added to the dense parameters."""
