@@ -25,6 +25,7 @@ from pslib.schema import Schema
 from rec_models import LR, build
 from rec_models.layers import bpr_max
 from rec_models.packed import packed
+from rec_models.parts import PART_ROWS_MIN
 from rec_models.scored import Scored
 from rec_models.tape import Tape, Var
 from tests.gradient_check import RELATIVE_ERROR_MAX, random, step_errors
@@ -150,15 +151,33 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
         np.testing.assert_allclose(cut.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
 
 
-def test_sessions_without_a_next_item_teach_nothing():
-    model = build("gru4rec", SCHEMA, {"dim": 3})
+@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_part_of_nothing_but_sessions_without_a_next_item_adds_nothing(name, last, monkeypatch):
+    model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
+    batch = session_batch([*[3] * PART_ROWS_MIN, last])  # the last session is a part of its own
+    rows = random(batch.keys.size, model.table().dim)
+    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    cut = model.loss_and_gradients(batch, rows, dense, 0)
+    monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", len(batch))
+    whole = model.loss_and_gradients(batch, rows, dense, 0)
+    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
+    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-12)
+    for key, gradient in whole.dense_gradients.items():
+        np.testing.assert_allclose(cut.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_sessions_without_a_next_item_teach_nothing(name):
+    model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([1, 0, 1])
-    rows = random(batch.keys.size, 4)
+    rows = random(batch.keys.size, model.table().dim)
     dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
     result = model.loss_and_gradients(batch, rows, dense, 0)
     assert result.loss == 0
     assert not result.rows_gradient.any()
-    assert model.encode(batch, rows, dense, "items")[1].tolist() == [0, 0, 0]
+    assert not any(gradient.any() for gradient in result.dense_gradients.values())
+    assert model.encode(batch, rows, dense, "items")[1].tolist() == [0] * model.dim
 
 
 def test_what_a_session_model_can_not_read_is_told():
