@@ -273,10 +273,10 @@ def test_numbers_of_numpy_become_pythons_own() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    (
-        "batch_rows staleness warmup_batches lease_rows seed compute_threads ssp_bound maintain_every_batches "
-        "geo_every_batches geo_rows damping"
-    ).split(),
+    [
+        *("batch_rows", "staleness", "warmup_batches", "lease_rows", "seed", "compute_threads", "ssp_bound"),
+        *("maintain_every_batches", "geo_every_batches", "geo_rows", "damping"),
+    ],
 )
 def test_settings_of_a_trainer_that_are_numbers_of_numpy_become_pythons_own(name: str) -> None:
     kind, number = (float, np.float32(0.5)) if name == "damping" else (int, np.int64(3))

@@ -19,7 +19,7 @@ from pslib.checkpoint.export import ExportOptions, export_parquet
 from pslib.checkpoint.folders import base_in, list_checkpoints, newest, prune
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import Client
-from pslib.errors import CheckpointError
+from pslib.errors import CheckpointError, PslibError
 from pslib.table.optimizers import Adagrad
 from pslib.table.policies import ByCount
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -222,6 +222,20 @@ def test_a_late_second_end_of_one_image_does_not_settle_the_next(tmp_path: Path)
         changed = rows_in(tmp_path, files_of(client, "third"))
         client.close()
     assert sorted(changed) == [2, 7]
+
+
+def test_no_increment_follows_an_image_during_which_a_unit_came(tmp_path: Path) -> None:
+    """Keys that left the unit meanwhile are known where it was."""
+    with cluster_of(1, partition_bits=5) as running:
+        client = running.client()
+        client.setup([SPEC])
+        begin(client, tmp_path, "first", keep=True)
+        files_of(client, "first")
+        running.embedded.servers[0]._session.shards[0].cuts.unit_came()
+        settle(client, "first")
+        with pytest.raises(PslibError, match="ask for a full one"):
+            begin(client, tmp_path, "second", "first", keep=True)
+        client.close()
 
 
 def test_the_golden_chain_still_loads() -> None:

@@ -182,9 +182,7 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
         for _ in range(2):  # the second one makes rows of keys that are counted
             client.push({"item": (keys, rows)}).wait()
         test_increments.save(client, tmp_path, 0)
-        client.push(
-            {"item": (keys[:60_000], rows[:60_000])}
-        ).wait()  # some had left and come again
+        client.push({"item": (keys[:60_000], rows[:60_000])}).wait()  # some had left and come again
         client.erase({"item": keys[::50]}).wait()
         client.push({"item": (keys[::50], rows[: keys[::50].size])}).wait()
         test_increments.save(client, tmp_path, 1)

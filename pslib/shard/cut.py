@@ -330,7 +330,7 @@ class Cuts:
             store.image_stop_keeping()
 
     def unit_came(self) -> None:
-        """No increment may follow, nor any on an image under way: keys that left the unit since are known where
+        """No increment may follow, nor one of an image under way: keys that left the unit are known where
         it was, which may be gone.
         """  # noqa: D205
         self.base = self._unsettled = ""
