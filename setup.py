@@ -46,11 +46,13 @@ def extension(source: Path) -> Extension:
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
+# What an editable install compiles lies in a folder that is thrown away, so `make` would compile all of it a
+# second time: it installs without kernels and compiles them in a step of its own, which keeps what it has.
+SOURCES = [] if os.environ.get("PSLIB_KERNELS") == "later" else sorted(Path("cython_ext").glob("*.pyx"))
+
 setup(
     ext_modules=cythonize(
-        [extension(source) for source in sorted(Path("cython_ext").glob("*.pyx"))],
-        compiler_directives=DIRECTIVES,
-        nthreads=CORES,
+        [extension(source) for source in SOURCES], compiler_directives=DIRECTIVES, nthreads=CORES
     ),
     options={"build_ext": {"parallel": CORES}},
 )
