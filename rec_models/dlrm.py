@@ -64,3 +64,8 @@ class DLRM(EmbeddedModel):
             vectors = reshape(tape, concat(tape, *z, e), (self._fields + len(z), self.dim))
             interacted = inner_products(tape, vectors)
         return mlp(tape, concat(tape, *z, interacted), dense, len(self.hidden), self.dropout)
+
+    def _problems(self) -> list[str]:
+        if self.interaction != "dot" or self.schema.dense or self._fields > 1:
+            return []
+        return ["interaction: expected cat, or a second field: one field without dense ones has no pairs"]

@@ -216,6 +216,7 @@ def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852: what relu layers need), and
     so are those of a stack (K, N, M). Vectors, which are biases and first-order weights, are zeros, and those
     that scale (`ONES`) ones. The numbers come from raw Philox bits, so a new NumPy does not change them.
+    A matrix of no inputs, over the pairs of a single field, has no numbers.
     """
     if name.endswith(ONES):
         return np.ones(shape, np.float32)
@@ -224,4 +225,4 @@ def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     count = int(np.prod(shape))
     raw = np.random.Philox(key=text_hash("dense", str(seed), name)).random_raw(count)
     unit = (raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
-    return (unit * np.float32(np.sqrt(6 / shape[-2]))).reshape(shape)
+    return (unit * np.float32(np.sqrt(6 / max(1, shape[-2])))).reshape(shape)

@@ -62,3 +62,6 @@ class XDeepFM(WeightedModel):
             pooled.append(sum_vectors(tape, x))  # eq. 7
         p = concat(tape, *pooled)  # eq. 8 without the sigmoid
         return add(tape, *linear_term, deep, reshape(tape, product(tape, p, dense["cin.out.w"]), ()))
+
+    def _problems(self) -> list[str]:
+        return [] if self.cin else ["cin: expected at least one layer, got none"]

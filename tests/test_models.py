@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pslib.batch import Batch
+from pslib.errors import ConfigurationError
 from pslib.ragged import Ragged
 from pslib.schema import Schema
 from pslib.table.initializers import Constant, Normal
@@ -171,6 +172,50 @@ def test_a_model_trains_on_fields_of_one_kind_alone(name, kind):
         assert all(gradient.any() for gradient in touched if gradient.size)
     has_first = model.parts()[0].name == "w"
     assert ("dense.w" in result.dense_gradients) == (kind == "dense" and has_first)
+
+
+ALONE = [Schema(label="click", **{kind: ["one"]}) for kind in ("sparse", "ragged", "dense")]
+LISTS = [
+    (name, field.name)
+    for name, model in MODELS.items()
+    for field in fields(model)
+    if str(field.type).startswith("tuple[")
+]
+
+MAY_BE_REFUSED = {
+    "din": {"schema"},  # it attends to one field with another
+    "dlrm": {"interaction"},
+    "finalmlp": {"hidden_1", "hidden_2"},  # an odd width has no two heads
+    "xdeepfm": {"cin"},
+}
+
+
+@pytest.mark.parametrize("schema", ALONE, ids=["sparse", "ragged", "dense"])
+@pytest.mark.parametrize(("name", "empty"), [*((name, None) for name in MODELS), *LISTS])
+def test_a_model_on_one_field_is_refused_or_starts_with_a_finite_loss(name, empty, schema):
+    options = {key: value for key, value in CASES[name].items() if not key.startswith("context")}
+    model, problems = None, ()
+    try:
+        model = build(name, schema, options | ({empty: []} if empty else {}))
+    except ConfigurationError as error:
+        problems = error.problems
+    assert {problem.split(": ")[1] for problem in problems} <= MAY_BE_REFUSED.get(name, set())
+    if model is None:
+        return
+    batch = make_batch(schema=schema)
+    rows = random(batch.keys.size, model.table().dim).astype(np.float32)
+    assert np.isfinite(model.loss_and_gradients(batch, rows, model.initial_dense(3), 0).loss)
+
+
+def test_settings_that_leave_a_model_nothing_to_learn_from_are_refused():
+    one = Schema(label="click", sparse=["one"])
+    with pytest.raises(ConfigurationError, match="interaction: expected cat, or a second field: one field"):
+        build("dlrm", one, {})
+    build("dlrm", one, {"interaction": "cat"})
+    build("dlrm", PAIR, {})
+    build("dlrm", Schema(label="click", sparse=["one"], dense=["two"]), {})
+    with pytest.raises(ConfigurationError, match="cin: expected at least one layer, got none"):
+        build("xdeepfm", PAIR, {"cin": []})
 
 
 # --- what the papers say -----------------------------------------------------------------------------------
