@@ -88,19 +88,26 @@ def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[
 
 def _label_problems(data: ParquetData) -> list[str]:
     """The first label of each file's first row group that is neither 0 nor 1; training checks the rest."""
+    import pyarrow as pa
+
     from pslib.data.dataset import open_parquet
     from pslib.data.looking import about_each
     from pslib.data.values import LABEL, first_problem
+    from pslib.data.window import unreadable
 
     names = list(data.schema.labels)
 
     def first(file: str) -> list[str | None]:
-        with open_parquet(file) as opened:
-            table = opened.read_row_group(0, columns=names)
+        try:
+            with open_parquet(file) as opened:
+                table = opened.read_row_group(0, columns=names)
+        except (OSError, pa.ArrowException) as error:
+            return [unreadable(groups[file], names, error)]
         return [first_problem(table[name].combine_chunks(), LABEL, file, 0, 0, name) for name in names]
 
-    files = [group.file for group in data.row_groups if group.rows and not group.row_group] if names else []
-    return [problem for some in about_each(files, first) for problem in some if problem]
+    found = data.row_groups if names else ()
+    groups = {group.file: group for group in found if group.rows and not group.row_group}
+    return [problem for some in about_each(list(groups), first) for problem in some if problem]
 
 
 def check_load(job: Job) -> None:

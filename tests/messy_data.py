@@ -70,8 +70,12 @@ def _truncated(folder: Path) -> None:
 def _damaged(folder: Path) -> None:
     """The footer is whole, the pages of the second row group are not."""
     two_files()(folder)
-    path = folder / "b.parquet"
-    chunk = pq.ParquetFile(path).metadata.row_group(1).column(2)
+    damage(folder / "b.parquet", 1, 2)
+
+
+def damage(path: Path, row_group: int, column: int) -> None:
+    """Overwrite all pages of one column of one row group."""
+    chunk = pq.ParquetFile(path).metadata.row_group(row_group).column(column)
     start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
     content = bytearray(path.read_bytes())
     content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size

@@ -22,7 +22,7 @@ from pslib.errors import DataError
 from pslib.schema import Schema
 from rec_models import build
 from tests.command import ROOT, Command
-from tests.messy_data import CASES, ROWS, SCHEMA, one_file, two_files
+from tests.messy_data import CASES, ROWS, SCHEMA, damage, one_file, two_files
 
 PAGE = (ROOT / "docs" / "messy_data.md").read_text(encoding="utf-8")
 TOLD = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)[1:])
@@ -146,6 +146,20 @@ def test_a_file_that_is_damaged_inside_ends_a_run_in_words(
     refused = REFUSED.fullmatch(TOLD["damaged pages"])
     assert refused
     assert matches(command.output.replace(str(folder), "data"), refused[2])
+
+
+def test_damaged_labels_of_a_first_row_group_are_told_before_anything_starts(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_files()(folder)
+    damage(folder / "b.parquet", 0, pq.read_schema(folder / "b.parquet").names.index("click"))
+    assert main(["train", str(job_file(folder))]) == 64
+    said = capsys.readouterr().err.replace(str(folder), "data")
+    told = REFUSED.fullmatch(TOLD["damaged pages"])
+    assert told
+    wanted = told[2].replace("row group 1", "row group 0").replace("'user'", "'click'")
+    assert matches(said, f"pslib: {wanted}\n", whole=True)
+    assert not (folder.parent / "out").exists()
 
 
 def test_every_bad_column_of_every_file_is_told_at_once(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from pslib.errors import DataError
 from pslib.places import shown as shown_path
 from pslib.schema import DenseField, Schema
 
-__all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder"]
+__all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder", "unreadable"]
 
 SCAN_ROWS = 65_536
 """Rows decoded at a time: bounds memory whatever the size of a row group, and still amortises calls."""
@@ -168,12 +168,7 @@ class GroupScanner:
                     yield group.first_row + first, taken.slice(skipped)
         except (OSError, pa.ArrowException, StopIteration) as error:
             self.close()
-            what = one_line(error) if str(error) else "it is shorter now"
-            raise DataError(
-                f"{shown_path(group.file)}: row group {group.row_group} can't be read any more"
-                f"{_damaged_column(group, self._data.schema)} ({what}); was it changed meanwhile? write it "
-                "anew and start again"
-            ) from error
+            raise DataError(unreadable(group, self._data.schema.columns, error)) from error
 
     def close(self) -> None:
         """Close the file at hand and those opened ahead; the next slice opens its own."""
@@ -205,11 +200,20 @@ class GroupScanner:
         self._group, self._position, self._rest = index, 0, None
 
 
-def _damaged_column(group: RowGroup, schema: Schema) -> str:
+def unreadable(group: RowGroup, columns: Iterable[str], error: BaseException) -> str:
+    """The line about a row group of which some of these columns can't be read, and which of them it is."""
+    what = one_line(error) if str(error) else "it is shorter now"
+    return (
+        f"{shown_path(group.file)}: row group {group.row_group} can't be read any more"
+        f"{_damaged_column(group, columns)} ({what}); was it changed meanwhile? write it anew and start again"
+    )
+
+
+def _damaged_column(group: RowGroup, columns: Iterable[str]) -> str:
     """Which column of a row group can't be read, where it is not the whole file."""
     try:
         with open_parquet(group.file) as opened:
-            for name in schema.columns:
+            for name in columns:
                 try:
                     for _ in opened.iter_batches(row_groups=[group.row_group], columns=[name]):
                         pass
