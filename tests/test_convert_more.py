@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.cli import main
-from pslib.data.convert import convert_criteo, convert_csv, convert_jsonl, convert_libffm
+from pslib.data.convert import convert_criteo, convert_csv, convert_jsonl, convert_libffm, rejects_path
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, SparseField
 from tests.test_convert import criteo_line, rejects_of, rows_of, written
@@ -75,6 +75,33 @@ def test_a_bad_record_is_set_aside_with_its_line_and_the_others_stay(tmp_path, o
     report = convert_jsonl(written(tmp_path, good + line + "\n" + good), out)
     assert (report.rows, report.rejected) == (40_000, 1)
     assert rejects_of(out) == [(20_001, reason, line)]
+
+
+TWO = "read as 2 records: a stray carriage return or quote"
+
+
+@pytest.mark.parametrize(
+    ("convert", "text", "rejects"),
+    [
+        (
+            convert_jsonl,
+            '{"label":1,"x":1}{"label":0,"x":2}\n\n{"label":2,"x":3}\n{"label":1,"x":4}\n',
+            f'1\t{TWO}\t{{"label":1,"x":1}}{{"label":0,"x":2}}\n'
+            "3\tcolumn 'label': expected 0 or 1, got '2'\t{\"label\":2,\"x\":3}\n",
+        ),
+        (
+            convert_csv,
+            "label,x\n1,1\r0,2\n\n2,3\n1,4\n",
+            f"2\t{TWO}\t1,1\r0,2\n4\tcolumn 'label': expected 0 or 1, got '2'\t2,3\n",
+        ),
+    ],
+    ids=["json", "csv"],
+)
+def test_two_records_in_a_line_are_seen_where_another_line_is_blank(tmp_path, out, convert, text, rejects):
+    report = convert(written(tmp_path, text), out, rejects_max_share=1)
+    assert [(row["label"], int(row["x"])) for row in rows_of(out)] == [(1, 4)]
+    assert (report.blank_lines, report.rejected) == (1, 2)
+    assert rejects_path(out).read_bytes() == rejects.encode()
 
 
 @pytest.mark.parametrize(
