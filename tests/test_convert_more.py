@@ -63,6 +63,7 @@ def test_a_label_may_be_a_number_a_truth_or_a_text(tmp_path, out, labels):
     [
         ('{"label": 2, "x": 1}', "column 'label': expected 0 or 1, got '2'"),
         ('{"label": 1, "x": "one"}', "column 'x': expected a number, got a string"),
+        ('{"label": 1, "x": 1.5}', "expected int64, got 1.5"),
         ('{"label": 1, "x": 1, "y": 2}', "a column that none of the first records has; they have label, x"),
         ('{"label": 1, "x": ', "Invalid value."),
         ("[1, 2]", "expected an object, got an array"),

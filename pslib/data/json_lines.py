@@ -119,7 +119,7 @@ def _reason(text: str, names: Sequence[str]) -> str:
         return f"expected an {changed[2]}, got {'an' if changed[3] == 'array' else 'a'} {changed[3]}"
     if changed:
         return f"column {changed[1].removesuffix('/[]')!r}: expected a {changed[2]}, got a {changed[3]}"
-    failed = re.search(r"Failed to convert JSON to (\S+).*?: ?(.*)", text)
+    failed = re.search(r"Failed to convert JSON to (\w[^\s,]*).*?: ?(.*)", text)
     if failed:
         return f"expected {failed[1]}, got {failed[2]}"
     return text.removeprefix("JSON parse error: ").removesuffix(" in row 0")
