@@ -1,5 +1,6 @@
 """Opening data: what is listed, and what is refused, all problems at once."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 
 from pslib.data.dataset import PROBLEMS_MAX, KeyKinds, ParquetData, column_problems
 from pslib.errors import ConfigurationError, DataError
-from pslib.schema import Schema
+from pslib.schema import RaggedField, Schema, SparseField
 
 SCHEMA = Schema(label="click", dense=["price"], sparse=["user"], ragged=["tags"])
 GOOD = {"click": [0, 1, 1], "price": [1.5, 2.0, 0.0], "user": [7, 8, 9], "tags": [[1], [], [2, 3]]}
@@ -190,6 +191,18 @@ def test_integers_in_one_file_and_strings_in_another_are_refused(tmp_path: Path)
     assert len(problems) == 2
     assert problems[0].startswith(f"{second}: column 'user' is string, but integer in {first}")
     assert problems[1].startswith(f"{second}: column 'tags' is string, but integer in {first}")
+
+
+def test_columns_that_share_a_vocabulary_are_of_one_type(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"y": [0, 1], "item": [1, 2], "seen": [["1"], ["2"]], "user": ["a", "b"]}), path)
+    crossed = SparseField("both", of=("item", "user"))
+    told = f"{path}: column 'seen' is string, but column 'item', whose keys it shares, is integer in {path}"
+    for field in (SparseField("item"), SparseField("thing", vocabulary="item", of="item")):
+        shared = Schema(label="y", sparse=[field], ragged=[RaggedField("seen", vocabulary="item")])
+        with pytest.raises(DataError, match=re.escape(told)):
+            ParquetData(path, shared)
+    ParquetData(path, Schema(label="y", sparse=["item", "user", crossed], ragged=["seen"]))
 
 
 def test_a_fault_of_a_thousand_files_is_not_a_thousand_lines(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from launch.cli import main
 from launch.job import read_job
 from launch.recorded import Rankings
 from pslib import EarlyStopping, Schema, Trainer, connect
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, DataError
 from pslib.metrics.ranking import RankResult
 from rec_models import SESSION_MODELS, GRU4Rec
 
@@ -106,6 +106,27 @@ def test_what_does_not_fit_a_session_model_is_one_line(setting, words, folder, c
     assert main(["train", str(folder / "job.yaml"), "--set", setting]) == 64
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def test_keys_of_another_type_than_those_of_the_training_are_refused(folder):
+    path = folder / "test.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(1, "next", table["next"].cast(pa.string())), folder / "texts.parquet")
+    train, texts = folder / "train.parquet", folder / "texts.parquet"
+    told = "texts.parquet: column 'next' is string, but column 'items', whose keys it shares, is integer in "
+    how = {"history": "before", "target": "next"}
+    with connect() as cluster:
+        model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=4)
+        trainer = Trainer(model, cluster, batch_rows=20)
+        with pytest.raises(DataError, match=told):
+            trainer.rank(texts, train, **how)
+        with pytest.raises(DataError, match=told):
+            trainer.fit_and_rank(train, texts, **how)
+        lists = pa.array([["1", "2"]] * 3)
+        pq.write_table(pa.table({"items": lists, "before": lists}), texts)
+        for data, items in ((path, texts), (texts, train)):
+            with pytest.raises(DataError, match=r"texts.parquet: column '(items|before)' is string, but "):
+                trainer.recommend(data, items, folder / "best", history="before")
 
 
 def test_what_only_ranking_has_is_refused_for_a_model_of_clicks(folder, capsys):

@@ -67,6 +67,34 @@ def test_files_are_predicted_and_trained_once_in_the_order_of_their_names(folder
         assert (counts_of(cluster, ids) == 1).all()
 
 
+@pytest.mark.parametrize("trainers", ["the same", "another"])
+def test_a_window_with_keys_of_another_type_than_those_before_is_refused(folder: Path, trainers: str) -> None:
+    arrive(folder, "a.parquet", 50, 0)
+    arrive(folder, "b.parquet", 50, 0)
+    table = pq.read_table(folder / "b.parquet")
+    place = table.schema.get_field_index("same")
+    pq.write_table(table.set_column(place, "same", table["same"].cast("string")), folder / "b.parquet")
+    if trainers == "the same":
+        with pslib.connect() as cluster:
+            found = trainer_on(cluster).fit_stream(folder, SOON)
+            assert next(found).files == ("a.parquet",)
+            with pytest.raises(DataError, match=r"b.parquet: column .same. is string, but integer in .*a"):
+                next(found)
+        return
+    endpoint = SimpleNamespace(clock=FakeClock())
+    arrivals = Arrivals(str(folder), SOON)
+    finder, other = (
+        WindowJobs(SimpleNamespace(endpoint=endpoint), None, None, SCHEMA, arrivals, SOON)  # type: ignore[arg-type]
+        for _ in range(2)
+    )
+    words = json.loads(json.dumps(finder._found(None, ())))  # type: ignore[arg-type]
+    leases = SimpleNamespace(leases=lambda: (), outcome=lambda: words)
+    other._calls = SimpleNamespace(open=lambda *_: leases)  # type: ignore[assignment]
+    assert other.next(())[0] == ("a.parquet",)
+    with pytest.raises(DataError, match=r"b.parquet: column .same. is string, but integer in .*a.parquet"):
+        other._found(None, ["a.parquet"])  # type: ignore[arg-type]
+
+
 def test_predictions_come_before_anything_is_learned_of_a_window(folder: Path) -> None:
     """The model learns its labels by heart: what it predicts of a window knows only the windows before it."""
     steps: list[int] = []

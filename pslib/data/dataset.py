@@ -45,8 +45,8 @@ PROBLEMS_MAX = 50
 """Problems shown at once: a thousand files with the same fault need not be listed."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-KeyKinds = dict[str, tuple[str, str]]
-"""Of columns that make keys: ``"integer"`` or ``"string"``, and a file that has it."""
+KeyKinds = dict[str, tuple[str, str, str]]
+"""Of vocabularies: ``"integer"`` or ``"string"``, and a column and a file that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class ParquetData:
     may_be_empty : bool
         Whether files without any row are data too.
     key_kinds : dict, optional
-        Of other data for the same rows, as training data for those of a test: columns that make keys, each
-        with the kind of its values and a file that has it. Gets those of this data.
+        Of other data for the same rows, as training data for those of a test: vocabularies, each with the
+        kind of its values and a column and a file that have it. Gets those of this data.
 
     Raises
     ------
@@ -335,28 +335,37 @@ def _suggestion(name: str, names: list[str]) -> str:
 
 
 class _KeyKinds:
-    """Whether each key column is made of integers or of strings, held the same over all files."""
+    """Whether the keys of each vocabulary are made of integers or of strings, the same over all files."""
 
     def __init__(self, schema: Schema, before: KeyKinds) -> None:
-        plain = [field for field in schema.sparse if not field.take and not field.buckets]
-        of_sparse = (name for field in plain for name in field.columns)
-        self.names = list(dict.fromkeys([*of_sparse, *(field.name for field in schema.ragged)]))
+        self.columns: list[tuple[str, str]] = []
+        for field in schema.sparse:
+            if field.take or field.buckets:
+                continue
+            name = field.vocabulary or field.name
+            crossed = len(field.columns) > 1  # columns of a cross may be of different kinds
+            places = enumerate(field.columns)
+            self.columns += [(column, f"{name}\0{i}" if crossed else name) for i, column in places]
+        self.columns += [(field.name, field.vocabulary or field.name) for field in schema.ragged]
         self.seen = dict(before)
 
     def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:
-        problems = []
-        for name in self.names:
+        problems: list[str] = []
+        for name, vocabulary in self.columns:
             arrow_type = arrow_schema.field(name).type
             kind = key_kind(arrow_type.value_type if is_list(arrow_type) else arrow_type)
             if kind is None or kind == "null":
                 continue
-            first_kind, first_file = self.seen.setdefault(name, (kind, file))
+            first_kind, first_name, first_file = self.seen.setdefault(vocabulary, (kind, name, file))
             if kind != first_kind:
+                before = f"{first_kind} in {first_file}"
+                if first_name != name:
+                    before = f"column {first_name!r}, whose keys it shares, is {before}"
                 problems.append(
-                    f"{file}: column {name!r} is {kind}, but {first_kind} in {first_file}: equal values "
-                    "would get different keys; write both with one type"
+                    f"{file}: column {name!r} is {kind}, but {before}: equal values would get different "
+                    "keys; write both with one type"
                 )
-        return problems
+        return list(dict.fromkeys(problems))
 
 
 def _given(paths: Paths) -> list[str]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.data.catalogue import catalogue_of
-from pslib.data.dataset import ParquetData
+from pslib.data.dataset import KeyKinds, ParquetData
 from pslib.data.negatives import NegativeSampler, Sampling
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
@@ -177,8 +177,10 @@ class Sides(ABC):
         """(B, M) numbers for each row of items."""
 
     @abstractmethod
-    def items(self, paths: list[str], parameters: Parameters) -> RankedItems:
-        """All items that some data names."""
+    def items(
+        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
+    ) -> RankedItems:
+        """All items that some data names; ``key_kinds`` as for `ParquetData`."""
 
     def scores(self, states: Array, vectors: Array, parameters: Parameters) -> Array:
         """(B, n) scores of items."""
@@ -227,8 +229,11 @@ class _SessionSides(Sides):
     def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
         return parameters.rows(batch.keys)[batch.sparse[:, 0]]
 
-    def items(self, paths: list[str], parameters: Parameters) -> RankedItems:
-        every = catalogue_of(ParquetData(paths, self._model.schema), self._model.schema.ragged[0])
+    def items(
+        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
+    ) -> RankedItems:
+        data = ParquetData(paths, self._model.schema, key_kinds=key_kinds)
+        every = catalogue_of(data, self._model.schema.ragged[0])
         keys, values = _without_null(*every)
         starts = range(0, keys.size, PULL_KEYS)
         rows = np.concatenate([parameters.rows(keys[i : i + PULL_KEYS]) for i in starts])
@@ -266,9 +271,11 @@ class _MatchingSides(Sides):
     def item_vectors(self, batch: Batch, parameters: Parameters) -> Array:
         return self._model.encode_items(batch, parameters.rows(batch.keys), parameters.dense)
 
-    def items(self, paths: list[str], parameters: Parameters) -> RankedItems:
+    def items(
+        self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
+    ) -> RankedItems:
         """An item that stands there several times is taken as it stands first."""
-        data = ParquetData(paths, self.item_schema)
+        data = ParquetData(paths, self.item_schema, key_kinds=key_kinds)
         keys, values = catalogue_of(data, self.item)
         column = self.item_schema.sparse.index(self.item)
         vectors, missing = np.empty((0, 0)), np.ones(keys.size, np.bool_)

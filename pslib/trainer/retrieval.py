@@ -15,7 +15,7 @@ from pslib.arguments import checked
 from pslib.batch import Batch
 from pslib.client.client import Client
 from pslib.data.catalogue import catalogue_of
-from pslib.data.dataset import ParquetData
+from pslib.data.dataset import KeyKinds, ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
@@ -52,6 +52,7 @@ class Retrieval:
     _layout: DenseLayout
     _epochs: int
     _files: list[str]
+    _key_kinds: KeyKinds
     _by_files: bool
     _steps: int
     _fit: Callable[[ParquetData, int, float, int], None]
@@ -105,7 +106,7 @@ class Retrieval:
         epochs = check_epochs(epochs)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         data, valid, items = _lasting(data), _lasting(valid), items and _lasting(items)
-        train = ParquetData(strings(data), self.model.schema)
+        train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         watched = place_of_metric(stopping.metric) if stopping else None
         places = list(at) if watched is None or watched in at else [*at, watched]
 
@@ -291,7 +292,7 @@ class Retrieval:
         if exclude_seen and sides.seen(history) is None:
             raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
         parameters = self._parameters()
-        ranked = sides.items(strings(items), parameters)
+        ranked = sides.items(strings(items), parameters, self._key_kinds)
         agreed = [int(ranked.keys.size), exclude_seen, history]
         return Ranker(sides, ranked, parameters, history, exclude_seen), agreed
 
@@ -300,7 +301,7 @@ class Retrieval:
     ) -> tuple[Job, LeaseReader]:
         """The job that goes through all rows of some data, and what reads them."""
         batch_rows = min(self.settings.batch_rows, BATCH_ROWS)
-        rows = ParquetData(strings(data), schema)
+        rows = ParquetData(strings(data), schema, key_kinds=self._key_kinds)
         order = Order(0, [group.rows for group in rows.row_groups], LEASE_ROWS, shuffle=False)
         details = {"examples": rows.rows, **self._behind, **(more or {})}
         job = self._open(what, rows, order, [order.leases(0)], details, [batch_rows, self._epochs, *agreed])

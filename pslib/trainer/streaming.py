@@ -16,7 +16,7 @@ import numpy as np
 
 from pslib.client.client import Client
 from pslib.data.arrivals import Arrivals, StreamSettings
-from pslib.data.dataset import ParquetData, RowGroup
+from pslib.data.dataset import KeyKinds, ParquetData, RowGroup
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
 from pslib.protocol.json_arrays import json_array
@@ -62,6 +62,8 @@ class WindowJobs:
         What files must fit.
     arrivals : Arrivals
     settings : StreamSettings
+    key_kinds : dict, optional
+        As for `ParquetData`: what windows must agree with. Gets the kinds of each, whoever found it.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class WindowJobs:
         schema: Schema,
         arrivals: Arrivals,
         settings: StreamSettings,
+        key_kinds: KeyKinds | None = None,
     ) -> None:
         if schema.label is None:
             raise ConfigurationError(
@@ -85,6 +88,7 @@ class WindowJobs:
             )
         self._client, self._progress, self._calls = client, progress, calls
         self._schema, self._arrivals, self._settings = schema, arrivals, settings
+        self._key_kinds: KeyKinds = {} if key_kinds is None else key_kinds
 
     def next(self, done: Collection[str]) -> tuple[tuple[str, ...], ParquetData | None]:
         """Names of the next window's files, none when the stream is over, and their data if they have rows.
@@ -100,6 +104,8 @@ class WindowJobs:
             job.end(lease, {"words": json_array(self._found(job, done))}).wait()
         words = job.outcome()
         names = tuple(words["files"])
+        told = words.get("key_kinds", {})  # records of before have none
+        self._key_kinds.update((name, (kind, column, file)) for name, (kind, column, file) in told.items())
         return names, self._data(names, words) if any(map(sum, words["rows"])) else None
 
     def _found(self, job: Job, done: Collection[str]) -> dict[str, Any]:
@@ -114,9 +120,12 @@ class WindowJobs:
         if not names:
             return {"files": [], "rows": [], "fingerprint": 0}
         places = [self._arrivals.place(name) for name in names]
-        data = ParquetData(places, self._schema, may_be_empty=True)
+        kinds = dict(self._key_kinds)
+        data = ParquetData(places, self._schema, may_be_empty=True, key_kinds=kinds)
+        new = {name: list(kind) for name, kind in kinds.items() if name not in self._key_kinds}
         rows = [[group.rows for group in data.row_groups if group.file == place] for place in places]
-        return {"files": names, "rows": rows, "fingerprint": data.fingerprint}
+        found: dict[str, Any] = {"files": names, "rows": rows, "fingerprint": data.fingerprint}
+        return found | ({"key_kinds": new} if new else {})
 
     def _data(self, names: tuple[str, ...], words: dict[str, Any]) -> ParquetData:
         """The data as it was found: its files are opened by whoever reads from them."""

@@ -268,7 +268,9 @@ class Trainer(Retrieval):
         ...     trainer.save("model", keep_last=3)
         """
         arrivals = Arrivals(os.fspath(folder), settings)
-        jobs = WindowJobs(self._client, self._progress, self._calls, self.model.schema, arrivals, settings)
+        jobs = WindowJobs(
+            self._client, self._progress, self._calls, self.model.schema, arrivals, settings, self._key_kinds
+        )
         self._by_files = True
         return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
 
