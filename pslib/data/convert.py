@@ -107,8 +107,8 @@ def convert_csv(
         Column of 0 and 1 (also -1 and 1, true and false), becomes int8.
     dense : iterable of str, optional
         Columns of numbers, become float64. Default when ``sparse`` is not given either: columns with
-        numbers only, one with a fraction, in the first 4 MiB, at most 10,000 rows. (Whole numbers may be counts
-        or names; as keys they lose nothing.)
+        numbers only, one with a fraction, in the first 4 MiB, 10,000 rows at most. (Whole numbers may be
+        counts or names; as keys they lose nothing.)
     sparse : iterable of str, optional
         Columns of keys; default: all others. Where both are given, further columns are kept as strings.
     integers : iterable of str
@@ -242,7 +242,7 @@ def convert_jsonl(
     Parameters
     ----------
     source, out, overwrite, rejects_max_share, progress
-        As for `convert_criteo`. Columns and types are those of the first 4 MiB, at most 10,000 records: int64,
+        As for `convert_criteo`. Columns, types: those of the first 4 MiB, at most 10,000 records: int64,
         float64, string, bool, or lists of int64 or string. An absent member is a null; a member that none of
         these records has, or a value of another type, makes its record a reject.
     label : str

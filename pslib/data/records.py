@@ -100,7 +100,7 @@ class Piece:
 
     @property
     def may_have_blank(self) -> bool:
-        """Whether a line may be blank or a comment; told by how lines begin, a small part of the time that parsing takes."""
+        """Whether a line may be blank or a comment; told by how lines begin."""
         begins = rb"\s" + (b"|" + re.escape(self.comment) if self.comment else b"")
         found = re.match(begins, self.raw) or re.search(rb"\n(?:" + begins + rb")", self.raw)
         return found is not None
