@@ -118,7 +118,7 @@ class ServerLostError(UnavailableError):
 
 
 class MemoryLimitError(UnavailableError):
-    """A server is at its memory limit and took no new row of a push; the message says what to do.
+    """A server is at its memory limit and took no new row of a push or load; the message says what to do.
 
     What is below it on other servers or shard threads may have been applied. The push may be sent again under
     its name, when there is room, and still counts once.

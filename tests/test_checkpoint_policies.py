@@ -222,16 +222,23 @@ def test_a_manifest_says_the_lowest_format_that_reads_it(tmp_path: Path) -> None
 
 
 def test_a_checkpoint_that_does_not_fit_the_memory_limit_is_refused(tmp_path: Path) -> None:
-    spec = TableSpec("t", (PartSpec("v", 64),))
+    """Before a row has changed: those that were there stay, and can be trained on."""
+    spec = TableSpec("t", (PartSpec("v", 64, SGD(1.0), Uniform(0.5)),))
     with cluster_of() as running:
         client = joined(running, spec)
-        client.push({"t": (np.arange(40_000, dtype=np.uint64), np.ones((40_000, 64), np.float32))}).wait()
+        client.push({"t": (np.arange(60_000, dtype=np.uint64), np.ones((60_000, 64), np.float32))}).wait()
         save(client, tmp_path, spec)
         client.close()
-    with cluster_of(server_memory_bytes=8 << 20) as running:
+    mine = np.arange(59_000, 61_000, dtype=np.uint64)
+    with cluster_of(2, server_memory_bytes=8 << 20) as running:
         client = joined(running, spec)
-        with pytest.raises(MemoryLimitError, match="raise server_memory_bytes"):
+        client.push({"t": (mine, np.ones((mine.size, 64), np.float32))}).wait()
+        before = client.pull({"t": mine}).wait().rows["t"]
+        with pytest.raises(MemoryLimitError, match="none of its rows has changed; raise server_memory_bytes"):
             client.load(str(tmp_path))
+        assert client.stats()["rows"] == mine.size
+        assert np.array_equal(client.pull({"t": mine}).wait().rows["t"], before)
+        client.push({"t": (mine, np.ones((mine.size, 64), np.float32))}).wait()
         client.close()
 
 

@@ -17,7 +17,7 @@ from pslib.client.member import Place
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded, connect
 from pslib.config import ClusterConfig
-from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError
+from pslib.errors import LogCorruptError, LogForeignError, LogFullError, MemoryLimitError, PslibError
 from pslib.protocol.gate import Gate
 from pslib.protocol.messages import Load
 from pslib.server.server import Server
@@ -31,6 +31,7 @@ from tests import test_increments
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_TABLE
 from tests.clusters import QUICK, cluster_of
 from tests.simulated_files import SimulatedDisk
+from tests.test_checkpoint_policies import joined, save
 from tests.test_update_log_replay import ABOUT, TABLES, Run, fingerprint, table
 
 Snapshots = list[dict[str, Any]]
@@ -195,6 +196,68 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
     recover(run.open(), twin, load_into)
     found, expected = fingerprint(twin), fingerprint(run.shard)
     assert [name for name in expected if found.get(name) != expected[name]] == []
+
+
+@pytest.fixture(scope="module")
+def saved_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """Checkpoints by their number of rows."""
+    folders = {}
+    for rows in (400_000, 140_000, 100_000):
+        folders[rows] = str(tmp_path_factory.mktemp("rows"))
+        keys = np.arange(rows, dtype=np.uint64)
+        with cluster_of(partition_bits=5) as running:
+            client = joined(running, TABLES["Adagrad"])
+            client.push({"t": (keys, np.ones((rows, 3), np.float32))}).wait()
+            save(client, Path(folders[rows]), TABLES["Adagrad"])
+            client.close()
+    return folders
+
+
+@pytest.mark.parametrize("pushes", [0, 20], ids=["empty", "trained"])
+@pytest.mark.parametrize("rows", [400_000, 140_000], ids=["too many", "a few too many"])
+def test_a_load_without_room_leaves_what_a_restart_gives(
+    saved_rows: dict[int, str], rows: int, pushes: int
+) -> None:
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=8 << 20)
+    for _ in range(pushes):
+        run.push()
+    run.log.write_images()
+    before, message = fingerprint(run.shard), Load(saved_rows[rows], "1", tables="t")
+    half_way = rows == 140_000 and pushes > 0
+    outcome = (
+        "answers no more" if half_way else "none of its rows has" if rows == 400_000 else "tables are empty"
+    )
+    with pytest.raises(MemoryLimitError, match=outcome):
+        _FileWork(run.log)(run.shard, message)
+    assert bool(run.shard.broken) == half_way
+    assert (fingerprint(run.shard) != before) == half_way
+    while run.log.owes:
+        run.log.pace()
+    run.log.flush()
+    assert fingerprint(run.recovered()) == before
+
+
+def test_a_load_that_has_just_room_is_done_and_survives_a_restart(saved_rows: dict[int, str]) -> None:
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=8 << 20)
+    for _ in range(20):
+        run.push()
+    assert _FileWork(run.log)(run.shard, Load(saved_rows[100_000], "1", tables="t")) == {"rows": 100_000}
+    while run.log.owes:
+        run.log.pace()
+    run.check()
+
+
+def test_a_copy_of_a_load_that_was_refused_is_refused_though_there_is_room_now(
+    saved_rows: dict[int, str],
+) -> None:
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=8 << 20)
+    work, message = _FileWork(run.log), Load(saved_rows[140_000], "1", tables="t")
+    with pytest.raises(MemoryLimitError):
+        work(run.shard, message)
+    run.shard.room.limit_bytes = 64 << 20
+    with pytest.raises(MemoryLimitError):
+        work(run.shard, message)
+    assert work(run.shard, replace(message, stem="2")) == {"rows": 140_000}
 
 
 # --- a server ---

@@ -13,7 +13,7 @@ from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, open_place
 from pslib.checkpoint.rows import RowReader, table_schema
-from pslib.errors import CheckpointIncompatibleError
+from pslib.errors import CheckpointIncompatibleError, PslibError
 from pslib.places import shown
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
@@ -50,7 +50,9 @@ class LoadOptions:
 def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> dict[str, int]:
     """Replace what a shard owns by what the checkpoint at ``path`` says about it.
 
-    Every file that is needed is checked against the manifest before the first row changes.
+    Every file that is needed is checked against the manifest before the first row changes, and so is whether
+    the rows can have room. What fails later leaves tables empty that were empty before; else the shard is
+    ``broken``: it must answer nothing any more, and its log must go on saying what was there before.
 
     Returns
     -------
@@ -64,7 +66,7 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     CheckpointIncompatibleError
         When the checkpoint holds other tables than this cluster.
     MemoryLimitError
-        When there is no room for all rows.
+        When there is no room for all rows; the message says what became of those that were there.
     """
     options = options or LoadOptions()
     links = chain_of(path)
@@ -78,11 +80,8 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
             if entry.table in tables or options.tables is None:
                 verify(filesystem, root, link.path, entry)
     dense = _read_dense(shard, manifest, path, options)
-    _empty(shard, tables)
-    for table in tables:
-        _load_table(shard, saved[table], links, options)
-    if dense:
-        put_dense(shard, dense, options.state)
+    _check_room(shard, saved, tables, links)
+    _replace(shard, tables, saved, links, options, dense)
     return {"rows": sum(shard.stores[table].rows for table in tables)}
 
 
@@ -146,6 +145,69 @@ def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOption
     return read_dense(shard, manifest, path, pieces, options.state)
 
 
+def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str], links: list[Link]) -> None:
+    """Refuse what can't fit into a memory limit; tables whose rows may leave make room for themselves."""
+    if shard.room.limit_bytes:
+        specs, others = (
+            shard.tables,
+            {name: shard.stores[name] for name in shard.stores if name not in tables},
+        )
+        fixed = [table for table in tables if specs[table].when_full == "refuse"]
+        shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
+
+
+def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
+    """How many rows of a table are for a shard; with increments, which change rows or add some, at least."""
+    rows = 0
+    for link in links:
+        gone = _own_keys(shard, _batches(link, saved.name, GONE, GONE_SCHEMA))
+        rows = max(
+            rows - gone, _own_keys(shard, _batches(link, saved.name, ROWS, table_schema(saved), ["key"]))
+        )
+    return rows
+
+
+def _own_keys(shard: Shard, batches: Iterator[pa.RecordBatch]) -> int:
+    keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])  # else not ours
+    return sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys)
+
+
+def _left_of(shard: Shard) -> str:
+    """What a new process will have of a shard that is broken."""
+    if shard.journal is not None:
+        return "its log has them as they were before the load"
+    return "without a log those from before are in checkpoints only"
+
+
+def _replace(
+    shard: Shard,
+    tables: list[str],
+    saved: Mapping[str, TableSpec],
+    links: list[Link],
+    options: LoadOptions,
+    dense: DenseContent | None,
+) -> None:
+    """Replace what a shard owns, or leave it empty as it was, or broken."""
+    can_undo = not any(shard.stores[table].partitions().size for table in tables)
+    _empty(shard, tables)
+    try:
+        for table in tables:
+            _load_table(shard, saved[table], links, options)
+        if dense:
+            can_undo = False
+            put_dense(shard, dense, options.state)
+    except Exception as error:
+        if can_undo:
+            _empty(shard, tables)
+            outcome = "its tables are empty, as before the load"
+        else:  # as after a push that ended half-way: rows that are no one's must not be trained on, nor kept
+            shard.broken = f"the load of {shown(links[-1].path)} ended half-way: {error}"
+            outcome = f"its rows were being replaced and it answers no more: start again; {_left_of(shard)}"
+        if isinstance(error, PslibError):
+            raise type(error)(f"{error}; {outcome}") from error
+        raise
+
+
 def _empty(shard: Shard, tables: list[str]) -> None:
     partitions = units_of_mask(shard.owned)
     for table in tables:
@@ -182,11 +244,13 @@ def _load_counts(shard: Shard, saved: TableSpec, link: Link) -> None:
     counts.finish()
 
 
-def _batches(link: Link, table: str, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(
+    link: Link, table: str, kind: str, schema: pa.Schema, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     filesystem, root = open_place(link.path)
     for entry in link.manifest.files:
         if entry.table == table and entry.kind == kind:
-            yield from batches_of(filesystem, root, link.path, entry, schema)
+            yield from batches_of(filesystem, root, link.path, entry, schema, columns)
 
 
 def _check_parts(mine: TableSpec, saved: TableSpec, path: str, state: bool) -> None:

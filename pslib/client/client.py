@@ -394,6 +394,9 @@ class Client:
         ------
         CheckpointError
             When the checkpoint is damaged or belongs to other tables.
+        MemoryLimitError
+            When a server has no room for its rows; the message says what became of those that were there.
+            Other servers may have loaded.
         """
         names = "" if tables is None else ",".join(tables)
         when = moment_of(step, time_s)

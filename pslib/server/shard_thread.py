@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from cython_ext.short_requests import ShortRequests
-from pslib.errors import CheckpointError, LogError, LogFullError, PslibError
+from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitError, PslibError
 from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.journal import Note
 from pslib.protocol.messages import Failure, Load, Message
@@ -45,7 +45,7 @@ class _FileWork:
 
     def __init__(self, log: ShardLog | None = None) -> None:
         self._log = log
-        self._done: dict[Load, dict[str, Any] | CheckpointError] = {}
+        self._done: dict[Load, dict[str, Any] | PslibError] = {}
 
     def __call__(self, shard: Shard, message: Message) -> dict[str, Any]:
         assert isinstance(message, Load)
@@ -54,16 +54,16 @@ class _FileWork:
                 del self._done[next(iter(self._done))]
             self._done[message] = self._do(shard, message)
         outcome = self._done[message]
-        if isinstance(outcome, CheckpointError):
+        if isinstance(outcome, PslibError):
             raise outcome
         return outcome
 
-    def _do(self, shard: Shard, message: Load) -> dict[str, Any] | CheckpointError:
+    def _do(self, shard: Shard, message: Load) -> dict[str, Any] | PslibError:
         left: list[Note] = []  # not to `Journal.later`, which would put them before the load
         tell, shard.room.tell = shard.room.tell, None if self._log is None else left.append
         try:
             outcome = load_into(shard, message)
-        except CheckpointError as error:
+        except (CheckpointError, MemoryLimitError) as error:  # a late copy may find room: it gets this, too
             return error
         finally:
             shard.room.tell = tell

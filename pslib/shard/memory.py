@@ -23,6 +23,8 @@ __all__ = ["MemoryRoom"]
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 KEY_BYTES = 32
 """Of the index for one new key at most: 16 just after an index has grown, and the old one beside it."""
+LEAST_KEY_BYTES = 16
+"""Of the index for one key at least, in an index that is full."""
 SHARE = 1 / 8
 """Of a table's rows that leave when it is full: ranking reads all, so few at a time would cost more."""
 TRIES = 4
@@ -83,6 +85,36 @@ class MemoryRoom:
         if not self.is_sure(keys, specs):
             self._find(keys, stores, specs)
         self._sure_bytes = max(0, self._sure_bytes - _most_bytes(keys, specs))
+
+    def check(
+        self, rows: Mapping[str, int], others: Mapping[str, Store], specs: Mapping[str, TableSpec]
+    ) -> None:
+        """Refuse what can't have room in any case, before tables are emptied for it; `make` sees to the rest.
+
+        Parameters
+        ----------
+        rows : mapping of table name to int
+            How many are to come into these tables, which will be empty then; of some table perhaps more.
+        others : mapping by table name
+            All other tables of the shard.
+        specs : mapping by table name
+
+        Raises
+        ------
+        MemoryLimitError
+            When they take more than there is, however they lie.
+        """
+        if not self.limit_bytes:
+            return
+        used = sum(store.stats()["resident_bytes"] for store in others.values())
+        need = sum(count * _least_row_bytes(specs[name]) for name, count in rows.items())
+        growth = 0 if self._full_rows else GROWTH_BYTES  # as in `_has_room`
+        if need and used + need > self.limit_bytes - growth:
+            raise MemoryLimitError(
+                f"memory limit: {sum(rows.values()):,} rows of the checkpoint are for {self._owner} and take "
+                f"{need:,} bytes or more, where other tables have {used:,} of {self.limit_bytes:,}; "
+                f"none of its rows has changed; {_advice([specs[name] for name in rows])}"
+            )
 
     def _find(
         self,
@@ -152,6 +184,12 @@ def new_row_bytes(spec: TableSpec) -> int:
     """What one new row of a table may cost at most, index and all."""
     layout = RowLayout.of(spec)
     return KEY_BYTES + layout.dim * WEIGHT_BYTES[spec.storage] + layout.state_floats * 4
+
+
+def _least_row_bytes(spec: TableSpec) -> int:
+    """What one row of a table takes at least, index and all."""
+    layout = RowLayout.of(spec, narrow=bool(spec.compact))
+    return LEAST_KEY_BYTES + layout.dim * WEIGHT_BYTES[spec.storage] + layout.state_floats * 4
 
 
 def _needed_bytes(spec: TableSpec, store: Store, count: int) -> int:

@@ -125,7 +125,9 @@ class ShardLog:
 
     @property
     def owes(self) -> bool:
-        """Whether images are to be written before much more changes."""
+        """Whether images are to be written before much more changes; a broken shard has none to give."""
+        if self._shard.broken:
+            return False
         return self._is_due or (self._round is not None and self._owed > 0)
 
     @property
