@@ -198,6 +198,16 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
     assert [name for name in expected if found.get(name) != expected[name]] == []
 
 
+def test_a_restart_after_a_load_that_let_rows_go_has_room_for_new_ones(saved_rows: dict[int, str]) -> None:
+    run = Run(replace(TABLES["Adagrad"], when_full="oldest"), 3, log_bytes=1 << 40, memory_bytes=8 << 20)
+    _FileWork(run.log)(run.shard, Load(saved_rows[400_000], "1", tables="t"))
+    twin = Run.blank(8 << 20)
+    recover(run.open(), twin, load_into)
+    assert twin.stores["t"].rows == run.shard.stores["t"].rows
+    assert twin.stores["t"].stats()["resident_bytes"] <= 8 << 20
+    twin.room.make({"t": np.arange(1 << 40, (1 << 40) + 500, dtype=np.uint64)}, twin.stores, twin.tables)
+
+
 @pytest.fixture(scope="module")
 def saved_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """Checkpoints by their number of rows."""

@@ -20,9 +20,9 @@ from pslib.shard.images import adopt_block, adopt_rows, image_of
 from pslib.shard.recording import units_in
 from pslib.shard.serving import apply_steps, finish, replay_push
 from pslib.shard.shard import Shard, ShardCounters
-from pslib.shard.stores import DenseBlocks
+from pslib.shard.stores import DenseBlocks, make_store
 from pslib.table.optimizers import optimizer_from_dict
-from pslib.table.partition_map import mask_of_units
+from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import DenseSpec, TableSpec
 
 __all__ = ["Replay", "images_of", "units_of_images"]
@@ -212,8 +212,21 @@ class Replay:
             shard.marks.record(one["stream"], one["number"], _mask(one["units"]) & shard.owned)
 
     def _left(self, note: Note) -> None:
-        if note["table"] in self._shard.stores:
-            self._shard.stores[note["table"]].erase(np.frombuffer(note["keys"], np.uint64))
+        shard, table = self._shard, note["table"]
+        if table in shard.stores:
+            store = shard.stores[table]
+            if store.erase(np.frombuffer(note["keys"], np.uint64)) > store.rows:
+                self._move_rows(table)
+
+    def _move_rows(self, table: str) -> None:
+        """Into a new table: one that has had far more rows keeps memory that no row fills."""
+        shard = self._shard
+        old, new = shard.stores[table], make_store(shard.tables[table], shard.partition_bits)
+        for unit in units_of_mask(shard.owned & (1 << shard.partitions) - 1).tolist():
+            shard.stores[table] = old
+            image = image_of(shard, unit, 0)
+            shard.stores[table] = new
+            adopt_rows(shard, _adopted(image), bounded=False)
 
     def _counted(self, message: Message, step: Note | None) -> _Counted:
         if isinstance(message, Maintain):
