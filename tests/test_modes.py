@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,16 @@ import numpy as np
 import pytest
 
 import pslib
+from pslib.client.client import PendingPush
+from pslib.client.pending import Pending
 from pslib.cluster import Cluster
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
+from pslib.errors import WaitTimeoutError
 from pslib.table.optimizers import Adam
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import cluster_of
-from tests.counting import write_examples
+from tests.counting import CountingModel, write_examples
 from tests.training import UNHURRIED, counts_of, examples_counted, trainer_on
 
 CONFIG = GeneratorConfig(
@@ -90,3 +95,41 @@ def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trai
         if dense:  # in step, a batch counts by its share of the step's examples
             assert counts == [2.0] * 130
             assert examples == pytest.approx(dense, abs=1)
+
+
+def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(tmp_path: Path) -> None:
+    """Else the heir begins with the window's last batch, and the name of it counts for the whole window."""
+    path = write_examples(tmp_path / "a.parquet", 320, row_group_rows=320)
+    own: dict[str, Any] = {"lease_rows": 160, "consistency": "geo", "geo_every_batches": 8, "staleness": 0}
+    holds_one, reported = threading.Event(), list[int]()
+
+    def failing(cluster: Cluster) -> None:
+        push, pushes = cluster.client.push, 0
+
+        def push_once(*arguments: Any, **named: Any) -> PendingPush:
+            nonlocal pushes
+            pushes += 1
+            holds_one.set()
+            if pushes == 1:
+                return push(*arguments, **named)
+            lost: Pending[Any] = Pending("a push")
+            lost.fail(WaitTimeoutError("planted"))
+            return PendingPush(lost)
+
+        cluster.client.push = push_once
+        try:
+            trainer_on(cluster, **own).fit(path)
+        finally:
+            reported.extend(below for _stream, below in cluster.client.member.progress()["streams"])
+
+    def heir(cluster: Cluster) -> list[float]:
+        trainer = trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.005)), **own)
+        assert holds_one.wait(20)
+        trainer.fit(path)
+        return counts_of(cluster, np.arange(320)).tolist()
+
+    with cluster_of(2, 2, timing=UNHURRIED) as running:
+        failed, counts = running.run(failing, heir)
+    assert isinstance(failed, WaitTimeoutError), failed
+    assert counts == [1.0] * 320
+    assert reported == [8], "the second window is not reported as applied"

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,7 +36,7 @@ from cython_ext.ragged_pool import scatter_add_rows
 from cython_ext.store import Store
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull, PendingPush
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, PslibError
 from pslib.protocol.client_session import Manner, Moment, PushName
 from pslib.protocol.pushes_between import Seen
 from pslib.shard.push_counts import batch_counts
@@ -285,13 +286,18 @@ class GeoRows:
             manner=Manner(delta=True),
             since=window.seen,
         )
-        pending.on_done(lambda: self._window_applied(window, name))
+        pending.on_done(lambda: self._window_over(pending, window, name))
         return pending
 
-    def _window_applied(self, window: _Window, name: PushName) -> None:
-        """All batches of a window have travelled under the number of its last one."""
-        with self._client.endpoint.lock:
-            self._client.session.acknowledge(name.stream, range(window.first, name.number))
+    def _window_over(self, pending: PendingPush, window: _Window, name: PushName) -> None:
+        """All batches of a window have travelled under the number of its last one, if that is applied.
+
+        What was not applied is not acknowledged: whoever gets the lease begins with this window.
+        """
+        with suppress(PslibError):
+            pending.wait(0)
+            with self._client.endpoint.lock:
+                self._client.session.acknowledge(name.stream, range(window.first, name.number))
 
 
 class GeoPace:
