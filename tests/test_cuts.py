@@ -163,6 +163,50 @@ def script(trainer: pslib.Trainer, data: Generated) -> list[Any]:
     return [*results, trainer.evaluate(data.test_path)]
 
 
+@pytest.mark.parametrize("second", ["as the first", "without checkpoints"])
+def test_checkpoints_are_those_of_the_trainer_that_fits_where_two_share_parameters(
+    examples: str, tmp_path: Path, second: str
+) -> None:
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
+    other = pslib.CheckpointSettings(tmp_path / "other", every_batches=20)
+    with cluster_of(2, timing=QUICK) as running:
+        cluster = running.join()
+        trainer = counting(cluster, stop_after(60), checkpoint=every)
+        counting(cluster, share=True, checkpoint=other if second == "as the first" else None)
+        with pytest.raises(StopError):
+            trainer.fit(examples)
+    assert not (tmp_path / "other").exists()
+    with cluster_of(2, timing=QUICK) as running:
+        trainer = counting(running.join(), checkpoint=every)
+        trainer.load(tmp_path / "saved")
+        assert 0 < counts_in(trainer)[1] < ROWS
+        trainer.fit(examples)
+        counts, examples_seen = counts_in(trainer)
+        assert (set(counts.values()), examples_seen) == ({1.0}, ROWS)
+
+
+def test_trainers_that_share_parameters_may_fit_in_turns_and_their_work_adds_up(
+    examples: str, tmp_path: Path
+) -> None:
+    """One whose fit failed while it paused for a cut is not paused for ever, though another one fits next."""
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20, keep_last=100)
+    with cluster_of(timing=QUICK) as running:
+        cluster = running.join()
+        first = counting(cluster, slowly, checkpoint=every)
+        second = counting(cluster, share=True)
+        report = cluster.client.member.progress
+        first.fit(examples)
+        assert report()["examples"] == ROWS
+        first._tools.gate.close(1 << 30, -1)
+        second.fit(examples)
+        assert report()["examples"] == 2 * ROWS
+        saved = len(list((tmp_path / "saved").iterdir()))
+        first.fit(examples)
+        assert report()["examples"] == report()["staleness_count"] * 16 == 3 * ROWS
+        assert len(list((tmp_path / "saved").iterdir())) > saved > 0
+        assert set(counts_in(first)[0].values()) == {3.0}
+
+
 @pytest.mark.parametrize("incremental", [0, 3])
 def test_a_training_that_goes_on_ends_with_the_bits_of_one_that_was_never_interrupted(
     generated: Generated, tmp_path: Path, incremental: int

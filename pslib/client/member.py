@@ -108,7 +108,7 @@ class MemberHandle:
         self.on_map: Callable[[PartitionMap], None] = lambda _map: None
         self.on_order: Callable[[], None] = lambda: None
         self.on_hand: Callable[[], None] = lambda: None
-        self.on_cut: Callable[[Mapping[str, Any]], None] = lambda _cut: None
+        self.on_cut: Callable[[Mapping[str, Any]], None] | None = None
         self._cut: Mapping[str, Any] = {}
         self._bits = 0
         self._next_s = 0.0
@@ -224,7 +224,8 @@ class MemberHandle:
             self.on_hand()
         if beat.cut or self._cut:
             self._cut = beat.cut
-            self.on_cut(beat.cut)
+            if self.on_cut is not None:
+                self.on_cut(beat.cut)
         self._beat_soon()
         self._obey(beat.order, beat.reason)
 

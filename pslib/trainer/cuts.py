@@ -48,7 +48,7 @@ class _Led:
 
 
 class TrainerCuts:
-    """Follows the coordinator's word on cuts.
+    """Follows the coordinator's word on cuts: of the trainers of a client, the one that trains does.
 
     Parameters
     ----------
@@ -66,7 +66,19 @@ class TrainerCuts:
         self._led: _Led | None = None
         self._thread: threading.Thread | None = None
         self._no_base = False
-        client.member.on_cut = self.on_cut
+        if client.member.on_cut is None:  # else the first one may be training
+            client.member.on_cut = self.on_cut
+
+    def follow(self) -> None:
+        """Hear of cuts from now on, instead of the trainer of this client that did so far."""
+        member = self._client.member
+        before = member.on_cut
+        if before == self.on_cut:
+            return
+        self.on_cut({})  # it may have been told to pause, and then no more
+        member.on_cut = self.on_cut
+        if before is not None:
+            before({})
 
     # --- in the endpoint's thread -------------------------------------------------------------------------
 
@@ -74,7 +86,8 @@ class TrainerCuts:
         """What a heartbeat's answer said; nothing: no cut is under way."""
         number, phase = int(cut.get("number", 0)), str(cut.get("phase", ""))
         leads = bool(number) and int(cut["leader"]) == self._client.rank
-        if leads and (self._led is None or self._led.number != number):
+        # One that has come further is led by the trainer that did before, if by any: see `follow`.
+        if leads and phase in ("near", "pause") and (self._led is None or self._led.number != number):
             self._lead(number)
         if self._led is not None and self._led.number != number:
             self._give_up(self._led)
@@ -122,7 +135,8 @@ class TrainerCuts:
 
     def _prepare(self, led: _Led) -> None:
         """What takes time is looked up before anybody pauses."""
-        assert self._settings is not None
+        if self._settings is None:  # the fit that wants it was another trainer's, and has failed
+            raise CheckpointError("the trainer that trains now has no checkpoint settings")
         if self._settings.incremental and not self._no_base:
             led.base = base_in(self._settings.path, self._settings.incremental)
         led.place = next_place(self._settings.path)

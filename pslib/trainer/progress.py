@@ -1,4 +1,4 @@
-"""Counters of one trainer, cumulative, as its heartbeats carry them."""
+"""Counters of one trainer process, cumulative, as its heartbeats carry them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ class CacheCounters:
 
 
 class Progress:
-    """What a trainer has done so far; written by the compute thread, read by the endpoint's thread."""
+    """What a trainer has done so far; written by the compute thread, read by the endpoint's thread.
+
+    Parameters
+    ----------
+    client : Client
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -48,6 +53,15 @@ class Progress:
         self.cache = CacheCounters()
         self.streams: set[int] = set()
         """Leases that this trainer holds; how far they are is read from the session."""
+
+    @classmethod
+    def of(cls, client: Client) -> Progress:
+        """What heartbeats of a client carry: one for all its trainers, so that no counter falls back."""
+        reported = client.member.progress
+        if isinstance(reported, cls):
+            return reported
+        client.member.progress = made = cls(client)
+        return made
 
     def trained(self, loss: float, logits: NDArray[Any], labels: NDArray[np.float32], staleness: int) -> None:
         """Count one batch."""
@@ -85,7 +99,7 @@ class Progress:
         with self._lock:
             return sorted(self.streams)
 
-    def snapshot(self) -> dict[str, Any]:
+    def __call__(self) -> dict[str, Any]:
         """Everything in plain form, for a heartbeat."""
         endpoint = self._client.endpoint
         with endpoint.lock:

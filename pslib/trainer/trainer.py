@@ -169,7 +169,7 @@ class Trainer(Retrieval):
         self._layout = DenseLayout(model.dense_shapes())
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
-        self._progress, self._calls = Progress(self._client), Calls(cluster)
+        self._progress, self._calls = Progress.of(self._client), Calls(cluster)
         self._checkpoints = CheckpointJobs(
             cluster, self._progress, model, self._table, self._layout, self.settings, self._calls
         )
@@ -180,7 +180,6 @@ class Trainer(Retrieval):
         )
         self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed, self._calls)
         self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
-        self._client.member.progress = self._progress.snapshot
         self._epochs, self._steps, self._seconds = 0, 0, 0.0
         self._files: list[str] = []
         self._by_files = False  # whether the training goes by files, as a stream does, and not by epochs
@@ -293,6 +292,7 @@ class Trainer(Retrieval):
     def _open_fit(
         self, data: ParquetData, order: Order, counts: list[int], lease_rows: int, rate: float, to_come: int
     ) -> Job:
+        self._cuts.follow()
         first_epoch, settings = self._epochs, self.settings
         details: dict[str, Any] = {"examples": data.rows * len(counts), "epochs": len(counts)}
         details |= {"first_epoch": first_epoch, "epochs_to_come": to_come} | self._behind
