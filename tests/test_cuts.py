@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,12 +23,14 @@ from pslib import SparseField
 from pslib.batch import Batch
 from pslib.checkpoint import Manifest, commit, newest, read_manifest
 from pslib.checkpoint.verification import verify_checkpoint
+from pslib.client.client import PendingPush
+from pslib.client.pending import Pending
 from pslib.config import Timing
 from pslib.data.columns import keys_of
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError
 from pslib.table.optimizers import SGD, Adagrad, Adam
-from pslib.trainer import cuts
+from pslib.trainer import cuts, pipeline
 from pslib.trainer.jobs import Job
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
@@ -264,6 +267,46 @@ def test_a_saved_line_says_how_long_it_took_and_how_long_trainers_paused(
         )
     assert len(list((tmp_path / "saved").iterdir())) == 2
     assert read_manifest(newest(str(tmp_path / "saved"))).format_version == 4
+
+
+def test_a_push_of_a_failed_fit_that_is_acknowledged_in_the_next_one_is_in_no_cuts_way(
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SETTLE_S", 0.05)
+    held, is_held, batches = Pending[Any]("a push"), threading.Event(), Counter[str]()
+
+    def on_step(batch: Batch, rows: Any) -> None:
+        slowly(batch, rows)
+        batches["n"] += 1
+        if batches["n"] == 11:
+            assert is_held.wait(20)
+            raise StopError
+        if batches["n"] == 16:
+            held.succeed(None)
+
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
+    with cluster_of(2, timing=QUICK) as running:
+        cluster = running.join()
+        push, pushes = cluster.client.push, itertools.count(1)
+
+        def hold_one(*arguments: Any, **named: Any) -> PendingPush:
+            pending = push(*arguments, **named)
+            if next(pushes) != 10:
+                return pending
+            is_held.set()
+            return PendingPush(held)
+
+        monkeypatch.setattr(cluster.client, "push", hold_one)
+        trainer = counting(cluster, on_step, checkpoint=every, staleness=2, warmup_batches=0)
+        with pytest.raises(StopError):
+            trainer.fit(examples)
+        assert not (tmp_path / "saved").exists()
+        trainer.fit(examples)
+        assert held.done
+        assert trainer._tools.gate._inside == 0
+        events = running.embedded.coordinator.session.events
+    assert any(line.startswith("saved ") for line in events), events
+    verify_checkpoint(newest(str(tmp_path / "saved")))
 
 
 def test_a_disk_that_is_full_during_a_checkpoint_is_one_line_and_training_goes_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.messages import CutReady
 from pslib.trainer.progress import Progress
 
-__all__ = ["CutGate"]
+__all__ = ["CutGate", "JobGate"]
 
 TURN_S = 0.2
 NOWHERE = (1 << 64) - 1
@@ -23,8 +24,8 @@ NOWHERE = (1 << 64) - 1
 class CutGate:
     """Lets batches through one by one, unless a cut has closed it; tells the coordinator when all is quiet.
 
-    A batch is inside from `enter` until its push, the maintenance that may follow it and the end of its lease
-    are acknowledged.
+    A batch is inside from `JobGate.enter` until its push, the maintenance that may follow it and the end of
+    its lease are acknowledged.
 
     Parameters
     ----------
@@ -46,20 +47,25 @@ class CutGate:
         self._cut = 0  # that has closed it; 0: it is open
         self._target = -1
         self._held_back = False
+        self._job = 0  # whose batches are counted
         self._inside = 0
         self._stands = NOWHERE
         self._next_step = 0  # of the batch after the one that entered last
         self._told: tuple[int, int, bool] | None = None
 
-    def begin_job(self, by_rank: bool) -> None:
-        """Nothing of an earlier job is inside any more, however that ended."""
+    def begin_job(self, by_rank: bool) -> JobGate:
+        """Nothing of an earlier job is inside any more, however that ended; the way in for the new one."""
         with self._changed:
+            self._job += 1
             self.by_rank, self._inside, self._stands = by_rank, 0, NOWHERE
+            return JobGate(self, self._job)
 
-    def enter(self, step: int, stop: Callable[[], bool]) -> bool:
-        """Wait until the batch that is this step may be pushed; False when ``stop`` said so first."""
+    def enter(self, job: int, step: int, stop: Callable[[], bool]) -> bool:
+        """See `JobGate.enter`."""
         while True:
             with self._changed:
+                if job != self._job:
+                    return False
                 if not self._cut or (self.by_rank and step < self._target):
                     self._stands, self._next_step = NOWHERE, step + 1
                     self._inside += 1
@@ -74,14 +80,11 @@ class CutGate:
         self._tell()
         return True
 
-    def began(self) -> None:
-        """Something else is on its way that a cut must wait for."""
+    def ended(self, job: int) -> None:
+        """See `JobGate.ended`."""
         with self._changed:
-            self._inside += 1
-
-    def ended(self) -> None:
-        """One that entered, or has begun, is over."""
-        with self._changed:
+            if job != self._job:
+                return
             self._inside -= 1
         self._tell()
 
@@ -143,3 +146,19 @@ class CutGate:
             endpoint.ask(self._client.member.coordinator, message)
         except PslibError:  # this trainer ends; it is missed soon
             return
+
+
+@dataclass(frozen=True, slots=True)
+class JobGate:
+    """The gate for batches of one job: those that are acknowledged after the next one began don't count."""
+
+    gate: CutGate
+    number: int
+
+    def enter(self, step: int, stop: Callable[[], bool]) -> bool:
+        """Wait until the batch of this step may be pushed; False when ``stop`` or a new job came first."""
+        return self.gate.enter(self.number, step, stop)
+
+    def ended(self) -> None:
+        """One that entered is over."""
+        self.gate.ended(self.number)

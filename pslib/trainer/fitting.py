@@ -72,7 +72,6 @@ class Fit:
             first = min(lease.first_batch, steps.of(lease.index).batches)
             return reader.batches(self.first_epoch + epoch, index, first)
 
-        tools.gate.begin_job(settings.consistency == "sync")
         pipeline = Pipeline(
             tools.client,
             job,
@@ -82,7 +81,7 @@ class Fit:
             mode.rows,
             mode.pace,
             ahead=mode.ahead,
-            gate=tools.gate,
+            gate=tools.gate.begin_job(settings.consistency == "sync"),
             began_s=began_s,
         )
         threads, overlap = settings.compute_threads, pipeline.pushes_behind

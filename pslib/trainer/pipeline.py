@@ -19,7 +19,7 @@ from pslib.client.client import Client, PendingPush
 from pslib.errors import PreemptedError, PslibError
 from pslib.preemption import preemption
 from pslib.protocol.client_session import Moment
-from pslib.trainer.cut_gate import CutGate
+from pslib.trainer.cut_gate import JobGate
 from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.pace import Pace
 from pslib.trainer.rows import PendingRows, RowSource
@@ -103,7 +103,7 @@ class Pipeline:
         When a batch may be pulled.
     ahead : int
         How many batches may wait for the computing thread, at least 1.
-    gate : CutGate
+    gate : JobGate
         Where batches stop for a cut.
     began_s : float
         Seconds of training before this cluster began.
@@ -119,7 +119,7 @@ class Pipeline:
         rows: RowSource,
         pace: Pace,
         ahead: int,
-        gate: CutGate,
+        gate: JobGate,
         began_s: float = 0.0,
     ) -> None:
         self._client, self._job, self._batches_of = client, job, batches_of
