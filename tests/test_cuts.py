@@ -388,6 +388,35 @@ def test_the_checkpoint_that_the_coordinator_names_is_there_when_who_saves_dies(
     assert newest(str(tmp_path / "saved")).endswith("checkpoint-000002")
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_tables_of_other_clients_are_saved_and_come_back_with_the_model(
+    examples: str, tmp_path: Path, cut: bool
+) -> None:
+    """Whether anybody has set them up again before the checkpoint is loaded, or does so later."""
+    item, keys = pslib.TableSpec("item", (pslib.PartSpec("v", 4),)), np.arange(50, dtype=np.uint64)
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20) if cut else None
+    with cluster_of(2, timing=QUICK) as running:
+        trainer = counting(running.join(), slowly, checkpoint=every)
+        client = trainer.cluster.client
+        client.setup([item])
+        client.push({"item": (keys, np.ones((50, 4), np.float32))}).wait()
+        expected = client.pull({"item": keys}).wait().rows["item"]
+        trainer.fit(examples)
+        if not cut:
+            trainer.save(tmp_path / "saved", keep_last=1)
+    assert [one["name"] for one in saved_in(tmp_path / "saved")["tables"]] == ["counts", "item"]
+    assert verify_checkpoint(newest(str(tmp_path / "saved"))).ok
+    for before in (True, False):
+        with cluster_of(1, partition_bits=8, timing=QUICK) as running:
+            trainer = counting(running.join())
+            client = trainer.cluster.client
+            if before:
+                client.setup([item])
+            trainer.load(tmp_path / "saved")
+            client.setup([item])
+            assert np.array_equal(client.pull({"item": keys}).wait().rows["item"], expected)
+
+
 def test_settings_that_make_no_sense_are_told() -> None:
     with pytest.raises(ConfigurationError, match="expected every_s or every_batches"):
         pslib.CheckpointSettings("here")

@@ -1,6 +1,6 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import LoadOptions, check_fits, load_shard
+from pslib.checkpoint.files import LoadOptions, check_fits, load_shard, other_tables
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -38,6 +38,7 @@ __all__ = [
     "manifest_bytes",
     "newest",
     "next_place",
+    "other_tables",
     "prune",
     "read_manifest",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,15 +12,15 @@ from pslib.checkpoint.arrow_files import batches_of, verify
 from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, open_place
-from pslib.checkpoint.rows import RowReader, table_schema
-from pslib.errors import CheckpointIncompatibleError, PslibError
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
+from pslib.checkpoint.rows import RowReader, table_in, table_schema
+from pslib.errors import CheckpointError, CheckpointIncompatibleError, PslibError
 from pslib.places import shown
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["LoadOptions", "check_fits", "load_shard"]
+__all__ = ["LoadOptions", "check_fits", "load_shard", "other_tables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
     dense_spec = shard.dense.spec if shard.dense else None
     tables = check_fits(manifest, path, shard.tables, dense_spec, options)
+    more = [] if options.tables is not None else [name for name in saved if name not in shard.tables]
     for link in links:
         filesystem, root = open_place(link.path)
         for entry in link.manifest.files:
@@ -81,8 +83,33 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
                 verify(filesystem, root, link.path, entry)
     dense = _read_dense(shard, manifest, path, options)
     _check_room(shard, saved, tables, links)
+    shard.make_tables(saved[name] for name in more)  # nobody has set them up yet, and their rows are saved
+    tables += more
     _replace(shard, tables, saved, links, options, dense)
     return {"rows": sum(shard.stores[table].rows for table in tables)}
+
+
+def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[dict[str, Any]]:
+    """Descriptions, in plain form, of all tables but ``known`` that written files hold, before the manifest.
+
+    Whatever tables clients have made, also since the image was begun: files say themselves what is in them.
+
+    Raises
+    ------
+    CheckpointError
+        When a file can't be read.
+    """
+    filesystem, root = open_place(path)
+    passed = ("", known)
+    names = {one.table: one.name for one in files if one.kind == ROWS and one.table not in passed}
+    found = []
+    for table, name in sorted(names.items()):
+        try:
+            with filesystem.open_input_file(f"{root}/{name}") as file:
+                found.append(table_in(pa.ipc.open_file(file).schema))
+        except (OSError, pa.ArrowException) as error:
+            raise CheckpointError(f"checkpoint {shown(path)}: can't read {table!r} back: {error}") from error
+    return found
 
 
 def check_fits(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pslib.shard.shard import Shard
 from pslib.table.row_layout import RowLayout, counter_names, scale_name
 from pslib.table.tables import PartSpec, TableSpec
 
-__all__ = ["BatchBuilder", "RowReader", "table_schema"]
+__all__ = ["BatchBuilder", "RowReader", "table_in", "table_schema"]
 
 FloatRows = NDArray[np.float32]
 
@@ -39,6 +40,12 @@ def table_schema(spec: TableSpec) -> pa.Schema:
     Weights are float32 however they are stored. The parts that narrow rows lack may be null.
     """
     return pa.schema(list(_columns(spec)), metadata={"pslib.table": json.dumps(spec.to_dict())})
+
+
+def table_in(schema: pa.Schema) -> dict[str, Any]:
+    """The description of the table, in plain form, from the schema of one of its files of rows."""
+    about: dict[str, Any] = json.loads(schema.metadata[b"pslib.table"])
+    return about
 
 
 def _list_column(rows: FloatRows) -> pa.Array:

@@ -31,8 +31,8 @@ LOOK_S = 0.1
 END_S = 60.0
 """A trainer that ends its fit waits so long for the files of a cut that it leads."""
 
-CutManifest = Callable[[list[ManifestFile], dict[str, Any], str, Base | None], Manifest]
-"""Makes a manifest of files, the table of jobs of a cut, its token and what it follows."""
+CutManifest = Callable[[str, list[ManifestFile], dict[str, Any], str, Base | None], Manifest]
+"""Makes a manifest of its place, files, the table of jobs of a cut, its token and what it follows."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class TrainerCuts:
         assert isinstance(begun, CutTable)
         files = [ManifestFile(**entry) for entry in self._files(led)]
         self._step(led, "commit", {})
-        manifest = self._manifest(files, plain_of(begun.table), led.token, led.base)
+        manifest = self._manifest(led.place, files, plain_of(begun.table), led.token, led.base)
         commit(led.place, manifest)
         self._end_images(led, committed=True)
         self._no_base = False

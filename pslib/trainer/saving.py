@@ -16,6 +16,7 @@ from pslib.checkpoint import (
     commit,
     newest,
     next_place,
+    other_tables,
     prune,
     read_manifest,
 )
@@ -125,7 +126,7 @@ class CheckpointJobs:
         place = next_place(folder) if keep_last else folder
         entries = self._client.save_files(place, secrets.token_hex(4))
         files = [ManifestFile(**entry) for entry in entries]
-        manifest = self.manifest(files, position, lease.time_s)
+        manifest = self.manifest(place, files, position, lease.time_s)
         job.confirm()  # one that slept too long must not put its manifest over that of its heir
         commit(place, manifest)
 
@@ -135,11 +136,14 @@ class CheckpointJobs:
             self._client,
             gate,
             self._settings.checkpoint,
-            lambda files, table, token, base: self.cut_manifest(files, table, token, base, position()),
+            lambda place, files, table, token, base: self.cut_manifest(
+                place, files, table, token, base, position()
+            ),
         )
 
     def cut_manifest(
         self,
+        place: str,
         files: list[ManifestFile],
         table: Mapping[str, Any],
         token: str,
@@ -151,16 +155,16 @@ class CheckpointJobs:
         increment = {} if base is None else {"of": base.name, "token": base.token, "depth": base.depth + 1}
         cut = {"token": token, "table": {**table, "began": began}}
         return replace(
-            self.manifest(files, position, float(table["since_s"])),
+            self.manifest(place, files, position, float(table["since_s"])),
             format_version=0,
             cut=cut,
             increment=increment,
         )
 
-    def manifest(self, files: list[ManifestFile], position: Position, lease_s: float) -> Manifest:
-        """What there is to say of a checkpoint."""
+    def manifest(self, place: str, files: list[ManifestFile], position: Position, lease_s: float) -> Manifest:
+        """What there is to say of a checkpoint; servers save also tables that are not the model's."""
         return Manifest(
-            tables=[self._table.to_dict()],
+            tables=[self._table.to_dict(), *other_tables(place, files, self._table.name)],
             dense={
                 "length": self._layout.length,
                 "optimizer": self._settings.dense_optimizer.to_dict(),
