@@ -20,14 +20,19 @@ PSLIB_INLINE float pslib_score(const PslibTable *table, const float *state)
     return (shows - clicks) * table->policies.nonclick + clicks * table->policies.click;
 }
 
+/* What a row with this state has to show for itself, where rows can prove themselves. */
+PSLIB_INLINE float pslib_proof(const PslibTable *table, const float *state)
+{
+    return table->policies.promotion.kind == PSLIB_PROMOTE_SHOWS ? state[pslib_shows_at(table)]
+                                                                 : pslib_score(table, state);
+}
+
 /* Remember the key of a narrow row, with this state, that has proved itself. */
 PSLIB_INLINE void pslib_note_proof(PslibTable *table, uint64_t key, const float *state)
 {
     PslibPromotion *promotion = &table->policies.promotion;
     if (promotion->kind == PSLIB_PROMOTE_NEVER) return;
-    const float proof =
-        promotion->kind == PSLIB_PROMOTE_SHOWS ? state[pslib_shows_at(table)] : pslib_score(table, state);
-    if (proof >= promotion->number) promotion->due[promotion->due_count++] = key;
+    if (pslib_proof(table, state) >= promotion->number) promotion->due[promotion->due_count++] = key;
 }
 
 #endif

@@ -22,6 +22,8 @@
 
 /* --- counters */
 
+enum { PSLIB_COUNTER_FLOATS_MAX = 3 };
+
 PSLIB_INLINE int pslib_shows_at(const PslibTable *table)
 {
     return table->counters & PSLIB_COUNT_LAST_SEEN ? 1 : 0;

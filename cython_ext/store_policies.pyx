@@ -4,7 +4,7 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from cython_ext.checks cimport checked_array, finite_number, keys_of, whole_number
+from cython_ext.checks cimport checked_array, checked_counts, finite_number, floats_of, keys_of, whole_number
 from cython_ext.store_memory cimport raise_unless_done
 from cython_ext.store_rows cimport StoreRows
 from cython_ext.table cimport (
@@ -16,7 +16,10 @@ from cython_ext.table cimport (
     PSLIB_EVICT_AGE,
     PSLIB_EVICT_RULES,
     PSLIB_EVICT_SCORE,
+    PSLIB_FORESEE_PUSH,
     PSLIB_OK,
+    PslibForesight,
+    PslibRecord,
     PslibStatus,
     pslib_before_filter,
     pslib_before_keys,
@@ -27,6 +30,8 @@ from cython_ext.table cimport (
     pslib_table_decay,
     pslib_table_evict,
     pslib_table_evict_worst,
+    pslib_table_foresee,
+    pslib_table_held,
     pslib_table_missing,
 )
 
@@ -202,6 +207,54 @@ cdef class StorePolicies(StoreRows):
             absent = pslib_table_missing(&self.table, key_data, n)
         return absent
 
+    def foresee(self, keys, shows=None, clicks=None):
+        """What a push of these keys would take; nothing changes.
+
+        Parameters
+        ----------
+        keys : (n,) uint64
+            Distinct.
+        shows, clicks : (n,) float32 or None
+            As for `push`.
+
+        Returns
+        -------
+        made : int
+            Keys without a row, as if admission let all of them in.
+        widened : int
+            Narrow rows, those of new keys among them, that would be wide after it.
+        row_bytes : int
+            Of memory for rows, beyond the places that rows have left.
+
+        Raises
+        ------
+        MemoryError
+            When there is none for eight bytes a partition.
+        """
+        keys = checked_array("foresee: keys", keys, _U64, (None,))
+        cdef PslibRecord record
+        record.salt = record.rounding = 0
+        record.now = 0
+        if shows is not None:
+            shows = checked_counts("foresee: shows", shows, len(keys), False)
+        if clicks is not None:
+            clicks = checked_counts("foresee: clicks", clicks, len(keys), True)
+        record.shows = NULL if shows is None else floats_of(shows)
+        record.clicks = NULL if clicks is None else floats_of(clicks)
+        return _foreseen(self, "foresee", keys, PSLIB_FORESEE_PUSH, &record)
+
+    def foresee_rows(self, keys, narrow=False):
+        """`foresee` for rows of one class that are assigned or imported."""
+        keys = checked_array("foresee_rows: keys", keys, _U64, (None,))
+        return _foreseen(self, "foresee_rows", keys, self.class_of("foresee_rows", narrow), NULL)
+
+    def held(self):
+        """In how many partitions there is an index, memory for wide rows, and for narrow ones: three int."""
+        cdef int64_t[3] counts
+        with nogil:
+            pslib_table_held(&self.table, counts)
+        return counts[0], counts[1], counts[2]
+
     def export_counts(self, partition):
         """Copy the counted keys of a partition, those that exact count has given no row yet.
 
@@ -294,3 +347,17 @@ cdef class StorePolicies(StoreRows):
             status = pslib_filter_import(&self.table, number, data)
         if status != PSLIB_OK:
             raise MemoryError(f"import_filter: no memory for a filter of {len(counters)} bytes")
+
+
+cdef object _foreseen(
+    StorePolicies store, str method, object keys, int row_class, const PslibRecord *record
+):
+    cdef int64_t n = len(keys)
+    cdef const uint64_t *key_data = keys_of(keys)
+    cdef PslibForesight seen
+    cdef PslibStatus status
+    with nogil:
+        status = pslib_table_foresee(&store.table, key_data, n, row_class, record, &seen)
+    if status != PSLIB_OK:
+        raise MemoryError(f"{method}: no memory to count the keys of each partition")
+    return seen.made, seen.widened, seen.bytes

@@ -167,6 +167,13 @@ cdef extern from "images.h" nogil:
     int64_t pslib_table_erase(PslibTable *table, const uint64_t *keys, int64_t n)
     PslibStatus pslib_table_assign(PslibTable *table, const uint64_t *keys, int64_t n, const float *weights,
                                    const float *state, int row_class, int64_t *done)
+    ctypedef struct PslibForesight:
+        int64_t made
+        int64_t widened
+        int64_t bytes
+
+    int PSLIB_FORESEE_PUSH
+
     PslibStatus pslib_table_promote(PslibTable *table, const uint64_t *keys, int64_t n, int64_t *promoted,
                                     int64_t *done)
     int64_t pslib_first_stranger(const PslibTable *table, uint32_t partition, const uint64_t *keys, int64_t n)
@@ -175,6 +182,9 @@ cdef extern from "images.h" nogil:
     PslibStats pslib_table_stats(const PslibTable *table)
     int64_t pslib_table_first_broken(const PslibTable *table)
     int64_t pslib_table_missing(const PslibTable *table, const uint64_t *keys, int64_t n)
+    PslibStatus pslib_table_foresee(const PslibTable *table, const uint64_t *keys, int64_t n, int row_class,
+                                    const PslibRecord *record, PslibForesight *out)
+    void pslib_table_held(const PslibTable *table, int64_t *held)
     uint32_t pslib_partition_rows(const PslibArenas *arenas)
     uint32_t pslib_partition_counted(const PslibTable *table, uint32_t partition)
     void pslib_counts_export(const PslibTable *table, uint32_t partition, uint64_t *keys, uint32_t *counts)

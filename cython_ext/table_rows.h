@@ -102,6 +102,93 @@ static inline PslibStatus pslib_table_promote(PslibTable *table, const uint64_t 
     return PSLIB_OK;
 }
 
+/* What keys would take that are pushed, or whose rows are put in. */
+typedef struct {
+    int64_t made;    /* keys that have no row, as if admission let all in */
+    int64_t widened; /* narrow rows, new ones among them, that would be wide afterwards */
+    int64_t bytes;   /* of units of rows, beyond the places and units that are free */
+} PslibForesight;
+
+enum { PSLIB_FORESEE_PUSH = -1 };
+
+/* Bytes of the units that partitions take for so many more rows of a class. demand: INOUT, one a partition; zeros
+ * where a key has led. */
+static inline int64_t pslib_demand_bytes(const PslibTable *table, int row_class, const uint64_t *keys, int64_t n,
+                                         uint32_t *demand)
+{
+    const PslibRowClass *shape = &table->classes[row_class];
+    const size_t unit_bytes = (shape->row_bytes << shape->unit_shift) + 2 * sizeof(uint32_t);
+    int64_t units = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t number = pslib_partition_of_mixed(pslib_mix64(keys[i]), table->partition_bits);
+        const PslibArena *arena = &table->arenas[number].of[row_class];
+        const int64_t more = demand[number] - (pslib_arena_rows_held(arena, shape) - (int64_t)arena->live);
+        demand[number] = 0;
+        if (more > 0) units += (more + pslib_unit_rows(shape) - 1) >> shape->unit_shift;
+    }
+    for (uint32_t slab = 0; units > 0 && slab < shape->slab_count; slab++)
+        if (shape->bases[slab] != NULL)
+            units -= (INT64_C(1) << (shape->slab_shift - shape->unit_shift)) - shape->slabs[slab].live;
+    return units > 0 ? units * (int64_t)unit_bytes : 0;
+}
+
+/* Foresee a push of n distinct keys with the shows and clicks of record; or, where row_class is not
+ * PSLIB_FORESEE_PUSH, rows of that class that are put in. Changes nothing. out: OUT. */
+static inline PslibStatus pslib_table_foresee(const PslibTable *table, const uint64_t *keys, int64_t n,
+                                              int row_class, const PslibRecord *record, PslibForesight *out)
+{
+    const PslibPromotion *promotion = &table->policies.promotion;
+    const int pushed = row_class == PSLIB_FORESEE_PUSH, proves = promotion->kind != PSLIB_PROMOTE_NEVER;
+    const size_t partitions = (size_t)1 << table->partition_bits;
+    uint64_t mixed[PSLIB_BLOCK];
+    *out = (PslibForesight){0, 0, 0};
+    uint32_t *demand[PSLIB_CLASSES];
+    demand[0] = calloc(PSLIB_CLASSES * partitions, sizeof(uint32_t));
+    if (demand[0] == NULL) return PSLIB_NO_MEMORY;
+    demand[1] = demand[0] + partitions;
+    for (int64_t start = 0; start < n; start += PSLIB_BLOCK) {
+        const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
+        pslib_block_prefetch(table, keys + start, count, mixed);
+        for (int64_t i = 0; i < count; i++) {
+            const uint32_t number = pslib_partition_of_mixed(mixed[i], table->partition_bits);
+            const uint32_t place = pslib_partition_find(&table->partitions[number], keys[start + i], mixed[i]).place;
+            const int made = place == 0;
+            float state[PSLIB_COUNTER_FLOATS_MAX];
+            out->made += made;
+            if (!pushed || (made && !proves)) { /* what a push makes without promotion is wide */
+                const int to = pushed ? PSLIB_WIDE : row_class;
+                if (!made && pslib_place_class(place) == to) continue;
+                demand[to][number]++;
+                out->widened += !made && to == PSLIB_WIDE;
+                continue;
+            }
+            if (!proves || (!made && pslib_place_class(place) == PSLIB_WIDE)) continue;
+            demand[PSLIB_NARROW][number] += (uint32_t)made;
+            if (!made)
+                memcpy(state, pslib_place_state(table->classes, place),
+                       sizeof(float) * (size_t)pslib_counter_floats(table));
+            pslib_count(table, state, made, record, start + i);
+            if (!(pslib_proof(table, state) >= promotion->number)) continue;
+            demand[PSLIB_WIDE][number]++;
+            out->widened++;
+        }
+    }
+    for (int c = 0; c < PSLIB_CLASSES; c++) out->bytes += pslib_demand_bytes(table, c, keys, n, demand[c]);
+    free(demand[0]);
+    return PSLIB_OK;
+}
+
+/* In how many partitions there is an index, and units of wide and of narrow rows. held: (3,) OUT. */
+static inline void pslib_table_held(const PslibTable *table, int64_t *held)
+{
+    held[0] = held[1] = held[2] = 0;
+    for (size_t i = 0; i < (size_t)1 << table->partition_bits; i++) {
+        held[0] += table->partitions[i].line_count != 0;
+        held[1] += table->arenas[i].of[PSLIB_WIDE].next != 0;
+        held[2] += table->arenas[i].of[PSLIB_NARROW].next != 0;
+    }
+}
+
 /* pslib_push_loops, and then promotion: new rows are narrow where rows can prove themselves, and those that
  * have become wide. done: OUT, keys that were stepped; on failure the rest has changed nothing, or all are done
  * and some narrow rows that have proved themselves wait for their next push. */

@@ -217,6 +217,90 @@ def test_a_full_shard_lets_the_worst_rows_go_and_stays_within_its_limit(when_ful
         assert shard.stores["t"].missing(many(500, 500 * 599)) == 0
 
 
+WIDE = TableSpec("t", (PartSpec("w", 1, ONE), PartSpec("v", 64)), compact=Compact("v", shows=2))
+
+
+def push_all(shard: Shard, number: int, keys: np.ndarray) -> int:
+    """Push once to each key, without counts; what the table takes then."""
+    store = shard.stores["t"]
+    gradients = {"t": np.ones((keys.size, store.dim), np.float32)}
+    shard.push(Push(7, number, 0, 0, 0, {"t": keys}, gradients, NO_BLOCKS, NO_FLOATS, step=number))
+    return store.stats()["resident_bytes"]
+
+
+def test_rows_that_become_wide_are_refused_at_the_limit_before_anything_changes() -> None:
+    """25,000 rows take 2 MB while they are narrow, and 13 MB once they are wide."""
+    shard = shard_of(WIDE, memory_bytes=8 << 20)
+    for number in range(50):
+        push_all(shard, number, many(500, 500 * number))
+    store = shard.stores["t"]
+    again = (push_all(shard, 100 + number, many(500, 500 * number)) for number in range(50))
+    with pytest.raises(MemoryLimitError, match="rows, and 500 that become wide may take"):
+        list(again)
+    stats = store.stats()
+    assert stats["resident_bytes"] <= 8 << 20
+    assert stats["rows"] == 25_000
+    assert stats["narrow_rows"] == 25_000 - stats["promoted"]
+    assert 1_000 < stats["promoted"] < 25_000
+    push_all(shard, 200, many(500))  # they are wide
+    assert store.stats()["promoted"] == stats["promoted"]
+
+
+@pytest.mark.parametrize("when_full", ["oldest", "lowest_score"])
+def test_rows_leave_for_those_that_become_wide(when_full: str) -> None:
+    limit = 8 << 20
+    shard = shard_of(replace(WIDE, when_full=when_full, score=Score()), memory_bytes=limit)
+    peak = 0
+    for number in range(200):
+        peak = max(peak, push_all(shard, 2 * number, many(500, 500 * number)))
+        peak = max(peak, push_all(shard, 2 * number + 1, many(500, 500 * number)))
+    stats = shard.stores["t"].stats()
+    assert stats["evicted_share"] > 50_000
+    assert stats["promoted"] > 20_000
+    assert limit // 2 < peak <= limit
+
+
+def test_narrow_rows_are_not_counted_as_wide_ones() -> None:
+    shard = shard_of(WIDE, memory_bytes=8 << 20)
+    pushes = (push_all(shard, number, many(500, 500 * number)) for number in range(1_000))
+    with pytest.raises(MemoryLimitError):
+        list(pushes)
+    stats = shard.stores["t"].stats()
+    assert stats["rows"] == stats["narrow_rows"] > 60_000
+    assert stats["resident_bytes"] <= 8 << 20
+
+
+def test_new_keys_whose_shows_make_them_wide_at_once_are_counted_as_wide() -> None:
+    keys = many(4_000)
+    wide = replace(PLAIN, parts=(*PLAIN.parts[:1], PartSpec("v", 2, ONE), PartSpec("x", 512)))
+    shard = shard_of(replace(wide, compact=Compact("v", shows=2)), memory_bytes=8 << 20)
+    gradients = {"t": np.ones((keys.size, 515), np.float32)}
+    push = Push(7, 1, 0, 0, 0, {"t": keys}, gradients, NO_BLOCKS, NO_FLOATS)
+    with pytest.raises(MemoryLimitError, match="4,000 new ones and 4,000 that become wide"):
+        shard.push(replace(push, shows={"t": np.full(keys.size, 2, np.float32)}))
+    assert content(shard) == {}
+    shard.push(push)
+    assert shard.stores["t"].stats()["narrow_rows"] == 4_000
+
+
+@pytest.mark.parametrize("policy", [{"admission": ByBloom(3, 1 << 16)}, {}])
+def test_what_comes_once_a_partition_stays_below_the_limit(policy) -> None:
+    """Filters of all partitions would take 64 MiB; first units of rows and the directory 88."""
+    bits, limit = (10, 32 << 20) if policy else (16, 32 << 20)
+    shard = Shard(bits, 1, memory_bytes=limit)
+    shard.own(np.arange((1 << bits) + 1))
+    spec = TableSpec("t", (PartSpec("v", 16),), **policy)
+    shard.setup(Setup({"tables": [spec.to_dict()]}, 0, {}, NO_FLOATS))
+    rng = np.random.default_rng(1)
+    count = 8 if policy else 512
+    keys = (rng.integers(0, 1 << 64, count, np.uint64) for _ in range(10_000))
+    taken = [0]
+    pushes = (push_all(shard, number, some) for number, some in enumerate(keys))
+    with pytest.raises(MemoryLimitError):
+        taken.extend(pushes)
+    assert limit // 2 < max(taken) <= limit
+
+
 def test_a_refusal_recommends_nothing_that_is_set_already() -> None:
     shard = shard_of(replace(PLAIN, when_full="oldest"), memory_bytes=4 << 20)
     with pytest.raises(MemoryLimitError, match=r"letting rows go \(when_full\) did not make enough room$"):

@@ -123,16 +123,17 @@ class RowReader:
         mine = self._shard.own_keys(keys)
         if mine.size == 0:
             return 0
-        self._shard.room.make({self._table: keys[mine]}, self._shard.stores, self._shard.tables)
-        last = batch.column(self._spec.parts[-1].name)
-        if last.null_count == 0:
-            self._assign(keys, batch, mine)
-            return mine.size
-        is_narrow = pc.is_null(last).to_numpy(zero_copy_only=False)[mine]
-        wide = mine[~is_narrow]
+        last, wide, narrow = batch.column(self._spec.parts[-1].name), mine, mine[:0]
+        if last.null_count:
+            is_narrow = pc.is_null(last).to_numpy(zero_copy_only=False)[mine]
+            wide, narrow = mine[~is_narrow], mine[is_narrow]
+        self._shard.room.make_for_rows(
+            {self._table: keys[wide]}, {self._table: keys[narrow]}, self._shard.stores, self._shard.tables
+        )
         if wide.size:
             self._assign(keys, batch, wide)
-        self._import_narrow(keys, batch, mine[is_narrow])
+        if narrow.size:
+            self._import_narrow(keys, batch, narrow)
         return mine.size
 
     def _assign(self, keys: NDArray[np.uint64], batch: pa.RecordBatch, places: NDArray[np.int32]) -> None:

@@ -74,13 +74,10 @@ def adopt_rows(shard: Shard, message: Adopt, bounded: bool = True) -> None:
         )
     for name, keys in message.keys.items():
         _check(shard, message, name, keys)
-    rows = {
-        name: np.concatenate([message.keys[name], message.keys.get(f"{name}.narrow", message.keys[name][:0])])
-        for name in shard.stores
-        if name in message.keys
-    }
+    rows = {name: message.keys[name] for name in shard.stores if name in message.keys}
     if bounded:
-        shard.room.make(rows, shard.stores, shard.tables)
+        narrow = {name: message.keys[f"{name}.narrow"] for name in rows if f"{name}.narrow" in message.keys}
+        shard.room.make_for_rows(rows, narrow, shard.stores, shard.tables)
     shard.say(message)
     for name in rows:
         _import_table(shard, message, name)

@@ -1,4 +1,4 @@
-"""The memory limit of a shard: room for new rows is found before a push changes anything.
+"""The memory limit of a shard: room for new and wider rows is found before a push changes anything.
 
 What a table has taken is its own account (``Store.stats``): address space that it holds for growth counts for
 nothing, pages that it has used count, whether rows fill them or not.
@@ -7,6 +7,7 @@ nothing, pages that it has used count, whether rows fill them or not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +30,32 @@ SHARE = 1 / 8
 """Of a table's rows that leave when it is full: ranking reads all, so few at a time would cost more."""
 TRIES = 4
 """Shares that leave for one push, before it is refused: 41 % of the rows."""
+COMPACT_TRIES = 10
+"""The same where rows may become wide, 74 %: narrow rows make room for them only once memory has been given
+back, which takes half of the rows of a partition."""
 UNIT_ROWS, UNIT_BYTES = 8, 1280
 """A partition takes rows by units of about 1 KiB, at least 8 rows (``arena.h``): one row may cost a unit."""
+TOUCHED_BYTES = 8192
+"""Of the directory of partitions, by its first key (``PSLIB_TOUCHED_BYTES`` of ``table_rows.h``)."""
 GROWTH_BYTES = 2 << 20
 """A table may be given memory by the huge page."""
+
+Keys = Mapping[str, NDArray[np.uint64]]
+Counts = Mapping[str, NDArray[np.float32]]
+Stores = Mapping[str, Store]
+Specs = Mapping[str, TableSpec]
+NO_KEYS: NDArray[np.uint64] = np.empty(0, np.uint64)
+
+
+class _Claim(NamedTuple):
+    """What one table is about to take, at most."""
+
+    keys: int
+    """New ones in the index."""
+    widened: int
+    """Narrow rows that become wide."""
+    row_bytes: int
+    """Of memory for rows."""
 
 
 class MemoryRoom:
@@ -44,10 +67,12 @@ class MemoryRoom:
         0 is no limit.
     owner : str
         For the error: whose limit it is.
+    partitions : int
+        How many the shard may come to own.
     """
 
-    def __init__(self, limit_bytes: int, owner: str) -> None:
-        self.limit_bytes, self._owner = limit_bytes, owner
+    def __init__(self, limit_bytes: int, owner: str, partitions: int) -> None:
+        self.limit_bytes, self._owner, self._partitions = limit_bytes, owner, partitions
         self._sure_bytes = self._full_rows = 0
         self.tell: Callable[[Note], None] | None = None
         """Hears which rows have left: a server's own doing, which no request says."""
@@ -56,34 +81,63 @@ class MemoryRoom:
         """Look again at the next push: rows have come or gone by another way."""
         self._sure_bytes = 0
 
-    def is_sure(self, keys: Mapping[str, NDArray[np.uint64]], specs: Mapping[str, TableSpec]) -> bool:
+    def is_sure(self, keys: Keys, specs: Specs) -> bool:
         """Whether `make` returns at once for these keys: it need not look for room, nor let rows leave."""
         return not self.limit_bytes or _most_bytes(keys, specs) <= self._sure_bytes
 
     def make(
         self,
-        keys: Mapping[str, NDArray[np.uint64]],
-        stores: Mapping[str, Store],
-        specs: Mapping[str, TableSpec],
+        keys: Keys,
+        stores: Stores,
+        specs: Specs,
+        shows: Counts | None = None,
+        clicks: Counts | None = None,
     ) -> None:
-        """Return when rows for all of these keys have room; let rows leave for them where a table says so.
+        """Return when a push to these keys has room; let rows leave for it where a table says so.
 
         Parameters
         ----------
         keys : mapping of table name to (n,) uint64
-            Distinct; those that have rows already need no room.
+            Distinct; those that have rows already need no room, unless their rows become wide.
         stores, specs : mapping by table name
             All tables of the shard.
+        shows, clicks : mapping of table name to (n,) float32
+            What the push says of its keys; a table that is not there has 1 and 0 of each.
 
         Raises
         ------
         MemoryLimitError
-            When there is no room; no new row may be made. Where every key has its row there always is.
+            When there is no room; no row may be made, nor become wide. Where every key has its row, and none
+            becomes wide, there always is.
         """
+
+        def claim(name: str) -> _Claim:
+            spec, store = specs[name], stores[name]
+            if not spec.compact:
+                return _plain_claim(spec, store.missing(keys[name]), self._partitions)
+            counts = [(given or {}).get(name) for given in (shows, clicks)]
+            return _Claim(*store.foresee(keys[name], *counts))
+
+        self._make(keys, claim, stores, specs)
+
+    def make_for_rows(self, wide: Keys, narrow: Keys, stores: Stores, specs: Specs) -> None:
+        """`make` for whole rows that are put in as they are; ``wide`` has every table of ``narrow``."""
+        both = {name: np.concatenate([array, narrow.get(name, NO_KEYS)]) for name, array in wide.items()}
+
+        def claim(name: str) -> _Claim:
+            spec, store = specs[name], stores[name]
+            if not spec.compact:
+                return _plain_claim(spec, store.missing(wide[name]), self._partitions)
+            rows = (store.foresee_rows(wide[name]), store.foresee_rows(narrow.get(name, NO_KEYS), True))
+            return _Claim(*(one + other for one, other in zip(*rows, strict=True)))
+
+        self._make(both, claim, stores, specs)
+
+    def _make(self, keys: Keys, claim: Callable[[str], _Claim], stores: Stores, specs: Specs) -> None:
         if not self.limit_bytes:
             return
         if not self.is_sure(keys, specs):
-            self._find(keys, stores, specs)
+            self._find([name for name, array in keys.items() if array.size], claim, stores, specs)
         self._sure_bytes = max(0, self._sure_bytes - _most_bytes(keys, specs))
 
     def check(
@@ -108,7 +162,7 @@ class MemoryRoom:
             return
         used = sum(store.stats()["resident_bytes"] for store in others.values())
         need = sum(count * _least_row_bytes(specs[name]) for name, count in rows.items())
-        growth = 0 if self._full_rows else GROWTH_BYTES  # as in `_has_room`
+        growth = 0 if self._full_rows else GROWTH_BYTES  # as in `_has_places`
         if need and used + need > self.limit_bytes - growth:
             raise MemoryLimitError(
                 f"memory limit: {sum(rows.values()):,} rows of the checkpoint are for {self._owner} and take "
@@ -117,31 +171,36 @@ class MemoryRoom:
             )
 
     def _find(
-        self,
-        keys: Mapping[str, NDArray[np.uint64]],
-        stores: Mapping[str, Store],
-        specs: Mapping[str, TableSpec],
+        self, names: Sequence[str], claim: Callable[[str], _Claim], stores: Stores, specs: Specs
     ) -> None:
-        missing = {name: stores[name].missing(array) for name, array in keys.items() if array.size}
-        missing = {name: count for name, count in missing.items() if count}
-        for turn in range(TRIES + 1):
-            used = sum(store.stats()["resident_bytes"] for store in stores.values())
+        compact = any(specs[name].compact for name in names)
+        for turn in range((COMPACT_TRIES if compact else TRIES) + 1):
+            wanted = {name: one for name in names if any(one := claim(name))}
+            stats = {name: store.stats() for name, store in stores.items()}
+            used = sum(numbers["resident_bytes"] for numbers in stats.values())
             if turn == 0 and used > self.limit_bytes - GROWTH_BYTES // 2:
                 self._full_rows -= int(self._full_rows * SHARE)
-            rows = sum(store.rows for store in stores.values())
-            need = sum(_needed_bytes(specs[name], stores[name], count) for name, count in missing.items())
-            if self._has_room(used, need, rows, sum(missing.values())):
+            once = {
+                name: _Once.of(specs[name], store, stats[name], self._partitions)
+                for name, store in stores.items()
+            }
+            needs = {name: _needed_bytes(specs[name], one, once[name]) for name, one in wanted.items()}
+            need, free = sum(needs.values()), self.limit_bytes - GROWTH_BYTES - used
+            if not wanted or need <= free:
+                # what comes once is no part of what a row costs, and a table also takes what no row explains
+                self._sure_bytes = max(0, free - sum(one.bytes for one in once.values())) // 2
+                self._full_rows = 0 if wanted else self._full_rows
                 return
-            yielding = [name for name in missing if specs[name].when_full != "refuse" and stores[name].rows]
+            taken = sum(one.row_bytes for name, one in wanted.items() if specs[name].compact)
+            rows = sum(numbers["rows"] for numbers in stats.values())
+            if self._has_places(used + taken, rows, sum(one.keys for one in wanted.values())):
+                return
+            yielding = [name for name in wanted if specs[name].when_full != "refuse" and stores[name].rows]
             for name in yielding:
                 self._let_go(name, stores[name], WHEN_FULL.index(specs[name].when_full) - 1)
             if not yielding:
                 break
-        raise MemoryLimitError(
-            f"memory limit: {self._owner} holds {used:,} of {self.limit_bytes:,} bytes in {rows:,} rows, and "
-            f"{sum(missing.values()):,} new ones may take {need:,} beside {GROWTH_BYTES:,} for growth; "
-            f"{_advice([specs[name] for name in missing])}"
-        )
+        raise MemoryLimitError(self._said(wanted, specs, stats, used, need))
 
     def _let_go(self, name: str, store: Store, order: int) -> None:
         keys = None if self.tell is None else np.empty(store.rows, np.uint64)
@@ -149,20 +208,30 @@ class MemoryRoom:
         if keys is not None and self.tell is not None:
             self.tell({"note": "left", "table": name, "keys": keys[:count].tobytes()})
 
-    def _has_room(self, used: int, need: int, rows: int, new_rows: int) -> bool:
-        """Whether new rows fit: into memory that is left, or into the places of rows that have left.
+    def _has_places(self, used: int, rows: int, new_rows: int) -> bool:
+        """Whether new rows fit into the places of rows that have left.
 
         Places are scattered over partitions, so what they take together says little about whether the next
         rows find one. Hence rows are counted: a shard that was full with so many rows stays full with a
-        little fewer, and with fewer still when it has grown all the same.
+        little fewer, and with fewer still when it has grown all the same. In compact tables a place for a
+        narrow row is none for a wide one: ``used`` has what their rows take beyond places of their kind.
         """
-        free_bytes = self.limit_bytes - GROWTH_BYTES - used
-        if not new_rows or need <= free_bytes:
-            self._sure_bytes = max(0, free_bytes // 2)  # a table also takes memory that no row explains
-            self._full_rows = self._full_rows if not new_rows else 0
-            return True
         self._full_rows = self._full_rows or rows
         return used <= self.limit_bytes and rows + new_rows <= self._full_rows * (1 - SHARE)
+
+    def _said(
+        self, wanted: Mapping[str, _Claim], specs: Specs, stats: Mapping[str, Any], used: int, need: int
+    ) -> str:
+        rows = sum(numbers["rows"] for numbers in stats.values())
+        made = sum(claim.keys for claim in wanted.values())
+        widened = sum(claim.widened for claim in wanted.values())
+        kinds = [(made, "new ones"), (widened, "that become wide")]
+        what = " and ".join(f"{count:,} {kind}" for count, kind in kinds if count)
+        return (
+            f"memory limit: {self._owner} holds {used:,} of {self.limit_bytes:,} bytes in {rows:,} rows, and "
+            f"{what} may take {need:,} beside {GROWTH_BYTES:,} for growth; "
+            f"{_advice([specs[name] for name in wanted])}"
+        )
 
 
 def _advice(full: Sequence[TableSpec]) -> str:
@@ -175,15 +244,66 @@ def _advice(full: Sequence[TableSpec]) -> str:
     return f"{steps}, add servers, or set {settings} of the table"
 
 
-def _most_bytes(keys: Mapping[str, NDArray[np.uint64]], specs: Mapping[str, TableSpec]) -> int:
-    """What rows for all of these keys cost, if none has one."""
+class _Once(NamedTuple):
+    """What a table may still take that comes once a partition, in bytes."""
+
+    units: int
+    filters: int
+    directory: int
+    blank: int
+    """Partitions without an index: no bytes."""
+
+    @staticmethod
+    def of(spec: TableSpec, store: Store, stats: Mapping[str, int], partitions: int) -> _Once:
+        """Of a table of which the shard has so many partitions."""
+        indexed, *held = (min(count, partitions) for count in store.held())
+        sizes = [_wide_bytes(spec), _narrow_bytes(spec)] if spec.compact else [_wide_bytes(spec)]
+        units = sum(
+            (partitions - count) * _unit_bytes(size) for count, size in zip(held, sizes, strict=False)
+        )
+        filters = 0
+        if isinstance(spec.admission, ByBloom):
+            filters = max(0, partitions * spec.admission.counters - stats["filter_bytes"])
+        touched = [min(count * TOUCHED_BYTES, stats["directory_bytes"]) for count in (partitions, indexed)]
+        return _Once(units, filters, touched[0] - touched[1], partitions - indexed)
+
+    @property
+    def bytes(self) -> int:
+        """Of all kinds."""
+        return self.units + self.filters + self.directory
+
+
+def _plain_claim(spec: TableSpec, missing: int, partitions: int) -> _Claim:
+    """Of new rows in a table whose rows are all of one kind, where no row has left a place."""
+    size = _wide_bytes(spec)
+    return _Claim(missing, 0, missing * size + min(missing, partitions) * _unit_bytes(size + KEY_BYTES))
+
+
+def _wide_bytes(spec: TableSpec) -> int:
+    return _bytes_of(spec, RowLayout.of(spec))
+
+
+def _narrow_bytes(spec: TableSpec) -> int:
+    return _bytes_of(spec, RowLayout.of(spec, narrow=True))
+
+
+def _bytes_of(spec: TableSpec, layout: RowLayout) -> int:
+    weights = -(-layout.dim * WEIGHT_BYTES[spec.storage] // 4) * 4
+    return weights + layout.state_floats * 4
+
+
+def _unit_bytes(row_bytes: int) -> int:
+    return max(UNIT_ROWS * row_bytes, UNIT_BYTES)
+
+
+def _most_bytes(keys: Keys, specs: Specs) -> int:
+    """What rows for all of these keys cost, if none has one, or each becomes wide."""
     return sum(array.size * new_row_bytes(specs[name]) for name, array in keys.items())
 
 
 def new_row_bytes(spec: TableSpec) -> int:
-    """What one new row of a table may cost at most, index and all."""
-    layout = RowLayout.of(spec)
-    return KEY_BYTES + layout.dim * WEIGHT_BYTES[spec.storage] + layout.state_floats * 4
+    """What one new row of a table may cost at most, index and all: one that becomes wide has been narrow."""
+    return KEY_BYTES + _wide_bytes(spec) + (_narrow_bytes(spec) if spec.compact else 0)
 
 
 def _least_row_bytes(spec: TableSpec) -> int:
@@ -192,12 +312,11 @@ def _least_row_bytes(spec: TableSpec) -> int:
     return LEAST_KEY_BYTES + layout.dim * WEIGHT_BYTES[spec.storage] + layout.state_floats * 4
 
 
-def _needed_bytes(spec: TableSpec, store: Store, count: int) -> int:
-    """What so many new rows cost at most where no row has left a place, filters of admission among it."""
-    filter_bytes = 0
-    if isinstance(spec.admission, ByBloom):
-        counters, partitions = spec.admission.counters, 1 << store.partition_bits
-        filter_bytes = min(count * counters, partitions * counters - store.stats()["filter_bytes"])
-    row_bytes = new_row_bytes(spec)
-    units = min(count, 1 << store.partition_bits) * max(UNIT_ROWS * row_bytes, UNIT_BYTES)
-    return count * row_bytes + units + max(0, filter_bytes)
+def _needed_bytes(spec: TableSpec, claim: _Claim, once: _Once) -> int:
+    """What a claim takes at most, index, filters of admission and directory among it."""
+    counters = spec.admission.counters if isinstance(spec.admission, ByBloom) else 0
+    directory = min(min(claim.keys, once.blank) * TOUCHED_BYTES, once.directory)
+    index = (
+        claim.keys * KEY_BYTES * (4 if spec.compact else 1)
+    )  # no units too many hide that it grows in leaps
+    return claim.row_bytes + index + min(claim.keys * counters, once.filters) + directory

@@ -220,7 +220,7 @@ def push_steps(shard: Shard, message: Push, shares: Shares | None = None) -> Ste
     if fresh:
         shares = _fresh_shares(shard, selection, fresh)
         try:
-            _make_room(shard, shares)
+            _make_room(shard, message, shares)
             if shard.journal is not None:
                 shard.journal.append(applied_push(shard, message, shares, fresh))
         except UnavailableError:
@@ -244,7 +244,7 @@ def apply_steps(shard: Shard, message: Push, *about: Entry) -> Steps[None]:
     """
     selection = yield from _select(shard, message, None, message.blocks)
     shares = _fresh_shares(shard, selection, selection.units)
-    _make_room(shard, shares)
+    _make_room(shard, message, shares)
     shard.say(*about, message)
     yield from _push_rows(shard, message, shares)
     yield from _push_dense(shard, message, selection.units)
@@ -339,9 +339,18 @@ def _fresh_shares(shard: Shard, selection: _Selection, fresh: int) -> dict[str, 
     }
 
 
-def _make_room(shard: Shard, shares: Shares) -> None:
-    """Room for new rows; the journal hears of those that left for them (`MemoryRoom.tell`)."""
-    shard.room.make({name: share.keys for name, share in shares.items()}, shard.stores, shard.tables)
+def _make_room(shard: Shard, message: Push, shares: Shares) -> None:
+    """Room for new and wider rows; the journal hears of those that left for them (`MemoryRoom.tell`)."""
+    keys = {name: share.keys for name, share in shares.items()}
+    shows, clicks = (
+        {
+            name: of[name] if share.places is None else of[name][share.places]
+            for name, share in shares.items()
+            if name in of and shard.tables[name].compact
+        }
+        for of in (message.shows, message.clicks)
+    )
+    shard.room.make(keys, shard.stores, shard.tables, shows, clicks)
 
 
 def _push_rows(shard: Shard, message: Push, shares: Mapping[str, KeyShare]) -> Steps[None]:

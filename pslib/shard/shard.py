@@ -115,7 +115,8 @@ class Shard:
         """Whose tables they are, where trainers have said it; see `pslib.table.descriptions`."""
         self.stores: dict[str, Store] = {}
         self.dense: DenseBlocks | None = None
-        self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}")
+        partitions = len(range(index, self.partitions, shards))
+        self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}", partitions)
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
         self.bare = False
