@@ -180,8 +180,8 @@ def test_a_server_whose_log_is_gone_ends_a_run_that_needs_it_and_begins_no_other
     assert answer.code == "unavailable"
     assert answer.text == cluster.session.error
     assert cluster.session.error == (
-        "server 1 at s1.1 (pid 7 on host) has no log of what its predecessor knew; restore LOG/server-1, "
-        "or start again from checkpoint c"
+        "server 1 at s1.1 (pid 7 on host) has no log of what its predecessor knew; restore LOG/server-1 in "
+        "place of the new folder, or start again from checkpoint c"
     )
 
 

@@ -233,7 +233,10 @@ def test_a_run_does_not_go_on_without_the_log_of_one_of_its_servers(
     options = ["--servers", "2", "--trainers", "2", "--out", tmp_path / "out", *options, "--resume"]
     again = start("launch", *options, SCRIPT, examples, tmp_path / "checkpoint")
     assert again.finish(60) == 69, again.output
-    told = "has no log of what its predecessor knew; restore LOG/server-1, or start again from the beginning"
+    told = (
+        "has no log of what its predecessor knew; restore LOG/server-1 in place of the new folder, or "
+        "start again from the beginning"
+    )
     assert again.lines(told), again.output
     assert "Traceback" not in again.output
     assert not (tmp_path / "checkpoint").exists()

@@ -63,7 +63,8 @@ class Comebacks:
         elif config.coordinator_comes_back and self._had_begun(server.rank):
             self._fail(
                 f"server {server.rank} at {server.address} ({server.where}) has no log of what its "
-                f"predecessor knew; restore LOG/server-{server.rank}, or start again from {self._restart}"
+                f"predecessor knew; restore LOG/server-{server.rank} in place of the new folder, or start "
+                f"again from {self._restart}"
             )
             return False
         return True
