@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.job import read_job
+from launch.preflight import RUN_FILES
 from launch.train import run_job
 from launch.yaml_text import write_yaml
 from pslib.errors import ConfigurationError
@@ -63,6 +64,11 @@ def run_demo(out: Path, *, progress: bool) -> int:
     """
     from pslib.data.generator import GeneratorConfig, generate
 
+    earlier = [path for name in RUN_FILES for path in sorted(out.glob(name))]
+    if earlier and not (out / JOB_FILE).exists():
+        raise ConfigurationError(
+            f"--out: {out} holds {earlier[0].name}, which no demonstration has made: give another --out"
+        )
     data = out / "data"
     if not all((data / name).exists() for name in ("train.parquet", "test.parquet", "generated.json")):
         print(f"generating data in {data}", file=sys.stderr)

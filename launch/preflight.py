@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pslib.data.dataset import KeyKinds, ParquetData
     from pslib.schema import Schema
 
-__all__ = ["check_data", "check_load", "check_port", "check_save", "check_seen", "prepare_out"]
+__all__ = ["RUN_FILES", "check_data", "check_load", "check_port", "check_save", "check_seen", "prepare_out"]
 
 RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
