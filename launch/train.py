@@ -83,7 +83,7 @@ def run_job(
         print(f"pslib: {line}")
         return EXIT_DONE
     launcher, own_keys = _place(job, port, keys, hosts)
-    _check(job, hosts)
+    _check(job, hosts, resume)
     job, launch = _begun(job, overwrite, resume)
     out = Path(job.out)
     effective = out / "job.yaml"
@@ -135,10 +135,11 @@ def _place(
     return LocalLauncher(job.cluster.trainers, port), keys_of_run(keys, (), insecure=False)
 
 
-def _check(job: Job, hosts: SshLauncher | None) -> None:
-    """All that is looked at before anything is changed."""
+def _check(job: Job, hosts: SshLauncher | None, resume: bool) -> None:
+    """All that is looked at before anything is changed; a run that goes on begins where it was."""
     check_data(job)
-    check_load(job)
+    if not resume:
+        check_load(job)
     check_save(job)
     if hosts:
         check_seen(job, hosts.not_seeing)

@@ -19,6 +19,7 @@ from launch import checkpoint_commands, cli, commands
 from launch.cli import build_parser, main
 from launch.job import read_job
 from launch.preflight import check_data, check_save, prepare_out
+from launch.train import _check
 from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
 from pslib.metrics.metrics import EvalResult
 from tests.job_folder import JOB, ROWS, refused, save, table
@@ -259,6 +260,27 @@ def test_a_run_that_replaces_another_leaves_no_checkpoint_of_it_to_resume_from(t
         prepare_out(tmp_path, overwrite=False)
     prepare_out(tmp_path, overwrite=True)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["logs", "metrics-mine.jsonl", "mine"]
+
+
+def test_the_demonstration_removes_nothing_that_is_not_its_own(tmp_path, capsys):
+    mine = tmp_path / "checkpoint" / "mine.pt"
+    mine.parent.mkdir()
+    mine.touch()
+    for _again in range(2):
+        (line,) = refused(capsys, "demo", "--out", tmp_path)
+        assert line == (
+            f"--out: {tmp_path} holds checkpoint, which no demonstration has made: give another --out"
+        )
+    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+    assert mine.exists()
+
+
+def test_the_job_file_of_a_resumed_run_may_be_resumed_again(folder):
+    """It says where the resumed run began: in its own folder, where no other run may begin."""
+    job = read_job(folder / "job.yaml", [f"load.path={folder / 'run' / 'checkpoint-preempted'}"])
+    _check(job, None, resume=True)
+    with pytest.raises(ConfigurationError, match=r"lies in .*run, where this run puts its own files"):
+        _check(job, None, resume=False)
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/checkpoint"])
