@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import json
 import math
@@ -10,9 +11,11 @@ import math
 import numpy as np
 import pytest
 
+import pslib
 from pslib.metrics.metrics import LogitBins
 from pslib.recorder import RunRecorder, recorder
 from pslib.recorder.picture import picture
+from pslib.trainer.recording import record
 
 
 class HandClock:
@@ -313,3 +316,29 @@ def test_a_long_run_keeps_a_bounded_number_of_points(tmp_path, monkeypatch):
         assert len(run._points) <= 8
     assert run._points[-1].seconds == 100
     assert math.isfinite(run._points[-1].loss)
+
+
+def test_a_disk_that_is_full_ends_the_lines_and_not_the_run(tmp_path, caplog):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    run = RunRecorder(tmp_path, HandClock(), progress=False)
+    run.observe(training(100))
+    for examples in (200, 300):
+        run._clock.sleep_s(2.0)
+        run.observe(training(examples))
+    assert run.finish({"seed": 7})["examples"] == 300
+    assert json.loads((tmp_path / "summary.json").read_text())["examples"] == 300
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "pslib"]
+    assert line == f"pslib: {tmp_path}/metrics.jsonl: No space left on device; it ends here, the run goes on"
+
+
+def test_a_script_whose_records_find_no_space_ends_with_its_results_and_a_line(tmp_path, caplog, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(recorder, "atomic_output", full)
+    with pslib.connect() as cluster:
+        record(cluster, tmp_path, progress=False, seed=1)
+    (line,) = [
+        one.getMessage() for one in caplog.records if one.name == "pslib" and "space" in one.getMessage()
+    ]
+    assert line == f"pslib: {tmp_path}: No space left on device; its records are not all there"

@@ -6,10 +6,12 @@ A window is the difference of two looks, so a look that comes late or never lose
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +26,8 @@ from pslib.recorder.picture import picture
 from pslib.recorder.status import Status, Window, auc_of
 
 __all__ = ["RunRecorder"]
+
+log = logging.getLogger("pslib")
 
 ENDS = ("done", "failed")
 """Phases after which nothing comes but `RunRecorder.finish`, which shows them with the last figures."""
@@ -162,9 +166,16 @@ class RunRecorder:
             self._lines = None
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        if self._lines:
+        if not self._lines:
+            return
+        try:
             self._lines.write(json.dumps(_plain(line)) + "\n")
             self._lines.flush()
+        except OSError as error:  # a training does not end for want of space for its records
+            lines, self._lines = self._lines, None
+            log.warning("pslib: %s: %s; it ends here, the run goes on", lines.name, error.strerror or error)
+            with suppress(OSError):  # what it has not written is not written by closing it
+                lines.close()
 
     def _write_progress(self, now_s: float) -> None:
         status, window = self._status, self._look(now_s)

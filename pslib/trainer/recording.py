@@ -5,6 +5,7 @@ Under a launcher the launcher keeps them, for all trainers together.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from pslib.protocol.results import of_kind
 from pslib.recorder import RunRecorder
 
 __all__ = ["record"]
+
+log = logging.getLogger("pslib")
 
 LOOK_S = 0.5
 """Fine enough for a bar; a status costs the coordinator well below a millisecond."""
@@ -59,6 +62,9 @@ def record(cluster: Cluster, out: str | os.PathLike[str] | None, progress: bool,
     def end(status: Mapping[str, Any]) -> None:
         recorder.observe(of_kind(status, "evaluate"))
         servers, trainers = status["servers_configured"], status["trainers_configured"]
-        recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
+        try:
+            recorder.finish({"seed": seed, "servers": servers, "trainers": trainers})
+        except OSError as error:  # the script has its results
+            log.warning("pslib: %s: %s; its records are not all there", out, error.strerror or error)
 
     cluster.at_close(stop_looking, end)
