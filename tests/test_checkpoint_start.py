@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
 from pslib.table.policies import ByAge, Compact, Score
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
+from rec_models.wide_deep import WideDeep
 from tests.checkpoints import content_of
 from tests.clusters import Trainers, cluster_of
 
@@ -45,6 +47,34 @@ def trainer_on(running: Trainers, hidden: int = 3, **optimizers: object) -> psli
     return pslib.Trainer(
         model, running.join(), batch_rows=64, staleness=0, dense_optimizer=dense, progress=False
     )
+
+
+# --- another model
+
+
+def test_numbers_that_another_model_has_learned_are_told(
+    saved: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They fit, so a slip in a job file would only show in its figures."""
+    schema, told = generated_schema(CONFIG), []
+    swapped = replace(schema, sparse=tuple(reversed(schema.sparse)))
+    for model in (
+        DeepFM(schema, dim=2, hidden=(3,)),
+        WideDeep(schema, dim=2, hidden=(3,)),
+        DeepFM(swapped, dim=2, hidden=(3,)),
+    ):
+        with pslib.connect() as cluster:
+            trainer = pslib.Trainer(model, cluster, dense_optimizer=Adam(0.005), progress=False)
+            for state in (True, False):
+                caplog.clear()
+                with suppress(CheckpointError):
+                    trainer.load(saved, state=state)
+                told.append(
+                    [one.getMessage() for one in caplog.records if "another model" in one.getMessage()]
+                )
+    assert [len(one) for one in told] == [0, 0, 1, 0, 1, 0]
+    assert f"{saved} is of another model: it is DeepFM, got WideDeep" in told[2][0]
+    assert "it reads columns " in told[4][0]
 
 
 # --- warm starts

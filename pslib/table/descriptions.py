@@ -9,7 +9,7 @@ from typing import Any
 from pslib.errors import ConfigurationError
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["dense_differences", "model_description", "models_of", "table_differences"]
+__all__ = ["dense_differences", "model_description", "model_differences", "models_of", "table_differences"]
 
 Model = Mapping[str, Any]
 NAMES_SAID = 6
@@ -90,6 +90,11 @@ def models_of(known: Mapping[str, Model], came: Iterable[Model]) -> dict[str, Mo
             )
         models[table] = one
     return models
+
+
+def model_differences(known: Model, came: Model) -> str:
+    """In what two descriptions of a model differ: what is there, and what came; nothing where they agree."""
+    return "; ".join(_of_models(known, came))
 
 
 WAY_OUT = (

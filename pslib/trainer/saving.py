@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +29,7 @@ from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
-from pslib.table.descriptions import model_description
+from pslib.table.descriptions import model_description, model_differences
 from pslib.table.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.cut_gate import CutGate
@@ -39,6 +41,8 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 
 __all__ = ["CheckpointJobs", "Position"]
+
+log = logging.getLogger("pslib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,8 @@ class CheckpointJobs:
         place = newest(place_of(path))
         manifest = read_manifest(place)
         about, jobs = manifest.about, manifest.cut.get("table", {})
+        if state and names is None:
+            self._compare(place, manifest)
         goes_on = bool(jobs) and state and tables is None and resume
         if goes_on:
             self._calls.resume(jobs)
@@ -225,6 +231,23 @@ class CheckpointJobs:
         if first:
             self.began = loaded
         return loaded
+
+    def _compare(self, place: str, manifest: Manifest) -> None:
+        """Warn where numbers fit that another model has learned: that may be meant, and may be a slip."""
+        about, table = manifest.about, self._table.name
+        if self._client.rank or not {"model", "schema"} <= about.keys() or "parameters" not in manifest.dense:
+            return
+        saved = model_description(table, about["model"], about["schema"], manifest.dense["parameters"])
+        mine = model_description(
+            table, type(self._model).__name__, self._model.schema.to_dict(), self._layout.describe()
+        )
+        if told := model_differences(saved, json.loads(json.dumps(mine))):
+            log.warning(
+                "pslib: %s is of another model: %s; it is loaded as it is, and predictions may be wrong: give "
+                "the model and schema that it was trained with, or load(state=False) for a warm start",
+                shown(place),
+                told,
+            )
 
     def _single(
         self,

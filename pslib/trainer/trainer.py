@@ -402,7 +402,8 @@ class Trainer(Retrieval):
         Raises
         ------
         CheckpointError
-            When there is none, it is damaged, or it belongs to another model.
+            When there is none, it is damaged, or its rows or dense parameters do not fit this model. Where
+            they fit, but another model has learned them, a line of the log says so.
         ConfigurationError
             When ``tables`` names one that this model does not have.
         """
