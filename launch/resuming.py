@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from launch.job import Job, LoadSection
-from launch.running_cluster import NOTE, ended_run
+from launch.running_cluster import BEGAN_WITH, NOTE, ended_run
 from launch.train_job import preempted_place, saved_place
 from launch.yaml_text import read_yaml
 from pslib.config import ClusterConfig
@@ -64,7 +67,8 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
     Raises
     ------
     ConfigurationError
-        When there is no run in the folder, or nothing of it is left.
+        When there is no run in the folder, nothing of it is left, or it began with other numbers than
+        ``config`` has, by which its rows lie in its logs.
     """
     if not resume:
         return Identity(secrets.token_hex(8))
@@ -76,11 +80,36 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
         )
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
-        launch = int(note.get("launch", 0))
+        launch, log = int(note.get("launch", 0)), note.get("log")
+        identity = Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
+        if problems := _other_numbers(note, config, identity.log, out):
+            raise ConfigurationError(*problems)
         keep_records(out, launch)
-        log = note.get("log")
-        return Identity(str(note["cluster_id"]), launch + 1, None if log is None else str(log))
+        return identity
     raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+
+
+def _other_numbers(note: Mapping[str, Any], config: ClusterConfig, log: str | None, out: Path) -> list[str]:
+    """How the numbers by which rows lie differ from those that a run began with, a line each.
+
+    The journal tells who has joined, and the numbers then say what each of them owns; from its first image
+    on it tells that itself, so that other servers may go on, as many as ``pslib scale`` has made them.
+    """
+    from pslib.update_log.coordinator_log import has_beginning
+
+    if log is None or not has_beginning(f"{log}/coordinator"):
+        return []
+    problems = []
+    for name in BEGAN_WITH:
+        began, came = note.get(name), getattr(config, name)
+        if not isinstance(began, int) or began == came:
+            continue
+        line = f"cluster.{name}: this run began with {began}, got {came}: resume with {began}"
+        if name == "servers":
+            how = "grow" if came > began else "shrink"
+            line += f", then {how} it: pslib scale {quote(str(out))} --servers {came}"
+        problems.append(line)
+    return problems
 
 
 def keep_records(out: Path, first: int = 0) -> None:

@@ -7,24 +7,45 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pslib.clock import utc_text
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.words import counted
 
-__all__ = ["NOTE", "EndedRun", "ended_run", "find_cluster", "note_cluster"]
+if TYPE_CHECKING:
+    from pslib.config import ClusterConfig
+
+__all__ = ["BEGAN_WITH", "NOTE", "EndedRun", "ended_run", "find_cluster", "note_cluster"]
 
 NOTE = "cluster.json"
 """In the folder of a run's logs: the coordinator's address and the cluster's id."""
 
+BEGAN_WITH = ("servers", "partition_bits", "dense_blocks")
+"""Numbers that say where rows lie in a run's logs: those that its first launch had."""
 
-def note_cluster(logs: Path, address: str, cluster_id: str, launch: int = 0, log: str | None = None) -> None:
-    """Write down where the cluster and its update logs are, and how often it was launched before.
 
-    A full disk is no reason to stop.
+def note_cluster(
+    logs: Path,
+    address: str,
+    cluster_id: str,
+    launch: int = 0,
+    log: str | None = None,
+    config: ClusterConfig | None = None,
+) -> None:
+    """Write down where the cluster and its update logs are, how often it was launched before, and its size.
+
+    A launch that goes on with logs keeps what its first one has written of `BEGAN_WITH`, were it nothing. A
+    full disk is no reason to stop.
     """
+    began = {} if config is None else {name: getattr(config, name) for name in BEGAN_WITH}
+    if launch:
+        with suppress(OSError, ValueError, AttributeError):
+            before = json.loads((logs / NOTE).read_text(encoding="utf-8"))
+            if before.get("log") == log:
+                began = {name: before[name] for name in BEGAN_WITH if name in before}
     with suppress(OSError):
-        about = {"coordinator": address, "cluster_id": cluster_id, "launch": launch, "log": log}
+        about = {"coordinator": address, "cluster_id": cluster_id, "launch": launch, "log": log, **began}
         text = json.dumps(about)
         (logs / NOTE).write_text(text, encoding="utf-8")
 

@@ -174,7 +174,8 @@ class _Run:
         self._poller = StatusPoller(
             lambda: self._watch(address, cluster_id), lambda: self._voices.last_status
         )
-        note_cluster(self._plan.logs, address, cluster_id, self._launch.launch, self._plan.log)
+        plan, launch = self._plan, self._launch.launch
+        note_cluster(plan.logs, address, cluster_id, launch, plan.log, plan.config)
         common = ("--cluster-id", cluster_id, "--coordinator", address)
         for number in range(self._plan.config.servers):
             self._start_server(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
+from launch.preflight import _held
 from pslib.checkpoint import read_manifest
 from tests.counting_runs import (
     SCRIPT,
@@ -218,6 +220,36 @@ def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_a
     again = start(*line.split("go on with: pslib ")[1].split(), "--quiet")
     assert again.finish(90) == 0, again.output
     assert read_manifest(str(tmp_path / "out" / "checkpoint")).about["epochs"] == 12
+
+
+def test_a_run_with_logs_goes_on_with_as_many_servers_as_it_began_with_and_no_others(
+    start: Start, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {
+        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
+        "model": {"name": "fm", "dim": 4},
+        "training": {"batch_rows": 256, "epochs": 8, "seed": 7},
+        "cluster": {"servers": 2, "trainers": 1, "durability": "log"},
+    }
+    path, out = tmp_path / "job.yaml", tmp_path / "out"
+    path.write_text(json.dumps(job))  # JSON is YAML
+    cut = start("train", path, "--out", out)
+    cut.wait_for_file("metrics.jsonl", '"phase": "training"')
+    cut.process.terminate()
+    assert cut.finish(30) == 75, cut.output
+    before = {one: one.stat().st_mtime_ns for one in out.rglob("*")}
+    for count, how in ((1, "shrink"), (3, "grow")):
+        arguments = ["train", str(path), "--out", str(out), "--resume", "--servers", str(count)]
+        assert main(arguments) == 64
+        assert capsys.readouterr().err == (
+            f"pslib: cluster.servers: this run began with 2, got {count}: resume with 2, then {how} it: "
+            f"pslib scale {out} --servers {count}\n"
+        )
+    assert {one: one.stat().st_mtime_ns for one in out.rglob("*")} == before
+    fcntl.flock(_held.pop(str(out)), fcntl.LOCK_UN)  # that of this process
+    again = start("train", path, "--out", out, "--resume", "--servers", "2", "--quiet")
+    assert again.finish(60) == 0, again.output
+    assert read_manifest(str(out / "checkpoint")).about["epochs"] == 8
 
 
 def test_a_run_does_not_go_on_without_the_log_of_one_of_its_servers(

@@ -10,11 +10,14 @@ import pytest
 
 from launch.resuming import Identity, identity_of, keep_records
 from launch.running_cluster import note_cluster
+from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.leases import stream_of
 from pslib.protocol.messages import Heartbeat, Lease, Leave, Message, NextLease, OpenJob, Register
+from pslib.update_log.coordinator_log import CoordinatorLog, has_beginning
+from pslib.update_log.files import DiskFiles
 
 LOGGED = ClusterConfig(servers=1, trainers=2, durability="log", timing=Timing(restart_s=60.0))
 
@@ -58,6 +61,76 @@ def test_what_can_not_go_on_is_told_in_one_line(out: Any, config: ClusterConfig,
     with pytest.raises(ConfigurationError, match=words) as error:
         identity_of(out, config, resume=True)
     assert "\n" not in str(error.value)
+
+
+def begun(out: Path, config: ClusterConfig, launch: int = 0) -> Path:
+    """A run's folder with a note of its launch and the first record of its journal; returns the journal."""
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    (out / "metrics.jsonl").write_text("{}")
+    note_cluster(out / "logs", "tcp://c:1", "abc", launch, str(out / "log"), config)
+    journal = out / "log" / "coordinator"
+    journal.mkdir(parents=True, exist_ok=True)
+    (journal / "00000000000000000001.log").touch()
+    return journal
+
+
+def with_numbers(**changed: int) -> ClusterConfig:
+    return ClusterConfig(**{"servers": 2, "trainers": 1, "durability": "log", **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"servers": 3}, "servers: this run began with 2, got 3: resume with 2, then grow it: {} 3"),
+        ({"servers": 1}, "servers: this run began with 2, got 1: resume with 2, then shrink it: {} 1"),
+        ({"partition_bits": 10}, "partition_bits: this run began with 12, got 10: resume with 12"),
+        ({"dense_blocks": 8}, "dense_blocks: this run began with 64, got 8: resume with 64"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_numbers_than_its_rows_lie_by(
+    tmp_path: Path, changed: dict[str, int], told: str
+) -> None:
+    begun(tmp_path, with_numbers())
+    with pytest.raises(ConfigurationError) as error:
+        identity_of(tmp_path, with_numbers(**changed), resume=True)
+    assert error.value.problems == ("cluster." + told.format(f"pslib scale {tmp_path} --servers"),)
+    assert (tmp_path / "metrics.jsonl").exists(), "nothing has been changed"
+    assert identity_of(tmp_path, with_numbers(), resume=True).launch == 1
+
+
+def test_what_a_run_began_with_is_kept_by_all_its_launches(tmp_path: Path) -> None:
+    journal = begun(tmp_path, with_numbers())
+    (journal / "00000000000000000001.log").rename(journal / "00000000000000000900.log")  # with an image
+    assert identity_of(tmp_path, with_numbers(servers=3), resume=True).launch == 1
+    begun(tmp_path, with_numbers(servers=3), launch=1)
+    with pytest.raises(ConfigurationError, match="this run began with 2, got 3"):
+        identity_of(tmp_path, with_numbers(servers=3), resume=True)
+
+
+def test_a_run_whose_note_does_not_say_what_it_began_with_is_not_compared(tmp_path: Path) -> None:
+    begun(tmp_path, with_numbers())
+    note_cluster(tmp_path / "logs", "tcp://c:1", "abc", 0, str(tmp_path / "log"))  # an older one
+    for launch in (1, 2):
+        assert identity_of(tmp_path, with_numbers(servers=3), resume=True).launch == launch
+        begun(tmp_path, with_numbers(servers=3), launch)
+
+
+def test_the_first_launch_with_logs_says_what_they_began_with(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    note_cluster(tmp_path / "logs", "tcp://c:1", "abc", 0, None, ClusterConfig(servers=2))
+    begun(tmp_path, with_numbers(servers=3), launch=1)
+    assert identity_of(tmp_path, with_numbers(servers=3), resume=True).launch == 2
+
+
+def test_a_real_journal_tells_whether_it_has_its_beginning(tmp_path: Path) -> None:
+    journal = CoordinatorLog(DiskFiles(str(tmp_path / "log")), "abc", SystemClock())
+    assert not has_beginning(str(tmp_path / "log"))
+    journal.append([{"kind": "resumed"}])
+    assert journal.flush()
+    assert has_beginning(str(tmp_path / "log"))
+    journal.write_image({"kind": "image"})
+    journal.close()
+    assert not has_beginning(str(tmp_path / "log"))
 
 
 # --- the coordinator ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pslib.clock import Clock
 from pslib.errors import LogFullError
@@ -12,14 +13,20 @@ from pslib.update_log.claim import claim
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.files import LogFiles
 from pslib.update_log.rolling import RollingLog
+from pslib.update_log.survey import SUFFIX
 
-__all__ = ["CoordinatorLog"]
+__all__ = ["CoordinatorLog", "has_beginning"]
 
 log = logging.getLogger("pslib")
 ASKED, IMAGE = 1, 2
 """Kinds of its records: what has changed the coordinator, and all that it is."""
 JOURNAL_BYTES = 1 << 20
 """So many, or four times an image where that is more, are written between two images."""
+
+
+def has_beginning(folder: str) -> bool:
+    """Whether a journal tells all from the first record on: no image stands in place of its beginning."""
+    return (Path(folder) / f"{1:020d}{SUFFIX}").exists()
 
 
 class CoordinatorLog:
