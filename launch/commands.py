@@ -47,7 +47,9 @@ def train(options: argparse.Namespace) -> int:
     from launch.job import read_job
     from launch.ssh import hosts_of
     from launch.train import run_job
+    from pslib.places import check_local
 
+    check_local("out", options.out)
     hosts, changes = hosts_of(options), _changes(options)
     if hosts:
         changes |= {f"cluster.{role}s": hosts.count(role) for role in ("server", "trainer")}
@@ -121,7 +123,9 @@ def launch(options: argparse.Namespace) -> int:
 def demo(options: argparse.Namespace) -> int:
     """``pslib demo``."""
     from launch.demo import run_demo
+    from pslib.places import check_local
 
+    check_local("out", options.out)
     return run_demo(Path(options.out), progress=not options.quiet)
 
 

@@ -40,11 +40,13 @@ def durability_settings(options: argparse.Namespace) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        When there is a folder for logs and nothing to log.
+        When there is a folder for logs and nothing to log, or it is a URI.
     """
     from launch.restarts import RESTARTS
     from pslib.errors import ConfigurationError
+    from pslib.places import check_local
 
+    check_local("--log", options.log)
     if options.log and options.durability == "memory":
         raise ConfigurationError("--log: expected --durability log or disk with it; else nothing is logged")
     restarts = RESTARTS if options.restarts is None else options.restarts

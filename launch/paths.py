@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pslib.places import is_uri, local_problem
+
 __all__ = ["expand", "from_here", "near", "path_problems"]
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_URI = re.compile(r"^[a-z][a-z0-9+.-]+://")
 _DATA_KEYS = ("train", "valid", "test", "items")
 _PATH_SECTIONS = ("checkpoint", "load")
+_LOCAL = ("out", "cluster.log")
 
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -38,15 +40,15 @@ def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _absolute(path: Any, folder: Path) -> Any:
-    if not isinstance(path, str) or not path or _URI.match(path):
+    if not isinstance(path, str) or not path or is_uri(path):
         return path
     text = os.path.expanduser(os.path.expandvars(path))
-    return text if _URI.match(text) else os.path.normpath(folder / text)
+    return text if is_uri(text) else os.path.normpath(folder / text)
 
 
 def near(path: str, folder: Path) -> str:
     """A path as a job file in ``folder`` should name it: relative where both lie below one folder."""
-    if _URI.match(path):
+    if is_uri(path):
         return path
     whole, home = Path(path).resolve(), folder.resolve()
     apart = os.path.commonpath([whole, home]) == whole.anchor
@@ -60,13 +62,16 @@ def from_here(path: Path) -> str:
 
 
 def path_problems(raw: dict[str, Any]) -> list[str]:
-    """Variables that paths name and that are not set, one line each."""
-    return [
+    """Variables that paths name and that are not set, and URIs where folders must be local, one line each."""
+    unset = [
         f"{where}: the environment variable {name} is not set"
         for where, path in _texts(raw)
         for name in (match[1] or match[2] for match in _VARIABLE.finditer(path))
         if name not in os.environ
     ]
+    local = [(where, path) for where, path in _texts(raw) if where in _LOCAL]
+    far = [local_problem(where, os.path.expandvars(path)) for where, path in local]
+    return unset + [problem for problem in far if problem]
 
 
 def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -80,5 +85,7 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:
         values = raw.get(section)
         if isinstance(values, dict) and isinstance(values.get("path"), str):
             yield f"{section}.path", values["path"]
+    if isinstance(raw.get("cluster"), dict) and isinstance(raw["cluster"].get("log"), str):
+        yield "cluster.log", raw["cluster"]["log"]
     if isinstance(raw.get("out"), str):
         yield "out", raw["out"]

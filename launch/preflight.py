@@ -263,6 +263,9 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     ConfigurationError
         When the folder can't be made or written to, or holds an earlier run or one that goes on.
     """
+    from pslib.places import check_local
+
+    check_local("out", out)
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)

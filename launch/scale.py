@@ -74,12 +74,14 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 def run_server_by_hand(options: argparse.Namespace) -> int:
     """Join a running cluster as a server until it leaves; the exit code."""
     from pslib.client.member import ANYWHERE, Place
+    from pslib.places import check_local
     from pslib.preemption import preemption
     from pslib.server.server import run_server
     from pslib.transport.keys import read_keys
 
     if not options.cluster_id:
         raise ConfigurationError("--cluster-id: expected that of a run, see its logs/cluster.json; got ''")
+    check_local("--log", options.log)
     preemption.install()
     keys = None if options.keys is None else read_keys(options.keys)
     return run_server(

@@ -26,6 +26,7 @@ from launch.supervise import Outcome, Plan, run_cluster
 from launch.train_job import evaluate_checkpoint, make_trainer
 from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.places import check_local
 from pslib.words import counted
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def run_verify(options: argparse.Namespace) -> int:
     def job_of(**more: object) -> Job:
         return read_job(options.config, options.overrides, changes | more)
 
+    check_local("out", options.out)
     job = job_of()
     if not job.data.test:
         raise ConfigurationError("nothing to compare on: the job file needs data.test")

@@ -22,6 +22,7 @@ from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PslibError, UnavailableError
+from pslib.places import check_local
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
@@ -276,6 +277,7 @@ def connect(
         raise ConfigurationError(
             f"durability {durability}: expected {'no' if log else 'a folder as'} log, got {log!r}"
         )
+    check_local("log", log)
     embedded = Embedded(config, log=None if log is None else str(Path(log).absolute()))
     try:
         return Cluster(embedded.join(), embedded)

@@ -18,7 +18,17 @@ from pslib.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyarrow import fs
 
-__all__ = ["below", "is_uri", "open_uri", "parent_and_name", "place_of", "shown", "with_inner"]
+__all__ = [
+    "below",
+    "check_local",
+    "is_uri",
+    "local_problem",
+    "open_uri",
+    "parent_and_name",
+    "place_of",
+    "shown",
+    "with_inner",
+]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 FILESYSTEMS_MAX = 64
@@ -47,6 +57,25 @@ def place_of(path: str | os.PathLike[str]) -> str:
     if not isinstance(text, str) or not text:
         raise ConfigurationError(f"path: expected the path of a file or folder, or a URI, got {came(path)}")
     return text if is_uri(text) else str(Path(text).absolute())
+
+
+def local_problem(name: str, path: str | os.PathLike[str] | None) -> str | None:
+    """What is wrong with a setting that names a folder of this machine: it is a URI; None: nothing."""
+    if isinstance(path, str) and is_uri(path):
+        return f"{name}: expected a local folder, got {shown(path)}; checkpoint.path may be a URI"
+    return None
+
+
+def check_local(name: str, path: str | os.PathLike[str] | None) -> None:
+    """Refuse a URI where a folder of this machine is needed: it would be made below the current one.
+
+    Raises
+    ------
+    ConfigurationError
+        When it is one.
+    """
+    if problem := local_problem(name, path):
+        raise ConfigurationError(problem)
 
 
 def open_uri(path: str) -> tuple[fs.FileSystem, str]:

@@ -1,0 +1,97 @@
+"""A URI where a folder of this machine is needed: a line, and no folder with its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import pslib
+from launch.job import read_job
+from launch.preflight import prepare_out
+from pslib.errors import ConfigurationError
+from rec_models import LR
+from tests.job_folder import JOB, refused, save
+
+FAR = ("s3://bucket/run", "gs://bucket/run", "hdfs://host:9000/run", "file:///tmp/run", "S3://bucket/run")
+WORDS = "{}: expected a local folder, got {}; checkpoint.path may be a URI"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a job file and its data."""
+    save(tmp_path, "train.parquet")
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "script.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BUCKET", "s3://bucket")
+    return tmp_path
+
+
+SPELLINGS = [
+    (["train", "job.yaml", "--out", "URI"], "out"),
+    (["train", "job.yaml", "--set", "out=URI"], "out"),
+    (["train", "job.yaml", "--set", "cluster={durability: log, log: 'URI'}"], "cluster.log"),
+    (["launch", "--out", "URI", "script.py"], "out"),
+    (["launch", "--out", "run", "--durability", "log", "--log", "URI", "script.py"], "--log"),
+    (["demo", "--out", "URI"], "out"),
+    (["verify", "job.yaml", "--out", "URI"], "out"),
+    (["server", "--coordinator", "tcp://127.0.0.1:1", "--cluster-id", "a", "--log", "URI"], "--log"),
+]
+
+
+@pytest.mark.parametrize("uri", FAR)
+@pytest.mark.parametrize(
+    ("arguments", "name"), SPELLINGS, ids=[f"{one[0]}-{name}-{len(one)}" for one, name in SPELLINGS]
+)
+def test_commands_refuse_a_uri_before_they_make_anything(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], name: str, uri: str
+) -> None:
+    before = set(folder.iterdir())
+    lines = refused(capsys, *(one.replace("URI", uri) for one in arguments))
+    assert lines == [WORDS.format(name, uri)]
+    assert set(folder.iterdir()) == before
+
+
+def test_a_job_file_refuses_uris_in_all_its_local_folders_at_once(folder: Path) -> None:
+    job = JOB.replace("out: run", "out: ${BUCKET}/run\ncluster: {durability: log, log: $BUCKET/log}")
+    (folder / "job.yaml").write_text(job)
+    with pytest.raises(ConfigurationError) as error:
+        read_job(folder / "job.yaml")
+    names = {"out": "s3://bucket/run", "cluster.log": "s3://bucket/log"}
+    assert sorted(error.value.problems) == sorted(WORDS.format(*one) for one in names.items())
+
+
+def test_a_variable_in_the_folder_of_logs_must_be_set(folder: Path) -> None:
+    overrides = ["cluster={durability: log, log: '${NO_SUCH_VARIABLE}/x'}"]
+    with pytest.raises(ConfigurationError) as error:
+        read_job(folder / "job.yaml", overrides)
+    assert error.value.problems == ("cluster.log: the environment variable NO_SUCH_VARIABLE is not set",)
+    overrides = ["cluster={durability: log, log: logs}"]
+    assert read_job(folder / "job.yaml", overrides).cluster.log == str(folder / "logs")
+
+
+def test_a_key_in_the_uri_is_not_shown(folder: Path) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        prepare_out("s3://KEY:SECRET@bucket/run", overwrite=False)
+    assert str(error.value) == WORDS.format("out", "s3://***@bucket/run")
+
+
+@pytest.mark.parametrize("uri", FAR)
+def test_a_script_s_folders_are_local_too(folder: Path, uri: str) -> None:
+    before = set(folder.iterdir())
+    with pytest.raises(ConfigurationError) as error:
+        pslib.connect(durability="log", log=uri)
+    assert str(error.value) == WORDS.format("log", uri)
+    schema = pslib.Schema(label="click", sparse=["user"])
+    with pslib.connect() as cluster:
+        with pytest.raises(ConfigurationError) as error:
+            pslib.Trainer(LR(schema), cluster, out=uri, progress=False)
+        assert str(error.value) == WORDS.format("out", uri)
+        pslib.Trainer(LR(schema), cluster, progress=False)  # nothing of the refused one is left
+    assert set(folder.iterdir()) == before
+
+
+def test_uris_of_checkpoints_may_be_written_in_capitals(folder: Path) -> None:
+    job = read_job(folder / "job.yaml", ["checkpoint.path=S3://bucket/saved"])
+    assert job.checkpoint.path == "S3://bucket/saved"
