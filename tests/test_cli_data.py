@@ -55,6 +55,20 @@ def test_a_conversion_of_nothing_is_one_line(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("form", ["criteo", "csv", "jsonl", "libsvm", "libffm"])
+def test_a_conversion_onto_its_own_source_leaves_the_source(form, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "label,price,user\n1,0.5,u1\n0,1.5,u2\n"
+    (tmp_path / "d.csv").write_text(text)
+    (tmp_path / "link.csv").symlink_to("d.csv")
+    for out in ("d.csv", "./d.csv", tmp_path / "d.csv", "link.csv"):
+        for options in ([], ["--overwrite"]):
+            (line,) = refused(capsys, "convert", form, "d.csv", out, *options)
+            assert line == f"out: expected another file than the source, got {out}"
+    assert (tmp_path / "d.csv").read_text() == text
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["d.csv", "link.csv"]
+
+
 def test_a_check_of_sound_data_shows_its_columns(folder, capsys):
     assert main(["data", "check", str(folder / "train.parquet"), "--config", str(folder / "job.yaml")]) == 0
     said = capsys.readouterr().out

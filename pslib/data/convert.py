@@ -74,7 +74,7 @@ def convert_criteo(
     Raises
     ------
     ConfigurationError
-        When ``out`` exists, or a value above is out of its bounds.
+        When ``out`` exists or is the source, or a value above is out of its bounds.
     DataError
         When the source can't be read, holds no row, or too many lines are bad. Nothing is left then.
     """
