@@ -102,8 +102,9 @@ def read_hosts(text: str, source: str, folder: str) -> list[Host]:
         if not wrong:
             try:
                 hosts.append(_host(words[0], given, folder))
-            except OSError as error:
-                wrong.append(f"{words[0]}: its address is not known here ({error.strerror}); add address=IP")
+            except (OSError, UnicodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "no host can be named so"
+                wrong.append(f"{words[0]}: its address is not known here ({why}); add address=IP")
         problems += [f"{source}:{number}: {problem}" for problem in wrong]
     if not hosts and not problems:
         problems.append(f"{source}: expected at least one host, got none")

@@ -61,6 +61,13 @@ def test_all_mistakes_of_a_hosts_file_are_told_at_once_with_their_lines():
     ]
 
 
+@pytest.mark.parametrize("name", ["node..a", "n" * 64, f"me@{'n' * 64}.example.org"])
+def test_a_name_that_no_host_can_have_is_a_host_that_is_not_known(name):
+    assert problems_of(f"127.0.0.1\n{name} servers=1\n") == [
+        f"hosts.txt:2: {name}: its address is not known here (no host can be named so); add address=IP"
+    ]
+
+
 def test_a_cluster_needs_a_server_and_a_trainer():
     assert problems_of("10.0.0.1 servers=2\n")[0].startswith("hosts.txt: expected at least one of trainers")
     assert problems_of("# nobody\n") == ["hosts.txt: expected at least one host, got none"]
