@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -27,6 +29,7 @@ __all__ = [
     "parent_and_name",
     "place_of",
     "shown",
+    "unwritable",
     "with_inner",
 ]
 
@@ -134,6 +137,26 @@ def with_inner(path: str, inner: str, found: str) -> str:
     """The URI of ``found``, a path inside the file system, where ``inner`` is that of the URI ``path``."""
     rest = found[len(inner) :].strip("/")
     return below(path, rest) if rest else path
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why no file can be written in a local folder, which is made where it is not there; None where one can.
+
+    Folders that are made for the trial are gone afterwards.
+    """
+    missing: list[Path] = []
+    try:
+        missing += [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:  # the latter of a zero byte
+        return "it is a file" if os.path.isfile(folder) else getattr(error, "strerror", None) or str(error)
+    finally:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+    return None
 
 
 def shown(path: str) -> str:

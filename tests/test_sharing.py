@@ -197,6 +197,22 @@ def test_dense_parameters_of_as_many_numbers_are_told_apart_by_their_names() -> 
             trainer_on(running.join(), dense_optimizer=Adagrad(0.1))
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/records"])
+def test_a_trainer_whose_records_have_no_place_is_refused_before_the_cluster_counts_it(
+    place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pslib.connect() as cluster:
+        with pytest.raises(
+            ConfigurationError, match=r"^out: \S+ can't be written to: .*; give another"
+        ) as error:
+            trainer_of(CountingModel(), cluster, out=tmp_path / place)
+        assert len(error.value.problems) == 1
+        trainer_of(CountingModel(), cluster, out=tmp_path / "records")
+    assert (tmp_path / "records" / "summary.json").exists()
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
 def test_the_same_columns_with_another_label_are_the_same_model() -> None:
     with cluster_of() as running:
         trainer_of(LR(FIELDS), running.join())

@@ -14,16 +14,31 @@ from typing import Any
 
 from pslib.clock import SystemClock
 from pslib.cluster import Cluster
-from pslib.errors import PslibError
+from pslib.errors import ConfigurationError, PslibError
+from pslib.places import unwritable
 from pslib.protocol.results import of_kind
 from pslib.recorder import RunRecorder
 
-__all__ = ["record"]
+__all__ = ["check_out", "record"]
 
 log = logging.getLogger("pslib")
 
 LOOK_S = 0.5
 """Fine enough for a bar; a status costs the coordinator well below a millisecond."""
+
+
+def check_out(cluster: Cluster, out: str | os.PathLike[str] | None) -> None:
+    """See whether `record` could write there, before the cluster counts a trainer.
+
+    Raises
+    ------
+    ConfigurationError
+        When the folder can't be made, or no file in it.
+    """
+    if cluster.embedded and out is not None and (why := unwritable(Path(out))):
+        raise ConfigurationError(
+            f"out: {out} can't be written to: {why}; give another folder, or leave it out"
+        )
 
 
 def record(cluster: Cluster, out: str | os.PathLike[str] | None, progress: bool, seed: int) -> None:

@@ -32,7 +32,7 @@ from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
-from pslib.trainer.recording import record
+from pslib.trainer.recording import check_out, record
 from pslib.trainer.retrieval import Paths, PathTo, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, Position, set_up
 from pslib.trainer.scoring import Scorer, data_of, said_of, task_of
@@ -111,8 +111,8 @@ class Trainer(Retrieval):
     Raises
     ------
     ConfigurationError
-        When a setting is out of range, or the servers have another model's tables; unless it may ``share``,
-        also when ``cluster`` has a Trainer.
+        When a setting is out of range, ``out`` can't be written to, or the servers have another model's
+        tables; unless it may ``share``, also when ``cluster`` has a Trainer.
     """
 
     @checked("model", "cluster", "dense_optimizer", "schedule", "table", "out", "progress", "share")
@@ -168,6 +168,7 @@ class Trainer(Retrieval):
         self._table = table_of(model, table)
         self.model, self.cluster, self._client = model, cluster, cluster.client
         check_fits(self.settings, model, self._table)
+        check_out(cluster, out)
         self._layout = DenseLayout(model.dense_shapes())
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
