@@ -128,7 +128,7 @@ def _keys_of_value(name: str, value: str, schema: Schema | None) -> set[int] | s
     if isinstance(field, SparseField) and (field.take or field.buckets or len(field.columns) > 1):
         return f"{name}={value}: {name} is made of other values, a row of it is no one's own; give keys"
     values = [pa.array([value])]
-    if value.lstrip("-").isdecimal() and -(1 << 63) <= int(value) < 1 << 64:
+    if value.removeprefix("-").isdecimal() and -(1 << 63) <= int(value) < 1 << 64:
         values.append(pa.array([int(value)], pa.uint64() if int(value) >= 1 << 63 else pa.int64()))
     return {int(keys_of(one, field.salt)[0]) for one in values}
 

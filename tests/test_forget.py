@@ -227,6 +227,12 @@ def test_a_value_is_forgotten_as_a_number_and_as_a_text() -> None:
     assert {16, 17} < set(keys.tolist())
 
 
+def test_a_text_that_begins_with_dashes_is_no_number() -> None:
+    assert keys_of_texts(["user=-5"], ROOT_SCHEMA).size == 2
+    for text in ("user=--5", "user=---5", "user=-"):
+        assert keys_of_texts([text], ROOT_SCHEMA).size == 1
+
+
 def test_what_can_not_be_understood_is_told_all_at_once() -> None:
     with pytest.raises(ConfigurationError) as error:
         keys_of_texts(["who=1", "hour=3", "x", "-1", str(1 << 64)], ROOT_SCHEMA)
