@@ -16,6 +16,8 @@ __all__ = ["Section", "StoppingSection", "TrainingSection", "stopping_problems",
 
 BATCH_ROWS_MAX = 1 << 20
 """A batch of a million examples with 40 fields already holds 160 MB of keys and inverse."""
+WARMUP_BATCHES_MAX = 1 << 31
+"""That of `pslib.trainer.settings`, whose import takes most of a second, and a job is read for a look too."""
 
 
 class Section(BaseModel):
@@ -68,7 +70,7 @@ class TrainingSection(Section):
 
     batch_rows: int = Field(default=4096, ge=1, le=BATCH_ROWS_MAX)
     staleness: int = Field(default=2, ge=0, le=1024)
-    warmup_batches: int = Field(default=500, ge=0)
+    warmup_batches: int = Field(default=500, ge=0, le=WARMUP_BATCHES_MAX)
     epochs: int = Field(default=1, ge=1, le=1_000_000)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     lease_rows: int | None = Field(default=None, ge=1, le=65536)

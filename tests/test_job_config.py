@@ -14,6 +14,7 @@ from pslib.errors import ConfigurationError
 from pslib.schema import DenseField, RaggedField, SparseField
 from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW
 from pslib.table.schedules import Cosine
+from pslib.trainer.settings import WARMUP_BATCHES_MAX
 from pslib.trainer.stopping import EarlyStopping
 from tests.test_optimizers import ALL, name_of
 
@@ -194,6 +195,15 @@ out: 5
         "model.dim: expected an integer in 1..4096, got -1",
         "model.dropout: expected a number, 0 <= dropout < 1, got 1.5",
     ]
+
+
+def test_a_warm_up_that_the_trainer_would_refuse_is_refused_with_the_file(tmp_path):
+    text = GOOD + f"training: {{warmup_batches: {WARMUP_BATCHES_MAX + 1}}}\n"
+    assert problems(tmp_path, text) == [
+        f"training.warmup_batches: expected <= {WARMUP_BATCHES_MAX}, got {WARMUP_BATCHES_MAX + 1}"
+    ]
+    job = read(tmp_path, text, f"training.warmup_batches={WARMUP_BATCHES_MAX}")
+    assert job.training.warmup_batches == WARMUP_BATCHES_MAX
 
 
 AMONG_OPTIMIZERS = "unknown key, did you mean optimizers.rows: {{name: {}: ...}}, and optimizers.dense alike?"
