@@ -8,13 +8,13 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.job import Job
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import CheckpointError, ConfigurationError, DataError
+from pslib.places import unwritable
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from pslib.data.dataset import KeyKinds, ParquetData
     from pslib.schema import Schema
 
-__all__ = ["RUN_FILES", "check_data", "check_load", "check_port", "check_save", "check_seen", "prepare_out"]
+__all__ = [
+    "RUN_FILES",
+    "check_data",
+    "check_load",
+    "check_log",
+    "check_port",
+    "check_save",
+    "check_seen",
+    "prepare_out",
+]
 
 RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
@@ -157,21 +166,33 @@ def check_save(job: Job) -> None:
 
     if not job.checkpoint.path or is_uri(job.checkpoint.path):
         return
-    folder = Path(job.checkpoint.path)
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = "it is a file" if folder.is_file() else error.strerror
+    _check_folder("checkpoint.path", job.checkpoint.path)
+
+
+def check_log(name: str, folder: str | None) -> None:
+    """See whether logs could be written to a folder of this machine, as `check_save` does.
+
+    Parameters
+    ----------
+    name : str
+        Of the setting, for the message.
+    folder : str or None
+        None: that of the run, which `prepare_out` sees to.
+
+    Raises
+    ------
+    ConfigurationError
+        When the place can't be made, or no file in it.
+    """
+    if folder:
+        _check_folder(name, folder)
+
+
+def _check_folder(name: str, folder: str) -> None:
+    if why := unwritable(Path(folder)):
         raise ConfigurationError(
-            f"checkpoint.path: {folder} can't be written to: {why}; give another, or leave it out"
-        ) from error
-    finally:
-        for one in missing:
-            with suppress(OSError):
-                one.rmdir()
+            f"{name}: {folder} can't be written to: {why}; give another, or leave it out"
+        )
 
 
 def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.durability import durability_settings, log_folder
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
-from launch.preflight import check_port, prepare_out
+from launch.preflight import check_log, check_port, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
 from launch.ssh import hosts_of
@@ -70,4 +70,5 @@ def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     servers = 1 if options.servers is None else options.servers
     trainers = 1 if options.trainers is None else options.trainers
     check_port(options.port)
+    check_log("--log", options.log)
     return LocalLauncher(trainers, options.port), servers, trainers

@@ -12,7 +12,15 @@ from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.paths import from_here
-from launch.preflight import check_data, check_load, check_port, check_save, check_seen, prepare_out
+from launch.preflight import (
+    check_data,
+    check_load,
+    check_log,
+    check_port,
+    check_save,
+    check_seen,
+    prepare_out,
+)
 from launch.recorded import run_recorded, say
 from launch.resuming import (
     Identity,
@@ -143,6 +151,8 @@ def _check(job: Job, hosts: SshLauncher | None, resume: bool) -> None:
     check_save(job)
     if hosts:
         check_seen(job, hosts.not_seeing)
+    else:  # on other hosts it is theirs
+        check_log("cluster.log", job.cluster.log)
 
 
 def _again(keys: str | None, hosts: SshLauncher | None) -> str:

@@ -22,7 +22,7 @@ from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PslibError, UnavailableError
-from pslib.places import check_local
+from pslib.places import check_local, unwritable
 from pslib.preemption import preemption
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Message, Result, SaveSoon, Scale, Stats, Status, Stop
@@ -253,7 +253,7 @@ def connect(
     WaitTimeoutError
         When the coordinator or somebody else who is needed does not come.
     ConfigurationError
-        When a number is out of range, or there is an address but no cluster id.
+        When a number is out of range, the log can't be written, or there is an address but no cluster id.
     """
     uncaught_in_a_line()
     coordinator = coordinator or os.environ.get(COORDINATOR_VARIABLE)
@@ -278,6 +278,8 @@ def connect(
             f"durability {durability}: expected {'no' if log else 'a folder as'} log, got {log!r}"
         )
     check_local("log", log)
+    if log is not None and (why := unwritable(Path(log).absolute())):
+        raise ConfigurationError(f"log: {log} can't be written to: {why}; give another folder")
     embedded = Embedded(config, log=None if log is None else str(Path(log).absolute()))
     try:
         return Cluster(embedded.join(), embedded)

@@ -12,16 +12,19 @@ import pytest
 
 from launch.cli import main
 from launch.job import read_job
+from launch.preflight import check_log
 from launch.process import Task
 from launch.restarts import PAUSE_MAX_S, PAUSE_S, WELL_S, Restarts, is_mishap
 from pslib.client.client import Client
 from pslib.clock import SystemClock
+from pslib.cluster import connect
 from pslib.config import ClusterConfig, Timing
-from pslib.errors import UnavailableError
+from pslib.errors import ConfigurationError, UnavailableError
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Heartbeat, Leave, Message, NextLease, OpenJob, Register
 from pslib.table.tables import PartSpec, TableSpec
 from pslib.transport import ZmqTransport
+from tests.counting import write_examples
 from tests.processes_by_hand import processes_by_hand
 
 TRAINER, SERVER = Task("trainer", 1), Task("server", 0)
@@ -99,6 +102,37 @@ def test_a_folder_for_logs_that_nobody_writes_is_refused(
         assert main([str(word) for word in command]) == 64
         assert "log: expected " in capsys.readouterr().err
     assert read_job(tmp_path / "job.yaml", ["cluster.log=logs", "cluster.durability=disk"]).cluster.log
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/logs"])
+def test_a_folder_for_logs_that_can_not_be_written_is_refused_before_anything_starts(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    write_examples(tmp_path / "train.parquet", 64)
+    log, out = tmp_path / place, tmp_path / "run"
+    (tmp_path / "job.yaml").write_text(
+        f"data: {{train: train.parquet, schema: {{label: label, sparse: [id]}}}}\nmodel: {{name: lr}}\n"
+        f"cluster: {{durability: log, log: {log}}}\nout: run\n"
+    )
+    (tmp_path / "script.py").write_text("")
+    commands = {
+        "cluster.log": ["train", tmp_path / "job.yaml"],
+        "--log": ["launch", "--durability", "log", "--log", log, "--out", out, tmp_path / "script.py"],
+    }
+    for setting, command in commands.items():
+        assert main([str(word) for word in command]) == 64
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"pslib: {setting}: {log} can't be written to: ")
+    with pytest.raises(ConfigurationError, match=r"^log: \S+ can't be written to: ") as error:
+        connect(durability="log", log=log)
+    assert len(error.value.problems) == 1
+    assert not out.exists()
+
+
+def test_the_trial_of_a_folder_for_logs_leaves_nothing(tmp_path: Path) -> None:
+    check_log("--log", str(tmp_path / "a" / "b"))
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- the coordinator's side ---
