@@ -19,6 +19,7 @@ import os
 import shlex
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def read_hosts(text: str, source: str, folder: str) -> list[Host]:
 
 def _problems(given: Mapping[str, str], words: Sequence[str]) -> list[str]:
     problems = [f"{word}: expected key=value" for word in words if "=" not in word]
+    counts = Counter(word.partition("=")[0] for word in words if "=" in word)
+    problems += [f"{key}: expected once, got it {count} times" for key, count in counts.items() if count > 1]
     problems += [
         unknown_key(key, (*_COUNTS, *_TEXTS))
         for key in given

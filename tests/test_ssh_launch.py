@@ -68,6 +68,14 @@ def test_a_name_that_no_host_can_have_is_a_host_that_is_not_known(name):
     ]
 
 
+def test_what_a_line_says_twice_is_refused():
+    text = "10.0.0.1\n10.0.0.2 servers=1 dir=/a servers=2 dir=/a trainers=1 servers=3\n"
+    assert problems_of(text) == [
+        "hosts.txt:2: servers: expected once, got it 3 times",
+        "hosts.txt:2: dir: expected once, got it 2 times",
+    ]
+
+
 def test_a_cluster_needs_a_server_and_a_trainer():
     assert problems_of("10.0.0.1 servers=2\n")[0].startswith("hosts.txt: expected at least one of trainers")
     assert problems_of("# nobody\n") == ["hosts.txt: expected at least one host, got none"]
