@@ -50,6 +50,11 @@ class _Parser(argparse.ArgumentParser):
 
         return meant(unknown, self._option_string_actions)
 
+    @property
+    def options(self) -> frozenset[str]:
+        """All options of this command, as they are written."""
+        return frozenset(self._option_string_actions)
+
     def error(self, message: str) -> NoReturn:
         print(f"pslib: {message}; see {self.prog} --help", file=sys.stderr)
         sys.exit(EXIT_USAGE)
@@ -153,7 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: _Commands, name: str, function: str, text: str) -> argparse.ArgumentParser:
+def _command(commands: _Commands, name: str, function: str, text: str) -> _Parser:
     parser = commands.add_parser(
         name,
         help=text,
@@ -255,6 +260,7 @@ def _add_launch(commands: _Commands) -> None:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own arguments"
     )
+    parser.set_defaults(launch_options=parser.options)
 
 
 def _add_demo(commands: _Commands) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 
-__all__ = ["meant"]
+__all__ = ["behind_the_script", "meant"]
 
 
 def meant(unknown: Sequence[str], options: Collection[str]) -> str:
@@ -36,6 +36,16 @@ def meant(unknown: Sequence[str], options: Collection[str]) -> str:
 
     setting = of_optimizers(word)
     return f" (did you mean --set '{setting}', and optimizers.dense alike?)" if setting else ""
+
+
+def behind_the_script(arguments: Sequence[str], options: Collection[str]) -> list[str]:
+    """Options of ``pslib launch`` among a script's own arguments, each once; none after a ``--``.
+
+    The script may have options of these names, so that they can only be pointed out.
+    """
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    given = dict.fromkeys(word.partition("=")[0] for word in own if word.startswith("--"))
+    return [option for option in given if option in options and option != "--help"]
 
 
 def _setting(name: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from launch.durability import durability_settings, log_folder
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
+from launch.meant import behind_the_script
 from launch.preflight import check_log, check_port, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
@@ -30,6 +31,12 @@ def run_script(options: argparse.Namespace) -> int:
         When script, hosts or options do not allow it; nothing has been started then.
     """
     launcher, servers, trainers = _place(options)
+    if behind := behind_the_script(options.arguments, options.launch_options):
+        script = Path(options.script).name
+        say(
+            f"{', '.join(behind)} after {script} go to {script}; "
+            "options of pslib launch stand before the script"
+        )
     keys = keys_of_run(options.keys, getattr(launcher, "open_addresses", ()), options.insecure_network)
     config = ClusterConfig(
         servers=servers,

@@ -16,6 +16,7 @@ import pytest
 from launch.cli import main
 from launch.demo import demo_job
 from launch.process import LINE_BYTES_MAX, Running
+from launch.run_plan import Outcome
 from launch.supervise import Plan, run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
@@ -376,3 +377,29 @@ def test_a_script_runs_in_every_trainer_with_its_arguments_and_share_of_the_core
     assert sorted(line.partition("] ")[2] for line in said) == [
         f"rank {rank} of 2 ['--its', 'own'] {share}" for rank in (0, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--servers 2 --trainers=2 --out DIR --servers 3", "--servers, --trainers, --out"),
+        ("--lr 0.1 --quiet", "--quiet"),
+        ("--lr 0.1 --help -- --servers 2", ""),
+        ("servers 2", ""),
+    ],
+)
+def test_options_of_launch_behind_the_script_are_the_scripts_and_pointed_out(
+    arguments, said, tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "train.py").touch()
+    given = []
+
+    def run(launcher, plan, *_, **__):
+        given.append(plan.trainer_arguments[1:])
+        return Outcome(0), {}
+
+    monkeypatch.setattr("launch.script.run_recorded", run)
+    assert main(["launch", "--quiet", str(tmp_path / "train.py"), *arguments.split()]) == 0
+    assert given == [tuple(arguments.split())]
+    line = f"pslib: {said} after train.py go to train.py; options of pslib launch stand before the script\n"
+    assert capsys.readouterr().err == (line if said else "")
