@@ -244,8 +244,8 @@ class CheckpointJobs:
         )
         if told := model_differences(saved, json.loads(json.dumps(mine))):
             log.warning(
-                "pslib: %s is of another model: %s; it is loaded as it is, and predictions may be wrong: give "
-                "the model and schema that it was trained with, or load(state=False) for a warm start",
+                "pslib: %s is of another model: %s; loaded as it is, predictions may be wrong: give the "
+                "model and schema that it was trained with, or load(state=False) for a warm start",
                 shown(place),
                 told,
             )
