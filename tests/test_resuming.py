@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def begun(out: Path, config: ClusterConfig, launch: int = 0) -> Path:
 
 
 def with_numbers(**changed: int) -> ClusterConfig:
-    return ClusterConfig(**{"servers": 2, "trainers": 1, "durability": "log", **changed})
+    return replace(ClusterConfig(servers=2, trainers=1, durability="log"), **changed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
