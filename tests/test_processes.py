@@ -287,7 +287,7 @@ def test_when_all_trainers_are_killed_the_run_says_so(start: Start, examples: Pa
 def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.03"])
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.06"])
     time.sleep(0.3)
     command.kill("trainer 0", signal.SIGSTOP)
     command.wait_for("is lost", SILENCE_S + 5)
@@ -297,7 +297,7 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     # Whether its heartbeat, its question for a lease or its push hears first is a matter of timing.
     said = ("silent too long", "counts as lost", "is held under epoch")
     told = {line for words in said for line in command.lines(words)}
-    assert told
+    assert told, command.output
     assert all("trainer 0" in line for line in told)
     assert "Traceback" not in command.output
 
