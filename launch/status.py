@@ -90,8 +90,15 @@ class StatusPoller:
 
     def has_lost(self, role: str, pid: int | None) -> bool:
         """Whether the coordinator has given up this process: it is stopped, out of reach or gone."""
-        lost: Sequence[str] = self.latest.get(f"{role}s_lost", ())
-        return any(where.startswith(f"pid {pid} on ") for where in lost)
+        return self._names(f"{role}s_lost", pid)
+
+    def has_left(self, role: str, pid: int | None) -> bool:
+        """Whether this process has told the coordinator that it is done."""
+        return self._names(f"{role}s_left", pid)
+
+    def _names(self, who: str, pid: int | None) -> bool:
+        named: Sequence[str] = self.latest.get(who, ())
+        return any(where.startswith(f"pid {pid} on ") for where in named)
 
     def close(self) -> None:
         """Ask no more."""

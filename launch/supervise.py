@@ -19,13 +19,14 @@ from typing import Any
 
 from launch.draining import Draining, LastSave
 from launch.keys import FROM_INPUT
-from launch.process import Running, Task, describe_exit, start
+from launch.last_words import LastWords
+from launch.process import Running, Task, start
 from launch.restarts import Restarts
 from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
-from launch.verdict import ALL_LOST, Verdict, is_hopeless, is_own, judge
+from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
@@ -43,7 +44,8 @@ LEAVE_S = 30.0
 """How long servers and coordinator may take to leave when all trainers have finished."""
 
 LOST_S = 5.0
-"""How long a trainer that counts as lost may go on when all others have left; it was silent long enough."""
+"""How long a trainer that counts as lost may go on when all others have left; it was silent long enough. The
+same for one that was started again as they left."""
 
 EXIT_INTERRUPTED = 130
 """The shell's code for Ctrl-C."""
@@ -100,6 +102,11 @@ def _to_stderr(line: str) -> None:
     print(f"pslib: {line}", file=sys.stderr, flush=True)
 
 
+def _is_over(exits: Mapping[Task, int | None]) -> bool:
+    """Whether all work is done: the coordinator has left in order."""
+    return any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
+
+
 class _Run:
     def __init__(
         self,
@@ -125,6 +132,7 @@ class _Run:
         self._launch = plan.launch or Identity(plan.cluster_id)
         self._waits: dict[str, tuple[float, float]] = {}
         self._restarts = Restarts(plan.config)
+        self._last_words = LastWords(self._running, self._voices, self._look)
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
         self._gave_up_s = 0.0
 
@@ -242,7 +250,7 @@ class _Run:
 
     def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
         """Report who has ended and start again who is to be; those count as running while they wait."""
-        now_s = self._clock.now_s()
+        now_s, over = self._clock.now_s(), _is_over(exits)
         self._end_lost_servers()
         for task, code in exits.items():
             if code not in (None, EXIT_DONE) and task not in self._reported:
@@ -250,10 +258,11 @@ class _Run:
                 self._reported.add(task)
                 if task.role == "trainer" and code == UnavailableError.exit_code and not self._has_failed():
                     self._await_news()  # it may have ended because the run has: nobody is started again then
-                again = "" if self._signal or self._has_failed() else self._restarts.ended(now_s, task, code)
-                self._report(task, code, exits, again)
-        over = any(task.role == "coordinator" and code == EXIT_DONE for task, code in exits.items())
-        if self._signal is not None or over or self._has_failed():
+                ends = over or self._signal is not None or self._has_failed()
+                again = "" if ends else self._restarts.ended(now_s, task, code)
+                if line := self._last_words.of_one(task, exits, again):
+                    self._say(line)
+        if over or self._signal is not None or self._has_failed():
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):
@@ -278,7 +287,7 @@ class _Run:
             if self._are_lost([task for task in exits if task.role == "trainer"]):
                 return ALL_LOST
             return Verdict(EXIT_DONE) if self._waited(f"{names} to leave", LEAVE_S) else None
-        if all(task.role == "trainer" and self._counts_as_lost(task) for task in left):
+        if all(task.role == "trainer" and self._has_no_part(task, exits) for task in left):
             late = self._waited(f"{names} to end, whose work others have done", LOST_S)
             return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
         return None
@@ -286,6 +295,18 @@ class _Run:
     def _counts_as_lost(self, task: Task) -> bool:
         """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""
         return self._poller is not None and self._poller.has_lost(task.role, self._voices.pids.get(task))
+
+    def _has_no_part(self, task: Task, exits: Mapping[Task, int | None]) -> bool:
+        """Whether a trainer counts as lost, or was started again and came when all work was done.
+
+        The latter would ask for the coordinator, which has left, for `Timing.start_s`. One that has left in
+        order may go on with what its script does afterwards.
+        """
+        if self._counts_as_lost(task):
+            return True
+        if self._poller is None or not _is_over(exits) or not self._restarts.generation(task):
+            return False
+        return not self._poller.has_left(task.role, self._voices.pids.get(task))
 
     def _are_lost(self, tasks: list[Task]) -> bool:
         """Whether all of these count as lost, in a status of now too: they may have left since the last."""
@@ -337,39 +358,17 @@ class _Run:
         self._look()
         status = self._poller.latest if self._poller is not None else {}
         # What the coordinator makes of it, "all trainers are lost", says nothing to who has read the cause.
-        cause = None if verdict.culprit else self._own_words()
+        cause = None if verdict.culprit else self._last_words.own_error()
         reason = cause or status.get("error") or verdict.reason or None
         if reason and reason != cause:
             self._voices.say_once(reason)
         if verdict.culprit is not None:
             running = self._running[verdict.culprit]
-            line = self._why(running, lost_with(verdict.culprit, status))
+            line = self._last_words.why(running, lost_with(verdict.culprit, status))
             reason = reason or line
-            if not self._has_told_all(running):
+            if not self._last_words.has_told_all(running):
                 self._say(line)
         return Outcome(verdict.exit_code, self._voices.results, status, reason)
-
-    def _own_words(self) -> str | None:
-        """What a trainer has said of an error of its own, which is why all ends; None: no trainer had one."""
-        trainers = (one for task, one in self._running.items() if task.role == "trainer")
-        failed = (one for one in trainers if is_own(one.exit_code))
-        return next(("; ".join(one.complaints()) for one in failed), None)
-
-    def _has_told_all(self, running: Running) -> bool:
-        """Whether the process has said itself what is wrong with data, or that it was asked to leave."""
-        if running.exit_code not in (ConfigurationError.exit_code, PreemptedError.exit_code):
-            return False
-        complaints = running.complaints()
-        self._look()
-        return bool(complaints) and self._voices.said.issuperset(complaints)
-
-    def _why(self, running: Running, lost: str) -> str:
-        """One line: who ended how, what was lost, and where to read more."""
-        assert running.exit_code is not None
-        how = describe_exit(running.exit_code)
-        said = "; ".join(line for line in running.complaints() if line not in self._voices.said)
-        name = f"{running.task.name} ({running.where}, pid {self._voices.pids.get(running.task, '?')})"
-        return f"{name} {how}{': ' + said if said else ''}{lost}; its log: {running.log}"
 
     def end_all(self) -> None:
         """End what still runs: ask, wait a bounded time, kill."""
@@ -399,17 +398,6 @@ class _Run:
             self._voices.tell_events(status, self._clock.now_s())
             self._start_awaited(status)
             self._observe(status)
-
-    def _report(self, task: Task, code: int, exits: Mapping[Task, int | None], again: str) -> None:
-        """One line on an end that does not end the run; `_outcome` tells of those that do."""
-        if not again and (task.role != "trainer" or self._has_told_all(self._running[task])):
-            return
-        left = sum(other is None for one, other in exits.items() if one.role == "trainer")
-        # One that misses a peer is soon followed by the others, one with an error of its own by the end.
-        goes_on = ""
-        if left and task.role == "trainer" and code != UnavailableError.exit_code and not is_hopeless(code):
-            goes_on = f"; {left} of {self._plan.config.trainers} trainers go on"
-        self._say(self._why(self._running[task], (again and f"; {again}") or goes_on))
 
     def _start_awaited(self, status: Mapping[str, Any]) -> None:
         """Start the servers that somebody has asked for since (``pslib scale``), where this place can."""

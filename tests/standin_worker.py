@@ -1,9 +1,9 @@
 """Stands in for `launch.worker` in tests of launchers: processes that behave, or misbehave, as they are told.
 
 ``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``arguments`` (print
-them), ``spawn`` (a process of its own), ``stubborn`` (ignore SIGTERM), ``exit CODE``, ``die``, ``sleep``
-(for ever, or ``sleep SECONDS``), ``ready`` and ``over`` (make a file), ``wait`` (until the file ``over`` is
-there).
+them), ``first WORD`` (unless it was started again), ``spawn`` (a process of its own), ``stubborn`` (ignore
+SIGTERM), ``exit CODE``, ``die``, ``sleep`` (for ever, or ``sleep SECONDS``), ``ready`` and ``over`` (make a
+file), ``wait`` (until the file ``over`` is there).
 """
 
 import json
@@ -46,6 +46,12 @@ def arguments(rest: str, folder: Path) -> None:
     print(" ".join(sys.argv[3:]), flush=True)
 
 
+def first(rest: str, folder: Path) -> None:
+    if "--generation" not in sys.argv:
+        verb, _, more = rest.partition(" ")
+        ACTIONS[verb](more, folder)
+
+
 def spawn(rest: str, folder: Path) -> None:
     subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOR_EVER})"])
 
@@ -79,6 +85,7 @@ ACTIONS = {
     "result": result,
     "say": say,
     "arguments": arguments,
+    "first": first,
     "spawn": spawn,
     "stubborn": stubborn,
     "die": die,

@@ -241,6 +241,15 @@ class TestStatus:
             cluster.ask(Leave("trainer", rank, 100 + rank, {}))
         assert cluster.status["phase"] == "waiting for 2 servers to leave"
 
+    def test_a_status_names_the_trainers_that_have_left_in_order_and_those_that_are_lost(self) -> None:
+        """By the process: a launcher has others, which never came, and waits for none of them."""
+        cluster = Cluster(trainers=2)
+        trainers = cluster.session.members.trainers
+        cluster.ask(Leave("trainer", 0, 100, {}))
+        cluster.session.members.lose(cluster.now_s, trainers[1])
+        assert cluster.status["trainers_left"] == [trainers[0].where] == ["pid 7 on host"]
+        assert cluster.status["trainers_lost"] == [trainers[1].where]
+
     def test_a_look_changes_nothing(self) -> None:
         cluster = Cluster(trainers=2)
         before = cluster.session.members.plain()

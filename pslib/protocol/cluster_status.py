@@ -72,6 +72,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "trainers": len(members.live("trainer")),
         "servers_lost": [one.where for one in members.servers if one.state == "lost"],
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
+        "trainers_left": [one.where for one in members.trainers if one.state == "left"],
         "moves": session.moves.status(now_s),
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,

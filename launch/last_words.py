@@ -1,0 +1,63 @@
+"""What is told of processes that have ended: who ended how, what they said of it, where to read more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from launch.process import Running, Task, describe_exit
+from launch.verdict import is_hopeless, is_own
+from launch.voices import Voices
+from pslib.errors import ConfigurationError, PreemptedError, UnavailableError
+
+__all__ = ["LastWords"]
+
+
+class LastWords:
+    """Lines on the ends of processes; nothing that a process has told people itself is said again.
+
+    Parameters
+    ----------
+    running : mapping of Task to Running
+        All processes of the run; it grows.
+    voices : Voices
+        What they have said.
+    look : callable
+        Takes in what they have said since.
+    """
+
+    def __init__(self, running: Mapping[Task, Running], voices: Voices, look: Callable[[], None]) -> None:
+        self._running, self._voices, self._look = running, voices, look
+
+    def own_error(self) -> str | None:
+        """What a trainer has said of an error of its own, which is why all ends; None: no trainer had one."""
+        trainers = (one for task, one in self._running.items() if task.role == "trainer")
+        failed = (one for one in trainers if is_own(one.exit_code))
+        return next(("; ".join(one.complaints()) for one in failed), None)
+
+    def has_told_all(self, running: Running) -> bool:
+        """Whether the process has said itself what is wrong with data, or that it was asked to leave."""
+        if running.exit_code not in (ConfigurationError.exit_code, PreemptedError.exit_code):
+            return False
+        complaints = running.complaints()
+        self._look()
+        return bool(complaints) and self._voices.said.issuperset(complaints)
+
+    def why(self, running: Running, lost: str) -> str:
+        """One line: who ended how, what was lost, and where to read more."""
+        assert running.exit_code is not None
+        how = describe_exit(running.exit_code)
+        said = "; ".join(line for line in running.complaints() if line not in self._voices.said)
+        name = f"{running.task.name} ({running.where}, pid {self._voices.pids.get(running.task, '?')})"
+        return f"{name} {how}{': ' + said if said else ''}{lost}; its log: {running.log}"
+
+    def of_one(self, task: Task, exits: Mapping[Task, int | None], again: str) -> str | None:
+        """One line on an end that does not end the run (``again``: what follows); None: all is told."""
+        if not again and (task.role != "trainer" or self.has_told_all(self._running[task])):
+            return None
+        trainers = [code for one, code in exits.items() if one.role == "trainer"]
+        left, code = trainers.count(None), exits[task]
+        # One that misses a peer is soon followed by the others, one with an error of its own by the end.
+        goes_on = ""
+        if left and task.role == "trainer" and code != UnavailableError.exit_code and not is_hopeless(code):
+            goes_on = f"; {left} of {len(trainers)} trainers go on"
+        return self.why(self._running[task], (again and f"; {again}") or goes_on)

@@ -1,0 +1,60 @@
+"""Trainers that are started again as the work ends: the run ends all the same, and promises nothing."""
+
+import time
+
+from launch import supervise
+from launch.supervise import Plan, run_cluster
+from pslib.config import ClusterConfig
+from tests.standin_launch import FixedStatus, StandIns
+
+STATUS = {"phase": "training"}
+
+
+class Left(FixedStatus):
+    """Whoever is ready has told the coordinator that it is done."""
+
+    def __init__(self, folder):
+        super().__init__(STATUS)
+        self._folder = folder
+
+    def status(self):
+        pids = [path.name.removeprefix("ready-") for path in self._folder.glob("ready-*")]
+        return STATUS | {"trainers_left": [f"pid {pid} on host" for pid in pids]}
+
+
+def run_with_a_successor(folder, does):
+    """Trainer 0 dies at once, its successor ``does``, trainer 1 ends the work: outcome, lines, seconds."""
+    (folder / "logs").mkdir()
+    said, begin_s = [], time.monotonic()
+    outcome = run_cluster(
+        StandIns(folder, {"trainer 0": f"first die;{does}", "trainer 1": "sleep 1.5;over"}),
+        Plan(ClusterConfig(trainers=2, restarts=3), "test", (), folder / "logs", echo=False),
+        say=said.append,
+        watch=lambda address, cluster_id: Left(folder),
+    )
+    return outcome, said, time.monotonic() - begin_s
+
+
+def test_a_trainer_that_is_started_again_as_the_work_ends_does_not_keep_the_run_from_ending(
+    tmp_path, monkeypatch
+):
+    """It would look for the coordinator, which has left, for a minute."""
+    monkeypatch.setattr(supervise, "LOST_S", 1.0)
+    outcome, said, _seconds = run_with_a_successor(tmp_path, "sleep")
+    assert outcome.exit_code == 0
+    assert "started again in 0.5 s (1 of 3)" in said[0]
+    assert said[1:] == ["waiting 1 s for trainer 0 to end, whose work others have done; ended"]
+
+
+def test_a_successor_that_has_left_in_order_may_go_on_with_its_script(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, "LOST_S", 1.0)
+    outcome, said, seconds = run_with_a_successor(tmp_path, "ready;sleep 6")
+    assert outcome.exit_code == 0
+    assert seconds > 6.0
+    assert len(said) == 1
+
+
+def test_nobody_is_promised_another_start_when_the_work_is_done(tmp_path):
+    outcome, said, _seconds = run_with_a_successor(tmp_path, "wait;sleep 1;exit 69")
+    assert outcome.exit_code == 0
+    assert sum("started again" in line for line in said) == 1
