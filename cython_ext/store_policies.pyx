@@ -4,9 +4,9 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from cython_ext.checks cimport checked_array, checked_counts, finite_number, floats_of, keys_of, whole_number
+from cython_ext.checks cimport checked_array, finite_number, keys_of, whole_number
 from cython_ext.store_memory cimport raise_unless_done
-from cython_ext.store_rows cimport StoreRows
+from cython_ext.store_rows cimport StoreRows, counts_into
 from cython_ext.table cimport (
     PSLIB_ADMIT_BLOOM,
     PSLIB_ADMIT_COUNT,
@@ -235,12 +235,7 @@ cdef class StorePolicies(StoreRows):
         cdef PslibRecord record
         record.salt = record.rounding = 0
         record.now = 0
-        if shows is not None:
-            shows = checked_counts("foresee: shows", shows, len(keys), False)
-        if clicks is not None:
-            clicks = checked_counts("foresee: clicks", clicks, len(keys), True)
-        record.shows = NULL if shows is None else floats_of(shows)
-        record.clicks = NULL if clicks is None else floats_of(clicks)
+        shows, clicks = counts_into(&record, "foresee", shows, clicks, len(keys))
         return _foreseen(self, "foresee", keys, PSLIB_FORESEE_PUSH, &record)
 
     def foresee_rows(self, keys, narrow=False):

@@ -6,6 +6,9 @@ from cython_ext.store_memory cimport StoreMemory
 from cython_ext.table cimport PslibRecord
 
 
+cdef tuple counts_into(PslibRecord *record, str method, object shows, object clicks, object n)
+
+
 cdef class StoreRows(StoreMemory):
     cdef int refuse_strangers(self, str method, uint32_t partition, object keys) except -1
     cdef int _assign(self, str method, object keys, object weights, object state, int row_class) except -1

@@ -118,12 +118,7 @@ cdef class StoreRows(StoreMemory):
         record.salt = whole_number("push: salt", salt, 0, 0xFFFFFFFFFFFFFFFF)
         record.rounding = pslib_mix64(record.salt)
         record.now = finite_number("push: now", now)
-        if shows is not None:
-            shows = checked_counts("push: shows", shows, len(keys), False)
-        if clicks is not None:
-            clicks = checked_counts("push: clicks", clicks, len(keys), True)
-        record.shows = NULL if shows is None else floats_of(shows)
-        record.clicks = NULL if clicks is None else floats_of(clicks)
+        shows, clicks = counts_into(&record, "push", shows, clicks, len(keys))
         cdef float factor = finite_number("push: rate", rate)
         self._step(keys_of(keys), len(keys), floats_of(gradients), row_class, &record, factor, delta)
 
@@ -307,3 +302,14 @@ cdef class StoreRows(StoreMemory):
             status = pslib_table_promote(&self.table, key_data, n, &promoted, &done)
         raise_unless_done("promote", status, done, n)
         return promoted
+
+
+cdef tuple counts_into(PslibRecord *record, str method, object shows, object clicks, object n):
+    """Point a record (OUT) at the shows and clicks of n keys; returns the arrays, which must outlive it."""
+    if shows is not None:
+        shows = checked_counts(f"{method}: shows", shows, n, False)
+    if clicks is not None:
+        clicks = checked_counts(f"{method}: clicks", clicks, n, True)
+    record.shows = NULL if shows is None else floats_of(shows)
+    record.clicks = NULL if clicks is None else floats_of(clicks)
+    return shows, clicks

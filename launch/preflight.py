@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launch.job import Job
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import CheckpointError, ConfigurationError, DataError
-from pslib.places import unwritable
+from pslib.places import check_local, unwritable
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -284,8 +284,6 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     ConfigurationError
         When the folder can't be made or written to, or holds an earlier run or one that goes on.
     """
-    from pslib.places import check_local
-
     check_local("out", out)
     folder = Path(out)
     try:

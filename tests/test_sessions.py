@@ -65,8 +65,7 @@ def test_the_last_element_of_each_list_is_found(lengths):
 def drawn(name: str, lengths: list[int]):
     """A step of a model on sessions of so many items, to be called."""
     model, batch = build(name, SCHEMA, without_dropout(SESSIONS[name])), session_batch(lengths)
-    rows = random(batch.keys.size, model.table().dim)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    rows, dense = drawn_for(model, batch)
     return lambda: model.loss_and_gradients(batch, rows, dense, 0)
 
 
@@ -129,26 +128,34 @@ def test_a_session_models_gradients_agree_with_finite_differences(variant):
     name, options = VARIANTS[variant]
     model = build(name, SCHEMA, options)
     batch = session_batch([3, 0, 1, 5, 2])
-    rows = random(batch.keys.size, model.table().dim)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    rows, dense = drawn_for(model, batch)
     errors = step_errors(model, batch, rows, dense)
     assert max(errors.values()) <= RELATIVE_ERROR_MAX, errors
+
+
+def drawn_for(model, batch):
+    """Rows and dense parameters."""
+    rows = random(batch.keys.size, model.table().dim)
+    return rows, {key: random(*shape) for key, shape in model.dense_shapes().items()}
+
+
+def assert_same_step(one, other):
+    assert one.loss == pytest.approx(other.loss, rel=1e-12)
+    np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=1e-12)
+    for key, gradient in other.dense_gradients.items():
+        np.testing.assert_allclose(one.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([3, 0, 1, 5, 2, 2, 4])
-    rows = random(batch.keys.size, model.table().dim)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    rows, dense = drawn_for(model, batch)
     whole = model.loss_and_gradients(batch, rows, dense, 0)
     monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
     monkeypatch.setattr("rec_models.parts.PARTS", 3)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
-    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-12)
-    for key, gradient in whole.dense_gradients.items():
-        np.testing.assert_allclose(cut.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
+    assert_same_step(cut, whole)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
@@ -156,23 +163,18 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
 def test_a_part_of_nothing_but_sessions_without_a_next_item_adds_nothing(name, last, monkeypatch):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([*[3] * PART_ROWS_MIN, last])  # the last session is a part of its own
-    rows = random(batch.keys.size, model.table().dim)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    rows, dense = drawn_for(model, batch)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
     monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", len(batch))
     whole = model.loss_and_gradients(batch, rows, dense, 0)
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-12)
-    np.testing.assert_allclose(cut.rows_gradient, whole.rows_gradient, rtol=1e-9, atol=1e-12)
-    for key, gradient in whole.dense_gradients.items():
-        np.testing.assert_allclose(cut.dense_gradients[key], gradient, rtol=1e-9, atol=1e-12)
+    assert_same_step(cut, whole)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_sessions_without_a_next_item_teach_nothing(name):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([1, 0, 1])
-    rows = random(batch.keys.size, model.table().dim)
-    dense = {key: random(*shape) for key, shape in model.dense_shapes().items()}
+    rows, dense = drawn_for(model, batch)
     result = model.loss_and_gradients(batch, rows, dense, 0)
     assert result.loss == 0
     assert not result.rows_gradient.any()

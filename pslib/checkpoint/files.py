@@ -174,13 +174,11 @@ def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOption
 
 def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str], links: list[Link]) -> None:
     """Refuse what can't fit into a memory limit; tables whose rows may leave make room for themselves."""
-    if shard.room.limit_bytes:
-        specs, others = (
-            shard.tables,
-            {name: shard.stores[name] for name in shard.stores if name not in tables},
-        )
-        fixed = [table for table in tables if specs[table].when_full == "refuse"]
-        shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
+    if not shard.room.limit_bytes:
+        return  # else keys would be read for nothing
+    specs, others = shard.tables, {name: one for name, one in shard.stores.items() if name not in tables}
+    fixed = [table for table in tables if specs[table].when_full == "refuse"]
+    shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
 
 
 def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
@@ -195,7 +193,8 @@ def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
 
 
 def _own_keys(shard: Shard, batches: Iterator[pa.RecordBatch]) -> int:
-    keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])  # else not ours
+    # What has other columns is refused as it is loaded.
+    keys = (batch.column(0) for batch in batches if batch.schema.types[:1] == [pa.uint64()])
     return sum(shard.own_keys(one.to_numpy(zero_copy_only=False)).size for one in keys)
 
 

@@ -330,9 +330,10 @@ class Cuts:
             store.image_stop_keeping()
 
     def unit_came(self) -> None:
-        """No increment may follow, nor one of an image under way: keys that left the unit are known where
-        it was, which may be gone.
-        """  # noqa: D205
+        """No increment may follow, nor one of an image that is under way.
+
+        Keys that left the unit before are known where it was, and that server may be gone.
+        """
         self.base = self._unsettled = ""
 
     def take_over(self) -> list[tuple[Any, Any]]:

@@ -158,8 +158,6 @@ class MemoryRoom:
         MemoryLimitError
             When they take more than there is, however they lie.
         """
-        if not self.limit_bytes:
-            return
         used = sum(store.stats()["resident_bytes"] for store in others.values())
         need = sum(count * _least_row_bytes(specs[name]) for name, count in rows.items())
         growth = 0 if self._full_rows else GROWTH_BYTES  # as in `_has_places`
@@ -308,15 +306,13 @@ def new_row_bytes(spec: TableSpec) -> int:
 
 def _least_row_bytes(spec: TableSpec) -> int:
     """What one row of a table takes at least, index and all."""
-    layout = RowLayout.of(spec, narrow=bool(spec.compact))
-    return LEAST_KEY_BYTES + layout.dim * WEIGHT_BYTES[spec.storage] + layout.state_floats * 4
+    return LEAST_KEY_BYTES + (_narrow_bytes(spec) if spec.compact else _wide_bytes(spec))
 
 
 def _needed_bytes(spec: TableSpec, claim: _Claim, once: _Once) -> int:
     """What a claim takes at most, index, filters of admission and directory among it."""
     counters = spec.admission.counters if isinstance(spec.admission, ByBloom) else 0
     directory = min(min(claim.keys, once.blank) * TOUCHED_BYTES, once.directory)
-    index = (
-        claim.keys * KEY_BYTES * (4 if spec.compact else 1)
-    )  # no units too many hide that it grows in leaps
+    # Units of compact tables are known, so none too many hide there that an index grows in leaps.
+    index = claim.keys * KEY_BYTES * (4 if spec.compact else 1)
     return claim.row_bytes + index + min(claim.keys * counters, once.filters) + directory

@@ -341,6 +341,8 @@ def _fresh_shares(shard: Shard, selection: _Selection, fresh: int) -> dict[str, 
 
 def _make_room(shard: Shard, message: Push, shares: Shares) -> None:
     """Room for new and wider rows; the journal hears of those that left for them (`MemoryRoom.tell`)."""
+    if not shard.room.limit_bytes:
+        return
     keys = {name: share.keys for name, share in shares.items()}
     shows, clicks = (
         {

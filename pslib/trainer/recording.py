@@ -15,7 +15,7 @@ from typing import Any
 from pslib.clock import SystemClock
 from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError, PslibError
-from pslib.places import unwritable
+from pslib.places import check_local, unwritable
 from pslib.protocol.results import of_kind
 from pslib.recorder import RunRecorder
 
@@ -33,8 +33,9 @@ def check_out(cluster: Cluster, out: str | os.PathLike[str] | None) -> None:
     Raises
     ------
     ConfigurationError
-        When the folder can't be made, or no file in it.
+        When it is a URI, the folder can't be made, or no file in it.
     """
+    check_local("out", out)
     if cluster.embedded and out is not None and (why := unwritable(Path(out))):
         raise ConfigurationError(
             f"out: {out} can't be written to: {why}; give another folder, or leave it out"

@@ -115,14 +115,11 @@ class CheckpointJobs:
     def save(self, path: Any, keep_last: int, position: Position) -> str:
         """See `pslib.Trainer.save`; return the checkpoint's path."""
         check_keep_last(keep_last)
-        place, own = place_of(path), list[HeldLease]()
-
-        def work(job: Job, lease: HeldLease) -> None:
-            self._save(place, keep_last, position, job, lease)
-            own.append(lease)
-
-        self._single("save", place, [keep_last], work)
-        if keep_last and own:  # the job is over: until then the coordinator names the one before
+        place = place_of(path)
+        is_ours = self._single(
+            "save", place, [keep_last], lambda job, lease: self._save(place, keep_last, position, job, lease)
+        )
+        if keep_last and is_ours:  # the job is over: until then the coordinator names the one before
             prune(place, keep_last)
         return newest(place) if keep_last else place
 
@@ -257,16 +254,22 @@ class CheckpointJobs:
         settings: list[Any],
         work: Callable[[Job, HeldLease], Any],
         load: Mapping[str, Any] | None = None,
-    ) -> None:
-        """A job of one lease: done by one trainer, awaited by all; ``load`` is how the place is loaded."""
+    ) -> bool:
+        """A job of one lease: done by one trainer, awaited by all; whether it was this one.
+
+        ``load`` is how the place is loaded.
+        """
         fingerprint = text_hash(what, place, *map(str, settings))
         details = {"path": shown(place)} | ({"load": dict(load)} if load else {})
         spec = JobSpec(what, fingerprint, details, np.zeros(1, np.uint32))
         job = self._calls.open(self._client, self._progress, spec)
+        is_ours = False
         for lease in job.leases():
             work(job, lease)
+            is_ours = True
             job.end(lease).wait()
         endpoint = self._client.endpoint
         with endpoint.lock:
             if endpoint.session and not job.passed:
                 endpoint.session.acknowledged.pause(moment_of_job(job.number))
+        return is_ours

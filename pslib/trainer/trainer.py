@@ -15,7 +15,6 @@ from pslib.data.dataset import KeyKinds, ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
-from pslib.places import check_local
 from pslib.protocol.client_session import PushName
 from pslib.table.optimizers import Adam, Optimizer
 from pslib.table.schedules import Constant, Schedule
@@ -144,7 +143,6 @@ class Trainer(Retrieval):
         progress: bool = True,
         share: bool = False,
     ) -> None:
-        check_local("out", out)
         self.settings = TrainerSettings(
             batch_rows=batch_rows,
             staleness=staleness,
