@@ -19,7 +19,8 @@ from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
     from launch.stream_settings import StreamSection
-    from pslib.data.dataset import KeyKinds, ParquetData
+    from pslib.data.column_types import KeyKinds
+    from pslib.data.dataset import ParquetData
     from pslib.schema import Schema
 
 __all__ = [

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pslib.data.dataset import PROBLEMS_MAX, KeyKinds, ParquetData, column_problems
+from pslib.data.column_types import KeyKinds, column_problems
+from pslib.data.dataset import PROBLEMS_MAX, ParquetData
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import RaggedField, Schema, SparseField
 

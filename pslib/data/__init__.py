@@ -1,6 +1,7 @@
 """Data: Parquet in, batches of keys out; converters, a checker and a generator of samples."""
 
-from pslib.data.dataset import ParquetData, RowGroup, column_problems
+from pslib.data.column_types import column_problems
+from pslib.data.dataset import ParquetData, RowGroup
 from pslib.data.order import LEASE_ROWS_MAX, WINDOW_ROWS, GroupSlice, LeasePiece, Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 

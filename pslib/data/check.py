@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.column_scan import ColumnReport, ColumnScan, read_alike
-from pslib.data.dataset import ParquetData, Paths, _files_of, is_list, key_kind, not_parquet, open_parquet
+from pslib.data.column_types import is_list, key_kind
+from pslib.data.dataset import ParquetData, Paths, _files_of, not_parquet, open_parquet
 from pslib.data.values import one_line
 from pslib.errors import DataError
 from pslib.places import shown

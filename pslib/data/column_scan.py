@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from datasketches import hll_sketch  # type: ignore[import-untyped]
 from pyarrow import types
 
+from pslib.data.column_types import is_list, key_kind, label_problem, weight_problem
 from pslib.data.columns import keys_of, numbers_of, plain_text, validity_of
-from pslib.data.dataset import is_list, key_kind, label_problem, weight_problem
 from pslib.data.key_sample import KeySample
 from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, place_of
 

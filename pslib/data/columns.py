@@ -74,7 +74,7 @@ def keys_of(array: pa.Array, salt: int) -> NDArray[np.uint64]:
     Parameters
     ----------
     array : pyarrow.Array
-        Of a type that `pslib.data.dataset.key_kind` knows.
+        Of a type that `pslib.data.column_types.key_kind` knows.
     salt : int
         Of the vocabulary.
 

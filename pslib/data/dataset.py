@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,27 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyarrow import types
 
-from pslib.data.features import field_problem
+from pslib.data.column_types import ColumnKinds, KeyKinds, column_problems
 from pslib.data.looking import about_each
 from pslib.data.opening import open_file, parquet_from
 from pslib.data.values import one_line, statistics_problems
 from pslib.errors import ConfigurationError, DataError
 from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
-from pslib.schema import Schema, SparseField
+from pslib.schema import Schema
 from pslib.table.tables import text_hash
 from pslib.words import counted
 
-__all__ = [
-    "KeyKinds",
-    "ParquetData",
-    "RowGroup",
-    "column_problems",
-    "key_kind",
-    "label_problem",
-    "weight_problem",
-]
+__all__ = ["ParquetData", "RowGroup"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
@@ -45,8 +35,6 @@ PROBLEMS_MAX = 50
 """Problems shown at once: a thousand files with the same fault need not be listed."""
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-KeyKinds = dict[str, tuple[str, str, str]]
-"""Of vocabularies: ``"integer"`` or ``"string"``, and a column and a file that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +111,7 @@ class ParquetData:
         groups: list[RowGroup] = []
         marks: list[str] = []
         names: set[str] = set()
-        kinds = _KeyKinds(schema, key_kinds or {})
+        kinds = ColumnKinds(schema, key_kinds or {})
         every = list(dict.fromkeys(files))
         for file, look in zip(every, about_each(every, partial(_look, schema)), strict=True):
             problems += _taken(file, look, kinds, groups, marks)
@@ -179,7 +167,7 @@ def _look(schema: Schema, file: str) -> _Look:
 
 
 def _taken(
-    file: str, look: _Look, kinds: _KeyKinds, groups: list[RowGroup], marks: list[str]
+    file: str, look: _Look, kinds: ColumnKinds, groups: list[RowGroup], marks: list[str]
 ) -> Sequence[str]:
     """Append a file's row groups and mark; its problems, those of types before those of values."""
     if look.columns is None:
@@ -203,169 +191,6 @@ def not_parquet(file: str, error: Exception) -> str:
 def open_parquet(file: str) -> pq.ParquetFile:
     """Open a path or URI; close it with ``with`` or `close`."""
     return parquet_from(open_file(file))
-
-
-def key_kind(kind: pa.DataType) -> str | None:
-    """How values of an Arrow type become keys.
-
-    Returns
-    -------
-    str or None
-        ``"integer"`` (all widths, bool), ``"string"`` (also binary, as bytes), ``"null"``, or None when this
-        type makes no keys. A dictionary is what its values are.
-    """
-    if types.is_dictionary(kind):
-        return key_kind(kind.value_type)
-    if types.is_null(kind):
-        return "null"
-    if types.is_integer(kind) or types.is_boolean(kind):
-        return "integer"
-    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
-             types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)  # fmt: skip
-    return "string" if any(test(kind) for test in tests) else None
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether values of this type are lists: variable, large, fixed-size or view."""
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view,
-             types.is_large_list_view)  # fmt: skip
-    return any(test(kind) for test in tests)
-
-
-def label_problem(kind: pa.DataType) -> str | None:
-    """Why values of this type are no labels; None: they may be."""
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return None
-    return f"a label is integer, float or boolean, got {kind}; cast it to one of them"
-
-
-def weight_problem(kind: pa.DataType) -> str | None:
-    """Why values of this type are no weights; None: they may be."""
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return None
-    return f"a weight is a number, got {kind}; cast it to float"
-
-
-def _dense_problem(kind: pa.DataType) -> str | None:
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_integer(value) or types.is_floating(value) or types.is_boolean(value) or types.is_null(value):
-        return None
-    hint = _inside(value) or ("; make a column of each element" if is_list(value) else "; cast it to float")
-    hint = "; did you mean a sparse column?" if key_kind(value) == "string" else hint
-    return f"a dense column is integer, float or boolean, got {kind}{hint}"
-
-
-def _sparse_problem(kind: pa.DataType) -> str | None:
-    if key_kind(kind) is not None:
-        return None
-    hint = _inside(kind) or "; cast it to one of them"
-    if is_list(kind):
-        hint = "; did you mean a ragged column?"
-    elif types.is_floating(kind):
-        hint = "; did you mean a dense column? (a float is no identity: cast ids to integer)"
-    elif types.is_timestamp(kind) or types.is_date(kind):
-        hint = "; take: hour, weekday, day or month makes keys of it"
-    return f"a sparse column is integer, boolean, string or binary, got {kind}{hint}"
-
-
-def _sparse_check(field: SparseField) -> Callable[[pa.DataType], str | None]:
-    """What a column must be for this field."""
-    return partial(field_problem, field) if field.take or field.buckets else _sparse_problem
-
-
-def _ragged_problem(kind: pa.DataType) -> str | None:
-    if types.is_null(kind) or (is_list(kind) and key_kind(kind.value_type) is not None):
-        return None
-    hint = _inside(kind)
-    if is_list(kind):
-        hint = "; flatten it" if is_list(kind.value_type) else "; cast what is in it"
-    elif key_kind(kind) is not None:
-        hint = "; did you mean a sparse column?"
-    return f"a ragged column is a list of integers or strings, got {kind}{hint}"
-
-
-def _inside(kind: pa.DataType) -> str:
-    """Advice about types that hold other columns."""
-    holds = types.is_struct(kind) or types.is_map(kind)
-    return "; make columns of what is in it" if holds else ""
-
-
-def column_problems(arrow_schema: pa.Schema, schema: Schema, where: str) -> list[str]:
-    """What keeps columns of these Arrow types from being read by the schema.
-
-    Parameters
-    ----------
-    arrow_schema : pyarrow.Schema
-        Of a file.
-    schema : Schema
-    where : str
-        Name of the file, for the messages.
-
-    Returns
-    -------
-    list of str
-        One line a problem; empty when all columns are there and fit.
-    """
-    checks: list[tuple[str, Callable[[pa.DataType], str | None]]] = []
-    checks += [(name, label_problem) for name in schema.labels]
-    if schema.weight is not None:
-        checks.append((schema.weight, weight_problem))
-    checks += [(field.name, _dense_problem) for field in schema.dense]
-    checks += [(name, _sparse_check(field)) for field in schema.sparse for name in field.columns]
-    checks += [(field.name, _ragged_problem) for field in schema.ragged]
-    problems = []
-    for name, check in checks:
-        places = arrow_schema.get_all_field_indices(name)
-        if len(places) == 1:
-            problem = check(arrow_schema.field(places[0]).type)
-            problems += [f"{where}: column {name!r}: {problem}"] if problem else []
-        elif places:
-            problems.append(f"{where}: column {name!r} is there {len(places)} times; rename all but one")
-        else:
-            problems.append(f"{where}: no column {name!r}; {_suggestion(name, arrow_schema.names)}")
-    return problems
-
-
-def _suggestion(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3)
-    if close:
-        return f"did you mean {' or '.join(map(repr, close))}?"
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"the file has {shown or 'no columns'}"
-
-
-class _KeyKinds:
-    """Whether the keys of each vocabulary are made of integers or of strings, the same over all files."""
-
-    def __init__(self, schema: Schema, before: KeyKinds) -> None:
-        self.columns: list[tuple[str, str]] = []
-        for field in schema.sparse:
-            if field.take or field.buckets:
-                continue
-            name = field.vocabulary or field.name
-            crossed = len(field.columns) > 1  # columns of a cross may be of different kinds
-            places = enumerate(field.columns)
-            self.columns += [(column, f"{name}\0{i}" if crossed else name) for i, column in places]
-        self.columns += [(field.name, field.vocabulary or field.name) for field in schema.ragged]
-        self.seen = dict(before)
-
-    def conflicts(self, arrow_schema: pa.Schema, file: str) -> list[str]:
-        problems: list[str] = []
-        for name, vocabulary in self.columns:
-            arrow_type = arrow_schema.field(name).type
-            kind = key_kind(arrow_type.value_type if is_list(arrow_type) else arrow_type)
-            if kind is None or kind == "null":
-                continue
-            first_kind, first_name, first_file = self.seen.setdefault(vocabulary, (kind, name, file))
-            if kind != first_kind:
-                before = f"{first_kind} in {first_file}"
-                if first_name != name:
-                    before = f"column {first_name!r}, whose keys it shares, is {before}"
-                problems.append(
-                    f"{file}: column {name!r} is {kind}, but {before}: equal values would get different "
-                    "keys; write both with one type"
-                )
-        return list(dict.fromkeys(problems))
 
 
 def _given(paths: Paths) -> list[str]:

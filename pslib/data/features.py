@@ -36,7 +36,7 @@ DAY_S = 86_400
 def field_problem(field: SparseField, kind: pa.DataType) -> str | None:
     """Why a column of this Arrow type can't be turned into keys as the field says; None: it can.
 
-    Fields without ``take`` and ``buckets`` are left to `pslib.data.dataset`.
+    Fields without ``take`` and ``buckets`` are left to `pslib.data.column_types`.
     """
     value = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_null(value):

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.data.catalogue import catalogue_of
-from pslib.data.dataset import KeyKinds, ParquetData
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
 from pslib.data.negatives import NegativeSampler, Sampling
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader

@@ -15,7 +15,8 @@ from pslib.arguments import checked
 from pslib.batch import Batch
 from pslib.client.client import Client
 from pslib.data.catalogue import catalogue_of
-from pslib.data.dataset import KeyKinds, ParquetData
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError

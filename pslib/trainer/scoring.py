@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPull
-from pslib.data.dataset import KeyKinds, ParquetData
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
 from pslib.data.reader import LeaseReader
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult, ScoreCounts

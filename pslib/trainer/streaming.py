@@ -16,7 +16,8 @@ import numpy as np
 
 from pslib.client.client import Client
 from pslib.data.arrivals import Arrivals, StreamSettings
-from pslib.data.dataset import KeyKinds, ParquetData, RowGroup
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData, RowGroup
 from pslib.errors import ConfigurationError
 from pslib.metrics.metrics import EvalResult
 from pslib.protocol.json_arrays import json_array

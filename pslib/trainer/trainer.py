@@ -11,7 +11,8 @@ from pslib.arguments import checked, checked_calls
 from pslib.client.client import PendingPush
 from pslib.cluster import Cluster
 from pslib.data.arrivals import Arrivals, StreamSettings
-from pslib.data.dataset import KeyKinds, ParquetData
+from pslib.data.column_types import KeyKinds
+from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
 from pslib.metrics.metrics import EvalResult
