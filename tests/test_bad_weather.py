@@ -60,7 +60,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip(
             "a real file system of 256 KiB can't be mounted without root; that a full disk refuses a push "
-            "and changes nothing is shown everywhere by a simulated one (tests/test_update_log_crashes.py)"
+            "and changes nothing is shown everywhere by a simulated one (tests/test_server_logs.py)"
         )
     yield place
     subprocess.run(["umount", "-l", place], check=False)
