@@ -3,96 +3,49 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import pslib
-from pslib import SparseField
 from pslib.batch import Batch
 from pslib.checkpoint import Manifest, commit, newest, read_manifest
 from pslib.checkpoint.verification import verify_checkpoint
-from pslib.client.client import PendingPush
-from pslib.client.pending import Pending
-from pslib.config import Timing
-from pslib.data.columns import keys_of
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError
-from pslib.table.optimizers import SGD, Adagrad, Adam
-from pslib.trainer import cuts, pipeline
+from pslib.table.optimizers import Adagrad, Adam
+from pslib.trainer import cuts
 from pslib.trainer.jobs import Job
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import Trainers, cluster_of
-from tests.counting import CountingModel, write_examples
+from tests.counting_trainers import (
+    QUICK,
+    ROWS,
+    StopError,
+    counted_examples,
+    counting,
+    counts_in,
+    saved_in,
+    slowly,
+    stop_after,
+)
 
-ROWS = 1200
-QUICK = Timing(heartbeat_s=0.05, request_s=20.0)
-"""Waits that fit a busy machine, and heartbeats that a short training has some of."""
 EXACT = GeneratorConfig(
     train_rows=900, test_rows=100, seed=3, vocabularies=(7, 60, 300), dense_fields=2, row_group_rows=250
 )
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_examples(tmp_path_factory.mktemp("cuts") / "train.parquet", ROWS))
+examples = pytest.fixture(counted_examples, scope="module")
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return generate(tmp_path_factory.mktemp("exact"), EXACT)
-
-
-class StopError(Exception):
-    """Ends a training in its middle."""
-
-
-def slowly(batch: Batch, rows: Any) -> None:
-    """A batch takes so long that there are heartbeats between some."""
-    time.sleep(0.01)
-
-
-def stop_after(batches: int) -> Callable[[Batch, Any], None]:
-    """Raises in the batch after so many."""
-    seen = Counter[str]()
-
-    def on_step(batch: Batch, rows: Any) -> None:
-        slowly(batch, rows)
-        seen["batches"] += 1
-        if seen["batches"] > batches:
-            raise StopError
-
-    return on_step
-
-
-def counting(cluster: pslib.Cluster, on_step: Any = None, **settings: Any) -> pslib.Trainer:
-    plain = {"batch_rows": 16, "lease_rows": 80, "dense_optimizer": SGD(1.0), "progress": False}
-    return pslib.Trainer(CountingModel(on_step), cluster, **plain | settings)
-
-
-def counts_in(trainer: pslib.Trainer) -> tuple[dict[int, float], float]:
-    """How often each example was counted, and all of them, as the servers have it."""
-
-    client = trainer.cluster.client
-    keys = keys_of(pa.array(np.arange(ROWS)), SparseField("id").salt)
-    pulled = client.pull({"counts": keys}, dense=True).wait()
-    return dict(enumerate(pulled.rows["counts"][:, 0].tolist())), float(pulled.dense[0])
-
-
-def saved_in(folder: Path) -> dict[str, Any]:
-    return json.loads((Path(newest(str(folder))) / "manifest.json").read_text())
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "geo", "sync"])
@@ -166,50 +119,6 @@ def script(trainer: pslib.Trainer, data: Generated) -> list[Any]:
     return [*results, trainer.evaluate(data.test_path)]
 
 
-@pytest.mark.parametrize("second", ["as the first", "without checkpoints"])
-def test_checkpoints_are_those_of_the_trainer_that_fits_where_two_share_parameters(
-    examples: str, tmp_path: Path, second: str
-) -> None:
-    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
-    other = pslib.CheckpointSettings(tmp_path / "other", every_batches=20)
-    with cluster_of(2, timing=QUICK) as running:
-        cluster = running.join()
-        trainer = counting(cluster, stop_after(60), checkpoint=every)
-        counting(cluster, share=True, checkpoint=other if second == "as the first" else None)
-        with pytest.raises(StopError):
-            trainer.fit(examples)
-    assert not (tmp_path / "other").exists()
-    with cluster_of(2, timing=QUICK) as running:
-        trainer = counting(running.join(), checkpoint=every)
-        trainer.load(tmp_path / "saved")
-        assert 0 < counts_in(trainer)[1] < ROWS
-        trainer.fit(examples)
-        counts, examples_seen = counts_in(trainer)
-        assert (set(counts.values()), examples_seen) == ({1.0}, ROWS)
-
-
-def test_trainers_that_share_parameters_may_fit_in_turns_and_their_work_adds_up(
-    examples: str, tmp_path: Path
-) -> None:
-    """One whose fit failed while it paused for a cut is not paused for ever, though another one fits next."""
-    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20, keep_last=100)
-    with cluster_of(timing=QUICK) as running:
-        cluster = running.join()
-        first = counting(cluster, slowly, checkpoint=every)
-        second = counting(cluster, share=True)
-        report = cluster.client.member.progress
-        first.fit(examples)
-        assert report()["examples"] == ROWS
-        first._tools.gate.close(1 << 30, -1)
-        second.fit(examples)
-        assert report()["examples"] == 2 * ROWS
-        saved = len(list((tmp_path / "saved").iterdir()))
-        first.fit(examples)
-        assert report()["examples"] == report()["staleness_count"] * 16 == 3 * ROWS
-        assert len(list((tmp_path / "saved").iterdir())) > saved > 0
-        assert set(counts_in(first)[0].values()) == {3.0}
-
-
 @pytest.mark.parametrize("incremental", [0, 3])
 def test_a_training_that_goes_on_ends_with_the_bits_of_one_that_was_never_interrupted(
     generated: Generated, tmp_path: Path, incremental: int
@@ -267,46 +176,6 @@ def test_a_saved_line_says_how_long_it_took_and_how_long_trainers_paused(
         )
     assert len(list((tmp_path / "saved").iterdir())) == 2
     assert read_manifest(newest(str(tmp_path / "saved"))).format_version == 4
-
-
-def test_a_push_of_a_failed_fit_that_is_acknowledged_in_the_next_one_is_in_no_cuts_way(
-    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "SETTLE_S", 0.05)
-    held, is_held, batches = Pending[Any]("a push"), threading.Event(), Counter[str]()
-
-    def on_step(batch: Batch, rows: Any) -> None:
-        slowly(batch, rows)
-        batches["n"] += 1
-        if batches["n"] == 11:
-            assert is_held.wait(20)
-            raise StopError
-        if batches["n"] == 16:
-            held.succeed(None)
-
-    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
-    with cluster_of(2, timing=QUICK) as running:
-        cluster = running.join()
-        push, pushes = cluster.client.push, itertools.count(1)
-
-        def hold_one(*arguments: Any, **named: Any) -> PendingPush:
-            pending = push(*arguments, **named)
-            if next(pushes) != 10:
-                return pending
-            is_held.set()
-            return PendingPush(held)
-
-        monkeypatch.setattr(cluster.client, "push", hold_one)
-        trainer = counting(cluster, on_step, checkpoint=every, staleness=2, warmup_batches=0)
-        with pytest.raises(StopError):
-            trainer.fit(examples)
-        assert not (tmp_path / "saved").exists()
-        trainer.fit(examples)
-        assert held.done
-        assert trainer._tools.gate._inside == 0
-        events = running.embedded.coordinator.session.events
-    assert any(line.startswith("saved ") for line in events), events
-    verify_checkpoint(newest(str(tmp_path / "saved")))
 
 
 def test_a_disk_that_is_full_during_a_checkpoint_is_one_line_and_training_goes_on(
@@ -386,35 +255,6 @@ def test_the_checkpoint_that_the_coordinator_names_is_there_when_who_saves_dies(
         assert session.desk.saved == first
     assert verify_checkpoint(first).ok
     assert newest(str(tmp_path / "saved")).endswith("checkpoint-000002")
-
-
-@pytest.mark.parametrize("cut", [False, True])
-def test_tables_of_other_clients_are_saved_and_come_back_with_the_model(
-    examples: str, tmp_path: Path, cut: bool
-) -> None:
-    """Whether anybody has set them up again before the checkpoint is loaded, or does so later."""
-    item, keys = pslib.TableSpec("item", (pslib.PartSpec("v", 4),)), np.arange(50, dtype=np.uint64)
-    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20) if cut else None
-    with cluster_of(2, timing=QUICK) as running:
-        trainer = counting(running.join(), slowly, checkpoint=every)
-        client = trainer.cluster.client
-        client.setup([item])
-        client.push({"item": (keys, np.ones((50, 4), np.float32))}).wait()
-        expected = client.pull({"item": keys}).wait().rows["item"]
-        trainer.fit(examples)
-        if not cut:
-            trainer.save(tmp_path / "saved", keep_last=1)
-    assert [one["name"] for one in saved_in(tmp_path / "saved")["tables"]] == ["counts", "item"]
-    assert verify_checkpoint(newest(str(tmp_path / "saved"))).ok
-    for before in (True, False):
-        with cluster_of(1, partition_bits=8, timing=QUICK) as running:
-            trainer = counting(running.join())
-            client = trainer.cluster.client
-            if before:
-                client.setup([item])
-            trainer.load(tmp_path / "saved")
-            client.setup([item])
-            assert np.array_equal(client.pull({"item": keys}).wait().rows["item"], expected)
 
 
 def test_settings_that_make_no_sense_are_told() -> None:

@@ -1,0 +1,147 @@
+"""Cuts beside others: trainers that share parameters, a fit that failed before, tables of other clients."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pslib
+from pslib.batch import Batch
+from pslib.checkpoint import newest
+from pslib.checkpoint.verification import verify_checkpoint
+from pslib.client.client import PendingPush
+from pslib.client.pending import Pending
+from pslib.trainer import pipeline
+from tests.clusters import cluster_of
+from tests.counting_trainers import (
+    QUICK,
+    ROWS,
+    StopError,
+    counted_examples,
+    counting,
+    counts_in,
+    saved_in,
+    slowly,
+    stop_after,
+)
+
+examples = pytest.fixture(counted_examples, scope="module")
+
+
+@pytest.mark.parametrize("second", ["as the first", "without checkpoints"])
+def test_checkpoints_are_those_of_the_trainer_that_fits_where_two_share_parameters(
+    examples: str, tmp_path: Path, second: str
+) -> None:
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
+    other = pslib.CheckpointSettings(tmp_path / "other", every_batches=20)
+    with cluster_of(2, timing=QUICK) as running:
+        cluster = running.join()
+        trainer = counting(cluster, stop_after(60), checkpoint=every)
+        counting(cluster, share=True, checkpoint=other if second == "as the first" else None)
+        with pytest.raises(StopError):
+            trainer.fit(examples)
+    assert not (tmp_path / "other").exists()
+    with cluster_of(2, timing=QUICK) as running:
+        trainer = counting(running.join(), checkpoint=every)
+        trainer.load(tmp_path / "saved")
+        assert 0 < counts_in(trainer)[1] < ROWS
+        trainer.fit(examples)
+        counts, examples_seen = counts_in(trainer)
+        assert (set(counts.values()), examples_seen) == ({1.0}, ROWS)
+
+
+def test_trainers_that_share_parameters_may_fit_in_turns_and_their_work_adds_up(
+    examples: str, tmp_path: Path
+) -> None:
+    """One whose fit failed while it paused for a cut is not paused for ever, though another one fits next."""
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20, keep_last=100)
+    with cluster_of(timing=QUICK) as running:
+        cluster = running.join()
+        first = counting(cluster, slowly, checkpoint=every)
+        second = counting(cluster, share=True)
+        report = cluster.client.member.progress
+        first.fit(examples)
+        assert report()["examples"] == ROWS
+        first._tools.gate.close(1 << 30, -1)
+        second.fit(examples)
+        assert report()["examples"] == 2 * ROWS
+        saved = len(list((tmp_path / "saved").iterdir()))
+        first.fit(examples)
+        assert report()["examples"] == report()["staleness_count"] * 16 == 3 * ROWS
+        assert len(list((tmp_path / "saved").iterdir())) > saved > 0
+        assert set(counts_in(first)[0].values()) == {3.0}
+
+
+def test_a_push_of_a_failed_fit_that_is_acknowledged_in_the_next_one_is_in_no_cuts_way(
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SETTLE_S", 0.05)
+    held, is_held, batches = Pending[Any]("a push"), threading.Event(), Counter[str]()
+
+    def on_step(batch: Batch, rows: Any) -> None:
+        slowly(batch, rows)
+        batches["n"] += 1
+        if batches["n"] == 11:
+            assert is_held.wait(20)
+            raise StopError
+        if batches["n"] == 16:
+            held.succeed(None)
+
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
+    with cluster_of(2, timing=QUICK) as running:
+        cluster = running.join()
+        push, pushes = cluster.client.push, itertools.count(1)
+
+        def hold_one(*arguments: Any, **named: Any) -> PendingPush:
+            pending = push(*arguments, **named)
+            if next(pushes) != 10:
+                return pending
+            is_held.set()
+            return PendingPush(held)
+
+        monkeypatch.setattr(cluster.client, "push", hold_one)
+        trainer = counting(cluster, on_step, checkpoint=every, staleness=2, warmup_batches=0)
+        with pytest.raises(StopError):
+            trainer.fit(examples)
+        assert not (tmp_path / "saved").exists()
+        trainer.fit(examples)
+        assert held.done
+        assert trainer._tools.gate._inside == 0
+        events = running.embedded.coordinator.session.events
+    assert any(line.startswith("saved ") for line in events), events
+    verify_checkpoint(newest(str(tmp_path / "saved")))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_tables_of_other_clients_are_saved_and_come_back_with_the_model(
+    examples: str, tmp_path: Path, cut: bool
+) -> None:
+    """Whether anybody has set them up again before the checkpoint is loaded, or does so later."""
+    item, keys = pslib.TableSpec("item", (pslib.PartSpec("v", 4),)), np.arange(50, dtype=np.uint64)
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20) if cut else None
+    with cluster_of(2, timing=QUICK) as running:
+        trainer = counting(running.join(), slowly, checkpoint=every)
+        client = trainer.cluster.client
+        client.setup([item])
+        client.push({"item": (keys, np.ones((50, 4), np.float32))}).wait()
+        expected = client.pull({"item": keys}).wait().rows["item"]
+        trainer.fit(examples)
+        if not cut:
+            trainer.save(tmp_path / "saved", keep_last=1)
+    assert [one["name"] for one in saved_in(tmp_path / "saved")["tables"]] == ["counts", "item"]
+    assert verify_checkpoint(newest(str(tmp_path / "saved"))).ok
+    for before in (True, False):
+        with cluster_of(1, partition_bits=8, timing=QUICK) as running:
+            trainer = counting(running.join())
+            client = trainer.cluster.client
+            if before:
+                client.setup([item])
+            trainer.load(tmp_path / "saved")
+            client.setup([item])
+            assert np.array_equal(client.pull({"item": keys}).wait().rows["item"], expected)
