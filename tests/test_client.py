@@ -1,11 +1,10 @@
-"""The client: what pull, push and erase mean, and how each mistake and each loss comes back."""
+"""The client: what pull, push and erase mean, and how each refusal and each loss comes back."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,54 +13,14 @@ from hypothesis import strategies as st
 
 from pslib.client.client import Client
 from pslib.config import Timing
-from pslib.errors import (
-    ConfigurationError,
-    MemoryLimitError,
-    RemoteProtocolError,
-    UnavailableError,
-    WaitTimeoutError,
-)
-from pslib.table.initializers import Constant, Uniform
-from pslib.table.optimizers import SGD, Adagrad, Adam
-from pslib.table.tables import DenseSpec, PartSpec, TableSpec
-from tests.clusters import QUICK, Trainers, cluster_of
+from pslib.errors import MemoryLimitError, RemoteProtocolError, UnavailableError, WaitTimeoutError
+from tests.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
+from tests.clusters import QUICK, cluster_of
 from tests.command import wait_until
 from tests.definitions import DictTable
 
-SPEC = TableSpec("item", (PartSpec("w", 1, Adagrad(0.1)), PartSpec("v", 3, Adam(0.01), Uniform(0.5))), seed=4)
-PLAIN = TableSpec("plain", (PartSpec("x", 2, SGD(1.0), Constant(0.0)),))
 LAST_KEY = (1 << 64) - 1
-
-
-def keys_of(*keys: int) -> np.ndarray:
-    return np.array(keys, np.uint64)
-
-
-def ones(rows: int, dim: int = 4) -> np.ndarray:
-    return np.ones((rows, dim), np.float32)
-
-
-@contextmanager
-def client_of(
-    servers: int = 2, timing: Timing | None = None, shard_threads: int = 1
-) -> Iterator[tuple[Client, Trainers]]:
-    with cluster_of(servers, shard_threads=shard_threads, timing=timing) as running:
-        client = running.client()
-        try:
-            yield client, running
-        finally:
-            client.close()
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with client_of(2, shard_threads=2) as (client, _running):
-        client.setup([SPEC, PLAIN], DenseSpec(10, SGD(1.0)), np.arange(10, dtype=np.float32))
-        yield client
-
-
-def rows_of(client: Client, *keys: int, table: str = "plain") -> list[list[float]]:
-    return client.pull({table: keys_of(*keys)}).wait().rows[table].tolist()
+client = pytest.fixture(set_up_client)
 
 
 # --- what calls mean
@@ -182,117 +141,7 @@ def test_any_sequence_of_calls_gives_the_bits_of_a_dict(
     assert lasting.stats()["rows"] == table.rows
 
 
-# --- mistakes
-
-
-KEYS = keys_of(1, 2)
-MISTAKES = {
-    "a table that is not there": (lambda c: c.pull({"nothing": KEYS}), "table 'nothing' is unknown"),
-    "a push to no table": (lambda c: c.push({"nothing": (KEYS, ones(2))}), "table 'nothing' is unknown"),
-    "an erasure in no table": (lambda c: c.erase({"nothing": KEYS}), "table 'nothing' is unknown"),
-    "signed keys": (
-        lambda c: c.pull({"plain": KEYS.astype(np.int64)}),
-        "expected (n,) uint64, got (2,) int64",
-    ),
-    "keys of two dimensions": (
-        lambda c: c.pull({"plain": KEYS[None]}),
-        "expected (n,) uint64, got (1, 2) uint64",
-    ),
-    "a list of keys": (lambda c: c.pull({"plain": [1, 2]}), "expected (n,) uint64, got list"),
-    "one key": (lambda c: c.erase({"plain": np.uint64(1)}), "expected (n,) uint64, got uint64"),
-    "pushed signed keys": (lambda c: c.push({"plain": (KEYS.astype(np.int32), ones(2, 2))}), "(2,) int32"),
-    "too few gradients": (
-        lambda c: c.push({"plain": (KEYS, ones(1, 2))}),
-        "expected (2, 2) float32, got (1, 2)",
-    ),
-    "too many columns": (
-        lambda c: c.push({"plain": (KEYS, ones(2, 3))}),
-        "expected (2, 2) float32, got (2, 3)",
-    ),
-    "float64 gradients": (
-        lambda c: c.push({"plain": (KEYS, np.ones((2, 2)))}),
-        "expected (2, 2) float32, got (2, 2) float64",
-    ),
-    "a list of gradients": (lambda c: c.push({"plain": (KEYS, [[1, 2], [3, 4]])}), "got list"),
-    "a short dense gradient": (
-        lambda c: c.push({}, ones(1, 9)[0]),
-        "expected (10,) float32, got (9,) float32",
-    ),
-    "a dense list": (lambda c: c.push({}, [1.0] * 10), "expected (10,) float32, got list"),
-    "a dense gradient of float64": (
-        lambda c: c.push({}, np.ones(10)),
-        "expected (10,) float32, got (10,) float64",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_gets_one_line_and_changes_nothing(client: Client, mistake: str) -> None:
-    call, text = MISTAKES[mistake]
-    with pytest.raises(ConfigurationError) as caught:
-        call(client)
-    assert text in str(caught.value)
-    assert "\n" not in str(caught.value)
-    for _ in range(3):
-        client.push({"plain": (keys_of(1), ones(1, 2))}).wait(5.0)
-    assert rows_of(client, 1, 2) == [[-3, -3], [0, 0]]
-    stats = client.stats()
-    assert stats["pushes_applied"] == client.session.pushes_sent == 3
-    assert client.session.acked_below(client._stream) == 3
-
-
-def test_calls_before_setup_get_one_line() -> None:
-    with client_of() as (client, _running):
-        for call in (client.pull, client.erase):
-            with pytest.raises(ConfigurationError, match=r"call setup\(\.\.\.\) first"):
-                call({"item": KEYS})
-
-
-def test_setup_again_with_the_same_changes_nothing(client: Client) -> None:
-    client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
-    client.setup([SPEC, PLAIN], DenseSpec(10, SGD(1.0)), np.full(10, 7, np.float32))
-    client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
-    assert rows_of(client, 1) == [[-2, -2]]
-    assert client.pull({}, dense=True).wait().dense.tolist() == list(range(10))
-    assert client.stats()["pushes_applied"] == client.session.pushes_sent == 2
-
-
-def test_setup_with_another_description_gets_one_line_and_changes_nothing(client: Client) -> None:
-    other = TableSpec("plain", (PartSpec("x", 3, SGD(1.0), Constant(0.0)),))
-    with pytest.raises(ConfigurationError, match=r"table plain exists .* has dim 2, got 3; use the same"):
-        client.setup([other])
-    with pytest.raises(
-        ConfigurationError, match=r"dense parameters exist .* has length 10, got 11; use the same"
-    ):
-        client.setup([PLAIN], DenseSpec(11, SGD(1.0)), np.zeros(11, np.float32))
-    with pytest.raises(ConfigurationError, match="expected 10 values, got 3"):
-        client.setup([PLAIN], DenseSpec(10, SGD(1.0)), np.zeros(3, np.float32))
-    assert rows_of(client, 1) == [[0, 0]]
-
-
-def test_setup_again_may_add_tables_and_forgets_nothing(client: Client) -> None:
-    client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
-    pull = client.pull({"plain": keys_of(1)}, dense=True)
-    while client.endpoint.calls_open:
-        time.sleep(0.001)
-    client.setup([TableSpec("more", PLAIN.parts)])
-    assert pull.wait().rows["plain"].tolist() == [[-1, -1]]
-    client.push({"plain": (keys_of(1), ones(1, 2)), "more": (keys_of(1), ones(1, 2))}, ones(1, 10)[0]).wait()
-    assert rows_of(client, 1) == [[-2, -2]]
-    assert rows_of(client, 1, table="more") == [[-1, -1]]
-    assert client.pull({}, dense=True).wait().dense[:2].tolist() == [-1, 0]
-    assert client.stats()["pushes_applied"] == client.session.pushes_sent == 2
-    assert {spec.name for spec in client.table_specs} == {"item", "plain", "more"}
-
-
-def test_a_new_table_does_not_hide_what_servers_have_acknowledged(client: Client) -> None:
-    """A server that comes back is asked about the pushes before the set-up too."""
-    client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
-    before = [client.session.acknowledged.question(server) for server in range(2)]
-    client.setup([TableSpec("more", PLAIN.parts)])
-    after = [client.session.acknowledged.question(server) for server in range(2)]
-    assert any(before)
-    assert [bool(one) for one in after] == [bool(one) for one in before]
+# --- refusals, waits and losses
 
 
 def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
@@ -311,9 +160,6 @@ def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
         assert max(kept) <= 2
         assert client.session.acked_below(client.session.own_stream) == 52
         client.close()
-
-
-# --- waits and losses
 
 
 def test_a_wait_that_is_too_short_says_so_and_may_be_repeated() -> None:

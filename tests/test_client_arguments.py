@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,30 +11,9 @@ import pytest
 from pslib.client.client import Client
 from pslib.errors import ConfigurationError
 from pslib.places import place_of
-from pslib.table.initializers import Constant
-from pslib.table.optimizers import SGD
-from pslib.table.tables import PartSpec, TableSpec
-from tests.clusters import cluster_of
+from tests.clients import KEYS, PLAIN, keys_of, ones, rows_of, set_up_client
 
-PLAIN = TableSpec("plain", (PartSpec("x", 2, SGD(1.0), Constant(0.0)),))
-
-
-def keys_of(*keys: int) -> np.ndarray:
-    return np.array(keys, np.uint64)
-
-
-def ones(rows: int, dim: int = 4) -> np.ndarray:
-    return np.ones((rows, dim), np.float32)
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with cluster_of(1) as running:
-        client = running.client()
-        client.setup([PLAIN])
-        yield client
-        client.close()
-
+client = pytest.fixture(set_up_client)
 
 WRONG_ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
     "keys without a table": (lambda c: c.pull(keys_of(1)), r"keys: expected a dict .* got \(1,\) uint64"),
@@ -122,3 +101,58 @@ def test_a_wait_is_so_many_seconds(client: Client, timeout_s: Any) -> None:
     with pytest.raises(ConfigurationError, match="timeout_s: expected seconds, 0 or more, or None, got"):
         pending.wait(timeout_s)
     pending.wait(10)
+
+
+MISTAKES = {
+    "a table that is not there": (lambda c: c.pull({"nothing": KEYS}), "table 'nothing' is unknown"),
+    "a push to no table": (lambda c: c.push({"nothing": (KEYS, ones(2))}), "table 'nothing' is unknown"),
+    "an erasure in no table": (lambda c: c.erase({"nothing": KEYS}), "table 'nothing' is unknown"),
+    "signed keys": (
+        lambda c: c.pull({"plain": KEYS.astype(np.int64)}),
+        "expected (n,) uint64, got (2,) int64",
+    ),
+    "keys of two dimensions": (
+        lambda c: c.pull({"plain": KEYS[None]}),
+        "expected (n,) uint64, got (1, 2) uint64",
+    ),
+    "a list of keys": (lambda c: c.pull({"plain": [1, 2]}), "expected (n,) uint64, got list"),
+    "one key": (lambda c: c.erase({"plain": np.uint64(1)}), "expected (n,) uint64, got uint64"),
+    "pushed signed keys": (lambda c: c.push({"plain": (KEYS.astype(np.int32), ones(2, 2))}), "(2,) int32"),
+    "too few gradients": (
+        lambda c: c.push({"plain": (KEYS, ones(1, 2))}),
+        "expected (2, 2) float32, got (1, 2)",
+    ),
+    "too many columns": (
+        lambda c: c.push({"plain": (KEYS, ones(2, 3))}),
+        "expected (2, 2) float32, got (2, 3)",
+    ),
+    "float64 gradients": (
+        lambda c: c.push({"plain": (KEYS, np.ones((2, 2)))}),
+        "expected (2, 2) float32, got (2, 2) float64",
+    ),
+    "a list of gradients": (lambda c: c.push({"plain": (KEYS, [[1, 2], [3, 4]])}), "got list"),
+    "a short dense gradient": (
+        lambda c: c.push({}, ones(1, 9)[0]),
+        "expected (10,) float32, got (9,) float32",
+    ),
+    "a dense list": (lambda c: c.push({}, [1.0] * 10), "expected (10,) float32, got list"),
+    "a dense gradient of float64": (
+        lambda c: c.push({}, np.ones(10)),
+        "expected (10,) float32, got (10,) float64",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_gets_one_line_and_changes_nothing(client: Client, mistake: str) -> None:
+    call, text = MISTAKES[mistake]
+    with pytest.raises(ConfigurationError) as caught:
+        call(client)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+    for _ in range(3):
+        client.push({"plain": (keys_of(1), ones(1, 2))}).wait(5.0)
+    assert rows_of(client, 1, 2) == [[-3, -3], [0, 0]]
+    stats = client.stats()
+    assert stats["pushes_applied"] == client.session.pushes_sent == 3
+    assert client.session.acked_below(client._stream) == 3

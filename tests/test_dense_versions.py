@@ -17,6 +17,7 @@ from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec
 from pslib.table.wire_format import DENSE_TYPES, WireFormat
 from pslib.trainer.dense import DensePulls, ErrorFeedback
+from tests.clients import client_of
 from tests.protocol_worlds import (
     NO_FLOATS,
     OneServer,
@@ -27,7 +28,6 @@ from tests.protocol_worlds import (
     move_unit,
     setup_of,
 )
-from tests.test_client import client_of
 
 BLOCKS = np.arange(4, dtype=np.uint32)
 BITS = 4

@@ -16,6 +16,7 @@ from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES, WireFormat
+from tests.clients import client_of
 from tests.definitions_storage import BFLOAT16, FLOAT16, INT8, rounded
 from tests.protocol_worlds import (
     NO_BLOCKS,
@@ -28,7 +29,6 @@ from tests.protocol_worlds import (
     make_client,
     setup_of,
 )
-from tests.test_client import client_of
 
 KINDS = pytest.mark.parametrize("kind", list(ROW_TYPES))
 DENSE_KINDS = pytest.mark.parametrize("kind", list(DENSE_TYPES))
