@@ -131,3 +131,18 @@ def test_two_trainers_agree_on_the_checkpoint_that_was_saved(data: Generated, tm
     with cluster_of(2, trainers=2) as running:
         paths = running.run(script, script)
     assert paths == [str(tmp_path / "checkpoint-000002")] * 2
+
+
+def test_of_several_trainers_the_one_that_saves_removes_older_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr("pslib.trainer.saving.prune", lambda folder, keep_last: removed.append(folder))
+    with cluster_of(2, trainers=2) as running:
+
+        def script(cluster: pslib.Cluster) -> str:
+            model = DeepFM(generated_schema(CONFIG), dim=2, hidden=(3,))
+            return Path(pslib.Trainer(model, cluster, progress=False).save(tmp_path, keep_last=1)).name
+
+        assert running.run(script, script) == ["checkpoint-000001"] * 2
+    assert removed == [str(tmp_path)]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from launch.cli import main
 from pslib.data.convert import convert_criteo, convert_csv, convert_jsonl, convert_libffm, rejects_path
+from pslib.data.records import Piece
 from pslib.errors import DataError
 from pslib.schema import DenseField, RaggedField, SparseField
 from tests.test_convert import criteo_line, rejects_of, rows_of, written
@@ -260,3 +261,22 @@ def test_a_csv_that_is_something_else_says_what_it_is(tmp_path, out, content, sa
 def test_a_header_that_begins_like_another_file_is_a_header(tmp_path, out, name):
     convert_csv(written(tmp_path, f"{name},label,b\nx,1,y\n"), out)
     assert pq.read_table(out).column_names == [name, "label", "b"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "comment", "may"),
+    [
+        (b"a\nb\n", None, False),
+        (b"\na\n", None, True),
+        (b"a\n\n", None, True),
+        (b"a\n \nb\n", None, True),
+        (b"a\n# b\n", None, False),
+        (b"a\n# b\n", b"#", True),
+        (b"# a\nb\n", b"#", True),
+        (b"a # b\nb\n", b"#", False),
+    ],
+)
+def test_a_piece_knows_by_how_lines_begin_whether_one_may_be_blank(raw, comment, may):
+    piece = Piece(raw, 1, raw.count(b"\n"), comment=comment)
+    assert piece.may_have_blank == may
+    assert may or len(piece.split()) == piece.lines

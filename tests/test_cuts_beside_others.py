@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import PendingPush
 from pslib.client.pending import Pending
 from pslib.trainer import pipeline
+from pslib.trainer.cut_gate import CutGate
+from pslib.trainer.cuts import TrainerCuts
 from tests.clusters import cluster_of
 from tests.counting_trainers import (
     QUICK,
@@ -145,3 +148,62 @@ def test_tables_of_other_clients_are_saved_and_come_back_with_the_model(
             trainer.load(tmp_path / "saved")
             client.setup([item])
             assert np.array_equal(client.pull({"item": keys}).wait().rows["item"], expected)
+
+
+# --- without a cluster
+
+
+class Door:
+    """In place of a gate: what it was told last."""
+
+    is_open = True
+
+    def close(self, cut: int, target: int, held_back: bool) -> None:
+        self.is_open = False
+
+    def open(self) -> None:
+        self.is_open = True
+
+
+def a_client() -> Any:
+    endpoint = SimpleNamespace(lock=threading.Lock(), session=None, ask=lambda *_: None)
+    member = SimpleNamespace(on_cut=None, incarnation=1, coordinator="c")
+    return SimpleNamespace(rank=0, member=member, endpoint=endpoint)
+
+
+def test_who_trains_hears_of_cuts_and_leads_none_that_another_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TrainerCuts, "_run", lambda self, led: None)
+    client, doors = a_client(), (Door(), Door())
+    first, second = (TrainerCuts(client, door, None, None) for door in doors)  # type: ignore[arg-type]
+    assert client.member.on_cut == first.on_cut  # it may be training as the second one is made
+    first.follow()
+    client.member.on_cut({"number": 1, "phase": "pause", "leader": 0})
+    assert first._led is not None
+    assert [door.is_open for door in doors] == [False, True]
+    second.follow()
+    assert first._led is None
+    assert [door.is_open for door in doors] == [True, True]
+    client.member.on_cut({"number": 1, "phase": "begin", "leader": 0})
+    assert second._led is None
+    assert [door.is_open for door in doors] == [True, False]
+    client.member.on_cut({"number": 2, "phase": "near", "leader": 0})
+    assert second._led is not None
+
+
+def test_a_batch_of_an_earlier_job_that_waits_at_the_gate_is_turned_away() -> None:
+    gate, let_in = CutGate(a_client(), SimpleNamespace(held=list)), list[bool]()  # type: ignore[arg-type]
+    earlier = gate.begin_job(False)
+    gate.close(7, -1)
+    waits = threading.Thread(target=lambda: let_in.append(earlier.enter(0, lambda: False)), daemon=True)
+    waits.start()
+    job = gate.begin_job(False)
+    waits.join(20)
+    assert let_in == [False]
+    gate.open()
+    assert job.enter(0, lambda: False)
+    earlier.ended()
+    assert gate._inside == 1
+    job.ended()
+    assert gate._inside == 0

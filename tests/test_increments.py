@@ -224,6 +224,20 @@ def test_a_late_second_end_of_one_image_does_not_settle_the_next(tmp_path: Path)
     assert sorted(changed) == [2, 7]
 
 
+def test_no_increment_follows_an_image_that_failed(tmp_path: Path) -> None:
+    with cluster_of(1, partition_bits=5) as running:
+        client = running.client()
+        client.setup([SPEC])
+        (tmp_path / "file").touch()
+        begin(client, tmp_path / "file", "first", keep=True)
+        with pytest.raises(PslibError, match="file"):
+            files_of(client, "first")
+        settle(client, "first")
+        with pytest.raises(PslibError, match="ask for a full one"):
+            begin(client, tmp_path, "second", "first", keep=True)
+        client.close()
+
+
 def test_no_increment_follows_an_image_during_which_a_unit_came(tmp_path: Path) -> None:
     """Keys that left the unit meanwhile are known where it was."""
     with cluster_of(1, partition_bits=5) as running:

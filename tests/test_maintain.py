@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -260,6 +261,68 @@ def test_rows_leave_for_those_that_become_wide(when_full: str) -> None:
     assert limit // 2 < peak <= limit
 
 
+def test_so_many_rows_leave_as_rows_that_become_wide_need() -> None:
+    """Narrow rows give memory back only once half of the rows of a partition have gone."""
+    shard = Shard(10, 1, memory_bytes=12 << 20)
+    shard.own(np.arange(1025))
+    shard.setup(Setup({"tables": [replace(WIDE, when_full="oldest").to_dict()]}, 0, {}, NO_FLOATS))
+    for number in range(40):
+        push_all(shard, 2 * number, many(2000, 2000 * number))
+        push_all(shard, 2 * number + 1, many(2000, 2000 * number))
+    stats = shard.stores["t"].stats()
+    assert stats["promoted"] > 20_000
+    assert stats["resident_bytes"] <= 13 << 20
+
+
+def test_places_of_narrow_rows_are_none_for_rows_that_become_wide() -> None:
+    shard = shard_of(WIDE, memory_bytes=8 << 20)
+    with pytest.raises(MemoryLimitError):
+        list(push_all(shard, number, many(500, 500 * number)) for number in range(1_000))
+    store = shard.stores["t"]
+    rows = store.rows
+    store.erase(many(rows // 2))
+    shard.room.forget()
+    push_all(shard, 2_000, many(500))  # for other narrow rows they are
+    again = (push_all(shard, 2_001 + n, many(500, rows // 2 + 500 * n)) for n in range(rows // 1000))
+    with pytest.raises(MemoryLimitError, match="500 that become wide"):
+        list(again)
+    assert store.stats()["resident_bytes"] <= 8 << 20
+
+
+def test_a_unit_of_narrow_rows_that_does_not_fit_is_not_adopted() -> None:
+    source, target = shard_of(WIDE), shard_of(WIDE, memory_bytes=3 << 20, own=False)  # 1 MiB beside growth
+    keys = np.array([unmix64(3 << 60 | n) for n in range(2, 60_002)], np.uint64)
+    push_all(source, 1, keys)
+    image = source.release(Release(3, 1, 2))
+    assert image.keys["t.narrow"].size == 60_000
+    with pytest.raises(MemoryLimitError):
+        target.adopt(Adopt(3, 2, image.marks, image.content, image.keys))
+    assert target.stores["t"].rows == 0
+
+
+def test_shows_of_several_shard_threads_say_which_rows_become_wide() -> None:
+    """Each thread foresees its own keys, by their own shows."""
+    with cluster_of(partition_bits=BITS, shard_threads=2, server_memory_bytes=64 << 20) as running:
+        client = running.client()
+        client.setup([replace(PLAIN, compact=Compact("v", shows=3))])
+        keys = many(100)
+        shows = {"t": np.where(keys < 40, 4, 1).astype(np.float32)}
+        client.push({"t": (keys, np.ones((100, 3), np.float32))}, shows=shows).wait()
+        stats = client.stats()
+        client.close()
+    assert (stats["rows"], stats["narrow_rows"]) == (100, 60)
+
+
+def test_filters_of_admission_are_looked_for_before_they_are_made() -> None:
+    spec = TableSpec("t", (PartSpec("v", 2),), admission=ByBloom(3, 1 << 20))
+    shard = Shard(7, 1, memory_bytes=32 << 20)
+    shard.own(np.arange(129))
+    shard.setup(Setup({"tables": [spec.to_dict()]}, 0, {}, NO_FLOATS))
+    with pytest.raises(MemoryLimitError):
+        push_all(shard, 1, many(1000))
+    assert shard.stores["t"].stats()["filter_bytes"] == 0
+
+
 def test_narrow_rows_are_not_counted_as_wide_ones() -> None:
     shard = shard_of(WIDE, memory_bytes=8 << 20)
     pushes = (push_all(shard, number, many(500, 500 * number)) for number in range(1_000))
@@ -283,10 +346,12 @@ def test_new_keys_whose_shows_make_them_wide_at_once_are_counted_as_wide() -> No
     assert shard.stores["t"].stats()["narrow_rows"] == 4_000
 
 
-@pytest.mark.parametrize("policy", [{"admission": ByBloom(3, 1 << 16)}, {}])
-def test_what_comes_once_a_partition_stays_below_the_limit(policy) -> None:
-    """Filters of all partitions would take 64 MiB; first units of rows and the directory 88."""
-    bits, limit = (10, 32 << 20) if policy else (16, 32 << 20)
+@pytest.mark.parametrize(
+    ("bits", "policy"), [(10, {"admission": ByBloom(3, 1 << 16)}), (16, {}), (20, {})], ids=str
+)
+def test_what_comes_once_a_partition_stays_below_the_limit(bits: int, policy: dict[str, Any]) -> None:
+    """Filters of all partitions would take 64 MiB; first units of rows and the directory 88, and far more."""
+    limit = 32 << 20
     shard = Shard(bits, 1, memory_bytes=limit)
     shard.own(np.arange((1 << bits) + 1))
     spec = TableSpec("t", (PartSpec("v", 16),), **policy)

@@ -124,6 +124,9 @@ def test_keys_of_another_type_than_those_of_the_training_are_refused(folder):
             trainer.fit_and_rank(train, texts, **how)
         lists = pa.array([["1", "2"]] * 3)
         pq.write_table(pa.table({"items": lists, "before": lists}), texts)
+        fresh = Trainer(model, cluster, batch_rows=20, share=True)
+        with pytest.raises(DataError, match=r"texts.parquet: column '(items|before)' is string, but "):
+            fresh.fit_and_rank(train, texts, items=texts, **how)
         for data, items in ((path, texts), (texts, train)):
             with pytest.raises(DataError, match=r"texts.parquet: column '(items|before)' is string, but "):
                 trainer.recommend(data, items, folder / "best", history="before")

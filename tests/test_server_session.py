@@ -290,6 +290,23 @@ class TestRefusedRequests:
         longer = server.ask(replace(huge, dense_length=(1 << 40) + 1))
         assert "length must be in 0..1099511627776" in longer.text
 
+    @pytest.mark.parametrize(
+        ("limits", "blocks"),
+        [
+            (Limits(frame_bytes_max=1 << 12), [0, 1]),
+            (Limits(frame_bytes_max=1 << 20, message_bytes_max=1 << 13), [0, 1]),
+        ],
+        ids=["a frame", "half a message"],
+    )
+    def test_dense_blocks_of_an_answer_are_held_against_each_limit(
+        self, limits: Limits, blocks: list[int]
+    ) -> None:
+        server = OneServer(codec=Codec("demo", limits))
+        server.ask(replace(setup_of(4), dense_length=4096, dense=NO_FLOATS, without_values=True))
+        refused = server.ask(Pull({}, np.array(blocks, np.uint32)))
+        assert "8192 of dense blocks does not fit an answer" in refused.text
+        assert "does not fit" not in server.ask(Pull({}, np.array(blocks[:1], np.uint32))).text
+
     def test_bytes_that_are_no_message_are_answered_under_number_0(self) -> None:
         server = self._server()
         assert server.session.receive(PEER, [b"\xc1", b"x"]) is None

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.errors import MemoryLimitError
-from pslib.protocol.messages import Load
+from pslib.checkpoint import Manifest, ManifestFile, commit
+from pslib.errors import LogError, MemoryLimitError
+from pslib.protocol.messages import Load, Setup
 from pslib.server.shard_thread import _FileWork, load_into
 from pslib.shard.shard import Shard
+from pslib.table.optimizers import Adagrad
 from pslib.table.policies import ByCount
+from pslib.table.tables import DenseSpec
 from pslib.update_log import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 from tests import test_increments
@@ -166,3 +169,41 @@ def test_a_copy_of_a_load_that_was_refused_is_refused_though_there_is_room_now(
     with pytest.raises(MemoryLimitError):
         work(run.shard, message)
     assert work(run.shard, replace(message, stem="2")) == {"rows": 140_000}
+
+
+def test_a_load_counts_what_other_tables_take(saved_rows: dict[int, str]) -> None:
+    """It would fit without them, and with them it does not by far."""
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=9 << 20)
+    other = replace(TABLES["Adagrad"], name="other")
+    run.shard.setup(Setup({"tables": [other.to_dict()]}, 0, {}, np.empty(0, np.float32)))
+    keys = np.arange(80_000, dtype=np.uint64)
+    run.shard.stores["other"].push(keys, np.ones((keys.size, 3), np.float32))
+    run.shard.room.forget()
+    with pytest.raises(MemoryLimitError, match=r"where other tables have .* none of its rows has changed"):
+        _FileWork(run.log)(run.shard, Load(saved_rows[140_000], "1", tables="t"))
+    assert run.shard.stores["other"].rows == keys.size
+
+
+def test_a_load_that_fails_when_dense_parameters_have_begun_to_change_leaves_no_shard_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows could be taken back, which were none; dense blocks could not."""
+    spec = DenseSpec(6, Adagrad())
+    with cluster_of(partition_bits=5, dense_blocks=3) as running:
+        client = running.client()
+        client.setup([TABLES["Adagrad"]], spec, np.ones(6, np.float32))
+        files = [ManifestFile(**entry) for entry in client.save_files(str(tmp_path), "00000001")]
+        dense = {"length": 6, "optimizer": spec.optimizer.to_dict(), "parameters": []}
+        commit(str(tmp_path), Manifest([TABLES["Adagrad"].to_dict()], dense, files, 1))
+        client.close()
+
+    def fails(*_: Any) -> None:
+        raise LogError("no more")
+
+    monkeypatch.setattr("pslib.checkpoint.files.put_dense", fails)
+    shard = Shard(5, 3)
+    shard.own(np.arange(35))
+    shard.setup(Run.setup(TABLES["Adagrad"], spec))
+    with pytest.raises(LogError, match="it answers no more: start again"):
+        load_into(shard, Load(str(tmp_path), "1"))
+    assert "ended half-way" in shard.broken

@@ -370,6 +370,8 @@ def test_images_that_were_asked_for_are_written_once_a_full_log_has_room() -> No
         run.log.pace()
     assert run.log.rounds == 1
     assert run.log.log.below > before
+    run.push()
+    assert not run.log.owes  # it was asked for once
     run.check()
 
 

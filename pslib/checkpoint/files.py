@@ -182,14 +182,12 @@ def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str],
 
 
 def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:
-    """How many rows of a table are for a shard; with increments, which change rows or add some, at least."""
-    rows = 0
-    for link in links:
-        gone = _own_keys(shard, _batches(link, saved.name, GONE, GONE_SCHEMA))
-        rows = max(
-            rows - gone, _own_keys(shard, _batches(link, saved.name, ROWS, table_schema(saved), ["key"]))
-        )
-    return rows
+    """How many rows of a table are for a shard at some moment of its load, at least.
+
+    That of an increment begins with all rows of the checkpoint before, also those that are gone by then.
+    """
+    schema = table_schema(saved)
+    return max(_own_keys(shard, _batches(link, saved.name, ROWS, schema, ["key"])) for link in links)
 
 
 def _own_keys(shard: Shard, batches: Iterator[pa.RecordBatch]) -> int:

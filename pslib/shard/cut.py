@@ -325,7 +325,7 @@ class Cuts:
     def forget(self, why: str) -> None:
         """The tables are about to be replaced: no image goes on, no increment may follow."""
         self.give_up(why)
-        self.base = self._unsettled = ""
+        self.base = ""
         for store in self._shard.stores.values():
             store.image_stop_keeping()
 

@@ -75,10 +75,9 @@ class TrainerCuts:
         before = member.on_cut
         if before == self.on_cut:
             return
-        self.on_cut({})  # it may have been told to pause, and then no more
         member.on_cut = self.on_cut
         if before is not None:
-            before({})
+            before({})  # it hears no more of a cut for which it has paused, or which it leads
 
     # --- in the endpoint's thread -------------------------------------------------------------------------
 

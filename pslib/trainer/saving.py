@@ -232,8 +232,7 @@ class CheckpointJobs:
     def _compare(self, place: str, manifest: Manifest) -> None:
         """Warn where numbers fit that another model has learned: that may be meant, and may be a slip."""
         about, table = manifest.about, self._table.name
-        described = {"model", "schema"} <= about.keys() and "parameters" in manifest.dense
-        if self._client.rank or not described:
+        if not {"model", "schema"} <= about.keys() or "parameters" not in manifest.dense:
             return
         saved = model_description(table, about["model"], about["schema"], manifest.dense["parameters"])
         mine = model_description(

@@ -89,8 +89,7 @@ class StatisticsJobs:
         Parameters
         ----------
         data : ParquetData
-            Whose first lease of `MEASURED_ROWS` examples or more, in the order of epoch 0, gives them; of
-            data that has none, its first largest one.
+            Whose largest lease, the first of them in the order of epoch 0, gives them.
         epochs, step : int
             How far the training is; rows are read at this step.
         """
@@ -111,8 +110,8 @@ class StatisticsJobs:
     def _first_examples(self, data: ParquetData) -> Batch:
         lease_rows = default_lease_rows(data.rows, MEASURED_ROWS)
         order = Order(self._seed, [group.rows for group in data.row_groups], lease_rows)
-        # A lease lies within one window, and a window may be one small row group: the first may have one row.
-        first = max(range(order.leases(0)), key=lambda i: min(order.lease(0, i).rows, MEASURED_ROWS))
+        # Not the first one: a lease lies within one window, which may be a row group of one row.
+        first = max(range(order.leases(0)), key=lambda i: order.lease(0, i).rows)
         with closing(LeaseReader(data, self._model.schema, order, MEASURED_ROWS)) as reader:
             return next(iter(reader.batches(0, first)))
 

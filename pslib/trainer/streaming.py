@@ -123,10 +123,8 @@ class WindowJobs:
         places = [self._arrivals.place(name) for name in names]
         kinds = dict(self._key_kinds)
         data = ParquetData(places, self._schema, may_be_empty=True, key_kinds=kinds)
-        new = {name: list(kind) for name, kind in kinds.items() if name not in self._key_kinds}
         rows = [[group.rows for group in data.row_groups if group.file == place] for place in places]
-        found: dict[str, Any] = {"files": names, "rows": rows, "fingerprint": data.fingerprint}
-        return found | ({"key_kinds": new} if new else {})
+        return {"files": names, "rows": rows, "fingerprint": data.fingerprint, "key_kinds": kinds}
 
     def _data(self, names: tuple[str, ...], words: dict[str, Any]) -> ParquetData:
         """The data as it was found: its files are opened by whoever reads from them."""
