@@ -19,7 +19,7 @@ $(VENV)/.made: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.made $(SOURCES)
-	@echo "compiling kernels, of $(words $(wildcard cython_ext/*.pyx)) those that have changed: three minutes for all on two idle cores"
+	@echo "compiling kernels, of $(words $(wildcard cython_ext/*.pyx)) those that have changed: three to five minutes for all on two idle cores"
 	flock $(VENV)/.lock $(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
