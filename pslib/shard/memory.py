@@ -156,15 +156,16 @@ class MemoryRoom:
         Raises
         ------
         MemoryLimitError
-            When they take more than there is, however they lie.
+            When they take more than `make` would give them, however they lie.
         """
         used = sum(store.stats()["resident_bytes"] for store in others.values())
         need = sum(count * _least_row_bytes(specs[name]) for name, count in rows.items())
-        if need and used + need > self.limit_bytes:
+        if need and used + need > self.limit_bytes - GROWTH_BYTES:
             raise MemoryLimitError(
                 f"memory limit: {sum(rows.values()):,} rows of the checkpoint are for {self._owner} and take "
-                f"{need:,} bytes or more, where other tables have {used:,} of {self.limit_bytes:,}; "
-                f"none of its rows has changed; {_advice([specs[name] for name in rows])}"
+                f"{need:,} bytes or more, where other tables have {used:,} of {self.limit_bytes:,}, and "
+                f"{GROWTH_BYTES:,} are kept for growth; none of its rows has changed; "
+                f"{_advice([specs[name] for name in rows])}"
             )
 
     def _find(
