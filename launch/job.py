@@ -214,6 +214,7 @@ class LoadSection(Section):
     state: bool = True
     tables: Annotated[list[Name], Field(min_length=1)] | None = None
     resume: bool = True
+    other_model: bool = False
 
 
 class Job(Section):

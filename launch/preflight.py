@@ -126,14 +126,16 @@ def check_load(job: Job) -> None:
     Raises
     ------
     CheckpointError
-        When there is none, its manifest can't be read, or it holds other tables or parameters.
+        When there is none, its manifest can't be read, it holds other tables or parameters, or another
+        model has learned them.
     ConfigurationError
         When it lies in the run's own folder.
     """
-    from pslib.checkpoint import LoadOptions, check_fits, newest, read_manifest
+    from pslib.checkpoint import LoadOptions, check_fits, check_model, newest, read_manifest
     from pslib.places import is_uri
     from pslib.table.tables import DenseSpec
     from pslib.trainer.dense import DenseLayout
+    from pslib.trainer.saving import description_of
 
     if job.load is None:
         return
@@ -148,9 +150,12 @@ def check_load(job: Job) -> None:
         )
     place, model = newest(path), job.build_model()
     table = job.table_of(model)
-    dense = DenseSpec(DenseLayout(model.dense_shapes()).length, job.dense_optimizer)
+    layout, manifest = DenseLayout(model.dense_shapes()), read_manifest(place)
+    dense = DenseSpec(layout.length, job.dense_optimizer)
     options = LoadOptions(job.load.state, None if tables is None else tuple(tables))
-    check_fits(read_manifest(place), place, {table.name: table}, dense, options)
+    check_fits(manifest, place, {table.name: table}, dense, options)
+    if options.all and not job.load.other_model:
+        check_model(manifest, place, description_of(model, table, layout))
 
 
 def check_save(job: Job) -> None:

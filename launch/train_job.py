@@ -50,7 +50,13 @@ def train_job(path: Path) -> str:
         trainer = make_trainer(job, cluster, saves=True)
         if job.load:
             load = job.load
-            trainer.load(load.path, state=load.state, tables=load.tables, resume=load.resume)
+            trainer.load(
+                load.path,
+                state=load.state,
+                tables=load.tables,
+                resume=load.resume,
+                other_model=load.other_model,
+            )
         _fit(job, trainer)
         test = job.data.test or []
         tested = _tested(job, trainer, test) if test else None
@@ -142,7 +148,7 @@ def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
 
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
-        trainer.load(checkpoint)
+        trainer.load(checkpoint, other_model=job.load is not None and job.load.other_model)
         yield trainer
 
 

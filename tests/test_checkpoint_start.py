@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from launch.preflight import check_load
 from pslib import checkpoint
 from pslib.client.client import Client
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.errors import CheckpointError, ConfigurationError
+from pslib.errors import CheckpointError, CheckpointIncompatibleError, ConfigurationError
 from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
 from pslib.table.policies import ByAge, Compact, Score
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -33,15 +32,16 @@ CONFIG = GeneratorConfig(
 )
 
 
+ROWS = {"w_optimizer": Adam(), "v_optimizer": Adagrad()}
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return generate(tmp_path_factory.mktemp("start"), CONFIG)
 
 
 def trainer_on(running: Trainers, hidden: int = 3, **optimizers: object) -> pslib.Trainer:
-    rows = {"w_optimizer": Adam(), "v_optimizer": Adagrad()} | {
-        name: one for name, one in optimizers.items() if name != "dense_optimizer"
-    }
+    rows = ROWS | {name: one for name, one in optimizers.items() if name != "dense_optimizer"}
     model = DeepFM(generated_schema(CONFIG), dim=2, hidden=(hidden,), **rows)
     dense = optimizers.get("dense_optimizer", Adam(0.005))
     return pslib.Trainer(
@@ -52,29 +52,51 @@ def trainer_on(running: Trainers, hidden: int = 3, **optimizers: object) -> psli
 # --- another model
 
 
-def test_numbers_that_another_model_has_learned_are_told(
-    saved: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_numbers_that_another_model_has_learned_are_refused_unless_they_are_meant(saved: Path) -> None:
     """They fit, so a slip in a job file would only show in its figures."""
-    schema, told = generated_schema(CONFIG), []
+    schema, outcomes = generated_schema(CONFIG), []
     swapped = replace(schema, sparse=tuple(reversed(schema.sparse)))
     for model in (
-        DeepFM(schema, dim=2, hidden=(3,)),
-        WideDeep(schema, dim=2, hidden=(3,)),
-        DeepFM(swapped, dim=2, hidden=(3,)),
+        DeepFM(schema, dim=2, hidden=(3,), **ROWS),
+        WideDeep(schema, dim=2, hidden=(3,), **ROWS),
+        DeepFM(swapped, dim=2, hidden=(3,), **ROWS),
     ):
         with pslib.connect() as cluster:
             trainer = pslib.Trainer(model, cluster, dense_optimizer=Adam(0.005), progress=False)
-            for state in (True, False):
-                caplog.clear()
-                with suppress(CheckpointError):
-                    trainer.load(saved, state=state)
-                told.append(
-                    [one.getMessage() for one in caplog.records if "another model" in one.getMessage()]
-                )
-    assert [len(one) for one in told] == [0, 0, 1, 0, 1, 0]
-    assert f"{saved} is of another model: it is DeepFM, got WideDeep" in told[2][0]
-    assert "it reads columns " in told[4][0]
+            for other_model in (False, True):
+                outcome = ""
+                try:
+                    trainer.load(saved, other_model=other_model)
+                except CheckpointIncompatibleError as error:
+                    outcome = str(error)
+                outcomes.append((outcome, cluster.client.stats()["rows"] > 0))
+            trainer.load(saved, tables=["embedding"])
+    assert [text for text, _rows in outcomes[:2]] == ["", ""]
+    assert [text for text, _rows in outcomes[3::2]] == ["", ""]
+    assert [rows for _text, rows in outcomes] == [True, True, False, True, False, True]
+    assert f"{saved} is of another model: it is DeepFM, got WideDeep; give what" in outcomes[2][0]
+    assert "it reads columns " in outcomes[4][0]
+
+
+def test_fields_that_columns_have_got_since_a_checkpoint_was_written_make_no_other_model(
+    saved: Path, tmp_path: Path
+) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(saved, older)
+    manifest = checkpoint.read_manifest(str(older))
+    for column in manifest.about["schema"]["sparse"]:
+        assert column.keys() > {"name"}
+        for name in [name for name in column if name != "name"]:
+            del column[name]
+    checkpoint.commit(str(older), manifest)
+    with pslib.connect() as cluster:
+        trainer_on_cluster = pslib.Trainer(
+            DeepFM(generated_schema(CONFIG), dim=2, hidden=(3,), **ROWS),
+            cluster,
+            dense_optimizer=Adam(0.005),
+            progress=False,
+        )
+        trainer_on_cluster.load(older)
 
 
 # --- warm starts
@@ -256,6 +278,8 @@ training: {batch_rows: 64, staleness: 0}
 """
 FITS = "optimizers={rows: {w: {name: Adam}, v: {name: Adagrad}}}"
 """What `trainer_on` trains with."""
+COLUMNS = f"data.schema={json.dumps(generated_schema(CONFIG).to_dict())}"
+"""What it reads."""
 
 
 def job_of(folder: Path, *settings: str) -> Job:
@@ -282,7 +306,7 @@ def test_a_job_file_says_where_to_save_how_many_to_keep_and_what_to_begin_with(t
 
 
 def test_a_missing_checkpoint_is_told_before_anything_starts(saved: Path, tmp_path: Path) -> None:
-    check_load(job_of(tmp_path, f"load.path={saved}", FITS))
+    check_load(job_of(tmp_path, f"load.path={saved}", FITS, COLUMNS))
     with pytest.raises(CheckpointError, match=r"load.path: no such folder: .*nowhere; expected"):
         check_load(job_of(tmp_path, "load.path=nowhere"))
     (tmp_path / "checkpoint").symlink_to(saved)
@@ -300,6 +324,8 @@ def test_a_missing_checkpoint_is_told_before_anything_starts(saved: Path, tmp_pa
         ([FITS, "model.hidden=[5]"], "23 dense parameters, expected 37: another model; "),
         ([FITS, "optimizers.dense={name: SGD}"], "dense optimizer: expected SGD, the checkpoint has Adam"),
         (["model={name: lr}"], "part w has dim 1 and Adam; expected w, dim 1 and Adagrad"),
+        ([FITS], "it reads columns I1, C1, C2, got d0, f0, f1; give "),
+        ([FITS, COLUMNS, "model.name=wide_deep"], "it is DeepFM, got WideDeep; give .*load.other_model"),
         (["model={name: lr}", "load.state=false"], r"has parts \['w', 'v'\]; expected \['w'\]"),
     ],
 )
@@ -314,13 +340,15 @@ def test_a_checkpoint_that_does_not_fit_is_told_before_anything_starts(
 def test_what_is_loaded_of_a_checkpoint_is_all_that_has_to_fit(saved: Path, tmp_path: Path) -> None:
     check_load(job_of(tmp_path, f"load.path={saved}", "load.state=false"))
     check_load(job_of(tmp_path, f"load.path={saved}", FITS, "load.tables=[embedding]", "model.hidden=[5]"))
+    other = [FITS, "model.name=wide_deep"]
+    for meant in ("other_model=true", "state=false", "tables=[embedding]"):
+        check_load(job_of(tmp_path, f"load.path={saved}", *other, f"load.{meant}"))
 
 
 def test_a_run_that_can_not_begin_with_its_checkpoint_starts_no_process(
     saved: Path, data: Generated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = json.dumps({"label": "label", "dense": ["I1"], "sparse": ["C1", "C2"]})
-    settings = [f"data.train={data.train_path}", f"data.test={data.test_path}", f"data.schema={plain}"]
+    settings = [f"data.train={data.train_path}", f"data.test={data.test_path}", COLUMNS]
     settings += [f"load.path={saved}", FITS, "model.dim=4", "out=run"]
     (tmp_path / "job.yaml").write_text(JOB)
     assert main(["train", str(tmp_path / "job.yaml"), *(x for one in settings for x in ("--set", one))]) == 64

@@ -1,6 +1,6 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import LoadOptions, check_fits, load_shard, other_tables
+from pslib.checkpoint.files import LoadOptions, check_fits, check_model, load_shard, other_tables
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -30,6 +30,7 @@ __all__ = [
     "ManifestFile",
     "check_fits",
     "check_keep_last",
+    "check_model",
     "commit",
     "forget_rows",
     "held_rows",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import pyarrow as pa
@@ -14,13 +16,15 @@ from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import RowReader, table_in, table_schema
-from pslib.errors import CheckpointError, CheckpointIncompatibleError, PslibError
+from pslib.errors import CheckpointError, CheckpointIncompatibleError, ConfigurationError, PslibError
 from pslib.places import shown
+from pslib.schema import Schema
 from pslib.shard.shard import Shard
+from pslib.table.descriptions import Model, model_description, model_differences
 from pslib.table.partition_map import units_of_mask
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["LoadOptions", "check_fits", "load_shard", "other_tables"]
+__all__ = ["LoadOptions", "check_fits", "check_model", "load_shard", "other_tables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,45 @@ def check_fits(
     if options.tables is None and dense and dense.length:
         check_dense_optimizer(dense.optimizer, manifest, path, options.state)
     return tables
+
+
+def check_model(manifest: Manifest, path: str, mine: Model) -> None:
+    """See whether the model that has learned a checkpoint is this one: numbers of another may fit, too.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        One that no Trainer has made does not say whose it is, and is taken; so is one that has more or fewer
+        dense parameters, which `check_fits` refuses.
+    path : str
+    mine : mapping
+        `pslib.table.descriptions.model_description` of the model that is to have it.
+
+    Raises
+    ------
+    CheckpointIncompatibleError
+        When its class is another, it reads other columns, or its dense parameters have other names or shapes.
+    """
+    about, parameters = manifest.about, manifest.dense.get("parameters")
+    if not {"model", "schema"} <= about.keys() or parameters is None:
+        return
+    if manifest.dense["length"] != _length_of(mine):
+        return
+    try:
+        schema = Schema.from_dict(about["schema"]).to_dict()  # with what fields have got since it was written
+    except (ConfigurationError, TypeError, KeyError):
+        schema = about["schema"]  # of a later pslib perhaps: it differs, and the error shows in what
+    saved = model_description(mine["table"], about["model"], schema, parameters)
+    if told := model_differences(json.loads(json.dumps(saved)), json.loads(json.dumps(mine))):
+        raise CheckpointIncompatibleError(
+            f"{shown(path)} is of another model: {told}; give what it was trained with, load(state=False) "
+            "for a warm start, or load(other_model=True) if this model shall go on with it (job file: "
+            "load.state, load.other_model)"
+        )
+
+
+def _length_of(model: Model) -> int:
+    return sum(prod(parameter["shape"]) for parameter in model["dense"])
 
 
 def _chosen(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +13,7 @@ from pslib.checkpoint import (
     Manifest,
     ManifestFile,
     check_keep_last,
+    check_model,
     commit,
     newest,
     next_place,
@@ -29,7 +28,7 @@ from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
-from pslib.table.descriptions import model_description, model_differences
+from pslib.table.descriptions import model_description
 from pslib.table.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.cut_gate import CutGate
@@ -40,9 +39,7 @@ from pslib.trainer.model import TrainableModel
 from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 
-__all__ = ["CheckpointJobs", "Position"]
-
-log = logging.getLogger("pslib")
+__all__ = ["CheckpointJobs", "Position", "description_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,14 @@ def set_up(
     if share:
         cluster.client.setup([table], dense, first_values)
         return
-    about = model_description(table.name, type(model).__name__, model.schema.to_dict(), layout.describe())
+    about = description_of(model, table, layout)
     with cluster.claim(about):
         cluster.client.setup([table], dense, first_values, about)
+
+
+def description_of(model: TrainableModel, table: TableSpec, layout: DenseLayout) -> dict[str, Any]:
+    """What tells a model apart from others of the same numbers, for servers and checkpoints."""
+    return model_description(table.name, type(model).__name__, model.schema.to_dict(), layout.describe())
 
 
 class CheckpointJobs:
@@ -187,7 +189,13 @@ class CheckpointJobs:
         )
 
     def load(
-        self, path: Any, state: bool, tables: Sequence[str] | None, position: Position, resume: bool = True
+        self,
+        path: Any,
+        state: bool,
+        tables: Sequence[str] | None,
+        position: Position,
+        resume: bool = True,
+        other_model: bool = False,
     ) -> Position | None:
         """See `pslib.Trainer.load`; return where the training goes on, or None: where it was."""
         if isinstance(tables, str) or (tables is not None and not tables):
@@ -196,8 +204,8 @@ class CheckpointJobs:
         place = newest(place_of(path))
         manifest = read_manifest(place)
         about, jobs = manifest.about, manifest.cut.get("table", {})
-        if state and names is None:
-            self._compare(place, manifest)
+        if state and names is None and not other_model:
+            check_model(manifest, place, description_of(self._model, self._table, self._layout))
         goes_on = bool(jobs) and state and tables is None and resume
         if goes_on:
             self._calls.resume(jobs)
@@ -228,23 +236,6 @@ class CheckpointJobs:
         if first:
             self.began = loaded
         return loaded
-
-    def _compare(self, place: str, manifest: Manifest) -> None:
-        """Warn where numbers fit that another model has learned: that may be meant, and may be a slip."""
-        about, table = manifest.about, self._table.name
-        if not {"model", "schema"} <= about.keys() or "parameters" not in manifest.dense:
-            return
-        saved = model_description(table, about["model"], about["schema"], manifest.dense["parameters"])
-        mine = model_description(
-            table, type(self._model).__name__, self._model.schema.to_dict(), self._layout.describe()
-        )
-        if told := model_differences(saved, json.loads(json.dumps(mine))):
-            log.warning(
-                "pslib: %s is of another model: %s; loaded as it is, predictions may be wrong: give the "
-                "model and schema that it was trained with, or load(state=False) for a warm start",
-                shown(place),
-                told,
-            )
 
     def _single(
         self,

@@ -384,6 +384,7 @@ class Trainer(Retrieval):
         state: bool = True,
         tables: Sequence[str] | None = None,
         resume: bool = True,
+        other_model: bool = False,
     ) -> None:
         """Replace all rows and dense parameters by those of a checkpoint, made on any number of servers.
 
@@ -400,16 +401,19 @@ class Trainer(Retrieval):
         resume : bool
             Whether a script whose `fit` was saved while it went on goes on exactly: calls that were done are
             passed over, and of the one that was under way every example counts once. False: all is new.
+        other_model : bool
+            Whether to go on with what a model of another class, with other columns, or with parameters of
+            other names has learned, where the numbers fit. False: that is refused, as it mostly is a slip.
 
         Raises
         ------
         CheckpointError
-            When there is none, it is damaged, or its rows or dense parameters do not fit this model. Where
-            they fit, but another model has learned them, a line of the log says so.
+            When there is none, it is damaged, its rows or dense parameters do not fit this model, or another
+            model has learned them.
         ConfigurationError
             When ``tables`` names one that this model does not have.
         """
-        position = self._checkpoints.load(path, state, tables, self._position, resume)
+        position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
         if position is not None:
             self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
             self._files[:], self._by_files = position.files, bool(position.files)
