@@ -64,9 +64,20 @@ def test_a_conversion_onto_its_own_source_leaves_the_source(form, tmp_path, caps
     for out in ("d.csv", "./d.csv", tmp_path / "d.csv", "link.csv"):
         for options in ([], ["--overwrite"]):
             (line,) = refused(capsys, "convert", form, "d.csv", out, *options)
-            assert line == f"out: expected another file than the source, got {out}"
+            assert line == f"out: {Path(out)} is the source: give another out"
     assert (tmp_path / "d.csv").read_text() == text
     assert sorted(one.name for one in tmp_path.iterdir()) == ["d.csv", "link.csv"]
+
+
+def test_a_conversion_whose_rejects_would_replace_its_source_leaves_the_source(tmp_path, capsys):
+    """Who converts the rejects of an earlier conversion to the same place would lose them."""
+    text = "label,price\n1,0.5\n"
+    source = tmp_path / "x.rejects.tsv"
+    source.write_text(text)
+    (line,) = refused(capsys, "convert", "csv", source, tmp_path / "x", "--overwrite")
+    assert line == f"out: {source} is the source: give another out"
+    assert source.read_text() == text
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_a_check_of_sound_data_shows_its_columns(folder, capsys):

@@ -109,8 +109,9 @@ class Conversion:
             raise DataError(f"{source}: expected a file, got a folder; convert its files one by one")
         if not self.source.is_file():
             raise DataError(f"{source}: no such file")
-        if self.out.exists() and self.out.samefile(self.source):
-            raise ConfigurationError(f"out: expected another file than the source, got {out}")
+        for written in (self.out, rejects_path(out)):
+            if written.exists() and written.samefile(self.source):
+                raise ConfigurationError(f"out: {written} is the source: give another out")
         refuse_existing(self.out, rejects_path(out), overwrite=overwrite)
 
     def over(
