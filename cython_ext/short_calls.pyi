@@ -10,6 +10,7 @@ __all__ = ["ShortCalls"]
 
 class ShortCalls:
     over: list[ShortCall]
+    applied: list[tuple[ShortCall, int, int, int]]
     due_s: float
     def __init__(
         self,

@@ -37,6 +37,9 @@ cdef class ShortCalls:
     ----------
     over : list of ShortCall
         Calls that are answered, for the owner to take.
+    applied : list of (ShortCall, int, int, int)
+        Parts of pushes that are, for the owner to take before those: call, server, one of their keys, and
+        pushes_before.
     due_s : float
         When the first call has to be unfolded to be asked again.
 
@@ -46,16 +49,11 @@ cdef class ShortCalls:
         When this machine or this name is not for it.
     """
 
-    cdef readonly list over
-    cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
-    cdef uint64_t bytes_max
-    cdef dict parts, calls, flying, waiting, took_s
-
     def __init__(self, version, cluster, bytes_max, dict flying, dict waiting, dict took_s):
         self.pull, self.push, self.pulled, self.pushed = heads_of(version, cluster)
         self.bytes_max = bytes_max
         self.flying, self.waiting, self.took_s = flying, waiting, took_s
-        self.parts, self.calls, self.over = {}, {}, []
+        self.parts, self.calls, self.over, self.applied = {}, {}, [], []
 
     def __len__(self):
         """Parts that are not answered."""
@@ -201,7 +199,7 @@ cdef class ShortCalls:
         if is_push:
             at = part.first + <int64_t>(part.call.names[1] % <uint64_t>part.count)
             key = part.call.keys[part.call.place(at)]
-            part.call.owner.pushed(part.call.memory, part.server, key, pushes_before)
+            self.applied.append((part.call, part.server, key, pushes_before))
         elif pushes_before:
             part.call.memory.seen.setdefault(part.server, pushes_before)  # as `PullCall.has_seen`
         return True

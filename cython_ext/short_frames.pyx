@@ -50,8 +50,7 @@ cdef class ShortCall:
     Parameters
     ----------
     owner : object
-        Its ``pushed(memory, server, key, pushes_before)`` hears of each part of a push that is applied (key:
-        one of the part's), ``over(number)`` of the end, and ``unfold(call)`` makes parts of it.
+        Its ``unfold(call)`` makes parts of it.
     number : int
         Of the call.
     table : str

@@ -28,6 +28,7 @@ from cython_ext.msgpack_parts cimport (
     take_number,
     take_text,
 )
+from cython_ext.push_marks cimport PushMarks
 from cython_ext.store_rows cimport StoreRows
 
 import sys
@@ -53,17 +54,6 @@ cdef bytes PUSH_DENSE = b"\x92\xa2u4\0\x92\xa2f4\0"
 cdef bytes PUSHED_REST = b"\x92\x92\xa2u4\0\x92\xa2u2\0\xc4\0"
 
 
-cdef struct Request:
-    uint64_t request_id, step
-    double time_s
-    const uint8_t *name  # of the only table, as it stands in the header
-    Py_ssize_t name_size
-    const uint8_t *text  # and without what says how long it is
-    Py_ssize_t text_size
-    uint64_t count  # keys
-    const uint8_t *data  # of the arrays
-
-
 cdef class ShortRequests:
     """Serves short requests of one cluster.
 
@@ -83,10 +73,6 @@ cdef class ShortRequests:
     ValueError
         When this machine or this name is not for it.
     """
-
-    cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
-    cdef uint64_t rows_max
-    cdef object fenced
 
     def __init__(self, version, cluster, rows_max, fenced):
         self.pull, self.push, self.pulled, self.pushed = heads_of(version, cluster)
@@ -132,11 +118,20 @@ cdef class ShortRequests:
         cdef In source
         source.at = <const uint8_t *>PyBytes_AS_STRING(frame)
         source.end = source.at + PyBytes_GET_SIZE(frame)
+        if shard is not self.shard:
+            self.meet(shard)
         if taken(&source, self.pull):
             return self.answer_pull(shard, &source)
         if taken(&source, self.push):
             return self.answer_push(shard, &source)
         return None
+
+    cdef int meet(self, object shard) except -1:
+        """What a shard has for life is looked up once: an attribute costs as much as a row."""
+        self.stores, self.tables, self.kinds = shard.stores, shard.tables, shard.kind_of_partition
+        self.partition_bits, self.partitions = shard.partition_bits, shard.partitions
+        self.shard = shard
+        return 0
 
     cdef bytes answer_pull(self, object shard, In *source):
         cdef Request request
@@ -153,15 +148,15 @@ cdef class ShortRequests:
         if not taken(source, PULL_BLOCKS) or not taken_data(source, &request, 8 * request.count):
             return None
         name = name_of(&request)
-        store = None if name is None else shard.stores.get(name)
+        store = None if name is None else self.stores.get(name)
         memcpy(keys, request.data, 8 * request.count)
-        if store is None or not all_mine(shard, keys, request.count, NULL):
+        if store is None or not self.all_mine(keys, request.count, NULL):
             return None
         cdef StoreRows table = store
         cdef uint64_t dim = table.dim
         if request.count * dim > FLOATS_MAX:
             return None
-        table.read_rows(keys, request.count, now_of(shard, name, &request), rows)
+        table.read_rows(keys, request.count, self.now_of(name, &request), rows)
         shard.counters.rows_pulled += request.count
         return self.rows_answer(&request, dim, rows, shard.pushes_before)
 
@@ -230,19 +225,20 @@ cdef class ShortRequests:
     ) except -1:
         """Apply a push unless it is known (pushes_before: OUT, 0 where it is); False: it is not for this."""
         cdef StoreRows table
+        cdef PushMarks marks
         cdef bytes bits
         name = name_of(request)
-        store = None if name is None else shard.stores.get(name)
-        if store is None or named[4] >= shard.partitions:
+        store = None if name is None else self.stores.get(name)
+        if store is None or named[4] >= self.partitions:
             return False
         if shard.journal is not None or shard.room.limit_bytes:
             return False
         table = store
         if <uint64_t>table.dim != dim:
             return False
-        bits = PyBytes_FromStringAndSize(NULL, (shard.partitions + 7) >> 3)
+        bits = PyBytes_FromStringAndSize(NULL, (self.partitions + 7) >> 3)
         memset(PyBytes_AS_STRING(bits), 0, PyBytes_GET_SIZE(bits))
-        if not all_mine(shard, keys, request.count, <uint8_t *>PyBytes_AS_STRING(bits)):
+        if not self.all_mine(keys, request.count, <uint8_t *>PyBytes_AS_STRING(bits)):
             return False
         units, marks = int.from_bytes(bits, "little"), shard.marks
         stream, number = named[0], named[1]
@@ -258,13 +254,13 @@ cdef class ShortRequests:
             return False
         table.step_rows(
             keys, request.count, gradients, pslib_mix64(pslib_mix64(named[0]) ^ named[1]),
-            now_of(shard, name, request),
+            self.now_of(name, request),
         )
         counters = shard.counters
         counters.rows_pushed += request.count
         marks.record(stream, number, fresh)
-        counters.updates_applied += fresh.bit_count()
-        counters.pushes_applied += fresh >> named[4] & 1
+        counters.updates_applied += count_of(bits)
+        counters.pushes_applied += has_bit(bits, named[4])
         pushes_before[0] = shard.pushes_before
         shard.pushes_before = pushes_before[0] + 1
         return True
@@ -281,6 +277,23 @@ cdef class ShortRequests:
             return PyBytes_FromStringAndSize(<char *>out.data, out.size)
         finally:
             free(out.data)
+
+    cdef bint all_mine(self, const uint64_t *keys, uint64_t count, uint8_t *bits) noexcept:
+        """Whether the shard owns all partitions of these keys; sets a bit of each unless bits is NULL."""
+        cdef const uint16_t *kinds = <const uint16_t *>cnp.PyArray_DATA(self.kinds)
+        cdef uint32_t partition
+        cdef uint64_t place
+        for place in range(count):
+            partition = partition_number(keys[place], self.partition_bits)
+            if kinds[partition] != 0:  # MINE
+                return False
+            if bits != NULL:
+                bits[partition >> 3] |= <uint8_t>(1 << (partition & 7))
+        return True
+
+    cdef float now_of(self, str name, Request *request) except? -1:
+        """As `TableSpec.now`."""
+        return <float>request.step if self.tables[name].clock == "steps" else <float>request.time_s
 
     cdef bint taken_count(self, In *source, Request *request) noexcept:
         return take_number(source, &request.count) and request.count <= self.rows_max
@@ -348,21 +361,20 @@ cdef str name_of(Request *request):
         return None
 
 
-cdef bint all_mine(object shard, const uint64_t *keys, uint64_t count, uint8_t *bits) except -1:
-    """Whether the shard owns all partitions of these keys; a bit of each is set unless ``bits`` is NULL."""
-    cdef const uint16_t[::1] kinds = shard.kind_of_partition
-    cdef int partition_bits = shard.partition_bits
-    cdef uint32_t partition
-    cdef uint64_t place
-    for place in range(count):
-        partition = partition_number(keys[place], partition_bits)
-        if kinds[partition] != 0:  # MINE
-            return False
-        if bits != NULL:
-            bits[partition >> 3] |= <uint8_t>(1 << (partition & 7))
-    return True
+cdef uint64_t count_of(bytes bits) noexcept:
+    """How many bits are set."""
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(bits)
+    cdef Py_ssize_t place
+    cdef uint64_t count = 0
+    cdef uint8_t left
+    for place in range(PyBytes_GET_SIZE(bits)):
+        left = at[place]
+        while left:
+            left &= left - 1
+            count += 1
+    return count
 
 
-cdef float now_of(object shard, str name, Request *request) except? -1:
-    """As `TableSpec.now`."""
-    return <float>request.step if shard.tables[name].clock == "steps" else <float>request.time_s
+cdef uint64_t has_bit(bytes bits, uint64_t number) noexcept:
+    """1 where a bit is set, else 0."""
+    return <uint8_t>PyBytes_AS_STRING(bits)[number >> 3] >> (number & 7) & 1

@@ -10,7 +10,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, errno
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
 __all__ = ["FUNCTIONS", "ZmqFrames"]
@@ -27,17 +27,6 @@ cdef enum:
     EVENTS = 15
     POLLIN = 1
 
-cdef struct Message:  # zmq_msg_t: 64 bytes in every 4.x, aligned as pointers are
-    uint64_t words[8]
-
-ctypedef int (*OfMessage)(Message *) noexcept nogil
-ctypedef int (*Move)(Message *, Message *) noexcept nogil
-ctypedef int (*Receive)(Message *, void *, int) noexcept nogil
-ctypedef void *(*Data)(Message *) noexcept nogil
-ctypedef size_t (*Size)(Message *) noexcept nogil
-ctypedef int (*Option)(void *, int, void *, size_t *) noexcept nogil
-ctypedef int (*Send)(void *, const void *, size_t, int) noexcept nogil
-
 
 cdef class ZmqFrames:
     """The frames of one socket, which does not wait.
@@ -53,16 +42,6 @@ cdef class ZmqFrames:
     copied_bytes : int
         Frames below this size are copied; others keep the memory that they came in.
     """
-
-    cdef void *socket
-    cdef OfMessage init, more, finish
-    cdef Move move
-    cdef Receive take
-    cdef Data data
-    cdef Size size
-    cdef Send give
-    cdef Option option
-    cdef size_t copied_bytes
 
     def __init__(self, socket, functions, copied_bytes):
         init, take, data, size, more, move, finish, give, option = functions
@@ -93,20 +72,25 @@ cdef class ZmqFrames:
         OSError
             With ZeroMQ's number. What has come before an error, or what a signal's handler raises, is lost.
         """
-        cdef list came = [], frames
+        cdef list came = []
         cdef bint more = True
         while len(came) < most:
             sender = self.frame(&more)
             if sender is None:
                 break
-            frames = []
-            while more:
-                frame = self.frame(&more)
-                if frame is None:
-                    raise OSError(EAGAIN, "a message ended before its last frame")
-                frames.append(frame)
-            came.append((sender, frames))
+            came.append((sender, self.frames_behind() if more else []))
         return came
+
+    cdef list frames_behind(self):
+        """All frames of a message behind its first."""
+        cdef list frames = []
+        cdef bint more = True
+        while more:
+            frame = self.frame(&more)
+            if frame is None:
+                raise OSError(EAGAIN, "a message ended before its last frame")
+            frames.append(frame)
+        return frames
 
     cdef object frame(self, bint *more):
         """The next frame, and whether others of its message follow; None when nothing is here."""
@@ -179,12 +163,17 @@ cdef class ZmqFrames:
             if silent is not None:
                 silent.add(peer)
             number = self.send(routing_id, frames[0])
-            if number and number != EAGAIN and number != EHOSTUNREACH:
+            if number and not was_too_early(number):
                 return place
         return len(messages)
 
     cdef int given(self, bytes frame, int flags) noexcept:
         return self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags)
+
+
+cdef bint was_too_early(int number) noexcept:
+    """Whether a queue is full, or there is none: its peer is slow or dead, and the request is sent again."""
+    return number == EAGAIN or number == EHOSTUNREACH
 
 
 cdef int interrupted_or_wrong() except -1:

@@ -156,7 +156,7 @@ def test_a_push_that_was_refused_does_not_keep_later_ones_in_memory() -> None:
             client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
         assert rows_of(client, 1) == [[-51, -51]]
         (marks,) = [shard.marks for shard in running.embedded.servers[0]._session.shards]
-        kept = [len(known.applied) for known in marks._streams.values()]
+        kept = [len(known.applied) for known in marks.streams.values()]
         assert max(kept) <= 2
         assert client.session.acked_below(client.session.own_stream) == 52
         client.close()

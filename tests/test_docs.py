@@ -64,7 +64,7 @@ def test_every_name_in_the_anatomy_of_a_push_exists_in_a_file_that_it_links():
     files = {ROOT / link for link in re.findall(r"\]\(([^)]+)\)", anatomy)}
     known = set().union(*(names_in(path) for path in files))
     named = set(re.findall(r"`(\w+\.\w+)`", anatomy))
-    assert {"Computer.train", "ClientSession._split", "Marks.fresh", "Shard.push"} <= named
+    assert {"Computer.train", "ClientSession._split", "PushMarks.fresh", "Shard.push"} <= named
     assert named - known == set()
     steps = re.findall(r"^(\d+)\. ", anatomy, re.MULTILINE)
     assert steps == [str(number) for number in range(1, len(steps) + 1)]

@@ -80,7 +80,7 @@ class MarksAgainstASet(RuleBasedStateMachine):
     def memory_is_bounded_by_what_is_above_the_floors(self) -> None:
         for marks in self.shards:
             assert len(marks) <= STREAMS
-            for known in marks._streams.values():
+            for known in marks.streams.values():
                 assert all(number >= known.floor and units for number, units in known.applied.items())
 
 
@@ -109,7 +109,7 @@ def test_below_the_floor_everything_is_known_and_nothing_is_kept() -> None:
     marks.raise_floor(7, 99)
     assert marks.fresh(7, 98, 0, 0b1) == 0
     assert marks.fresh(7, 99, 0, 0b11) == 0b10
-    assert list(marks._streams[7].applied) == [99]
+    assert list(marks.streams[7].applied) == [99]
 
 
 def test_a_floor_never_falls() -> None:
@@ -169,4 +169,4 @@ def test_a_unit_that_has_left_is_forgotten() -> None:
     marks.forget_unit(0)
     assert marks.fresh(7, 3, 0, 0b11) == 0b01
     marks.forget_unit(1)
-    assert not marks._streams[7].applied
+    assert not marks.streams[7].applied

@@ -104,7 +104,7 @@ class Two:
         assert answers[0] == answers[1]
         shards = [server.shards[0] for server in (self.short, self.full)]
         assert shard_stats(shards[0]) == shard_stats(shards[1])
-        assert sorted(shards[0].marks.streams()) == sorted(shards[1].marks.streams())
+        assert sorted(shards[0].marks.floors()) == sorted(shards[1].marks.floors())
         units = [[shard.marks.export(unit) for unit in OWNED] for shard in shards]
         assert units[0] == units[1]
         return answers[0]

@@ -105,7 +105,7 @@ class MarksOfTheServer(Marks):
 
     def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
         fresh = super().fresh(stream, number, epoch, units)
-        known = self._streams.get(stream)
+        known = self.streams.get(stream)
         return 0 if known and known.applied.get(number) else fresh
 
 

@@ -66,7 +66,7 @@ def fingerprint(shard: Shard) -> dict[str, Any]:
     found: dict[str, Any] = {
         "owned": units_of_mask(shard.owned).tolist(),
         "kinds": shard.kind_of_partition.tobytes(),
-        "streams": sorted(shard.marks.streams()),
+        "streams": sorted(shard.marks.floors()),
         "done": shard.marks.done_below,
         "counters": asdict(shard.counters),
         "tables": shard.tables,

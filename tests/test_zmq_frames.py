@@ -80,7 +80,7 @@ def test_what_is_interrupted_is_done_again_and_no_frame_is_lost_or_sent_twice(
     library = Library(zmq_msg_recv=every_third(), zmq_send=every_third())
     server, client = transport.listen(LOOPBACK), transport.connect()
     for link in (server, client):
-        link._frames = ZmqFrames(link._socket.underlying, library.functions, LARGE)
+        link.frames = ZmqFrames(link._socket.underlying, library.functions, LARGE)
     for number in range(20):
         client.send(server.address, [b"%d" % number])
     came: list[list[bytes]] = []
@@ -146,7 +146,7 @@ def test_memory_of_a_large_frame_is_given_back_when_nobody_looks_at_it_any_more(
     closed: list[bool] = []
     library = Library(zmq_msg_close=lambda: bool(closed.append(False)))
     server, client = transport.listen(LOOPBACK), transport.connect()
-    server._frames = ZmqFrames(server._socket.underlying, library.functions, LARGE)
+    server.frames = ZmqFrames(server._socket.underlying, library.functions, LARGE)
     client.send(server.address, [b"small", bytes(LARGE)])
     came: list[Any] = []
     while not came:

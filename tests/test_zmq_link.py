@@ -59,7 +59,7 @@ def test_what_counts_as_this_machine(address: str, expected: bool) -> None:
 
 def test_frames_are_taken_where_the_library_of_pyzmq_has_its_functions(closing: Any) -> None:
     link = closing(ZmqTransport()).connect()
-    assert link._frames is not None
+    assert link.frames is not None
     link.close()
 
 
@@ -88,7 +88,7 @@ def test_a_peer_that_takes_nothing_now_is_no_error_and_all_else_is(
             return number
 
     server = closing(ZmqTransport()).listen(LOOPBACK)
-    monkeypatch.setattr(server, "_frames", Frames())
+    monkeypatch.setattr(server, "frames", Frames())
     if number == errno.ENOTSOCK:
         with pytest.raises(zmq.ZMQError, match="socket"):
             server.send(b"peer", [b"x"])
@@ -161,7 +161,7 @@ def test_a_link_that_is_closed_between_two_messages_uses_its_socket_no_more(
         sent.append(message)
         transport.close()
 
-    monkeypatch.setattr(link, "_frames", Frames())
+    monkeypatch.setattr(link, "frames", Frames())
     monkeypatch.setattr(link, "send", send)
     link.send_all([(b"a", [b"x"]), (b"b", [b"y"])])
     assert sent == [(b"a", [b"x"]), (b"b", [b"y"])]

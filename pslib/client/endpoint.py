@@ -116,6 +116,8 @@ class Endpoint:
         self._sleeps_until_s = self._looks_s = 0.0
         self.beat_due_s = inf
         self._reported_s = 0.0
+        short = self.requests.short
+        self._answers = None if short is None else link.short_answers(self.lock, short)
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
@@ -244,22 +246,30 @@ class Endpoint:
         now_s = self.clock.now_s()
         if now_s >= self._looks_s or now_s >= self.beat_due_s:
             self._look_around(now_s)
+        answers = self._answers
         with self.lock:
             self._look_at_time(now_s)
-            came = self._link.receive()
+            came = [] if answers is not None else self._link.receive()
             refusals = self._link.refusals()
             self._sleeps_until_s = (
                 now_s if came else min(now_s + IDLE_S, self.requests.due_s, self.beat_due_s)
             )
-        if not came:
-            self._link.wait(max(0.0, self._sleeps_until_s - now_s))
-            with self.lock:
-                came = self._link.receive()
-        if came:
-            now_s = self.clock.now_s()
+        patience_s = max(0.0, self._sleeps_until_s - now_s)
+        if answers is not None:
+            came = answers.receive(now_s, patience_s)
+            self.messages_received, self.bytes_received = answers.message_count, answers.byte_count
+            self._settle_short()
+        else:
+            if not came:
+                self._link.wait(patience_s)
+                with self.lock:
+                    came = self._link.receive()
             self.messages_received += len(came)
             self.bytes_received += _bytes_of(came)
-            for peer, frames in self._receive_short(now_s, came):
+            came = self._receive_short(came)
+        if came:
+            now_s = self.clock.now_s()
+            for peer, frames in came:
                 self._receive(now_s, peer, frames)
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
@@ -295,17 +305,23 @@ class Endpoint:
         ):
             self._link.wake()
 
-    def _receive_short(
-        self, now_s: float, came: list[tuple[str, list[Buffer]]]
-    ) -> list[tuple[str, list[Buffer]]]:
+    def _receive_short(self, came: list[tuple[str, list[Buffer]]]) -> list[tuple[str, list[Buffer]]]:
         """Take what answers short calls plainly; the other messages."""
         session, short = self.session, self.requests.short
-        if session is None or short is None or not len(short):
+        if session is None or short is None or not came or not len(short):
             return came
         with self.lock:
-            rest = session.receive_short(now_s, came)
+            rest = session.receive_short(self.clock.now_s(), came)
             self._complete_calls()
         return rest
+
+    def _settle_short(self) -> None:
+        """Complete the short calls of which each part is answered."""
+        short, session = self.requests.short, self.session
+        if session is not None and short is not None and (short.over or short.applied):
+            with self.lock:
+                session.settle_short()
+                self._complete_calls()
 
     def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         try:

@@ -140,7 +140,12 @@ class MemberHandle:
         Counted from when the last heartbeat was sent that it has answered: that came to it no earlier. By the
         machine's clock: the coordinator's went on while this process was stopped.
         """
-        return self.endpoint.machine_clock.now_s() - self._vouched_s > self.endpoint.timing.silence_s
+        return self.endpoint.machine_clock.now_s() > self.vouched_until_s
+
+    @property
+    def vouched_until_s(self) -> float:
+        """Until when it can't, by the machine's clock; later with each heartbeat that is answered."""
+        return self._vouched_s + self.endpoint.timing.silence_s
 
     def stop_heartbeats(self) -> None:
         """Be silent from now on."""

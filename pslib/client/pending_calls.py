@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,8 +66,10 @@ class PendingPull:
         return self._pulled()
 
     def _settle(self) -> None:
-        with suppress(KeyError):  # it has failed, and there are no rows
+        try:
             self._pulled()
+        except KeyError:  # it has failed, and there are no rows
+            return
 
     def _pulled(self) -> Pulled:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -45,16 +46,19 @@ class Acknowledged:
             size = keys.size if places is None else places.size
             if size:  # another key for each push: were it always the first, all could be of one shard's log
                 at = name.number % size
-                self.note_key(part.server, name, int(keys[at if places is None else places[at]]))
+                key = int(keys[at if places is None else places[at]])
+                self.note_keys([(part.server, name, key)])
                 return
 
-    def note_key(self, server: int, name: PushName, key: int) -> None:
-        """A server has acknowledged all that a push asked of it, this key for one."""
-        last = self._last.get(server)
-        if last is None:
-            last = self._last[server] = deque(maxlen=KEPT)
-        last.append((name.stream, name.number, key))
-        self._counts[server] = self._counts.get(server, 0) + 1
+    def note_keys(self, acknowledged: Iterable[tuple[int, PushName, int]]) -> None:
+        """Servers have acknowledged all that pushes asked of them: server, push, one of its keys there."""
+        last_of, counts = self._last, self._counts
+        for server, name, key in acknowledged:
+            last = last_of.get(server)
+            if last is None:
+                last = last_of[server] = deque(maxlen=KEPT)
+            last.append((name.stream, name.number, key))
+            counts[server] = counts.get(server, 0) + 1
 
     def pause(self, moment: str) -> None:
         """Now, at a moment that all trainers know by this name, all that was pushed is acknowledged."""

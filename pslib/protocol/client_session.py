@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cython_ext.distinct import partitions_touched
 from cython_ext.hashing import partition_of
+from cython_ext.short_frames import ShortCall
 from pslib.errors import (
     LocalProtocolError,
     PslibError,
@@ -102,7 +103,7 @@ class ClientSession:
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._bounds = BlockBounds(dense_length, partition_map.dense_blocks)
-        self.acknowledged = Acknowledged(partition_map.partition_bits)
+        self._acknowledged = Acknowledged(partition_map.partition_bits)
         self._calls: dict[int, Call] = {}
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
@@ -110,7 +111,7 @@ class ClientSession:
         """Of pushes without a name. One that failed is settled too: nobody can send it again, and a number
         that is waited for for ever would keep all later ones in memory, here and at servers."""
         self._next_call = 1
-        self._short = ShortParts(requests, self._parts, self.acked_below, self._note_pushed, self._finish)
+        self._short = ShortParts(requests, self._parts, self.acked_below, self._note_applied, self._finish)
 
     def set_map(self, now_s: float, partition_map: PartitionMap) -> None:
         """Take a newer map as the truth about owners, and forget hints from refusals.
@@ -310,10 +311,25 @@ class ClientSession:
         """Take the plain answers to short calls; the other messages, each of which is for the codec."""
         return self._short.receive(now_s, came)
 
-    def _note_pushed(self, call: PushCall, server: int, key: int, pushes_before: int) -> None:
-        if call.since:
-            self.between.note(call.since.get(server, 0), pushes_before)
-        self.acknowledged.note_key(server, call.name, key)
+    def settle_short(self) -> None:
+        """Complete the short calls of which each part is answered."""
+        self._short.settle()
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """The last pushes that each server has acknowledged, up to now."""
+        self._short.note_applied()
+        return self._acknowledged
+
+    @acknowledged.setter
+    def acknowledged(self, known: Acknowledged) -> None:
+        self._acknowledged = known
+
+    def _note_applied(self, parts: list[tuple[ShortCall, int, int, int]]) -> None:
+        for short, server, _key, pushes_before in parts:
+            if since := short.memory.since:
+                self.between.note(since.get(server, 0), pushes_before)
+        self._acknowledged.note_keys([(server, short.memory.name, key) for short, server, key, _ in parts])
 
     def receive(self, now_s: float, ticket: int, message: Message) -> bool:
         """Take the answer to one part; False when the ticket belongs to another."""
@@ -348,7 +364,7 @@ class ClientSession:
         elif isinstance(message, Pushed) and isinstance(call, PushCall):
             self.between.note(call.since.get(part.server, 0), message.pushes_before)
         if not message.refused_units.size:
-            self.acknowledged.note(call, part)
+            self._acknowledged.note(call, part)
         else:
             self._go_on(now_s, call, part, message)
 

@@ -10,10 +10,10 @@ this memory along.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from cython_ext.hashing import mix64_of
+from cython_ext.push_marks import FencedError, PushMarks, StreamMarks
 
 __all__ = ["FencedError", "Marks", "record_salt"]
 
@@ -23,20 +23,8 @@ def record_salt(stream: int, number: int) -> int:
     return mix64_of(mix64_of(stream) ^ number)
 
 
-class FencedError(Exception):
-    """A push under a lease that somebody else holds by now."""
-
-
-@dataclass(slots=True)
-class _Stream:
-    floor: int = 0
-    epoch: int = 0
-    applied: dict[int, int] = field(default_factory=dict)
-    """number -> set of units (as an integer's bits) to which it has been applied."""
-
-
-class Marks:
-    """Marks of the units that one shard owns.
+class Marks(PushMarks):
+    """Marks of the units that one shard owns; `fresh`, `record` and `raise_floor` are `PushMarks`'s.
 
     Examples
     --------
@@ -49,47 +37,19 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        self._streams: dict[int, _Stream] = {}
-        self._done_below = 0
+        super().__init__()
         self.began_units = 0
         """Units that were here when all of a predecessor's records had been replayed; see `begin`."""
         self._began: Marks = self
 
     def __len__(self) -> int:
-        return len(self._streams)
-
-    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int:
-        """The units among ``units`` to which the push has not been applied yet.
-
-        Raises
-        ------
-        FencedError
-            When a later epoch of this stream has been seen: the lease has another holder.
-        """
-        if stream < self._done_below:
-            return 0
-        known = self._stream(stream)
-        if epoch < known.epoch:
-            raise FencedError(
-                f"lease {stream} is held under epoch {known.epoch}; this push has epoch {epoch}"
-            )
-        known.epoch = epoch
-        if number < known.floor:
-            return 0
-        return units & ~known.applied.get(number, 0)
-
-    def _stream(self, stream: int) -> _Stream:
-        # nearly always there: one made for `setdefault`, and thrown away, takes as long as all the rest
-        known = self._streams.get(stream)
-        if known is None:
-            known = self._streams[stream] = _Stream()
-        return known
+        return len(self.streams)
 
     def knows(self, stream: int, number: int, unit: int) -> bool:
         """Whether a push has been applied to a unit; changes nothing."""
-        if stream < self._done_below:
+        if stream < self.done_below:
             return True
-        known = self._streams.get(stream)
+        known = self.streams.get(stream)
         if known is None:
             return False
         return number < known.floor or bool(known.applied.get(number, 0) >> unit & 1)
@@ -97,9 +57,9 @@ class Marks:
     def begin(self, units: int) -> None:
         """All records of a predecessor that owned ``units`` are replayed: `knew` is about this moment."""
         began = Marks()
-        began._done_below = self._done_below
-        for stream, known in self._streams.items():
-            began._streams[stream] = _Stream(known.floor, known.epoch, dict(known.applied))
+        began.done_below = self.done_below
+        for stream, known in self.streams.items():
+            began.streams[stream] = StreamMarks(known.floor, known.epoch, dict(known.applied))
         self.began_units, self._began = units, began
 
     def knew(self, stream: int, number: int, unit: int) -> bool:
@@ -110,50 +70,30 @@ class Marks:
         """
         return (self._began if self.began_units >> unit & 1 else self).knows(stream, number, unit)
 
-    def record(self, stream: int, number: int, units: int) -> None:
-        """Remember that the push has been applied to ``units``."""
-        applied = self._stream(stream).applied
-        applied[number] = applied.get(number, 0) | units
-
-    def raise_floor(self, stream: int, below: int) -> None:
-        """All numbers below ``below`` are applied everywhere: forget them one by one, keep the floor."""
-        known = self._streams.get(stream)
-        if known is None or below <= known.floor:
-            return
-        known.floor = below
-        for number in tuple(known.applied):
-            if number < below:
-                del known.applied[number]
-
     def saw(self, stream: int, epoch: int, below: int) -> None:
         """A request of this stream has come, under this epoch, with this floor; nothing of it was applied."""
-        if stream >= self._done_below:
-            known = self._stream(stream)
+        if stream >= self.done_below:
+            known = self.streams.setdefault(stream, StreamMarks())
             known.epoch = max(known.epoch, epoch)
             self.raise_floor(stream, below)
 
-    @property
-    def done_below(self) -> int:
-        """All streams below this number are over."""
-        return self._done_below
-
-    def streams(self) -> list[list[int]]:
+    def floors(self) -> list[list[int]]:
         """Number, epoch and floor of each stream: what is known of no single unit."""
-        return [[stream, known.epoch, known.floor] for stream, known in self._streams.items()]
+        return [[stream, known.epoch, known.floor] for stream, known in self.streams.items()]
 
     def finish_below(self, stream: int) -> None:
         """All streams below ``stream`` are over (their leases are done): only this one number is kept."""
-        if stream <= self._done_below:
+        if stream <= self.done_below:
             return
-        self._done_below = stream
-        for number in [number for number in self._streams if number < stream]:
-            del self._streams[number]
+        self.done_below = stream
+        for number in [number for number in self.streams if number < stream]:
+            del self.streams[number]
 
     def export(self, unit: int) -> dict[str, Any]:
         """What is known about one unit, in plain form for a message."""
         bit = 1 << unit
         return {
-            "done_below": self._done_below,
+            "done_below": self.done_below,
             "streams": [
                 [
                     stream,
@@ -161,7 +101,7 @@ class Marks:
                     known.floor,
                     sorted(n for n, units in known.applied.items() if units & bit),
                 ]
-                for stream, known in self._streams.items()
+                for stream, known in self.streams.items()
             ],
         }
 
@@ -169,9 +109,9 @@ class Marks:
         """Add what another shard knew about ``unit``: floors hold everywhere, numbers for this unit alone."""
         self.finish_below(int(plain["done_below"]))
         for stream, epoch, floor, numbers in plain["streams"]:
-            if stream < self._done_below:
+            if stream < self.done_below:
                 continue
-            known = self._streams.setdefault(int(stream), _Stream())
+            known = self.streams.setdefault(int(stream), StreamMarks())
             known.epoch = max(known.epoch, int(epoch))
             self.raise_floor(int(stream), int(floor))
             for number in numbers:
@@ -181,6 +121,6 @@ class Marks:
     def forget_unit(self, unit: int) -> None:
         """Drop what is known about a unit that has left."""
         mask = ~(1 << unit)
-        for known in self._streams.values():
+        for known in self.streams.values():
             kept = {number: units & mask for number, units in known.applied.items()}
             known.applied = {number: units for number, units in kept.items() if units}

@@ -144,7 +144,7 @@ def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
     except LogError:  # nothing can be promised any more: the server ends
         raise
     except Exception as error:
-        return _failure_in(shard, job.message, error)
+        return failure_in(shard, job.message, error)
 
 
 def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
@@ -154,7 +154,7 @@ def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
     try:
         return short_answer(shard, message, rows_max)
     except Exception as error:
-        return _failure_in(shard, message, error)
+        return failure_in(shard, message, error)
 
 
 def answer_frames(
@@ -165,15 +165,15 @@ def answer_frames(
         return [], None
     answers = short.answer_all(shard, came, MAY_PULL_AND_PUSH, Reply)
     if answers and isinstance(error := answers[-1], Exception):
-        if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
-            raise error
         request = codec.decode(came[len(answers) - 1][1]).message
-        return answers[:-1], _failure_in(shard, request, error)
+        return answers[:-1], failure_in(shard, request, error)
     return answers, None
 
 
-def _failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
+def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
     """How a peer is told of an error; after a fault of ours the server goes on, but perhaps not the shard."""
+    if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
+        raise error
     failure = _failure_of(error)
     if isinstance(error, PslibError | FencedError):
         return failure

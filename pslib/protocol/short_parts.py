@@ -49,7 +49,7 @@ class ShortParts:
     acked_below : callable
         Of a stream.
     pushed : callable
-        Hears of each push's part: the call, the server, one of its keys, pushes_before.
+        Hears of parts of pushes that are applied: call, server, one of its keys, pushes_before.
     over : callable
         Hears the number of a call of which every part is answered.
     """
@@ -59,7 +59,7 @@ class ShortParts:
         requests: RequestTable,
         parts: dict[int, Part],
         acked_below: Callable[[int], int],
-        pushed: Callable[[PushCall, int, int, int], None],
+        pushed: Callable[[list[tuple[ShortCall, int, int, int]]], None],
         over: Callable[[int], None],
     ) -> None:
         self._requests, self._short, self._parts = requests, requests.short, parts
@@ -101,10 +101,24 @@ class ShortParts:
         if self._short is None:
             return came
         rest = self._short.receive(now_s, came)
-        for call in self._short.over:
-            call.owner.over(call.number)
-        self._short.over.clear()
+        self.settle()
         return rest
+
+    def settle(self) -> None:
+        """Calls of which each part is answered are over."""
+        self.note_applied()
+        if self._short is not None:
+            for call in self._short.over:
+                call.owner.over(call.number)  # that of another session, were there two
+            self._short.over.clear()
+
+    def note_applied(self) -> None:
+        """Say which parts of pushes are applied, before anybody looks or hears that a call is over."""
+        if self._short is not None and self._short.applied:
+            applied = list(self._short.applied)
+            self._short.applied.clear()
+            for owner in {call.owner for call, *_ in applied}:
+                owner.pushed([one for one in applied if one[0].owner is owner])
 
     def unfold(self, short: ShortCall) -> None:
         """Make parts and requests of what is still open of a call."""

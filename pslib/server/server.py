@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any
 
+from cython_ext.short_turns import ShortServing
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.clock import Clock, SystemClock
@@ -22,7 +24,7 @@ from pslib.protocol.credit import CreditPool
 from pslib.protocol.gate import Gate
 from pslib.protocol.membership import ANY_RANK
 from pslib.protocol.messages import Keep, Message, Release
-from pslib.protocol.server_session import ServerSession, merge_results
+from pslib.protocol.server_session import Came, ServerSession, merge_results
 from pslib.protocol.shard_jobs import Job
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
@@ -98,6 +100,7 @@ class Server:
         self._tick_s = 0.0
         self._failure: BaseException | None = None
         self._hands: HandOver | None = None
+        self._serving: ShortServing | None = None
         try:
             joined = join(self._member, timing.start_s)
             config = joined.config
@@ -120,6 +123,8 @@ class Server:
             self._session.answer_now = self._threads[0].answer_now
             if short := codec.short_requests(SHORT_ROWS):
                 self._session.answer_frames = partial(self._threads[0].answer_frames, short, codec)
+                if isinstance(clock, SystemClock):
+                    self._serving = self._link.short_serving(self._lock, short, self._threads[0])
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress
@@ -241,14 +246,10 @@ class Server:
 
     def _turn(self, patience_s: float = TURN_S) -> None:
         """Serve what is short, and hand the rest to the shard threads, which answer it themselves."""
-        with self._lock:
-            came = self._link.receive()
-        if not came:
-            self._link.wait(patience_s)
-        with self._lock:
-            came = came or self._link.receive()
-            others = came[self._session.receive_short(came) :] if came else came
-            self._send_all()
+        if self._serving is None or self._session.comeback is not None:
+            others = self._receive(patience_s)
+        else:
+            others = self._serve_short(self._serving, patience_s)
         for peer, frames in others:
             with self._lock:
                 job = self._session.receive(peer, frames)
@@ -262,6 +263,30 @@ class Server:
                 self._session.tick(now_s)
                 self._tick_s = now_s + TICK_S
             self._send_all()
+
+    def _receive(self, patience_s: float) -> list[Came]:
+        """Answer the short ones among the messages that came first; all others."""
+        with self._lock:
+            came = self._link.receive()
+        if not came:
+            self._link.wait(patience_s)
+        with self._lock:
+            came = came or self._link.receive()
+            others = came[self._session.receive_short(came) :] if came else came
+            self._send_all()
+        return others
+
+    def _serve_short(self, serving: ShortServing, patience_s: float) -> list[Came]:
+        """The same in one call, until something else comes or it is time for a tick."""
+        held_until_s = self._member.vouched_until_s if self._may_be_followed else inf
+        others = serving.serve(patience_s, self._tick_s, held_until_s)
+        if serving.error is None:
+            return others
+        ((peer, frames),) = others
+        with self._lock:
+            self._session.refuse(peer, frames, partial(self._threads[0].failure_of, serving.error))
+            self._send_all()
+        return []
 
     def _serve(self, job: Job) -> None:
         """Do a job at once if it is short and its shards are idle; else their threads do it."""

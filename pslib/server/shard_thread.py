@@ -19,6 +19,7 @@ from pslib.protocol.shard_jobs import (
     Work,
     answer_frames,
     answer_now,
+    failure_in,
     run_on_shard,
     saves_over,
     shard_stats,
@@ -87,7 +88,7 @@ class ShardThread:
     """Does jobs on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
 
     While it has no job, the receiving thread does short ones itself (`serve_now`): two hand-overs between
-    threads cost more than a few rows. Whoever touches the shard holds ``_turn``.
+    threads cost more than a few rows. Whoever touches the shard holds ``turn``.
     """
 
     def __init__(
@@ -106,9 +107,11 @@ class ShardThread:
         self._turns = ShardTurns(shard, self._files)
         shard.cuts.opener = ImageThread
         self._image = ImageTurns(shard)
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
         self._counting = threading.Lock()
-        self._given = self._taken = 0  # pieces of work, in and out of the queue
+        self.given = self.settled = 0
+        """Pieces of work that have been queued; and the same when none of them was left to do."""
+        self._taken = 0
         self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
@@ -117,7 +120,7 @@ class ShardThread:
     def put(self, work: Job | Work) -> None:
         """Queue some work."""
         with self._counting:
-            self._given += 1
+            self.given += 1
         self._work.put(work)
 
     def load(self, shard: Shard, message: Load) -> None:
@@ -126,37 +129,49 @@ class ShardThread:
 
     def serve_now(self, job: Job) -> tuple[Any] | None:
         """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
-        if self._given != self._taken or not self._turn.acquire(blocking=False):
+        if not self._begin():
             return None
         try:
-            if self._turns:
-                return None
             outcome = (run_on_shard(self.shard, job, self._files),)
             if self._log is not None and self._log.owes:
                 self.put(lambda _shard: None)  # the thread does not sleep while it owes images
             return outcome
         finally:
-            self._turn.release()
+            self.turn.release()
 
     def answer_now(self, message: Message) -> Message | None:
         """The answer to a short and plain request, under the same conditions."""
-        if self._given != self._taken or not self._turn.acquire(blocking=False):
+        if not self._begin():
             return None
         try:
-            return None if self._turns else answer_now(self.shard, message, SHORT_ROWS)
+            return answer_now(self.shard, message, SHORT_ROWS)
         finally:
-            self._turn.release()
+            self.turn.release()
 
     def answer_frames(
         self, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
     ) -> tuple[list[Reply], Failure | None]:
         """The same of all that came first, from bytes to bytes."""
-        if self._given != self._taken or not self._turn.acquire(blocking=False):
+        if not self._begin():
             return [], None
         try:
-            return ([], None) if self._turns else answer_frames(self.shard, short, codec, came)
+            return answer_frames(self.shard, short, codec, came)
         finally:
-            self._turn.release()
+            self.turn.release()
+
+    def failure_of(self, error: Exception, request: Message) -> Failure:
+        """What to say of a request that has ended half-way; nobody is served after a push that has."""
+        with self.turn:
+            return failure_in(self.shard, request, error)
+
+    def _begin(self) -> bool:
+        """Take the shard's turn, unless work waits or is on its way."""
+        if not self.turn.acquire(blocking=False):
+            return False
+        if self.given == self.settled:
+            return True
+        self.turn.release()
+        return False
 
     def finish(self) -> None:
         """Do what waits, then end the thread."""
@@ -170,7 +185,7 @@ class ShardThread:
     def _run(self) -> None:
         try:
             while self._take():
-                with self._turn:
+                with self.turn:
                     over = self._turns.turn()
                 for job, result in over:
                     self._done(job, self.shard.index, result)
@@ -189,6 +204,8 @@ class ShardThread:
         while not (self._turns and (self._ending or self._work.empty())):
             if self._ending:
                 return False
+            if not self._turns:
+                self.settled = self._taken
             work = self._next_work()
             if work is None:
                 self._ending = True
@@ -210,7 +227,7 @@ class ShardThread:
 
     def _write_image(self) -> bool:
         """A piece of it; whether there was any to write."""
-        with self._turn:
+        with self.turn:
             moved = self._image.step()
             over = saves_over(self.shard)
         for job, result in over:
@@ -220,7 +237,7 @@ class ShardThread:
     def _write_log_images(self, log: ShardLog) -> None:
         """Images that the log is owed: one batch if work waits, unless they are late; else all of them."""
         while log.owes and not self._turns.in_request:
-            with self._turn:
+            with self.turn:
                 log.pace()
             if not log.is_late and (self._turns or not self._work.empty()):
                 break
@@ -235,4 +252,4 @@ class ShardThread:
     @property
     def waiting(self) -> int:
         """Pieces of work that are not done; nearly exact, read without a lock."""
-        return self._given - self._taken + len(self._turns)
+        return self.given - self._taken + len(self._turns)

@@ -142,7 +142,7 @@ def state_of(shard: Shard) -> list[Note | Image]:
         "hints": dict(moves.hints),
         "declined": {unit: [version, str(why)] for unit, (version, why) in moves.declined.items()},
         "published": moves.published,
-        "streams": shard.marks.streams(),
+        "streams": shard.marks.floors(),
         "done_below": shard.marks.done_below,
     }
     return [note, *moves.released.values()]

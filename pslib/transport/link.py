@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
+from cython_ext.short_calls import ShortCalls
+from cython_ext.short_requests import ShortRequests
+from cython_ext.short_turns import ShortAnswers, ShortServing
 from pslib.protocol.codec import Buffer
 
 __all__ = ["ClientLink", "Peer", "ServerLink", "Transport"]
@@ -56,6 +60,10 @@ class ClientLink(Protocol):
         """
         ...
 
+    def short_answers(self, lock: AbstractContextManager[Any], short: ShortCalls) -> ShortAnswers | None:
+        """What takes answers to short calls from this link, under the lock that guards it; None: nothing."""
+        ...
+
     def refusals(self) -> list[tuple[str, str]]:
         """Peers that can't be reached for a reason that has a name, and the reason; each time once.
 
@@ -94,6 +102,12 @@ class ServerLink(Protocol):
 
     def receive(self) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that are here, with the identity of their sender: a `Peer` where there are keys."""
+        ...
+
+    def short_serving(
+        self, lock: AbstractContextManager[Any], short: ShortRequests, thread: Any
+    ) -> ShortServing | None:
+        """What answers short requests from this link, under the lock that guards it; None: nothing."""
         ...
 
     def ready(self) -> bool:

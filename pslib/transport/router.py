@@ -85,19 +85,23 @@ class Router:
         for option, (value, _why) in OPTIONS.items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
-        self.idle = False  # nothing has come in the last wait
-        self._is_empty = False  # nothing was here at the last look, since when nobody has waited or sent
-        self._frames: ZmqFrames | None = None
+        self.idle = False
+        """Nothing has come in the last wait."""
+        self.is_empty = False
+        """Nothing was here at the last look, since when nobody has waited or sent."""
+        self.frames: ZmqFrames | None = None
+        """Takes and sends small frames; None: pyzmq does."""
         if ZMQ_FUNCTIONS is not None:
-            self._frames = ZmqFrames(self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES)
-        self._waker = Waker()
+            self.frames = ZmqFrames(self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES)
+        self.waker = Waker()
+        self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
-        self._waiting.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
-        self._waiting.register(self._waker.fd, select.POLLIN)
+        for fd in self.descriptors:
+            self._waiting.register(fd, select.POLLIN)
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
-        self._is_empty = False
-        one, direct = frames[0] if len(frames) == 1 else None, self._frames
+        self.is_empty = False
+        one, direct = frames[0] if len(frames) == 1 else None, self.frames
         if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
             number = direct.send(routing_id, one)
             if number and number not in _NOT_NOW:
@@ -121,10 +125,10 @@ class Router:
         silent: set[str] | None = None,
     ) -> None:
         """Send all messages: small ones at once, by the ``ids`` of their peers; others by ``send``."""
-        self._is_empty = False
+        self.is_empty = False
         place = 0
         while True:
-            direct = self._frames  # another thread may take it away as it closes the link
+            direct = self.frames  # another thread may take it away as it closes the link
             if direct is not None:
                 place = direct.send_all(messages, place, ids, silent)
             if place == len(messages):
@@ -138,16 +142,16 @@ class Router:
 
     def _receive(self) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that are here, and who sent them."""
-        if self._is_empty:
+        if self.is_empty:
             return []
-        direct = self._frames  # another thread may take it away as it closes the link
+        direct = self.frames  # another thread may take it away as it closes the link
         if direct is not None:
             taken = direct.receive(BATCH_MAX)
-            self._is_empty = len(taken) < BATCH_MAX
+            self.is_empty = len(taken) < BATCH_MAX
             return taken
         receive = self._socket.recv
         came: list[tuple[bytes, list[Buffer]]] = []
-        while not self._is_empty and len(came) < BATCH_MAX and self.ready():
+        while not self.is_empty and len(came) < BATCH_MAX and self.ready():
             sender = self._sender()
             frame = receive(NOW, copy=False)
             frames: list[Buffer] = [frame.bytes if len(frame) < COPIED_BYTES else frame.buffer]
@@ -160,26 +164,26 @@ class Router:
 
     def ready(self) -> bool:
         """Whether a message is here; a look is a system call."""
-        direct = self._frames
+        direct = self.frames
         if direct is not None:
-            self._is_empty = not direct.ready()
+            self.is_empty = not direct.ready()
         else:
-            self._is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
-        return not self._is_empty
+            self.is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
+        return not self.is_empty
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have come, for `wake`, or for the timeout."""
         ready = self._waiting.poll(ceil(max(0.0, timeout_s) * 1000))
         self.idle = not ready
         for fd, _event in ready:
-            if fd == self._waker.fd:
-                self._waker.drain()
-        self._is_empty = False
+            if fd == self.waker.fd:
+                self.waker.drain()
+        self.is_empty = False
 
     def wake(self) -> None:
         """End a wait in another thread."""
-        self._waker.wake()
+        self.waker.wake()
 
     def leave_frames(self) -> None:
         """The socket is about to be closed: pyzmq says so to whoever uses it all the same."""
-        self._frames = None
+        self.frames = None

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 import zmq
 
+from cython_ext.short_calls import ShortCalls
+from cython_ext.short_requests import ShortRequests
+from cython_ext.short_turns import ShortAnswers, ShortServing
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Buffer
@@ -72,7 +76,7 @@ class ZmqClientLink(Router):
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
         where = beside if beside is not None and is_ours(beside) else peer
-        self._is_empty = False  # ZeroMQ takes its signals in any call
+        self.is_empty = False  # ZeroMQ takes its signals in any call
         self._connections += 1
         routing_id = b"p%d" % self._connections
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
@@ -87,7 +91,7 @@ class ZmqClientLink(Router):
 
     def _disconnect(self, peer: str) -> None:
         self._silent.discard(peer)
-        self._is_empty = False
+        self.is_empty = False
         del self._peers[self._ids.pop(peer)]
         with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
             self._socket.disconnect(self._unix.pop(peer, peer))
@@ -110,6 +114,10 @@ class ZmqClientLink(Router):
             self._silent.difference_update([peer for peer, _frames in came])
         return came
 
+    def short_answers(self, lock: AbstractContextManager[Any], short: ShortCalls) -> ShortAnswers | None:
+        """What takes answers to short calls from here, under the caller's lock; None: nothing can."""
+        return None if self.frames is None else ShortAnswers(self, lock, self._peers, self._silent, short)
+
     def refusals(self) -> list[tuple[str, str]]:
         """Peers that could not be connected, and why; ZeroMQ gives up for good on some, so none are kept."""
         self._turns += 1
@@ -129,7 +137,7 @@ class ZmqClientLink(Router):
             self._monitor.close()
         self.leave_frames()
         self._socket.close(linger=0)
-        self._waker.close()
+        self.waker.close()
 
 
 class ZmqServerLink(Router):
@@ -171,6 +179,12 @@ class ZmqServerLink(Router):
         """`send` of all."""
         self._send_all(messages, self.send)
 
+    def short_serving(
+        self, lock: AbstractContextManager[Any], short: ShortRequests, thread: Any
+    ) -> ShortServing | None:
+        """What answers short requests from here, under the caller's lock; None: nothing, or roles count."""
+        return None if self.frames is None else ShortServing(self, lock, short, thread)
+
     def _sender(self) -> bytes | None:
         if self._monitor is None:
             return super()._sender()
@@ -198,7 +212,7 @@ class ZmqServerLink(Router):
             self._monitor.close()
         self.leave_frames()
         self._socket.close(linger=linger_ms)
-        self._waker.close()
+        self.waker.close()
 
 
 _LIMITS = Limits()

@@ -1,0 +1,16 @@
+__all__ = ["FencedError", "PushMarks", "StreamMarks"]
+
+class FencedError(Exception): ...
+
+class StreamMarks:
+    floor: int
+    epoch: int
+    applied: dict[int, int]
+    def __init__(self, floor: int = 0, epoch: int = 0, applied: dict[int, int] | None = None) -> None: ...
+
+class PushMarks:
+    streams: dict[int, StreamMarks]
+    done_below: int
+    def fresh(self, stream: int, number: int, epoch: int, units: int) -> int: ...
+    def record(self, stream: int, number: int, units: int) -> None: ...
+    def raise_floor(self, stream: int, below: int) -> None: ...

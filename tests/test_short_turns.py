@@ -1,0 +1,246 @@
+"""Turns of a thread to which short messages come: the socket's bytes, and what ends a turn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cython_ext.short_turns import ShortAnswers, ShortServing
+from pslib.protocol.messages import Pulled, Pushed, Stats
+from pslib.transport import ZmqTransport
+from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
+from tests.links import LOOPBACK, WAIT_S, come, poll_all
+from tests.protocol_worlds import CODEC, NO_BLOCKS, OneServer, make_client, push_ones, setup_of
+from tests.test_short import KEYS, OWNED, PULL, PUSH, SHORT
+
+
+class Thread:
+    """What a server's turns see of a shard's thread."""
+
+    def __init__(self) -> None:
+        self.server = OneServer(units=OWNED)
+        self.server.ask(setup_of(t=1))
+        self.shard, self.turn, self.given, self.settled = self.server.shards[0], threading.Lock(), 0, 0
+
+
+class Meeting:
+    """A client's link, and a server's with its turns."""
+
+    def __init__(self, transport: ZmqTransport) -> None:
+        self.server: ZmqServerLink = transport.listen(LOOPBACK)
+        self.client: ZmqClientLink = transport.connect()
+        self.thread, self.lock = Thread(), threading.Lock()
+        assert SHORT is not None
+        serving = self.server.short_serving(self.lock, SHORT, self.thread)
+        assert serving is not None
+        self.serving: ShortServing = serving
+
+    def send(self, *requests: Any) -> None:
+        for number, request in enumerate(requests, 1):
+            self.client.send(self.server.address, CODEC.encode(number, request))
+
+    def serve(self, patience_s: float = WAIT_S, until_s: float = inf, held_until_s: float = inf) -> list[Any]:
+        return self.serving.serve(patience_s, until_s, held_until_s)
+
+    def answers(self, count: int) -> list[Any]:
+        return [CODEC.decode(frames) for _peer, frames in poll_all(self.client, count)]
+
+    def arrived(self) -> None:
+        """Return when something is at the server."""
+        until_s = time.monotonic() + WAIT_S
+        while not self.server.ready() and time.monotonic() < until_s:
+            time.sleep(0.001)
+        time.sleep(0.05)  # and what was sent with it
+
+
+@pytest.fixture
+def two() -> Iterator[Meeting]:
+    transport = ZmqTransport()
+    meeting = Meeting(transport)
+    yield meeting
+    for link in (meeting.client, meeting.server):
+        link.close()
+    transport.close()
+
+
+def test_short_requests_are_answered_until_another_comes_which_is_given_back(two: Meeting) -> None:
+    two.send(PUSH, PULL, Stats(), PULL)
+    ((_peer, frames),) = two.serve()
+    assert CODEC.decode(frames) == (3, Stats())
+    assert two.serving.error is None
+    pushed, pulled = two.answers(2)
+    assert (pushed.request_id, type(pushed.message)) == (1, Pushed)
+    assert (pulled.request_id, type(pulled.message)) == (2, Pulled)
+    assert pulled.message.rows["t"].ravel().tolist() == [1.0] * KEYS.size
+    assert two.serve(0.0) == []
+    (last,) = two.answers(1)
+    assert last.request_id == 4
+
+
+def test_the_bytes_of_answers_are_those_of_a_server_without_such_turns(two: Meeting) -> None:
+    other = Thread().server
+    for number, request in enumerate((PUSH, PUSH, PULL, push_ones(3, KEYS[:1])), 1):
+        frames = [bytes(one) for one in CODEC.encode(number, request)]
+        two.client.send(two.server.address, frames)
+        assert two.serve(patience_s=0.2) == []
+        ((_peer, came),) = poll_all(two.client, 1)
+        assert came == other.answer_to(frames)
+
+
+def test_a_turn_ends_when_its_time_is_over_though_nothing_comes(two: Meeting) -> None:
+    began_s = time.monotonic()
+    assert two.serve(patience_s=0.05) == []
+    assert 0.04 < time.monotonic() - began_s < WAIT_S
+
+
+def test_a_turn_ends_at_its_time_though_short_requests_go_on_coming(two: Meeting) -> None:
+    two.send(*[PULL] * 200)
+    two.arrived()
+    assert two.serve(until_s=0.0) == []
+    assert two.server.ready(), "of 200 requests a batch is answered"
+    assert two.serve(patience_s=0.2) == []
+    assert len(two.answers(200)) == 200
+
+
+def test_whoever_wakes_the_thread_ends_its_turn_after_what_has_come(two: Meeting) -> None:
+    two.send(PULL)
+    two.arrived()
+    two.server.wake()
+    began_s = time.monotonic()
+    assert two.serve() == []
+    assert time.monotonic() - began_s < WAIT_S / 2
+    assert len(two.answers(1)) == 1
+
+
+def test_nothing_is_answered_from_when_another_may_have_the_place(two: Meeting) -> None:
+    two.send(PUSH)
+    assert len(two.serve(held_until_s=time.monotonic())) == 1
+    assert not two.thread.shard.counters.pushes_applied
+    assert come(two.client, 0.05) == []
+
+
+@pytest.mark.parametrize("why", ["work waits", "the shard is taken", "the shard is broken"])
+def test_a_request_is_given_back_while_it_must_not_be_served_here(two: Meeting, why: str) -> None:
+    if why == "work waits":
+        two.thread.given = 1
+    elif why == "the shard is taken":
+        two.thread.turn.acquire()
+    else:
+        two.thread.shard.broken = "half-way"
+    two.send(PULL)
+    ((_peer, frames),) = two.serve()
+    assert CODEC.decode(frames).request_id == 1
+    assert two.thread.turn.locked() == (why == "the shard is taken")
+
+
+def test_a_fault_half_way_through_a_push_is_told_with_the_push(
+    two: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(two.thread.shard.counters, "pushes_applied", None)
+    two.send(PUSH, PULL)
+    ((_peer, frames),) = two.serve()
+    assert CODEC.decode(frames).request_id == 1
+    assert isinstance(two.serving.error, TypeError)
+    assert not two.thread.turn.locked()
+    assert not two.lock.locked()
+    assert two.serve(0.1) == []
+    assert two.serving.error is None, "that of the turn before is forgotten"
+
+
+def test_a_link_that_another_thread_closes_meanwhile_is_not_touched_any_more(two: Meeting) -> None:
+    ended = threading.Event()
+
+    def serve() -> None:
+        assert two.serve() == []
+        ended.set()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    time.sleep(0.05)
+    with two.lock:
+        two.server.leave_frames()
+        two.server.wake()
+    thread.join(WAIT_S)
+    assert ended.is_set()
+
+
+def test_encrypted_links_and_those_without_the_library_have_no_such_turns(two: Meeting) -> None:
+    two.server.leave_frames()
+    two.client.leave_frames()
+    assert SHORT is not None
+    assert two.server.short_serving(two.lock, SHORT, two.thread) is None
+    assert two.client.short_answers(two.lock, CODEC.short_calls({}, {}, {})) is None
+
+
+class Asking:
+    """A client whose answers come by turns."""
+
+    def __init__(self, two: Meeting) -> None:
+        self.session = make_client(1, {"t": 1})
+        self.link = two.client
+        self.link.send(two.server.address, [b"?"])
+        ((self.peer, _),) = poll_all(two.server, 1)
+        self.server = two.server
+        assert self.session.requests.short is not None
+        answers = self.link.short_answers(two.lock, self.session.requests.short)
+        assert answers is not None
+        self.answers: ShortAnswers = answers
+
+    def pull(self) -> int:
+        """Begin one; its request_id."""
+        self.session.pull(0.0, {"t": KEYS})
+        ((_peer, frames),) = self.session.requests.outbox
+        self.session.requests.outbox.clear()
+        return CODEC.decode(list(frames)).request_id
+
+    def answer(self, request_id: int) -> int:
+        """Send the answer; how long it is."""
+        nothing = np.empty(0, np.float32), NO_BLOCKS, np.empty(0, np.uint16)
+        message = Pulled({"t": np.ones((KEYS.size, 1), np.float32)}, *nothing, pushes_before=1)
+        frames = CODEC.encode(request_id, message)
+        self.server.send(self.peer, frames)
+        return sum(map(len, frames))
+
+
+def test_a_turn_of_a_client_ends_when_a_call_is_over(two: Meeting) -> None:
+    asking = Asking(two)
+    first, second = asking.pull(), asking.pull()
+    size = asking.answer(first)
+    assert asking.answers.receive(0.0, WAIT_S) == []
+    assert len(asking.session.requests.short or ()) == 1
+    asking.session.settle_short()
+    assert [one.error for one in asking.session.completed] == [None]
+    asking.answer(second)
+    assert asking.answers.receive(0.0, WAIT_S) == []
+    assert (asking.answers.message_count, asking.answers.byte_count) == (2, 2 * size)
+
+
+def test_what_answers_no_short_call_is_given_back_with_its_peer(two: Meeting) -> None:
+    asking = Asking(two)
+    number = asking.pull()
+    size = asking.answer(number + 5)
+    asking.server.send(asking.peer, [b"a", b"bc"])
+    came: list[Any] = []
+    while len(came) < 2:
+        came += asking.answers.receive(0.0, WAIT_S)
+    assert [peer for peer, _frames in came] == [two.server.address] * 2
+    assert list(came[1][1]) == [b"a", b"bc"]
+    assert asking.answers.byte_count == size + 3
+    assert not asking.link._silent
+
+
+def test_a_turn_of_a_client_ends_when_it_is_woken_or_its_time_is_over(two: Meeting) -> None:
+    asking = Asking(two)
+    began_s = time.monotonic()
+    assert asking.answers.receive(0.0, 0.05) == []
+    assert asking.link.idle
+    two.client.wake()
+    assert asking.answers.receive(0.0, WAIT_S) == []
+    assert not asking.link.idle
+    assert time.monotonic() - began_s < WAIT_S / 2
