@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from tests.command import Command
 from tests.kernel_age import older_kernels
+from tests.lanes import PROCESSES, starts_processes
 from tests.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
@@ -20,10 +21,18 @@ settings.load_profile(os.environ.get("PSLIB_HYPOTHESIS_PROFILE", "test"))
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def pytest_report_collectionfinish() -> list[str]:
+def pytest_report_header() -> list[str]:
     """Say at once what would show as any error at all: Python code that calls kernels of another day."""
     older = ", ".join(older_kernels(REPOSITORY / "cython_ext"))
     return [f"KERNELS ARE OLDER THAN THEIR SOURCES, `make build` compiles them: {older}"] if older else []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each file has its lane (``-n 2 --dist loadgroup``); the longest one, of processes, begins first."""
+    for item in items:
+        lane = PROCESSES if starts_processes(item.path) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(lane))
+    items.sort(key=lambda item: not starts_processes(item.path))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.counting_runs import Start, train_in_step
 from tests.kernel_age import older_kernels
+from tests.lanes import starts_processes
 
 
 def test_a_run_that_ends_before_its_first_step_is_not_waited_for(start: Start, tmp_path: Path) -> None:
@@ -25,3 +26,11 @@ def test_kernels_that_are_older_than_their_sources_are_named(tmp_path: Path) -> 
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (written_s, written_s))
     assert older_kernels(tmp_path) == ["old"]
+
+
+def test_tests_that_start_processes_are_known_by_what_they_or_their_helpers_say() -> None:
+    here = Path(__file__).parent
+    for name in ("test_processes", "test_kills", "test_preemption", "test_local_launch", "test_wheel"):
+        assert starts_processes(here / f"{name}.py"), name
+    for name in ("test_simulation", "test_store_model", "test_marks", "test_codec"):
+        assert not starts_processes(here / f"{name}.py"), name

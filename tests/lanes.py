@@ -1,0 +1,27 @@
+"""Two lanes for two workers: tests that start processes, one after the other, beside all others.
+
+Most tests keep one core busy, so two workers take little more than half of the time. Those that start
+processes keep several busy, and wait for them: two of them at once would wait for each other.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+__all__ = ["PROCESSES", "starts_processes"]
+
+PROCESSES = "processes"
+"""Name of their lane; each other file has one of its own name."""
+_WORDS = r"\b(subprocess|multiprocessing)\b", r"os\.fork", r"^(from|import) launch", r"\bstart: Callable"
+_STARTS = re.compile("|".join(_WORDS), re.M)
+_HELPERS = re.compile(r"from tests\.(\w+) import")
+
+
+@cache
+def starts_processes(path: Path) -> bool:
+    """Whether a file of tests, or a helper that it imports, says that it starts processes."""
+    text = path.read_text()
+    helpers = (path.parent / f"{name}.py" for name in _HELPERS.findall(text))
+    return bool(_STARTS.search(text)) or any(starts_processes(one) for one in helpers if one.is_file())
