@@ -22,6 +22,11 @@ _HELPERS = re.compile(r"from tests\.(\w+) import")
 @cache
 def starts_processes(path: Path) -> bool:
     """Whether a file of tests, or a helper that it imports, says that it starts processes."""
-    text = path.read_text()
-    helpers = (path.parent / f"{name}.py" for name in _HELPERS.findall(text))
-    return bool(_STARTS.search(text)) or any(starts_processes(one) for one in helpers if one.is_file())
+    texts: dict[Path, str] = {}
+    to_read = [path]
+    while to_read:  # helpers import each other
+        here = to_read.pop()
+        if here not in texts and here.is_file():
+            texts[here] = here.read_text()
+            to_read += [path.parent / f"{name}.py" for name in _HELPERS.findall(texts[here])]
+    return any(_STARTS.search(text) for text in texts.values())
