@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -7,9 +8,14 @@ from cython_ext.short_requests import ShortRequests
 __all__ = ["ShortAnswers", "ShortServing"]
 
 class ShortServing:
-    error: Exception | None
+    failure: Any
     def __init__(
-        self, router: Any, lock: AbstractContextManager[Any], requests: ShortRequests, thread: Any
+        self,
+        router: Any,
+        lock: AbstractContextManager[Any],
+        requests: ShortRequests,
+        thread: Any,
+        failed: Callable[[list[Any], Exception], Any],
     ) -> None: ...
     def serve(
         self, patience_s: float, until_s: float, held_until_s: float

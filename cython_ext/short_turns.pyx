@@ -9,7 +9,7 @@ are for, and hand over the first that is not.
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.time cimport monotonic
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EINTR, ENOTSOCK, errno
 from libc.math cimport ceil
 from libc.string cimport strerror
 
@@ -46,9 +46,11 @@ cdef class Turns:
         for place, fd in enumerate(router.descriptors):
             self.polled[place].fd, self.polled[place].events = fd, POLLIN
 
-    cdef bint is_open(self) except -1:
-        """Whether the socket is there still; asked under the lock, after each wait."""
-        return self.router.frames is self.frames
+    cdef int check(self) except -1:
+        """Raise where the socket has been closed meanwhile; asked under the lock, after each wait."""
+        if self.router.frames is not self.frames:
+            raise OSError(ENOTSOCK, strerror(ENOTSOCK).decode("ascii", "replace"))
+        return 0
 
     cdef int wait(self, double timeout_s) except -1:
         cdef int number, reason = 0, timeout_ms = <int>ceil(1000 * max(0.0, min(timeout_s, 1e6)))
@@ -81,20 +83,24 @@ cdef class ShortServing(Turns):
         For the socket.
     requests : ShortRequests
     thread : pslib.server.shard_thread.ShardThread
+    failed : callable
+        Makes, of frames and an exception, what to answer to a request that has ended half-way; called before
+        anybody else can touch the shard.
 
     Attributes
     ----------
-    error : Exception or None
-        Of the last `serve`: with what the first message that it gave back has ended half-way.
+    failure : object
+        Of the last `serve`: what that has made of the message that was given back; None: it is whole.
     """
 
     cdef ShortRequests requests
-    cdef object thread, shard, turn
-    cdef readonly object error
+    cdef object thread, shard, turn, failed
+    cdef readonly object failure
 
-    def __init__(self, router, lock, requests, thread):
+    def __init__(self, router, lock, requests, thread, failed):
         super().__init__(router, lock)
         self.requests, self.thread, self.shard, self.turn = requests, thread, thread.shard, thread.turn
+        self.failed = failed
 
     def serve(self, double patience_s, double until_s, double held_until_s):
         """Answer short requests until something else comes, somebody wakes this thread, or it is time.
@@ -112,15 +118,19 @@ cdef class ShortServing(Turns):
         -------
         list of (bytes, list of frames)
             A message that is not for this, if one has come.
+
+        Raises
+        ------
+        OSError
+            When the socket has been closed, or ZeroMQ says what is wrong with it.
         """
         cdef double over_s = monotonic() + patience_s
         cdef bint is_last = False, full
         cdef int ended
-        self.error = None
+        self.failure = None
         while True:
             with self.lock:
-                if not self.is_open():
-                    return []
+                self.check()
                 came = self.take(held_until_s, &full)
             if came is not None:
                 return [came]
@@ -157,7 +167,7 @@ cdef class ShortServing(Turns):
             if self.thread.given == self.thread.settled and not self.shard.broken:
                 answer = self.requests.answer(self.shard, frames[0])
         except Exception as error:
-            self.error = error
+            self.failure = self.failed(frames, error)
         finally:
             self.turn.release()
         if answer is None:
@@ -212,15 +222,20 @@ cdef class ShortAnswers(Turns):
         -------
         list of (str, list of frames)
             Messages that are not for this, and from whom.
+
+        Raises
+        ------
+        OSError
+            When the socket has been closed, or ZeroMQ says what is wrong with it.
         """
         cdef double began_s = monotonic()
         cdef bint is_last = False, full
         cdef int ended
         while True:
             with self.lock:
-                if not self.is_open():
-                    return []
-                came = self.take(now_s + (monotonic() - began_s), &full)
+                self.check()
+                # one that was stopped meanwhile has not waited for that long: see `pslib.clock.AwakeClock`
+                came = self.take(now_s + min(monotonic() - began_s, patience_s), &full)
                 if came or self.calls.over:
                     return came
             if is_last:

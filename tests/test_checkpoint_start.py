@@ -19,9 +19,12 @@ from pslib import checkpoint
 from pslib.client.client import Client
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, CheckpointIncompatibleError, ConfigurationError
+from pslib.schema import Schema, SparseField
+from pslib.table.descriptions import model_description
 from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
 from pslib.table.policies import ByAge, Compact, Score
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
+from pslib.trainer.dense import DenseLayout
 from rec_models.deepfm import DeepFM
 from rec_models.wide_deep import WideDeep
 from tests.checkpoints import content_of
@@ -76,6 +79,55 @@ def test_numbers_that_another_model_has_learned_are_refused_unless_they_are_mean
     assert [rows for _text, rows in outcomes] == [True, True, False, True, False, True]
     assert f"{saved} is of another model: it is DeepFM, got WideDeep; give what" in outcomes[2][0]
     assert "it reads columns " in outcomes[4][0]
+
+
+def test_a_model_that_shares_its_parameters_loads_what_the_other_one_has_saved(saved: Path) -> None:
+    class Distilled(DeepFM):
+        """Another class of the same parameters."""
+
+    model = Distilled(generated_schema(CONFIG), dim=2, hidden=(3,), **ROWS)
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(model, cluster, dense_optimizer=Adam(0.005), progress=False, share=True)
+        trainer.load(saved)
+        assert cluster.client.stats()["rows"]
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        SparseField("C1", vocabulary="C1"),
+        SparseField("C1", of="C1"),
+        SparseField("C1", of=("C1",)),
+    ],
+    ids=["vocabulary", "of", "of one"],
+)
+def test_columns_that_say_what_is_so_anyway_make_no_other_model(saved: Path, same: SparseField) -> None:
+    schema = generated_schema(CONFIG)
+    assert [field.name for field in schema.sparse] == ["C1", "C2"]
+    spelled = replace(schema, sparse=(same, schema.sparse[1]))
+    other = replace(schema, sparse=(SparseField("C1", vocabulary="C2"), schema.sparse[1]))
+    layout = DenseLayout(DeepFM(schema, dim=2, hidden=(3,)).dense_shapes())
+    manifest = checkpoint.read_manifest(str(saved))
+
+    def check(schema: Schema) -> None:
+        described = model_description("embedding", "DeepFM", schema.to_dict(), layout.describe())
+        checkpoint.check_model(manifest, str(saved), described)
+
+    check(spelled)
+    with pytest.raises(CheckpointIncompatibleError, match="the same, read in another way"):
+        check(other)
+
+
+@pytest.mark.parametrize(
+    "schema", [None, [], "columns", {}, {"label": "l", "sparse": 5}, {"label": "l", "sparse": [{"new": 1}]}]
+)
+def test_a_checkpoint_whose_columns_nobody_understands_does_not_say_whose_it_is(
+    saved: Path, schema: object
+) -> None:
+    manifest = checkpoint.read_manifest(str(saved))
+    manifest.about["schema"] = schema
+    dense = manifest.dense["parameters"]
+    checkpoint.check_model(manifest, str(saved), model_description("embedding", "DeepFM", {}, dense))
 
 
 def test_fields_that_columns_have_got_since_a_checkpoint_was_written_make_no_other_model(

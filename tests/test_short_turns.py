@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
@@ -37,9 +37,14 @@ class Meeting:
         self.client: ZmqClientLink = transport.connect()
         self.thread, self.lock = Thread(), threading.Lock()
         assert SHORT is not None
-        serving = self.server.short_serving(self.lock, SHORT, self.thread)
+        serving = self.server.short_serving(self.lock, SHORT, self.thread, self.failed)
         assert serving is not None
         self.serving: ShortServing = serving
+
+    def failed(self, frames: list[Any], error: Exception) -> str:
+        """What becomes of a request that has ended half-way."""
+        assert self.thread.turn.locked(), "nobody else touches the shard before it is known as broken"
+        return f"{CODEC.decode(frames).request_id}: {type(error).__name__}"
 
     def send(self, *requests: Any) -> None:
         for number, request in enumerate(requests, 1):
@@ -73,7 +78,7 @@ def test_short_requests_are_answered_until_another_comes_which_is_given_back(two
     two.send(PUSH, PULL, Stats(), PULL)
     ((_peer, frames),) = two.serve()
     assert CODEC.decode(frames) == (3, Stats())
-    assert two.serving.error is None
+    assert two.serving.failure is None
     pushed, pulled = two.answers(2)
     assert (pushed.request_id, type(pushed.message)) == (1, Pushed)
     assert (pulled.request_id, type(pulled.message)) == (2, Pulled)
@@ -146,35 +151,41 @@ def test_a_fault_half_way_through_a_push_is_told_with_the_push(
     two.send(PUSH, PULL)
     ((_peer, frames),) = two.serve()
     assert CODEC.decode(frames).request_id == 1
-    assert isinstance(two.serving.error, TypeError)
+    assert two.serving.failure == "1: TypeError"
     assert not two.thread.turn.locked()
     assert not two.lock.locked()
     assert two.serve(0.1) == []
-    assert two.serving.error is None, "that of the turn before is forgotten"
+    assert two.serving.failure is None, "that of the turn before is forgotten"
 
 
-def test_a_link_that_another_thread_closes_meanwhile_is_not_touched_any_more(two: Meeting) -> None:
-    ended = threading.Event()
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_a_link_that_another_thread_closes_meanwhile_is_not_touched_any_more(two: Meeting, side: str) -> None:
+    """And its thread ends, as it would with pyzmq: it must not ask for ever."""
+    link: Any = getattr(two, side)
+    turn: Callable[[], Any] = two.serve if side == "server" else Asking(two).turn
+    said: list[str] = []
 
-    def serve() -> None:
-        assert two.serve() == []
-        ended.set()
+    def work() -> None:
+        try:
+            turn()
+        except OSError as error:
+            said.append(error.strerror)
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=work)
     thread.start()
     time.sleep(0.05)
     with two.lock:
-        two.server.leave_frames()
-        two.server.wake()
+        link.leave_frames()
+        link.wake()
     thread.join(WAIT_S)
-    assert ended.is_set()
+    assert said == ["Socket operation on non-socket"]
 
 
 def test_encrypted_links_and_those_without_the_library_have_no_such_turns(two: Meeting) -> None:
     two.server.leave_frames()
     two.client.leave_frames()
     assert SHORT is not None
-    assert two.server.short_serving(two.lock, SHORT, two.thread) is None
+    assert two.server.short_serving(two.lock, SHORT, two.thread, two.failed) is None
     assert two.client.short_answers(two.lock, CODEC.short_calls({}, {}, {})) is None
 
 
@@ -191,6 +202,9 @@ class Asking:
         answers = self.link.short_answers(two.lock, self.session.requests.short)
         assert answers is not None
         self.answers: ShortAnswers = answers
+
+    def turn(self, now_s: float = 0.0, patience_s: float = WAIT_S) -> list[Any]:
+        return self.answers.receive(now_s, patience_s)
 
     def pull(self) -> int:
         """Begin one; its request_id."""
@@ -212,12 +226,12 @@ def test_a_turn_of_a_client_ends_when_a_call_is_over(two: Meeting) -> None:
     asking = Asking(two)
     first, second = asking.pull(), asking.pull()
     size = asking.answer(first)
-    assert asking.answers.receive(0.0, WAIT_S) == []
+    assert asking.turn(0.0, WAIT_S) == []
     assert len(asking.session.requests.short or ()) == 1
     asking.session.settle_short()
     assert [one.error for one in asking.session.completed] == [None]
     asking.answer(second)
-    assert asking.answers.receive(0.0, WAIT_S) == []
+    assert asking.turn(0.0, WAIT_S) == []
     assert (asking.answers.message_count, asking.answers.byte_count) == (2, 2 * size)
 
 
@@ -228,7 +242,7 @@ def test_what_answers_no_short_call_is_given_back_with_its_peer(two: Meeting) ->
     asking.server.send(asking.peer, [b"a", b"bc"])
     came: list[Any] = []
     while len(came) < 2:
-        came += asking.answers.receive(0.0, WAIT_S)
+        came += asking.turn(0.0, WAIT_S)
     assert [peer for peer, _frames in came] == [two.server.address] * 2
     assert list(came[1][1]) == [b"a", b"bc"]
     assert asking.answers.byte_count == size + 3
@@ -238,9 +252,30 @@ def test_what_answers_no_short_call_is_given_back_with_its_peer(two: Meeting) ->
 def test_a_turn_of_a_client_ends_when_it_is_woken_or_its_time_is_over(two: Meeting) -> None:
     asking = Asking(two)
     began_s = time.monotonic()
-    assert asking.answers.receive(0.0, 0.05) == []
+    assert asking.turn(0.0, 0.05) == []
     assert asking.link.idle
     two.client.wake()
-    assert asking.answers.receive(0.0, WAIT_S) == []
+    assert asking.turn(0.0, WAIT_S) == []
     assert not asking.link.idle
     assert time.monotonic() - began_s < WAIT_S / 2
+
+
+def test_an_answer_counts_for_no_longer_than_somebody_would_have_waited(two: Meeting) -> None:
+    """A process that is stopped meanwhile has not waited: else its next requests would be given as long."""
+    asking = Asking(two)
+    number = asking.pull()
+
+    def answer() -> None:
+        time.sleep(0.1)
+        asking.answer(number)
+
+    thread = threading.Thread(target=answer)
+    with two.lock:  # as if it were stopped: the answer is there long before this turn looks
+        turn = threading.Thread(target=asking.turn, args=(1.0, 0.01))
+        turn.start()
+        thread.start()
+        thread.join(WAIT_S)
+        time.sleep(0.3)
+    turn.join(WAIT_S)
+    (took_s,) = asking.session.requests._took_s.values()
+    assert took_s == pytest.approx(1.0, abs=0.05)

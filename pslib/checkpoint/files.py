@@ -155,8 +155,8 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
     Parameters
     ----------
     manifest : Manifest
-        One that no Trainer has made does not say whose it is, and is taken; so is one that has more or fewer
-        dense parameters, which `check_fits` refuses.
+        One that no Trainer has made, or of columns that this pslib does not know, does not say whose it is,
+        and is taken; so is one that has more or fewer dense parameters, which `check_fits` refuses.
     path : str
     mine : mapping
         `pslib.table.descriptions.model_description` of the model that is to have it.
@@ -173,8 +173,8 @@ def check_model(manifest: Manifest, path: str, mine: Model) -> None:
         return
     try:
         schema = Schema.from_dict(about["schema"]).to_dict()  # with what fields have got since it was written
-    except (ConfigurationError, TypeError, KeyError):
-        schema = about["schema"]  # of a later pslib perhaps: it differs, and the error shows in what
+    except (ConfigurationError, AttributeError, TypeError, KeyError):
+        return  # of a later pslib perhaps
     saved = model_description(mine["table"], about["model"], schema, parameters)
     if told := model_differences(json.loads(json.dumps(saved)), json.loads(json.dumps(mine))):
         raise CheckpointIncompatibleError(

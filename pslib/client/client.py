@@ -410,6 +410,8 @@ class Client:
 
     def close(self, well: bool = False) -> None:
         """Leave the cluster in order, with what was pushed waited for; ``well``: see `MemberHandle.leave`."""
-        if self.endpoint.error is None:
-            self.member.leave(well)
-        self.endpoint.close()
+        try:
+            if self.endpoint.error is None:
+                self.member.leave(well)
+        finally:  # a Ctrl-C must not leave a thread to a transport that is closed next
+            self.endpoint.close()

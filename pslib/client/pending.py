@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -20,20 +21,19 @@ class Pending(Generic[ValueT]):
     """An answer that is not here yet.
 
     Thousands a second are made: a `concurrent.futures.Future` makes three locks and calls two dozen functions
-    for what one lock does here. Lists do the rest: to append to one, and to pop from it, is one step to other
-    threads.
+    for what one lock of whoever waits does here. Lists do the rest: to append to one, and to pop from it, is
+    one step to other threads.
     """
 
-    __slots__ = ("_callbacks", "_gate", "_outcomes", "_what")
+    __slots__ = ("_callbacks", "_gates", "_outcomes", "_what")
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._outcomes: list[tuple[ValueT | None, PslibError | None]] = []
         """The first one counts."""
         self._callbacks: list[Callable[[], None]] = []
-        self._gate = Lock()
-        """Held until there is an outcome."""
-        self._gate.acquire()
+        self._gates: list[Lock] = []
+        """One of each that waits, held until there is an outcome."""
 
     def wait(self, timeout_s: float | None = None) -> ValueT:
         """The answer.
@@ -53,13 +53,21 @@ class Pending(Generic[ValueT]):
         if timeout_s is not None:
             check_timeout(timeout_s)
         if not self._outcomes:
-            if not self._gate.acquire(timeout=-1 if timeout_s is None else float(timeout_s)):
-                raise WaitTimeoutError(f"waited {timeout_s:g} s for {self._what}: no answer yet")
-            self._gate.release()  # for whoever waits, too
+            self._sleep(timeout_s)
         value, error = self._outcomes[0]
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
+
+    def _sleep(self, timeout_s: float | None) -> None:
+        gate = Lock()
+        gate.acquire()
+        self._gates.append(gate)
+        if self._outcomes or gate.acquire(timeout=-1 if timeout_s is None else float(timeout_s)):
+            return
+        with suppress(ValueError):  # it has been opened meanwhile
+            self._gates.remove(gate)
+        raise WaitTimeoutError(f"waited {timeout_s:g} s for {self._what}: no answer yet")
 
     @property
     def done(self) -> bool:
@@ -83,7 +91,8 @@ class Pending(Generic[ValueT]):
     def _end(self, outcome: tuple[ValueT | None, PslibError | None]) -> None:
         self._outcomes.append(outcome)
         if self._outcomes[0] is outcome:
-            self._gate.release()
+            for gate in list(self._gates):
+                gate.release()
             self._call_back()
 
     def _call_back(self) -> None:

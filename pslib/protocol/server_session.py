@@ -123,13 +123,12 @@ class ServerSession:
         self.outbox += replies
         if failure is None:
             return len(replies)
-        self.refuse(*came[len(replies)], lambda _request: failure)
+        self.refuse(*came[len(replies)], failure)
         return len(replies) + 1
 
-    def refuse(self, peer: bytes, frames: Sequence[Buffer], failure_of: Callable[[Message], Failure]) -> None:
+    def refuse(self, peer: bytes, frames: Sequence[Buffer], failure: Failure) -> None:
         """Tell a peer with what its request has ended half-way."""
-        request_id, request = self.codec.decode(frames)
-        self._reply(peer, request_id, failure_of(request))
+        self._reply(peer, self.codec.decode(frames).request_id, failure)
 
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> Job | None:
         """A job for all shards, or None when the request was answered at once (refused, or not a message)."""

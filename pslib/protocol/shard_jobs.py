@@ -344,6 +344,11 @@ class ShardTurns:
         return len(self._lane) + len(self._passing)
 
     @property
+    def has_long(self) -> bool:
+        """Whether a long request waits, or is half done."""
+        return self._long > 0
+
+    @property
     def in_request(self) -> bool:
         """Whether a long request is half done."""
         return self._steps is not None

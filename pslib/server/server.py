@@ -124,7 +124,9 @@ class Server:
             if short := codec.short_requests(SHORT_ROWS):
                 self._session.answer_frames = partial(self._threads[0].answer_frames, short, codec)
                 if isinstance(clock, SystemClock):
-                    self._serving = self._link.short_serving(self._lock, short, self._threads[0])
+                    thread = self._threads[0]
+                    failed = partial(thread.failure_of, codec)
+                    self._serving = self._link.short_serving(self._lock, short, thread, failed)
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress
@@ -209,6 +211,7 @@ class Server:
                         break
                     self._turn()
                     self._check()
+                self._serving = None  # which comes back at the first that is not short
                 self._turn(0.0)  # what has come is answered
                 for thread in self._threads:
                     thread.finish()
@@ -278,13 +281,14 @@ class Server:
 
     def _serve_short(self, serving: ShortServing, patience_s: float) -> list[Came]:
         """The same in one call, until something else comes or it is time for a tick."""
+        self._threads[0].drain(TICK_S)
         held_until_s = self._member.vouched_until_s if self._may_be_followed else inf
         others = serving.serve(patience_s, self._tick_s, held_until_s)
-        if serving.error is None:
+        if serving.failure is None:
             return others
         ((peer, frames),) = others
         with self._lock:
-            self._session.refuse(peer, frames, partial(self._threads[0].failure_of, serving.error))
+            self._session.refuse(peer, frames, serving.failure)
             self._send_all()
         return []
 

@@ -33,6 +33,8 @@ __all__ = ["SHORT_ROWS", "ShardThread", "load_into"]
 SHORT_ROWS = 1024
 """Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
 to hand them to another thread and their answer back."""
+DRAIN_FROM = 32
+"""Jobs that wait, before they are served to the last one."""
 FILE_WORKS_KEPT = 8
 """Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
 
@@ -112,6 +114,7 @@ class ShardThread:
         self.given = self.settled = 0
         """Pieces of work that have been queued; and the same when none of them was left to do."""
         self._taken = 0
+        self._drained = threading.Event()
         self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
@@ -159,10 +162,22 @@ class ShardThread:
         finally:
             self.turn.release()
 
-    def failure_of(self, error: Exception, request: Message) -> Failure:
-        """What to say of a request that has ended half-way; nobody is served after a push that has."""
-        with self.turn:
-            return failure_in(self.shard, request, error)
+    def failure_of(self, codec: Codec, frames: list[Buffer], error: Exception) -> Failure:
+        """What to say of a request that has ended half-way, by whoever has ``turn``; see `failure_in`."""
+        return failure_in(self.shard, codec.decode(frames).message, error)
+
+    def drain(self, patience_s: float) -> None:
+        """Wait, at most so long, until nothing is left to do, if many short requests and no long one wait.
+
+        Else they could go on waiting as long as clients go on asking: each that comes finds the thread at
+        work and is handed over to it, for 10 times the CPU that it takes where it has come. With 256 requests
+        of 4 rows on their way a piece of work of 20 ms left 8,000 answers a second of 200,000, for good.
+        """
+        if self.waiting < DRAIN_FROM or self._turns.has_long:
+            return
+        self._drained.clear()
+        if self.given != self.settled:
+            self._drained.wait(patience_s)
 
     def _begin(self) -> bool:
         """Take the shard's turn, unless work waits or is on its way."""
@@ -202,10 +217,11 @@ class ShardThread:
     def _take(self) -> bool:
         """Take in what has come, and wait for it only when nothing is left to do; False at the end."""
         while not (self._turns and (self._ending or self._work.empty())):
-            if self._ending:
-                return False
             if not self._turns:
                 self.settled = self._taken
+                self._drained.set()
+            if self._ending:
+                return False
             work = self._next_work()
             if work is None:
                 self._ending = True

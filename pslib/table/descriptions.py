@@ -61,8 +61,19 @@ def model_description(
     dense : iterable of mapping
         Name and shape of each dense parameter.
     """
-    columns = {kind: schema.get(kind, []) for kind in ("dense", "sparse", "ragged")}
+    kinds = ("dense", "sparse", "ragged")
+    columns = {kind: [_plainly(column) for column in schema.get(kind, [])] for kind in kinds}
     return {"table": table, "model": name, "columns": columns, "dense": [dict(one) for one in dense]}
+
+
+def _plainly(column: Mapping[str, Any]) -> dict[str, Any]:
+    """A column without what is so anyway: that its name is that of its vocabulary, or of where it is from."""
+    plain = {name: value for name, value in column.items() if value is not None}
+    if plain.get("vocabulary") == plain["name"]:
+        del plain["vocabulary"]
+    of = plain.pop("of", plain["name"])
+    columns = [of] if isinstance(of, str) else list(of)
+    return plain if columns == [plain["name"]] else {**plain, "of": columns}
 
 
 def models_of(known: Mapping[str, Model], came: Iterable[Model]) -> dict[str, Model]:

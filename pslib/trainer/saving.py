@@ -93,6 +93,8 @@ class CheckpointJobs:
         What a manifest says of the training.
     calls : Calls
         Numbers of the script's calls.
+    share : bool
+        Whether another model trains the same parameters, so that checkpoints may be of that one.
     """
 
     def __init__(
@@ -104,7 +106,9 @@ class CheckpointJobs:
         layout: DenseLayout,
         settings: TrainerSettings,
         calls: Calls,
+        share: bool,
     ) -> None:
+        self._share = share
         self._cluster, self._progress, self._calls = cluster, progress, calls
         self.began = Position()
         """Where the training was before the first call of its script."""
@@ -204,7 +208,7 @@ class CheckpointJobs:
         place = newest(place_of(path))
         manifest = read_manifest(place)
         about, jobs = manifest.about, manifest.cut.get("table", {})
-        if state and names is None and not other_model:
+        if state and names is None and not (other_model or self._share):
             check_model(manifest, place, description_of(self._model, self._table, self._layout))
         goes_on = bool(jobs) and state and tables is None and resume
         if goes_on:

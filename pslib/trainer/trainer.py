@@ -173,7 +173,7 @@ class Trainer(Retrieval):
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
         self._progress, self._calls = Progress.of(self._client), Calls(cluster)
         self._checkpoints = CheckpointJobs(
-            cluster, self._progress, model, self._table, self._layout, self.settings, self._calls
+            cluster, self._progress, model, self._table, self._layout, self.settings, self._calls, share
         )
         gate = CutGate(self._client, self._progress)
         self._cuts = self._checkpoints.cuts(gate, lambda: self._position)

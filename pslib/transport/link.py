@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -105,7 +105,11 @@ class ServerLink(Protocol):
         ...
 
     def short_serving(
-        self, lock: AbstractContextManager[Any], short: ShortRequests, thread: Any
+        self,
+        lock: AbstractContextManager[Any],
+        short: ShortRequests,
+        thread: Any,
+        failed: Callable[[list[Any], Exception], Any],
     ) -> ShortServing | None:
         """What answers short requests from this link, under the lock that guards it; None: nothing."""
         ...

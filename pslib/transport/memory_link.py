@@ -128,7 +128,7 @@ class MemoryServerLink:
         """Requests that have come."""
         return self.mailbox.take()
 
-    def short_serving(self, _lock: object, _short: object, _thread: object) -> None:
+    def short_serving(self, _lock: object, _short: object, _thread: object, _failed: object) -> None:
         """Nothing, as for clients."""
         return
 

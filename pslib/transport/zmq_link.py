@@ -7,7 +7,7 @@ queued messages in silence when a peer dies: resending is the business of `pslib
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -180,10 +180,14 @@ class ZmqServerLink(Router):
         self._send_all(messages, self.send)
 
     def short_serving(
-        self, lock: AbstractContextManager[Any], short: ShortRequests, thread: Any
+        self,
+        lock: AbstractContextManager[Any],
+        short: ShortRequests,
+        thread: Any,
+        failed: Callable[[list[Any], Exception], Any],
     ) -> ShortServing | None:
         """What answers short requests from here, under the caller's lock; None: nothing, or roles count."""
-        return None if self.frames is None else ShortServing(self, lock, short, thread)
+        return None if self.frames is None else ShortServing(self, lock, short, thread, failed)
 
     def _sender(self) -> bytes | None:
         if self._monitor is None:

@@ -1,0 +1,93 @@
+"""A shard's thread and the thread that receives: who serves what, and when nothing is left to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pslib.protocol.messages import Pull
+from pslib.protocol.shard_jobs import Job
+from pslib.server.shard_thread import DRAIN_FROM, ShardThread
+from tests.protocol_worlds import NO_BLOCKS, OneServer, setup_of
+
+WAIT_S = 10.0
+
+
+class Working:
+    """A thread of a shard, and what it is done with."""
+
+    def __init__(self) -> None:
+        server = OneServer()
+        server.ask(setup_of(t=1))
+        self.done: list[Job] = []
+        self.failed: list[BaseException] = []
+        self.thread = ShardThread(
+            server.shards[0], lambda job, _index, _result: self.done.append(job), self.failed.append
+        )
+
+    def put(self, keys: int, count: int = 1) -> None:
+        for _ in range(count):
+            message: Any = Pull({"t": np.arange(keys, dtype=np.uint64)}, NO_BLOCKS)
+            self.thread.put(Job(b"", 1, message, (0,), taker=lambda _answer: None))
+
+    def taken_in(self, count: int) -> None:
+        """Return when the thread knows of so many."""
+        until_s = time.monotonic() + WAIT_S
+        while len(self.thread._turns) < count and time.monotonic() < until_s:
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def working() -> Iterator[Working]:
+    one = Working()
+    yield one
+    one.thread.finish()
+    assert one.failed == []
+
+
+def test_nothing_is_served_beside_work_that_waits_or_is_under_way(working: Working) -> None:
+    request: Any = Pull({"t": np.arange(4, dtype=np.uint64)}, NO_BLOCKS)
+    assert working.thread.answer_now(request) is not None
+    with working.thread.turn:
+        working.put(4)
+        assert working.thread.answer_now(request) is None
+    working.thread.finish()
+    assert len(working.done) == 1
+    assert working.thread.given == working.thread.settled == 1
+    assert working.thread.answer_now(request) is not None
+    assert not working.thread.turn.locked()
+
+
+def test_many_short_requests_that_wait_are_served_to_the_last_before_more_are_taken(working: Working) -> None:
+    with working.thread.turn:
+        working.put(4, DRAIN_FROM + 2)
+        began_s = time.monotonic()
+        working.thread.drain(0.05)
+        assert time.monotonic() - began_s >= 0.05, "there is nobody to do it"
+    working.thread.drain(WAIT_S)
+    assert working.thread.given == working.thread.settled
+    assert time.monotonic() - began_s < WAIT_S
+
+
+@pytest.mark.parametrize(("short", "long"), [(2, 0), (DRAIN_FROM + 2, 1)])
+def test_a_few_or_those_behind_a_long_one_keep_nobody_from_taking_more(
+    working: Working, short: int, long: int
+) -> None:
+    """Short pulls have their turn between the slices of a long request, so they must be taken in."""
+    with working.thread.turn:
+        working.put(20_000, long)
+        working.taken_in(long)
+        working.put(4, short)
+        began_s = time.monotonic()
+        working.thread.drain(WAIT_S)
+        assert time.monotonic() - began_s < WAIT_S / 2
+
+
+def test_a_thread_that_ends_has_done_all_that_it_was_given(working: Working) -> None:
+    working.put(4, 5)
+    working.thread.finish()
+    assert len(working.done) == working.thread.settled == 5
