@@ -1,7 +1,7 @@
 """The fixed stretches of short requests and answers, for both ends of them."""
 
 cimport numpy as cnp
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from cython_ext.msgpack_parts cimport In
 
@@ -42,7 +42,7 @@ cdef class ShortRequests:
     cdef uint64_t partitions
 
     cdef int meet(self, object shard) except -1
-    cdef bint all_mine(self, const uint64_t *keys, uint64_t count, uint8_t *bits) noexcept
+    cdef int64_t partitions_mine(self, const uint64_t *keys, uint64_t count, uint8_t *bits) noexcept
     cdef float now_of(self, str name, Request *request) except? -1
     cdef bytes answer(self, object shard, bytes frame)
     cdef bytes answer_pull(self, object shard, In *source)

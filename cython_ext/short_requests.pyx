@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport isfinite
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
@@ -150,7 +150,7 @@ cdef class ShortRequests:
         name = name_of(&request)
         store = None if name is None else self.stores.get(name)
         memcpy(keys, request.data, 8 * request.count)
-        if store is None or not self.all_mine(keys, request.count, NULL):
+        if store is None or self.partitions_mine(keys, request.count, NULL) < 0:
             return None
         cdef StoreRows table = store
         cdef uint64_t dim = table.dim
@@ -227,6 +227,7 @@ cdef class ShortRequests:
         cdef StoreRows table
         cdef PushMarks marks
         cdef bytes bits
+        cdef int64_t unit_count
         name = name_of(request)
         store = None if name is None else self.stores.get(name)
         if store is None or named[4] >= self.partitions:
@@ -238,7 +239,8 @@ cdef class ShortRequests:
             return False
         bits = PyBytes_FromStringAndSize(NULL, (self.partitions + 7) >> 3)
         memset(PyBytes_AS_STRING(bits), 0, PyBytes_GET_SIZE(bits))
-        if not self.all_mine(keys, request.count, <uint8_t *>PyBytes_AS_STRING(bits)):
+        unit_count = self.partitions_mine(keys, request.count, <uint8_t *>PyBytes_AS_STRING(bits))
+        if unit_count < 0:
             return False
         units, marks = int.from_bytes(bits, "little"), shard.marks
         stream, number = named[0], named[1]
@@ -259,7 +261,7 @@ cdef class ShortRequests:
         counters = shard.counters
         counters.rows_pushed += request.count
         marks.record(stream, number, fresh)
-        counters.updates_applied += count_of(bits)
+        counters.updates_applied += unit_count
         counters.pushes_applied += has_bit(bits, named[4])
         pushes_before[0] = shard.pushes_before
         shard.pushes_before = pushes_before[0] + 1
@@ -278,18 +280,22 @@ cdef class ShortRequests:
         finally:
             free(out.data)
 
-    cdef bint all_mine(self, const uint64_t *keys, uint64_t count, uint8_t *bits) noexcept:
-        """Whether the shard owns all partitions of these keys; sets a bit of each unless bits is NULL."""
+    cdef int64_t partitions_mine(self, const uint64_t *keys, uint64_t count, uint8_t *bits) noexcept:
+        """How many bits of bits (OUT, or NULL) these keys' partitions set; -1: one is another shard's."""
         cdef const uint16_t *kinds = <const uint16_t *>cnp.PyArray_DATA(self.kinds)
         cdef uint32_t partition
         cdef uint64_t place
+        cdef int64_t found = 0
+        cdef uint8_t bit
         for place in range(count):
             partition = partition_number(keys[place], self.partition_bits)
             if kinds[partition] != 0:  # MINE
-                return False
+                return -1
             if bits != NULL:
-                bits[partition >> 3] |= <uint8_t>(1 << (partition & 7))
-        return True
+                bit = <uint8_t>(1 << (partition & 7))
+                found += not bits[partition >> 3] & bit
+                bits[partition >> 3] |= bit
+        return found
 
     cdef float now_of(self, str name, Request *request) except? -1:
         """As `TableSpec.now`."""
@@ -359,20 +365,6 @@ cdef str name_of(Request *request):
         return PyUnicode_DecodeUTF8(<const char *>request.text, request.text_size, NULL)
     except UnicodeDecodeError:
         return None
-
-
-cdef uint64_t count_of(bytes bits) noexcept:
-    """How many bits are set."""
-    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(bits)
-    cdef Py_ssize_t place
-    cdef uint64_t count = 0
-    cdef uint8_t left
-    for place in range(PyBytes_GET_SIZE(bits)):
-        left = at[place]
-        while left:
-            left &= left - 1
-            count += 1
-    return count
 
 
 cdef uint64_t has_bit(bytes bits, uint64_t number) noexcept:

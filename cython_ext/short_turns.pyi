@@ -28,8 +28,6 @@ class ShortAnswers:
         self,
         router: Any,
         lock: AbstractContextManager[Any],
-        peers: dict[Any, str],
-        silent: set[str],
         calls: ShortCalls,
     ) -> None: ...
     def receive(self, now_s: float, patience_s: float) -> list[tuple[str, list[Any]]]: ...

@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.time cimport monotonic
 from libc.errno cimport EINTR, ENOTSOCK, errno
-from libc.math cimport ceil
+from libc.math cimport INFINITY, ceil
 from libc.string cimport strerror
 
 from cython_ext.short_calls cimport ShortCalls
@@ -35,7 +35,13 @@ cdef enum:
 
 
 cdef class Turns:
-    """A socket, the lock that guards it, and what ends a wait for it."""
+    """A socket, the lock that guards it, what ends a wait for it, and how its messages are taken.
+
+    Raises
+    ------
+    OSError
+        From a turn, when the socket has been closed, or ZeroMQ says what is wrong with it.
+    """
 
     cdef ZmqFrames frames
     cdef object router, waker, lock
@@ -46,19 +52,53 @@ cdef class Turns:
         for place, fd in enumerate(router.descriptors):
             self.polled[place].fd, self.polled[place].events = fd, POLLIN
 
-    cdef int check(self) except -1:
-        """Raise where the socket has been closed meanwhile; asked under the lock, after each wait."""
-        if self.router.frames is not self.frames:
-            raise OSError(ENOTSOCK, strerror(ENOTSOCK).decode("ascii", "replace"))
-        return 0
+    cdef int turn(self, double patience_s, double until_s) except -1:
+        """Take what comes until it has to be handed over, somebody wakes this thread, or it is time."""
+        cdef double over_s = monotonic() + patience_s
+        cdef bint is_last = False, full
+        cdef int ended
+        while True:
+            with self.lock:
+                if self.router.frames is not self.frames:
+                    raise OSError(ENOTSOCK, strerror(ENOTSOCK).decode("ascii", "replace"))
+                if self.take(&full):
+                    return 0
+            if is_last or monotonic() >= until_s:
+                return 0
+            ended = self.wait(0.0 if full else over_s - monotonic())
+            is_last = ended == WOKEN or (ended == OVER and not full)
+
+    cdef bint take(self, bint *full) except -1:
+        """Take what is here, or much of it (full: OUT); whether something has to be handed over."""
+        cdef bint more = False
+        cdef list frames
+        full[0] = False
+        for _ in range(BATCH_MAX):
+            sender = self.frames.frame(&more)
+            if sender is None:
+                return self.is_due()
+            frames = self.frames.frames_behind() if more else []
+            if self.take_one(sender, frames):
+                return True
+        full[0] = True
+        return self.is_due()
+
+    cdef bint take_one(self, object sender, list frames) except -1:
+        """Take a message; whether something has to be handed over at once."""
+        raise NotImplementedError
+
+    cdef bint is_due(self) except -1:
+        """Whether something of all that was here has to be handed over."""
+        return False
 
     cdef int wait(self, double timeout_s) except -1:
+        """As ``Router.wait``; how it has ended."""
         cdef int number, reason = 0, timeout_ms = <int>ceil(1000 * max(0.0, min(timeout_s, 1e6)))
         with nogil:
             number = poll(self.polled, 2, timeout_ms)
             if number < 0:
                 reason = errno
-        self.router.idle = number == 0
+        self.router.idle, self.router.is_empty = number == 0, False
         if number == 0:
             return OVER
         if number < 0:
@@ -94,12 +134,13 @@ cdef class ShortServing(Turns):
     """
 
     cdef ShortRequests requests
-    cdef object thread, shard, turn, failed
+    cdef object thread, shard, shard_turn, failed, other
+    cdef double held_until_s
     cdef readonly object failure
 
     def __init__(self, router, lock, requests, thread, failed):
         super().__init__(router, lock)
-        self.requests, self.thread, self.shard, self.turn = requests, thread, thread.shard, thread.turn
+        self.requests, self.thread, self.shard, self.shard_turn = requests, thread, thread.shard, thread.turn
         self.failed = failed
 
     def serve(self, double patience_s, double until_s, double held_until_s):
@@ -118,64 +159,39 @@ cdef class ShortServing(Turns):
         -------
         list of (bytes, list of frames)
             A message that is not for this, if one has come.
-
-        Raises
-        ------
-        OSError
-            When the socket has been closed, or ZeroMQ says what is wrong with it.
         """
-        cdef double over_s = monotonic() + patience_s
-        cdef bint is_last = False, full
-        cdef int ended
-        self.failure = None
-        while True:
-            with self.lock:
-                self.check()
-                came = self.take(held_until_s, &full)
-            if came is not None:
-                return [came]
-            if is_last or monotonic() >= until_s:
-                return []
-            ended = self.wait(0.0 if full else over_s - monotonic())
-            is_last = ended == WOKEN or (ended == OVER and not full)
+        self.failure = self.other = None
+        self.held_until_s = held_until_s
+        self.turn(patience_s, until_s)
+        other, self.other = self.other, None
+        return [] if other is None else [other]
 
-    cdef object take(self, double held_until_s, bint *full):
-        """Answer what is here: the first message that is not for this; full (OUT): there may be more."""
-        cdef bint more = False
-        cdef list frames
-        full[0] = False
-        self.router.is_empty = False
-        for _ in range(BATCH_MAX):
-            sender = self.frames.frame(&more)
-            if sender is None:
-                return None
-            frames = self.frames.frames_behind() if more else []
-            if not self.answered(sender, frames, held_until_s):
-                return sender, frames
-        full[0] = True
-        return None
-
-    cdef bint answered(self, object sender, list frames, double held_until_s) except -1:
-        """Whether a message was for this; then its answer is on its way."""
+    cdef bint take_one(self, object sender, list frames) except -1:
+        """Answer a message; whether it is not for this."""
         cdef bytes answer = None
         cdef int number
-        if len(frames) != 1 or not PyBytes_CheckExact(frames[0]) or monotonic() >= held_until_s:
-            return False
-        if not self.turn.acquire(False):
-            return False
-        try:
-            if self.thread.given == self.thread.settled and not self.shard.broken:
-                answer = self.requests.answer(self.shard, frames[0])
-        except Exception as error:
-            self.failure = self.failed(frames, error)
-        finally:
-            self.turn.release()
+        if len(frames) == 1 and PyBytes_CheckExact(frames[0]) and monotonic() < self.held_until_s:
+            answer = self.answer(frames)
         if answer is None:
-            return False
+            self.other = sender, frames
+            return True
         number = self.frames.send(sender, answer)
         if number and not was_too_early(number):
             raise OSError(number, strerror(number).decode("ascii", "replace"))
-        return True
+        return False
+
+    cdef bytes answer(self, list frames):
+        """The answer to a request that may be short; None: it is not, has failed, or the shard has work."""
+        if not self.shard_turn.acquire(False):
+            return None
+        try:
+            if self.thread.given == self.thread.settled and not self.shard.broken:
+                return self.requests.answer(self.shard, frames[0])
+        except Exception as error:
+            self.failure = self.failed(frames, error)
+        finally:
+            self.shard_turn.release()
+        return None
 
 
 cdef class ShortAnswers(Turns):
@@ -187,10 +203,6 @@ cdef class ShortAnswers(Turns):
         That takes small frames itself.
     lock : lock
         For the socket and the calls.
-    peers : dict
-        Of what a message begins with, whose it is.
-    silent : set
-        Peers of whom nothing has come: those of whom something comes leave it.
     calls : ShortCalls
 
     Attributes
@@ -202,11 +214,13 @@ cdef class ShortAnswers(Turns):
     cdef ShortCalls calls
     cdef dict peers
     cdef set silent
+    cdef list others
+    cdef double now_s, began_s, patience_s
     cdef readonly long long message_count, byte_count
 
-    def __init__(self, router, lock, dict peers, set silent, calls):
+    def __init__(self, router, lock, calls):
         super().__init__(router, lock)
-        self.peers, self.silent, self.calls = peers, silent, calls
+        self.peers, self.silent, self.calls = router.peers, router.silent, calls
 
     def receive(self, double now_s, double patience_s):
         """Take answers to short calls until one of those is over, something else comes, or it is time.
@@ -222,46 +236,26 @@ cdef class ShortAnswers(Turns):
         -------
         list of (str, list of frames)
             Messages that are not for this, and from whom.
-
-        Raises
-        ------
-        OSError
-            When the socket has been closed, or ZeroMQ says what is wrong with it.
         """
-        cdef double began_s = monotonic()
-        cdef bint is_last = False, full
-        cdef int ended
-        while True:
-            with self.lock:
-                self.check()
-                # one that was stopped meanwhile has not waited for that long: see `pslib.clock.AwakeClock`
-                came = self.take(now_s + min(monotonic() - began_s, patience_s), &full)
-                if came or self.calls.over:
-                    return came
-            if is_last:
-                return []
-            ended = self.wait(0.0 if full else patience_s - (monotonic() - began_s))
-            is_last = ended == WOKEN or (ended == OVER and not full)
+        self.others = []
+        self.now_s, self.patience_s, self.began_s = now_s, patience_s, monotonic()
+        self.turn(patience_s, INFINITY)
+        return self.others
 
-    cdef list take(self, double now_s, bint *full):
-        """Take what is here, up to so many: all that is not for this; full (OUT): there may be more."""
-        cdef bint more = False
-        cdef list frames, rest = []
-        full[0] = False
-        self.router.is_empty = False
-        for _ in range(BATCH_MAX):
-            sender = self.frames.frame(&more)
-            if sender is None:
-                return rest
-            frames = self.frames.frames_behind() if more else []
-            peer = self.peers.get(sender)
-            if peer is None:
-                continue
-            self.silent.discard(peer)
-            self.message_count += 1
-            for frame in frames:
-                self.byte_count += PyBytes_GET_SIZE(frame) if PyBytes_CheckExact(frame) else len(frame)
-            if len(frames) != 1 or not PyBytes_CheckExact(frames[0]) or not self.calls.take(now_s, frames[0]):
-                rest.append((peer, frames))
-        full[0] = True
-        return rest
+    cdef bint take_one(self, object sender, list frames) except -1:
+        cdef double now_s
+        peer = self.peers.get(sender)
+        if peer is None:
+            return False
+        self.silent.discard(peer)
+        self.message_count += 1
+        for frame in frames:
+            self.byte_count += PyBytes_GET_SIZE(frame) if PyBytes_CheckExact(frame) else len(frame)
+        # one that was stopped meanwhile has not waited for that long: see `pslib.clock.AwakeClock`
+        now_s = self.now_s + min(monotonic() - self.began_s, self.patience_s)
+        if len(frames) != 1 or not PyBytes_CheckExact(frames[0]) or not self.calls.take(now_s, frames[0]):
+            self.others.append((peer, frames))
+        return False
+
+    cdef bint is_due(self) except -1:
+        return bool(self.others) or bool(self.calls.over)

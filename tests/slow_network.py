@@ -73,9 +73,6 @@ class _Link:
     def receive(self) -> list[tuple[str, list[Any]]]:
         return [(self._back.get(peer, peer), frames) for peer, frames in self._link.receive()]
 
-    def short_answers(self, _lock: object, _short: object) -> None:
-        return None  # they would come from the addresses on the wire
-
     def refusals(self) -> list[tuple[str, str]]:
         return [(self._back.get(peer, peer), why) for peer, why in self._link.refusals()]
 

@@ -13,7 +13,7 @@ import pytest
 
 from cython_ext.short_turns import ShortAnswers, ShortServing
 from pslib.protocol.messages import Pulled, Pushed, Stats
-from pslib.transport import ZmqTransport
+from pslib.transport import MemoryTransport, ZmqTransport, short_answers, short_serving
 from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
 from tests.links import LOOPBACK, WAIT_S, come, poll_all
 from tests.protocol_worlds import CODEC, NO_BLOCKS, OneServer, make_client, push_ones, setup_of
@@ -37,7 +37,7 @@ class Meeting:
         self.client: ZmqClientLink = transport.connect()
         self.thread, self.lock = Thread(), threading.Lock()
         assert SHORT is not None
-        serving = self.server.short_serving(self.lock, SHORT, self.thread, self.failed)
+        serving = short_serving(self.server, self.lock, SHORT, self.thread, self.failed)
         assert serving is not None
         self.serving: ShortServing = serving
 
@@ -185,8 +185,12 @@ def test_encrypted_links_and_those_without_the_library_have_no_such_turns(two: M
     two.server.leave_frames()
     two.client.leave_frames()
     assert SHORT is not None
-    assert two.server.short_serving(two.lock, SHORT, two.thread, two.failed) is None
-    assert two.client.short_answers(two.lock, CODEC.short_calls({}, {}, {})) is None
+    calls = CODEC.short_calls({}, {}, {})
+    memory = MemoryTransport()
+    for server in (two.server, memory.listen("memory:test:0")):
+        assert short_serving(server, two.lock, SHORT, two.thread, two.failed) is None
+    for client in (two.client, memory.connect()):
+        assert short_answers(client, two.lock, calls) is None
 
 
 class Asking:
@@ -198,8 +202,7 @@ class Asking:
         self.link.send(two.server.address, [b"?"])
         ((self.peer, _),) = poll_all(two.server, 1)
         self.server = two.server
-        assert self.session.requests.short is not None
-        answers = self.link.short_answers(two.lock, self.session.requests.short)
+        answers = short_answers(self.link, two.lock, self.session.requests.short)
         assert answers is not None
         self.answers: ShortAnswers = answers
 
@@ -246,7 +249,7 @@ def test_what_answers_no_short_call_is_given_back_with_its_peer(two: Meeting) ->
     assert [peer for peer, _frames in came] == [two.server.address] * 2
     assert list(came[1][1]) == [b"a", b"bc"]
     assert asking.answers.byte_count == size + 3
-    assert not asking.link._silent
+    assert not asking.link.silent
 
 
 def test_a_turn_of_a_client_ends_when_it_is_woken_or_its_time_is_over(two: Meeting) -> None:

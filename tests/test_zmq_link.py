@@ -128,11 +128,11 @@ def test_whoever_is_sent_a_small_message_is_silent_until_it_answers(closing: Any
     server, client = transport.listen(LOOPBACK), transport.connect()
     for _turn in range(2):  # connected by the first, known to the second
         client.send_all([(server.address, [b"ask"])])
-        assert client._silent == {server.address}
+        assert client.silent == {server.address}
         ((peer, _frames),) = poll_all(server, 1)
         server.send_all([(peer, [b"answer"])])
         poll_all(client, 1)
-        assert client._silent == set()
+        assert client.silent == set()
     client.close()
     server.close()
 

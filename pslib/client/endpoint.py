@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
+from cython_ext.short_turns import ShortAnswers
 from pslib.client.arguments import check_process
 from pslib.client.pending import Pending
 from pslib.clock import AwakeClock, Clock
@@ -32,7 +33,7 @@ from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.messages import Failure, Message
 from pslib.protocol.requests import Expired, RequestTable
-from pslib.transport.link import ClientLink
+from pslib.transport import ClientLink, short_answers
 
 __all__ = ["Endpoint", "failure_error"]
 
@@ -66,7 +67,11 @@ def failure_error(failure: Failure, peer: str) -> PslibError:
     return _ERRORS.get(failure.code, UnavailableError)(text)
 
 
-def _bytes_of(messages: Iterable[tuple[str, list[Buffer]]]) -> int:
+Came = tuple[str, list[Buffer]]
+"""A message, and whose it is."""
+
+
+def _bytes_of(messages: Iterable[Came]) -> int:
     """Of all frames of all messages."""
     total = 0
     for _peer, frames in messages:
@@ -116,8 +121,7 @@ class Endpoint:
         self._sleeps_until_s = self._looks_s = 0.0
         self.beat_due_s = inf
         self._reported_s = 0.0
-        short = self.requests.short
-        self._answers = None if short is None else link.short_answers(self.lock, short)
+        self._answers = short_answers(link, self.lock, self.requests.short)
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
@@ -246,30 +250,21 @@ class Endpoint:
         now_s = self.clock.now_s()
         if now_s >= self._looks_s or now_s >= self.beat_due_s:
             self._look_around(now_s)
-        answers = self._answers
         with self.lock:
             self._look_at_time(now_s)
-            came = [] if answers is not None else self._link.receive()
+            came = self._link.receive() if self._answers is None else []
             refusals = self._link.refusals()
             self._sleeps_until_s = (
                 now_s if came else min(now_s + IDLE_S, self.requests.due_s, self.beat_due_s)
             )
         patience_s = max(0.0, self._sleeps_until_s - now_s)
-        if answers is not None:
-            came = answers.receive(now_s, patience_s)
-            self.messages_received, self.bytes_received = answers.message_count, answers.byte_count
-            self._settle_short()
+        if self._answers is None:
+            others = self._receive_short(came or self._receive_all(patience_s))
         else:
-            if not came:
-                self._link.wait(patience_s)
-                with self.lock:
-                    came = self._link.receive()
-            self.messages_received += len(came)
-            self.bytes_received += _bytes_of(came)
-            came = self._receive_short(came)
-        if came:
+            others = self._receive_others(self._answers, now_s, patience_s)
+        if others:
             now_s = self.clock.now_s()
-            for peer, frames in came:
+            for peer, frames in others:
                 self._receive(now_s, peer, frames)
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
@@ -305,8 +300,16 @@ class Endpoint:
         ):
             self._link.wake()
 
-    def _receive_short(self, came: list[tuple[str, list[Buffer]]]) -> list[tuple[str, list[Buffer]]]:
-        """Take what answers short calls plainly; the other messages."""
+    def _receive_all(self, patience_s: float) -> list[Came]:
+        """Wait for messages; those that have come."""
+        self._link.wait(patience_s)
+        with self.lock:
+            return self._link.receive()
+
+    def _receive_short(self, came: list[Came]) -> list[Came]:
+        """Count what has come, and take what answers short calls plainly; the other messages."""
+        self.messages_received += len(came)
+        self.bytes_received += _bytes_of(came)
         session, short = self.session, self.requests.short
         if session is None or short is None or not came or not len(short):
             return came
@@ -315,13 +318,16 @@ class Endpoint:
             self._complete_calls()
         return rest
 
-    def _settle_short(self) -> None:
-        """Complete the short calls of which each part is answered."""
+    def _receive_others(self, answers: ShortAnswers, now_s: float, patience_s: float) -> list[Came]:
+        """The same in one call: wait, count, and take all that answers short calls; the other messages."""
+        others = answers.receive(now_s, patience_s)
+        self.messages_received, self.bytes_received = answers.message_count, answers.byte_count
         short, session = self.requests.short, self.session
         if session is not None and short is not None and (short.over or short.applied):
             with self.lock:
                 session.settle_short()
                 self._complete_calls()
+        return others
 
     def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         try:

@@ -29,7 +29,7 @@ from pslib.protocol.shard_jobs import Job
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
 from pslib.shard.shard import Shard
-from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
+from pslib.transport import Keys, ServerLink, Transport, ZmqTransport, short_serving
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 
 __all__ = ["Server", "run_server"]
@@ -126,7 +126,7 @@ class Server:
                 if isinstance(clock, SystemClock):
                     thread = self._threads[0]
                     failed = partial(thread.failure_of, codec)
-                    self._serving = self._link.short_serving(self._lock, short, thread, failed)
+                    self._serving = short_serving(self._link, self._lock, short, thread, failed)
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, place.generation, shards)
         self._member.progress = self._progress

@@ -170,8 +170,8 @@ class ShardThread:
         """Wait, at most so long, until nothing is left to do, if many short requests and no long one wait.
 
         Else they could go on waiting as long as clients go on asking: each that comes finds the thread at
-        work and is handed over to it, for 10 times the CPU that it takes where it has come. With 256 requests
-        of 4 rows on their way a piece of work of 20 ms left 8,000 answers a second of 200,000, for good.
+        work and is handed over to it, which takes over ten times as long. With 256 pulls of 8 rows on their
+        way one piece of work of 20 ms left 6,200 answers a second of 243,500, for good (2026-11-25).
         """
         if self.waiting < DRAIN_FROM or self._turns.has_long:
             return

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-from cython_ext.short_calls import ShortCalls
-from cython_ext.short_requests import ShortRequests
-from cython_ext.short_turns import ShortAnswers, ShortServing
 from pslib.protocol.codec import Buffer
 
 __all__ = ["ClientLink", "Peer", "ServerLink", "Transport"]
@@ -60,10 +56,6 @@ class ClientLink(Protocol):
         """
         ...
 
-    def short_answers(self, lock: AbstractContextManager[Any], short: ShortCalls) -> ShortAnswers | None:
-        """What takes answers to short calls from this link, under the lock that guards it; None: nothing."""
-        ...
-
     def refusals(self) -> list[tuple[str, str]]:
         """Peers that can't be reached for a reason that has a name, and the reason; each time once.
 
@@ -102,16 +94,6 @@ class ServerLink(Protocol):
 
     def receive(self) -> list[tuple[bytes, list[Buffer]]]:
         """Messages that are here, with the identity of their sender: a `Peer` where there are keys."""
-        ...
-
-    def short_serving(
-        self,
-        lock: AbstractContextManager[Any],
-        short: ShortRequests,
-        thread: Any,
-        failed: Callable[[list[Any], Exception], Any],
-    ) -> ShortServing | None:
-        """What answers short requests from this link, under the lock that guards it; None: nothing."""
         ...
 
     def ready(self) -> bool:

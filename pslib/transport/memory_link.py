@@ -84,10 +84,6 @@ class MemoryClientLink:
         """Wait for an answer, for `wake`, or for the timeout."""
         self.mailbox.wait(timeout_s)
 
-    def short_answers(self, _lock: object, _short: object) -> None:
-        """Nothing: there are no bytes of a socket here."""
-        return
-
     def refusals(self) -> list[tuple[str, str]]:
         """Nobody is refused in memory."""
         return []
@@ -127,10 +123,6 @@ class MemoryServerLink:
     def receive(self) -> list[tuple[bytes, list[Buffer]]]:
         """Requests that have come."""
         return self.mailbox.take()
-
-    def short_serving(self, _lock: object, _short: object, _thread: object, _failed: object) -> None:
-        """Nothing, as for clients."""
-        return
 
     def ready(self) -> bool:
         """Whether a request is here."""

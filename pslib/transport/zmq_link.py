@@ -7,15 +7,11 @@ queued messages in silence when a peer dies: resending is the business of `pslib
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
 import zmq
 
-from cython_ext.short_calls import ShortCalls
-from cython_ext.short_requests import ShortRequests
-from cython_ext.short_turns import ShortAnswers, ShortServing
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Buffer
@@ -57,21 +53,21 @@ class ZmqClientLink(Router):
         self._monitor = Monitor(self._socket)
         self._connections = 0
         self._ids: dict[str, bytes] = {}
-        self._peers: dict[bytes, str] = {}
+        self.peers: dict[bytes, str] = {}
         self._same_host = same_host
         self._unix: dict[str, str] = {}  # peers that are reached by a Unix socket, and its address
-        self._silent: set[str] = set()
+        self.silent: set[str] = set()
         self._turns = 0
 
     def send(self, peer: str, frames: Sequence[Buffer]) -> None:
         """Queue a message for the peer at an address."""
         routing_id = self._ids.get(peer) or self._connect(peer)
-        self._silent.add(peer)
+        self.silent.add(peer)
         self._send(routing_id, frames)
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all."""
-        self._send_all(messages, self.send, self._ids, self._silent)
+        self._send_all(messages, self.send, self._ids, self.silent)
 
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
@@ -86,44 +82,40 @@ class ZmqClientLink(Router):
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
         if where != peer:
             self._unix[peer] = where
-        self._ids[peer], self._peers[routing_id] = routing_id, peer
+        self._ids[peer], self.peers[routing_id] = routing_id, peer
         return routing_id
 
     def _disconnect(self, peer: str) -> None:
-        self._silent.discard(peer)
+        self.silent.discard(peer)
         self.is_empty = False
-        del self._peers[self._ids.pop(peer)]
+        del self.peers[self._ids.pop(peer)]
         with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
             self._socket.disconnect(self._unix.pop(peer, peer))
 
     def _leave_unix(self, peer: str) -> None:
         """Go on with TCP: nobody has looked whose the name will be, should ZeroMQ find it again."""
-        was_silent = peer in self._silent
+        was_silent = peer in self.silent
         self._disconnect(peer)
         self._connect(peer, same_host=False)
         if was_silent:
-            self._silent.add(peer)
+            self.silent.add(peer)
 
     def receive(self) -> list[tuple[str, list[Buffer]]]:
         """Messages that have come from any peer."""
-        taken, peers = self._receive(), self._peers
+        taken, peers = self._receive(), self.peers
         if not taken:
             return []
         came = [(peers[sender], frames) for sender, frames in taken if sender in peers]
         if came:
-            self._silent.difference_update([peer for peer, _frames in came])
+            self.silent.difference_update([peer for peer, _frames in came])
         return came
-
-    def short_answers(self, lock: AbstractContextManager[Any], short: ShortCalls) -> ShortAnswers | None:
-        """What takes answers to short calls from here, under the caller's lock; None: nothing can."""
-        return None if self.frames is None else ShortAnswers(self, lock, self._peers, self._silent, short)
 
     def refusals(self) -> list[tuple[str, str]]:
         """Peers that could not be connected, and why; ZeroMQ gives up for good on some, so none are kept."""
         self._turns += 1
-        if not self._silent or not (self.idle or self._turns % TURNS_A_LOOK == 0):
+        if not self.silent or not (self.idle or self._turns % TURNS_A_LOOK == 0):
             return []
-        told = list(troubles(self._monitor, self._silent, self._role).items())
+        told = list(troubles(self._monitor, self.silent, self._role).items())
         for peer, _reason in told:
             self._disconnect(peer)
         for peer in self._monitor.broken.intersection(self._unix):
@@ -178,16 +170,6 @@ class ZmqServerLink(Router):
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all."""
         self._send_all(messages, self.send)
-
-    def short_serving(
-        self,
-        lock: AbstractContextManager[Any],
-        short: ShortRequests,
-        thread: Any,
-        failed: Callable[[list[Any], Exception], Any],
-    ) -> ShortServing | None:
-        """What answers short requests from here, under the caller's lock; None: nothing, or roles count."""
-        return None if self.frames is None else ShortServing(self, lock, short, thread, failed)
 
     def _sender(self) -> bytes | None:
         if self._monitor is None:

@@ -62,9 +62,6 @@ class _Link:
     def wait(self, timeout_s: float) -> None:
         return
 
-    def short_answers(self, _lock: object, _short: object) -> None:
-        return None  # there is no socket
-
     def refusals(self) -> list[tuple[str, str]]:
         return []
 
