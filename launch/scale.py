@@ -76,7 +76,7 @@ def run_server_by_hand(options: argparse.Namespace) -> int:
     from pslib.client.member import ANYWHERE, Place
     from pslib.places import check_local
     from pslib.preemption import preemption
-    from pslib.server.server import run_server
+    from pslib.server.process import run_server
     from pslib.transport.keys import read_keys
 
     if not options.cluster_id:

@@ -22,26 +22,21 @@ from pslib.protocol.codec import Codec
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.gate import Gate
-from pslib.protocol.membership import ANY_RANK
 from pslib.protocol.messages import Keep, Message, Release
 from pslib.protocol.server_session import Came, ServerSession, merge_results
 from pslib.protocol.shard_jobs import Job
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
 from pslib.shard.shard import Shard
-from pslib.transport import Keys, ServerLink, Transport, ZmqTransport, short_serving
+from pslib.transport import ServerLink, Transport, short_serving
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 
-__all__ = ["Server", "run_server"]
+__all__ = ["Server"]
 
 log = logging.getLogger("pslib")
 TURN_S = 0.1
 TICK_S = 0.02
 """Credit is held for seconds; to look at it after each message costs what a message costs."""
-IO_THREADS = 2
-"""One alone would let a short request wait while it copies a long one from another connection."""
-
-
 LEAVE_S = 2.0
 """Of the time of a server that was asked to leave: kept for its last answers and the end of its log."""
 
@@ -393,29 +388,3 @@ class Server:
         if self._log is not None:
             with suppress(PslibError, OSError):  # whatever ended this server has been told
                 self._log.close()
-
-
-def run_server(
-    coordinator: str,
-    cluster_id: str,
-    listen: str,
-    insecure_network: bool = False,
-    keys: Keys | None = None,
-    place: Place = ANYWHERE,
-    log: str | None = None,
-) -> int:
-    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
-
-    ``log`` is the folder of the cluster's logs: what a predecessor of the same rank has written comes back.
-    """
-    clock = SystemClock()
-    if log is not None and place.rank == ANY_RANK:
-        raise ConfigurationError(
-            "--log: expected a rank beside it, got none; a log belongs to one place: --rank R"
-        )
-    own = None if log is None else ServerLog(log, place.rank, cluster_id, clock, place.generation)
-    transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
-    try:
-        return Server(transport, coordinator, cluster_id, listen, clock, place, own).run()
-    finally:
-        transport.close()

@@ -1,0 +1,42 @@
+"""A server as a process of its own, over ZeroMQ."""
+
+from __future__ import annotations
+
+from pslib.client.member import ANYWHERE, Place
+from pslib.clock import SystemClock
+from pslib.errors import ConfigurationError
+from pslib.protocol.membership import ANY_RANK
+from pslib.server.server import Server
+from pslib.transport import Keys, ZmqTransport
+from pslib.update_log import ServerLog
+
+__all__ = ["run_server"]
+
+IO_THREADS = 2
+"""One alone would let a short request wait while it copies a long one from another connection."""
+
+
+def run_server(
+    coordinator: str,
+    cluster_id: str,
+    listen: str,
+    insecure_network: bool = False,
+    keys: Keys | None = None,
+    place: Place = ANYWHERE,
+    log: str | None = None,
+) -> int:
+    """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
+
+    ``log`` is the folder of the cluster's logs: what a predecessor of the same rank has written comes back.
+    """
+    clock = SystemClock()
+    if log is not None and place.rank == ANY_RANK:
+        raise ConfigurationError(
+            "--log: expected a rank beside it, got none; a log belongs to one place: --rank R"
+        )
+    own = None if log is None else ServerLog(log, place.rank, cluster_id, clock, place.generation)
+    transport = ZmqTransport(io_threads=IO_THREADS, insecure_network=insecure_network, keys=keys)
+    try:
+        return Server(transport, coordinator, cluster_id, listen, clock, place, own).run()
+    finally:
+        transport.close()
