@@ -34,7 +34,6 @@ cdef bint taken(In *source, bytes wanted) noexcept
 cdef class ShortRequests:
     cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
     cdef uint64_t rows_max
-    cdef object fenced
     cdef object shard  # the last one, and what it has for life:
     cdef dict stores, tables
     cdef cnp.ndarray kinds

@@ -34,6 +34,7 @@ from cython_ext.store_rows cimport StoreRows
 import sys
 
 from cython_ext.message_layouts import packed_text
+from cython_ext.push_marks import FencedError
 
 __all__ = ["ShortRequests"]
 
@@ -65,8 +66,6 @@ cdef class ShortRequests:
         At most 255 bytes.
     rows_max : int
         Keys of a request that is short.
-    fenced : type
-        What marks raise for a push under a lease that has another holder.
 
     Raises
     ------
@@ -74,9 +73,9 @@ cdef class ShortRequests:
         When this machine or this name is not for it.
     """
 
-    def __init__(self, version, cluster, rows_max, fenced):
+    def __init__(self, version, cluster, rows_max):
         self.pull, self.push, self.pulled, self.pushed = heads_of(version, cluster)
-        self.rows_max, self.fenced = min(rows_max, KEYS_MAX), fenced
+        self.rows_max = min(rows_max, KEYS_MAX)
 
     def answer_all(self, shard, list came, roles, reply):
         """Answer requests up to the first one that is not for this, and for which nothing has changed.
@@ -246,7 +245,7 @@ cdef class ShortRequests:
         stream, number = named[0], named[1]
         try:
             fresh = marks.fresh(stream, number, named[2], units)
-        except self.fenced:  # the definition says so
+        except FencedError:  # the definition says so
             return False
         marks.raise_floor(stream, named[3])
         pushes_before[0] = 0

@@ -24,7 +24,6 @@ from cython_ext.short_calls import ShortCalls
 from cython_ext.short_requests import ShortRequests
 from pslib.config import Limits
 from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
-from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope", "Reply"]
@@ -167,7 +166,7 @@ class Codec:
     def short_requests(self, rows_max: int) -> ShortRequests | None:
         """What answers short and plain requests of this cluster without a message in between, if anything."""
         try:
-            return ShortRequests(PROTOCOL_VERSION, self.cluster_id, rows_max, FencedError)
+            return ShortRequests(PROTOCOL_VERSION, self.cluster_id, rows_max)
         except ValueError:
             return None
 
