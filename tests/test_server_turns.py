@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pslib.protocol.messages import Pull, Pulled, Stats
+from pslib.client.member import MemberHandle
+from pslib.protocol.messages import Pull, Pulled, Push, Stats
+from pslib.server.shard_thread import DRAIN_FROM
 from pslib.transport import ZmqTransport
 from tests.clusters import cluster_of
 from tests.links import LOOPBACK, WAIT_S, come
 from tests.test_client import PLAIN
 
-NO_BLOCKS = np.empty(0, np.uint32)
+NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
 
 
 def keys_to(end: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -77,3 +79,66 @@ def test_what_has_come_is_answered_before_a_server_leaves(asked: Asked) -> None:
         time.sleep(0.2)
         asked.server.stop()
     assert sorted(asked.answers(6)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_requests_that_come_while_many_wait_are_not_handed_over_one_after_the_other(asked: Asked) -> None:
+    """Else the shard's thread would have work for as long as clients go on asking."""
+    few, (thread,) = Pull({"plain": keys_to(4)}, NO_BLOCKS), asked.server._threads
+    with thread.turn:
+        for _ in range(2 * DRAIN_FROM):
+            thread.put(lambda _shard: None)
+        before = thread.given
+        for number in range(1, 201):
+            asked.send(number, few)
+        time.sleep(0.2)
+    assert len(asked.answers(200)) == 200
+    assert thread.given - before < 60, "a few, and what heartbeats want"
+
+
+def test_nobody_is_answered_while_another_may_have_the_servers_place(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a pause of the whole process: a successor may have been told other things."""
+    few = Pull({"plain": keys_to(4)}, NO_BLOCKS)
+    asked.server._may_be_followed = True
+    with monkeypatch.context() as lost:
+        lost.setattr(MemberHandle, "vouched_until_s", property(lambda _self: 0.0))
+        time.sleep(0.2)  # the turn that goes on has begun before
+        asked.send(1, few)
+        time.sleep(0.3)
+        assert come(asked.link, 0.0) == []
+    assert list(asked.answers(1)) == [1]
+    asked.send(2, few)
+    assert list(asked.answers(1)) == [2]
+
+
+def test_who_sent_a_push_that_ends_half_way_hears_of_it_and_nobody_is_served_after_it(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (thread,) = asked.server._threads
+    monkeypatch.setattr(thread.shard.counters, "rows_pushed", None)
+    asked.send(
+        1,
+        Push(
+            7, 1, 0, 0, 0, {"plain": keys_to(4)}, {"plain": np.ones((4, 2), np.float32)}, NO_BLOCKS, NO_FLOATS
+        ),
+    )
+    asked.send(2, Pull({"plain": keys_to(4)}, NO_BLOCKS))
+    answers = asked.answers(2)
+    assert [answers[number].code for number in (1, 2)] == ["internal", "internal"]
+    assert "Push (7, 1) ended half-way: TypeError" in thread.shard.broken
+    monkeypatch.undo()
+    thread.shard.broken = ""
+
+
+def test_a_client_counts_messages_and_bytes_that_come_by_its_turns(asked: Asked) -> None:
+    endpoint = asked.client.endpoint
+    assert endpoint._answers is not None
+    messages, size = endpoint.messages_received, endpoint.bytes_received
+    for _ in range(10):
+        asked.client.pull({"plain": keys_to(4)}).wait()
+    until_s = time.monotonic() + WAIT_S
+    while endpoint.messages_received < messages + 10 and time.monotonic() < until_s:
+        time.sleep(0.001)  # a turn counts after it has told who waits
+    assert endpoint.messages_received >= messages + 10
+    assert endpoint.bytes_received >= size + 10 * 4 * 2 * 4

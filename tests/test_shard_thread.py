@@ -52,6 +52,10 @@ def working() -> Iterator[Working]:
 def test_nothing_is_served_beside_work_that_waits_or_is_under_way(working: Working) -> None:
     request: Any = Pull({"t": np.arange(4, dtype=np.uint64)}, NO_BLOCKS)
     assert working.thread.answer_now(request) is not None
+    working.thread.given += 1  # in the queue, and the thread has not woken up yet
+    assert working.thread.answer_now(request) is None
+    assert not working.thread.turn.locked()
+    working.thread.given -= 1
     with working.thread.turn:
         working.put(4)
         assert working.thread.answer_now(request) is None

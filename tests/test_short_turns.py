@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 
 from cython_ext.short_turns import ShortAnswers, ShortServing
+from cython_ext.zmq_frames import ZmqFrames
 from pslib.protocol.messages import Pulled, Pushed, Stats
 from pslib.transport import MemoryTransport, ZmqTransport, short_answers, short_serving
 from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
 from tests.links import LOOPBACK, WAIT_S, come, poll_all
 from tests.protocol_worlds import CODEC, NO_BLOCKS, OneServer, make_client, push_ones, setup_of
 from tests.test_short import KEYS, OWNED, PULL, PUSH, SHORT
+from tests.test_zmq_frames import Library
 
 
 class Thread:
@@ -121,12 +124,49 @@ def test_whoever_wakes_the_thread_ends_its_turn_after_what_has_come(two: Meeting
     assert two.serve() == []
     assert time.monotonic() - began_s < WAIT_S / 2
     assert len(two.answers(1)) == 1
+    began_s = time.monotonic()
+    two.serve(patience_s=0.1)
+    assert time.monotonic() - began_s > 0.09, "it is woken once"
+
+
+def test_who_goes_on_without_turns_finds_what_has_come_after_them(two: Meeting) -> None:
+    assert not two.server.ready()
+    assert two.serve(patience_s=0.01) == []
+    two.send(PULL)
+    time.sleep(0.2)
+    ((_peer, frames),) = two.server.receive()
+    assert CODEC.decode(frames).request_id == 1
+
+
+def test_an_answer_to_a_client_that_has_gone_is_no_error(two: Meeting) -> None:
+    two.send(PUSH)
+    two.arrived()
+    two.client.close()
+    time.sleep(0.3)
+    assert two.serve(patience_s=0.1) == []
+    assert two.thread.shard.counters.rows_pushed == KEYS.size
+
+
+def test_what_zeromq_says_is_wrong_with_a_socket_is_raised() -> None:
+    transport = ZmqTransport()
+    server, client = transport.listen(LOOPBACK), transport.connect()
+    library = Library(zmq_send=lambda: errno.EFAULT)
+    server.frames = ZmqFrames(server._socket.underlying, library.functions, 1 << 16)
+    assert SHORT is not None
+    serving = short_serving(server, threading.Lock(), SHORT, Thread(), lambda _frames, _error: None)
+    assert serving is not None
+    client.send(server.address, CODEC.encode(1, PULL))
+    with pytest.raises(OSError, match="Bad address"):
+        serving.serve(WAIT_S, inf, inf)
+    for link in (client, server):
+        link.close()
+    transport.close()
 
 
 def test_nothing_is_answered_from_when_another_may_have_the_place(two: Meeting) -> None:
     two.send(PUSH)
     assert len(two.serve(held_until_s=time.monotonic())) == 1
-    assert not two.thread.shard.counters.pushes_applied
+    assert not two.thread.shard.counters.rows_pushed
     assert come(two.client, 0.05) == []
 
 
@@ -229,7 +269,9 @@ def test_a_turn_of_a_client_ends_when_a_call_is_over(two: Meeting) -> None:
     asking = Asking(two)
     first, second = asking.pull(), asking.pull()
     size = asking.answer(first)
+    began_s = time.monotonic()
     assert asking.turn(0.0, WAIT_S) == []
+    assert time.monotonic() - began_s < WAIT_S / 2
     assert len(asking.session.requests.short or ()) == 1
     asking.session.settle_short()
     assert [one.error for one in asking.session.completed] == [None]
@@ -244,8 +286,10 @@ def test_what_answers_no_short_call_is_given_back_with_its_peer(two: Meeting) ->
     size = asking.answer(number + 5)
     asking.server.send(asking.peer, [b"a", b"bc"])
     came: list[Any] = []
+    began_s = time.monotonic()
     while len(came) < 2:
         came += asking.turn(0.0, WAIT_S)
+    assert time.monotonic() - began_s < WAIT_S / 2
     assert [peer for peer, _frames in came] == [two.server.address] * 2
     assert list(came[1][1]) == [b"a", b"bc"]
     assert asking.answers.byte_count == size + 3
