@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import pslib
+from launch.cli import main
 from pslib import checkpoint
 from pslib.data.generator import generate, generated_schema
 from pslib.errors import CheckpointIncompatibleError
@@ -18,7 +19,7 @@ from pslib.table.optimizers import Adam
 from pslib.trainer.dense import DenseLayout
 from rec_models.deepfm import DeepFM
 from rec_models.wide_deep import WideDeep
-from tests.test_checkpoint_start import CONFIG, ROWS, saved_by_a_trainer
+from tests.test_checkpoint_start import COLUMNS, CONFIG, FITS, JOB, ROWS, saved_by_a_trainer
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ def test_numbers_that_another_model_has_learned_are_refused_unless_they_are_mean
                 except CheckpointIncompatibleError as error:
                     outcome = str(error)
                 outcomes.append((outcome, cluster.client.stats()["rows"] > 0))
+            trainer.load(saved, state=False)
             trainer.load(saved, tables=["embedding"])
     assert [text for text, _rows in outcomes[:2]] == ["", ""]
     assert [text for text, _rows in outcomes[3::2]] == ["", ""]
@@ -121,3 +123,24 @@ def test_fields_that_columns_have_got_since_a_checkpoint_was_written_make_no_oth
             progress=False,
         )
         trainer_on_cluster.load(older)
+
+
+def test_a_job_file_goes_on_with_what_another_model_has_learned_where_it_says_so(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = saved.parent / "data"
+    settings = [f"data.train={data / 'train.parquet'}", f"data.test={data / 'test.parquet'}", COLUMNS, FITS]
+    settings += ["optimizers.dense={name: Adam}", "model.name=wide_deep", f"load.path={saved}"]
+    settings += ["training.epochs=1", f"out={tmp_path / 'run'}"]
+    (tmp_path / "job.yaml").write_text(JOB)
+
+    def run(command: str, *options: str, meant: str) -> int:
+        words = [word for one in (*settings, f"load.other_model={meant}") for word in ("--set", one)]
+        return main([command, str(tmp_path / "job.yaml"), *words, *options])
+
+    assert run("train", meant="false") == 64
+    assert run("eval", "--checkpoint", str(saved), meant="false") == 64
+    said = capsys.readouterr().err.splitlines()
+    assert ["is of another model: it is DeepFM, got WideDeep" in line for line in said] == [True, True]
+    assert run("eval", "--checkpoint", str(saved), meant="true") == 0
+    assert run("train", meant="true") == 0

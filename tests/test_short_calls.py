@@ -202,6 +202,21 @@ def test_an_answer_counts_once() -> None:
     assert completed(client) == [(call, None)]
 
 
+def test_whoever_asks_what_a_server_has_acknowledged_hears_of_parts_of_calls_that_go_on() -> None:
+    """A server's successor is asked for them at any moment: one that was left out could be lost unseen."""
+    client = make_client(2, {"t": DIM})
+    client.push(0.0, PushName(7, 3), {"t": (keys_in(0, 9), _rows(2))})
+    number = asked(client)["0"][0]
+    short = client.requests.short
+    assert short is not None
+    assert short.receive(0.1, [(None, [bytes(one) for one in CODEC.encode(number, ALL_TAKEN)])]) == []
+    assert completed(client) == []
+    assert client.acknowledged.question(1) is None
+    question = client.acknowledged.question(0)
+    assert question is not None
+    assert (question.streams.tolist(), question.numbers.tolist()) == ([7], [3])
+
+
 # --- what unfolds a call ------------------------------------------------------------------------------------
 
 
