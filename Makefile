@@ -8,8 +8,8 @@ SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py
 CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs Python 3.11 or newer, \
     $(PYTHON) is %d.%d: try make PYTHON=python3.12" % sys.version_info[:2])
 
-# Two workers, one of which has all tests that start processes (tests/lanes.py).
-LANES := -n 2 --dist loadgroup --no-loadscope-reorder
+# Two workers, one of which has all tests that start processes (tests/queues.py).
+WORKERS := -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: build test lint demo bench papers soak asan wheel clean
 
@@ -29,7 +29,7 @@ $(VENV)/.built: $(VENV)/.made $(SOURCES)
 build: $(VENV)/.built
 
 test: build
-	$(BIN)/python -m pytest $(LANES) -m "not soak"
+	$(BIN)/python -m pytest $(WORKERS) -m "not soak"
 
 soak: build
 	PSLIB_HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak --timeout 3600

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from tests.command import Command
 from tests.kernel_age import older_kernels
-from tests.lanes import PROCESSES, starts_processes
+from tests.queues import PROCESSES, starts_processes
 from tests.real_data import real_data
 
 # No deadline: a loaded machine is no bug. derandomize: every run tries the same examples; `make soak` others.
@@ -28,10 +28,10 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each file has its lane (``-n 2 --dist loadgroup``); the longest one, of processes, begins first."""
+    """Each file has its queue (``-n 2 --dist loadgroup``); the longest one, of processes, begins first."""
     for item in items:
-        lane = PROCESSES if starts_processes(item.path) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(lane))
+        queue = PROCESSES if starts_processes(item.path) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(queue))
     items.sort(key=lambda item: not starts_processes(item.path))
 
 

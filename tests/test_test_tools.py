@@ -9,7 +9,7 @@ import pytest
 
 from tests.counting_runs import Start, train_in_step
 from tests.kernel_age import older_kernels
-from tests.lanes import starts_processes
+from tests.queues import starts_processes
 
 
 def test_a_run_that_ends_before_its_first_step_is_not_waited_for(start: Start, tmp_path: Path) -> None:

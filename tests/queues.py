@@ -1,4 +1,4 @@
-"""Two lanes for two workers: tests that start processes, one after the other, beside all others.
+"""Two queues for two workers: tests that start processes, one after the other, beside all others.
 
 Most tests keep one core busy, so two workers take little more than half of the time. Those that start
 processes keep several busy, and wait for them: two of them at once would wait for each other.
@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["PROCESSES", "starts_processes"]
 
 PROCESSES = "processes"
-"""Name of their lane; each other file has one of its own name."""
+"""Name of their queue; each other file has one of its own name."""
 _WORDS = r"\b(subprocess|multiprocessing)\b", r"os\.fork", r"^(from|import) launch", r"\bstart: Callable"
 _STARTS = re.compile("|".join(_WORDS), re.M)
 _HELPERS = re.compile(r"from tests\.(\w+) import")
