@@ -267,6 +267,26 @@ class TestRefusedRequests:
         server = OneServer()
         assert "have not been set up" in server.ask(Pull({}, np.array([0], np.uint32))).text
 
+    @pytest.mark.parametrize("shards", [1, 2])
+    def test_dense_blocks_that_nobody_has_given_values_are_refused_and_nothing_else_is_done(
+        self, shards: int
+    ) -> None:
+        server = OneServer(shards)
+        bare = replace(setup_of(7, t=1), dense=NO_FLOATS, without_values=True)
+        assert isinstance(server.ask(bare), Done)
+        blocks, keys = np.array([1, 2], np.uint32), keys_in(*range(4))
+        for message in (
+            Pull({"t": keys}, blocks),
+            push_ones(0, keys, blocks=blocks, dense=np.ones(4, np.float32)),
+        ):
+            answer = server.ask(message)
+            assert isinstance(answer, Failure)
+            assert answer.code == "configuration"
+            assert re.fullmatch(r"dense block \d has no values; expected a setup with first values .*", answer.text)
+        assert not any(shard.broken for shard in server.shards)
+        assert isinstance(server.ask(setup_of(7, t=1)), Done)
+        assert server.ask(Pull({}, blocks)).dense.tolist() == [2.0, 3.0, 4.0, 5.0]
+
     def test_an_answer_that_would_be_too_large_is_refused_before_memory_is_taken(self) -> None:
         """8 bytes of key ask for 16 KiB of row: a small message must not take a server's memory."""
         small = Codec("demo", Limits(frame_bytes_max=1 << 16))
