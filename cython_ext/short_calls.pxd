@@ -9,7 +9,7 @@ cdef class ShortCalls:
     cdef readonly list over, applied
     cdef bytes pull, push, pulled, pushed  # headers up to the number of the request
     cdef uint64_t bytes_max
-    cdef dict parts, calls, flying, waiting, took_s
+    cdef dict parts, calls, flying, waiting, took_s, by_socket
 
     cdef int remember(self, ShortCall call, list parts, uint64_t request_id, tuple times) except -1
     cdef bint take(self, double now_s, bytes frame) except -1

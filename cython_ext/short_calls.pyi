@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class ShortCalls:
         credit: tuple[int, int],
         times: tuple[float, float, float, float],
         outgoing: Callable[[str, list[Any]], Any],
+        lanes: tuple[type, Mapping[str, bytes], Collection[str]] | None = None,
     ) -> list[Any] | None: ...
     def receive(self, now_s: float, came: list[tuple[Any, list[Any]]]) -> list[tuple[Any, list[Any]]]: ...
     def call_of(self, request_id: int) -> ShortCall | None: ...

@@ -53,7 +53,7 @@ cdef class ShortCalls:
         self.pull, self.push, self.pulled, self.pushed = heads_of(version, cluster)
         self.bytes_max = bytes_max
         self.flying, self.waiting, self.took_s = flying, waiting, took_s
-        self.parts, self.calls, self.over, self.applied = {}, {}, [], []
+        self.parts, self.calls, self.over, self.applied, self.by_socket = {}, {}, [], [], {}
 
     def __len__(self):
         """Parts that are not answered."""
@@ -70,7 +70,7 @@ cdef class ShortCalls:
 
     # --- questions ----------------------------------------------------------------------------------------
 
-    def begin(self, ShortCall call, addresses, first_id, credit, times, outgoing):
+    def begin(self, ShortCall call, addresses, first_id, credit, times, outgoing, lanes=None):
         """Write a call's requests, and remember its parts.
 
         Parameters
@@ -86,6 +86,9 @@ cdef class ShortCalls:
             Now; seconds until it is asked again, at least, and that many times what answers take; patience.
         outgoing : type
             A tuple of a peer and its frames.
+        lanes : (type, mapping, collection) or None
+            The same for what goes by a lane; peers who have one; and those of them to whom another request
+            goes by the socket, which no part may overtake. None: there are no lanes.
 
         Returns
         -------
@@ -123,8 +126,14 @@ cdef class ShortCalls:
                 return None
             if share and <uint64_t>self.flying.get(part.peer, 0) + part.cost > share:
                 return None
+            part.by_lane = (
+                lanes is not None
+                and part.peer in lanes[1]
+                and part.peer not in lanes[2]
+                and not self.by_socket.get(part.peer)
+            )
             parts.append(part)
-            frames.append(made_tuple(outgoing, part.peer, [frame]))
+            frames.append(made_tuple(lanes[0] if part.by_lane else outgoing, part.peer, [frame]))
             request_id += 1
         if not parts:
             return None
@@ -140,6 +149,8 @@ cdef class ShortCalls:
         for part in parts:
             self.flying[part.peer] = self.flying.get(part.peer, 0) + part.cost
             self.parts[request_id] = part
+            if not part.by_lane:
+                self.by_socket[part.peer] = self.by_socket.get(part.peer, 0) + 1
             took_s = self.took_s.get(part.peer, 0.0)
             part.pause_s = max(retry_s, min(factor * took_s, patience_s / 6))
             call.next_try_s = min(call.next_try_s, now_s + part.pause_s)
@@ -209,6 +220,8 @@ cdef class ShortCalls:
         self.took_s[part.peer] = max(took_s, known_s + (took_s - known_s) / 8)
         del self.parts[request_id]
         self.flying[part.peer] -= part.cost
+        if not part.by_lane:
+            self.by_socket[part.peer] -= 1
         part.call.open -= 1
         if part.call.open == 0:
             del self.calls[part.call.first_id]
@@ -244,6 +257,8 @@ cdef class ShortCalls:
             part = self.parts.pop(number, None)
             if part is None:
                 continue
+            if not part.by_lane:
+                self.by_socket[part.peer] -= 1
             places = None if order is None else order[part.first : part.first + part.count]
             unfolded.append((number, part.peer, part.server, places, part.cost, part.pause_s))
         return unfolded
@@ -252,3 +267,4 @@ cdef class ShortCalls:
         """Forget all calls."""
         self.parts.clear()
         self.calls.clear()
+        self.by_socket.clear()

@@ -13,6 +13,7 @@ cdef class ShortPart:
     cdef uint64_t cost
     cdef double pause_s  # before it is asked again
     cdef int server
+    cdef bint by_lane
 
 cdef class ShortCall:
     cdef readonly object owner, number, table, memory, named

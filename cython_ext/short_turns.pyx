@@ -70,15 +70,13 @@ cdef class Turns:
 
     cdef bint take(self, bint *full) except -1:
         """Take what is here, or much of it (full: OUT); whether something has to be handed over."""
-        cdef bint more = False
-        cdef list frames
+        cdef tuple one
         full[0] = False
         for _ in range(BATCH_MAX):
-            sender = self.frames.frame(&more)
-            if sender is None:
+            one = self.frames.next(False)
+            if one is None:
                 return self.is_due()
-            frames = self.frames.frames_behind() if more else []
-            if self.take_one(sender, frames):
+            if self.take_one(one[0], one[1]):
                 return True
         full[0] = True
         return self.is_due()
@@ -93,23 +91,32 @@ cdef class Turns:
 
     cdef int wait(self, double timeout_s) except -1:
         """As ``Router.wait``; how it has ended."""
-        cdef int number, reason = 0, timeout_ms = <int>ceil(1000 * max(0.0, min(timeout_s, 1e6)))
+        cdef int count, timeout_ms = <int>ceil(1000 * max(0.0, min(timeout_s, 1e6)))
+        cdef bint woken
+        if self.frames.lanes is None:
+            count = self.wait_for_socket(timeout_ms, &woken)
+        else:
+            count = self.frames.lanes.wait(timeout_ms, &woken)
+        self.router.idle, self.router.is_empty = count == 0, False
+        if woken:
+            self.waker.drain()
+            return WOKEN
+        return READY if count else OVER
+
+    cdef int wait_for_socket(self, int timeout_ms, bint *woken) except -1:
+        """As ``Lanes.wait``, without any lanes."""
+        cdef int count, reason
         with nogil:
-            number = poll(self.polled, 2, timeout_ms)
-            if number < 0:
-                reason = errno
-        self.router.idle, self.router.is_empty = number == 0, False
-        if number == 0:
-            return OVER
-        if number < 0:
+            count = poll(self.polled, 2, timeout_ms)
+            reason = errno
+        if count < 0:
             if reason != EINTR:
                 raise OSError(reason, strerror(reason).decode("ascii", "replace"))
             PyErr_CheckSignals()
-            return WOKEN
-        if self.polled[1].revents:
-            self.waker.drain()
-            return WOKEN
-        return READY
+            woken[0] = True
+            return 1
+        woken[0] = count > 0 and self.polled[1].revents != 0
+        return count
 
 
 cdef class ShortServing(Turns):

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint64_t
 
+from cython_ext.lanes cimport Lanes
+
 cdef struct Message:  # zmq_msg_t: 64 bytes in every 4.x, aligned as pointers are
     uint64_t words[8]
 
@@ -24,10 +26,19 @@ cdef class ZmqFrames:
     cdef Send give
     cdef Option option
     cdef size_t copied_bytes
+    cdef readonly Lanes lanes
+    cdef object short_kind
+    cdef tuple held  # a message of the socket: others come before it
+    cdef Py_ssize_t turns  # of the socket, before the lanes have theirs
 
+    cdef tuple next(self, bint look)
+    cdef tuple behind_lanes(self, tuple one)
+    cdef tuple message(self)
     cdef object frame(self, bint *more)
     cdef list frames_behind(self)
     cpdef int send(self, bytes routing_id, bytes frame) except -1
+    cdef bint sent_by_lane(self, peer, bytes frame) except -1
+    cpdef int let_pass(self, peer, bytes routing_id) except -1
     cdef int given(self, bytes frame, int flags) noexcept
 
 

@@ -13,6 +13,8 @@ from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
+from cython_ext.lanes cimport Lanes, is_lane
+
 __all__ = ["FUNCTIONS", "ZmqFrames"]
 
 FUNCTIONS = (
@@ -41,23 +43,35 @@ cdef class ZmqFrames:
         Addresses of `FUNCTIONS`.
     copied_bytes : int
         Frames below this size are copied; others keep the memory that they came in.
+    lanes : Lanes or None
+        Beside the socket: messages come by them too, and go to peers who have the names of lanes.
+    short_kind : type or None
+        Of messages that go by a lane to a peer who has one.
     """
 
-    def __init__(self, socket, functions, copied_bytes):
+    def __init__(self, socket, functions, copied_bytes, lanes=None, short_kind=None):
         init, take, data, size, more, move, finish, give, option = functions
         self.socket, self.copied_bytes = <void *><uintptr_t>socket, copied_bytes
         self.init, self.more = <OfMessage><uintptr_t>init, <OfMessage><uintptr_t>more
         self.move, self.take = <Move><uintptr_t>move, <Receive><uintptr_t>take
         self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
         self.finish, self.option = <OfMessage><uintptr_t>finish, <Option><uintptr_t>option
+        self.lanes, self.short_kind = lanes, short_kind
 
     def ready(self):
         """Whether a message is here; what tells of a message once has told of this one then."""
         cdef int events = 0
         cdef size_t size = sizeof(int)
+        if self.holds:
+            return True
         while self.option(self.socket, EVENTS, &events, &size) < 0:
             interrupted_or_wrong()
         return bool(events & POLLIN)
+
+    @property
+    def holds(self):
+        """Whether a message is here that no wait would tell of."""
+        return self.held is not None or (self.lanes is not None and self.lanes.holds)
 
     def receive(self, Py_ssize_t most):
         """Messages that are here, at most so many.
@@ -73,13 +87,56 @@ cdef class ZmqFrames:
             With ZeroMQ's number. What has come before an error, or what a signal's handler raises, is lost.
         """
         cdef list came = []
-        cdef bint more = True
         while len(came) < most:
+            one = self.next(True)
+            if one is None:
+                break
+            came.append(one)
+        return came
+
+    cdef tuple next(self, bint look):
+        """The next message, of the lanes and of the socket in turns; None: nothing is here.
+
+        Without `look`, of the lanes what the last wait has told of.
+        """
+        cdef tuple one
+        if self.lanes is None:
+            return self.message()
+        if self.lanes.came:
+            return self.lanes.came.pop()
+        if self.held is not None:
+            one, self.held = self.held, None
+            return one
+        if self.turns > 0:
+            self.turns -= 1
+            one = self.message()
+            if one is not None:
+                return self.behind_lanes(one)
+        self.turns = self.lanes.fill(look)
+        if self.turns:
+            return self.lanes.came.pop()
+        one = self.message()
+        return None if one is None else self.behind_lanes(one)
+
+    cdef tuple behind_lanes(self, tuple one):
+        """A message of the socket, or first what the same peer may have sent before it by a lane."""
+        self.lanes.drain()
+        if not self.lanes.came:
+            return one
+        self.held = one
+        return self.lanes.came.pop()
+
+    cdef tuple message(self):
+        """The next message of the socket: its first frame, and all others."""
+        cdef bint more = True
+        cdef list frames
+        while True:
             sender = self.frame(&more)
             if sender is None:
-                break
-            came.append((sender, self.frames_behind() if more else []))
-        return came
+                return None
+            frames = self.frames_behind() if more else []
+            if self.lanes is None or not PyBytes_CheckExact(sender) or not is_lane(sender):
+                return sender, frames  # who takes the name of a lane would be answered there
 
     cdef list frames_behind(self):
         """All frames of a message behind its first."""
@@ -123,6 +180,8 @@ cdef class ZmqFrames:
             0, or ZeroMQ's number of what is against it; nothing is sent then. Nor is it when a handler of a
             signal raises: between frames none is called, or the next message would begin behind half of one.
         """
+        if self.lanes is not None and is_lane(routing_id):
+            return self.lanes.send(routing_id, frame)
         while self.given(routing_id, DONTWAIT | SNDMORE) < 0:
             if errno != EINTR:
                 return errno
@@ -162,10 +221,25 @@ cdef class ZmqFrames:
                 return place
             if silent is not None:
                 silent.add(peer)
+            if type(messages[place]) is self.short_kind and self.sent_by_lane(peer, frames[0]):
+                continue
+            self.let_pass(peer, routing_id)
             number = self.send(routing_id, frames[0])
             if number and not was_too_early(number):
                 return place
         return len(messages)
+
+    cdef bint sent_by_lane(self, peer, bytes frame) except -1:
+        """Whether a message is on its way by a lane; or lost, where too many wait for room, as in a socket."""
+        way = None if self.lanes is None else self.lanes.ways.get(peer)
+        return way is not None and self.lanes.send(way, frame) != EHOSTUNREACH
+
+    cpdef int let_pass(self, peer, bytes routing_id) except -1:
+        """Send by the socket what still waits for room in a peer's lane: something goes there by the socket."""
+        if self.lanes is not None and self.lanes.waiting_count:
+            for frame in self.lanes.unsent(peer):
+                self.send(routing_id, frame)
+        return 0
 
     cdef int given(self, bytes frame, int flags) noexcept:
         return self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags)

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from launch.calibration.timing import over_tcp
 from pslib.errors import ConfigurationError
-from pslib.transport import Keys, Peer, ZmqTransport, same_host
+from pslib.transport import Keys, Peer, ZmqTransport, same_host, zmq_link
 from pslib.transport.keys import make_keys
+from pslib.transport.router import OPTIONS
 from tests.links import LOOPBACK, WAIT_S, come, poll
 
 NOBODY = 65534
@@ -246,6 +248,24 @@ def test_a_successor_without_a_unix_socket_is_found_by_tcp_when_its_predecessor_
     server.send(peer, [b"answer"])
     assert until(lambda: come(client, 0.05))[0] == (address, [b"answer"])
     assert carried_by(address) == {"tcp"}
+
+
+def test_two_who_have_nothing_to_say_by_zeromq_stay_connected(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server asks now and then, and who is asked does not wait for the next time."""
+    monkeypatch.setattr(zmq_link, "SERVER_ASKS_MS", 200)
+    for option in (zmq.HEARTBEAT_TTL, zmq.HEARTBEAT_TIMEOUT):
+        monkeypatch.setitem(OPTIONS, option, (100, "less than until the next time"))
+    server, client = opened(LOOPBACK), opened()
+    talk(client, server)
+    client.silent.add(server.address)  # so that it looks for troubles
+    until_s = time.monotonic() + 1.2
+    while time.monotonic() < until_s:
+        client.wait(0.02)
+        assert client.refusals() == []
+        assert server.poll(0.0) == []
+    assert carried_by(server.address) == {"unix"}
 
 
 def test_a_server_that_dies_before_anybody_is_told_leaves_no_name() -> None:

@@ -33,7 +33,7 @@ from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.messages import Failure, Message
 from pslib.protocol.requests import Expired, RequestTable
-from pslib.transport import ClientLink, short_answers
+from pslib.transport import ClientLink, lanes_of, short_answers
 
 __all__ = ["Endpoint", "failure_error"]
 
@@ -101,6 +101,7 @@ class Endpoint:
     ) -> None:
         self.timing, self.clock, self.machine_clock = timing, AwakeClock(clock), clock
         self.requests = RequestTable(codec, timing, first_request_id)
+        self.requests.lanes = lanes_of(link)
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)

@@ -11,7 +11,7 @@ or anything else, is *unfolded* first: it becomes requests as if it had never be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.messages import Message, Push, Reserve
 
-__all__ = ["Expired", "Outgoing", "RequestTable"]
+__all__ = ["Expired", "Outgoing", "RequestTable", "ShortOutgoing"]
 
 SLOW_FACTOR = 3.0
 """A peer gets so many times what its answers take before it is asked again: second copies would be more work
@@ -30,11 +30,21 @@ for one that is slow because it has too much of it. A lost request then waits as
 patience."""
 
 
+LOOKED_THROUGH_MAX = 64
+"""Open requests that are worth a look whose they are, before a short call."""
+
+
 class Outgoing(NamedTuple):
     """An instruction to send frames to the peer at an address."""
 
     peer: str
     frames: list[Buffer]
+
+
+class ShortOutgoing(Outgoing):
+    """One that may go by a lane: part of a short call, to a peer whom nothing else is on its way to."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,8 @@ class RequestTable:
         self._by_attempt: dict[int, _Request] = {}
         self._took_s: dict[str, float] = {}
         self.short = codec.short_calls(self.shares.flying, self.shares.waiting, self._took_s)
+        self.lanes: Mapping[str, bytes] | None = None
+        """Peers whom short calls may reach by lanes, and overtake all that goes to them otherwise."""
         self._by_wish: dict[int, tuple[_Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
@@ -161,7 +173,8 @@ class RequestTable:
         assert self.short is not None
         credit = self.shares.share_bytes, self.shares.small_bytes
         times = now_s, self.timing.retry_s, SLOW_FACTOR, patience_s
-        outgoing = self.short.begin(call, addresses, self._next_id, credit, times, Outgoing)
+        lanes = None if self.lanes is None else (ShortOutgoing, self.lanes, self._asked_otherwise())
+        outgoing = self.short.begin(call, addresses, self._next_id, credit, times, Outgoing, lanes)
         if outgoing is None:
             return False
         self._next_id += len(outgoing)
@@ -169,6 +182,14 @@ class RequestTable:
         self.outbox += outgoing
         self.due_s = min(self.due_s, call.next_try_s)
         return True
+
+    def _asked_otherwise(self) -> Collection[str]:
+        """Peers to whom requests are on their way that are not short; of very many it may be anybody."""
+        if not self._open:
+            return ()
+        if len(self._open) > LOOKED_THROUGH_MAX:
+            return self.lanes or ()
+        return {request.peer for request in self._open.values()}
 
     def adopt(
         self, call: ShortCall, request_id: int, peer: str, message: Message, cost: int, pause_s: float

@@ -28,7 +28,7 @@ from pslib.protocol.shard_jobs import Job
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
 from pslib.shard.shard import Shard
-from pslib.transport import ServerLink, Transport, short_serving
+from pslib.transport import Transport, listen_short, short_serving
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 
 __all__ = ["Server"]
@@ -83,7 +83,7 @@ class Server:
         if log is not None:
             log.recover(load_into)
             place = Place(place.rank, log.generation)
-        self._link: ServerLink = transport.listen(listen)
+        self._link = listen_short(transport.listen(listen))
         codec = Codec(cluster_id)
         self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
         self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)

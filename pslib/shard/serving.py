@@ -127,7 +127,7 @@ def _check_values(shard: Shard, blocks: NDArray[np.uint32]) -> None:
     for block in blocks.tolist():
         if shard.owned >> (shard.partitions + block) & 1 and block not in dense.weights:
             raise ConfigurationError(
-                f"dense block {block} has no values; expected a setup with first values before it is asked for"
+                f"dense block {block} has no values; expected a setup with first values before this request"
             )
 
 

@@ -16,9 +16,11 @@ from typing import Any
 import zmq
 import zmq.backend
 
+from cython_ext.lanes import Lanes
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.protocol.codec import Buffer
+from pslib.protocol.requests import ShortOutgoing
 from pslib.transport.waker import Waker
 
 __all__ = ["NOW", "OPTIONS", "ZMQ_FUNCTIONS", "Router"]
@@ -72,6 +74,14 @@ def _functions() -> list[int] | None:
 ZMQ_FUNCTIONS = _functions()
 
 
+def _lanes(socket: int, waker: int) -> Lanes | None:
+    """None: this system has none, or no descriptors left, and ZeroMQ does it all."""
+    try:
+        return Lanes(socket, waker)
+    except OSError:
+        return None
+
+
 class Router:
     """A ROUTER and a way to wait for it.
 
@@ -80,7 +90,9 @@ class Router:
     may be what takes notice of it: hence `ready`.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool = False
+    ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -91,13 +103,20 @@ class Router:
         """Nothing was here at the last look, since when nobody has waited or sent."""
         self.frames: ZmqFrames | None = None
         """Takes and sends small frames; None: pyzmq does."""
-        if ZMQ_FUNCTIONS is not None:
-            self.frames = ZmqFrames(self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES)
+        self.lanes: Lanes | None = None
+        """Beside the socket, for short messages to and from processes of this machine."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
         for fd in self.descriptors:
             self._waiting.register(fd, select.POLLIN)
+        if ZMQ_FUNCTIONS is not None:
+            if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
+                self.lanes = lanes
+                self._waiting.register(lanes.fd, select.POLLIN)
+            self.frames = ZmqFrames(
+                self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing
+            )
 
     def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
         self.is_empty = False
@@ -106,6 +125,9 @@ class Router:
             number = direct.send(routing_id, one)
             if number and number not in _NOT_NOW:
                 raise zmq.ZMQError(number)
+            return
+        if self.lanes is not None and self.lanes.has(routing_id):
+            self.lanes.send_frames(routing_id, frames)
             return
         send, last = self._socket.send, len(frames) - 1
         try:
@@ -166,13 +188,17 @@ class Router:
         """Whether a message is here; a look is a system call."""
         direct = self.frames
         if direct is not None:
-            self.is_empty = not direct.ready()
+            found = direct.ready()
         else:
-            self.is_empty = not int(self._socket.getsockopt(_EVENTS)) & _POLLIN
-        return not self.is_empty
+            found = bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
+        self.is_empty = not (found or self.lanes)  # nobody has looked at lanes
+        return found
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have come, for `wake`, or for the timeout."""
+        direct = self.frames
+        if direct is not None and direct.holds:
+            timeout_s = 0.0
         ready = self._waiting.poll(ceil(max(0.0, timeout_s) * 1000))
         self.idle = not ready
         for fd, _event in ready:
@@ -187,3 +213,5 @@ class Router:
     def leave_frames(self) -> None:
         """The socket is about to be closed: pyzmq says so to whoever uses it all the same."""
         self.frames = None
+        if self.lanes is not None:
+            self.lanes.close()

@@ -6,10 +6,10 @@ looks whether the name lives. Such names belong to a network namespace, as addre
 process; Linux alone has them. Anybody may take one: what belongs to another user is not connected to. Beyond
 the links nobody hears of it: peers are called by their TCP addresses.
 
-A peer whose Unix socket breaks is reached by TCP for the rest of the link's life. To come back would mean to
-hang up on a connection that works, with requests on their way that then wait until they are sent again; and
-there is little to win: a server that is started again mostly has a new port, hence a new name, and what keeps
-its address is the coordinator, with a heartbeat a second.
+Who connects there does not ask every second whether the other end still lives, as by TCP: a process that ends
+closes its socket, and there is no cable to be cut. With 128 servers and 64 trainers on one machine that would
+be 8,192 questions a second and as many answers, a third of the CPU of all (`benchmarks/README.md`, "Lanes").
+Servers ask as they do by TCP, every ten seconds: a child of a dead client may hold its sockets open.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import sys
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["VARIABLE", "is_loopback", "is_ours", "tcp_address", "unix_address", "wanted"]
+__all__ = ["VARIABLE", "is_loopback", "is_ours", "lane_name", "tcp_address", "unix_address", "wanted"]
 
 VARIABLE = "PSLIB_SAME_HOST"
 """Says tcp where processes of one machine shall do as those of several: to measure, or to look for faults."""
 
-_SCHEME, _PREFIX = "ipc://@", "pslib-"
+_SCHEME, _PREFIX, _LANE = "ipc://@", "pslib-", "pslib-lane-"
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group."""
 
@@ -45,6 +45,12 @@ def unix_address(address: str) -> str | None:
     if sys.platform != "linux" or not address.startswith("tcp://"):
         return None
     return _SCHEME + _PREFIX + address.removeprefix("tcp://")
+
+
+def lane_name(address: str) -> bytes | None:
+    """The name at which short messages are taken beside a TCP address; None where there can't be one."""
+    beside = unix_address(address)
+    return None if beside is None else (_LANE + beside.removeprefix(_SCHEME + _PREFIX)).encode()
 
 
 def tcp_address(address: str) -> str:

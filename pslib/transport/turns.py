@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,9 +11,9 @@ from cython_ext.short_requests import ShortRequests
 from cython_ext.short_turns import ShortAnswers, ShortServing
 from pslib.transport.link import ClientLink, ServerLink
 from pslib.transport.router import Router
-from pslib.transport.zmq_link import ZmqClientLink
+from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
 
-__all__ = ["short_answers", "short_serving"]
+__all__ = ["lanes_of", "listen_short", "short_answers", "short_serving"]
 
 Lock = AbstractContextManager[Any]
 
@@ -37,6 +37,18 @@ def short_answers(link: ClientLink, lock: Lock, calls: ShortCalls | None) -> Sho
     if calls is None or not (isinstance(link, ZmqClientLink) and _takes_frames(link)):
         return None
     return ShortAnswers(link, lock, calls)
+
+
+def listen_short(link: ServerLink) -> ServerLink:
+    """A link to which clients of this machine may begin lanes, if it can have them."""
+    if isinstance(link, ZmqServerLink):
+        link.listen_short()
+    return link
+
+
+def lanes_of(link: ClientLink) -> Mapping[str, bytes] | None:
+    """Peers that have lanes, as they come and go; None: the link can have none."""
+    return link.lanes.ways if isinstance(link, ZmqClientLink) and link.lanes is not None else None
 
 
 def _takes_frames(link: object) -> bool:

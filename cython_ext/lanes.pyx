@@ -1,0 +1,469 @@
+"""Lanes: sockets of their own for short messages between processes of one machine.
+
+A message by ZeroMQ passes two threads more than those that have to do with it, one at each end, and each has
+to be woken: of the 20 to 50 us of CPU that a short message took with hundreds of processes most went there. A
+lane is a Unix socket of sequenced packets that both ends use themselves: 7 us. Whoever has one connects by
+ZeroMQ as well: what is long, what is sent again, and all else goes there, so a lane may fail at any time.
+
+A packet is a message:
+
+    packet      = one frame | more frames
+    one frame   = %x01 octets
+    more frames = count size{count - 1} octets        count: uint8, above 1; sizes: uint32, little-endian, of all
+                                                      frames but the last
+
+The first packet of a lane is a greeting, from the end that listens: who gets none sends nothing there, so that
+somebody at the name who takes all and answers nothing holds up nobody.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, ENOTSOCK, errno
+from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, strerror
+
+cdef extern from "lane_sockets.h":
+    int lane_epoll()
+    int lane_socket()
+    void lane_close(int fd)
+    void lane_end(int fd)
+    int lane_is_affordable(int fd)
+    int lane_bind(int fd, const char *name, size_t size, int backlog)
+    int lane_connect(int fd, const char *name, size_t size)
+    int lane_accept(int fd)
+    int lane_is_ours(int fd)
+    int lane_watch(int epoll, int fd, uint64_t number, int can_write, int is_new)
+    void lane_forget(int epoll, int fd)
+    int64_t lane_process()
+    int lane_events(int epoll, LaneEvent *out, int timeout_ms) nogil
+    int64_t lane_send(int fd, const void *head, size_t head_size, const void *rest, size_t rest_size)
+    int lane_receive(int fd, LaneMessages *out)
+
+__all__ = ["Lanes"]
+
+cdef enum:
+    NAME_BYTES = 9  # a 0, and a number: who calls himself so by ZeroMQ is not listened to
+    LISTENING = 0  # what epoll calls the socket that listens; lanes have numbers from 1 on
+    BACKLOG = 1024  # hundreds of trainers connect at once
+    WAITING_MAX = 1000  # messages that wait for room in a lane: as many as ZeroMQ keeps for a peer
+    DRAINED_MAX = 4096  # messages taken before one of ZeroMQ's that may have been sent after them
+
+cdef uint64_t SOCKET = UINT64_MAX, WAKER = UINT64_MAX - 1  # what else it watches
+cdef bytes ONE = b"\1", GREETING = b"pslib lane 1"
+
+
+cdef class Lane:
+    """One end of a lane."""
+
+    def __cinit__(self, int fd, number, name, peer):
+        self.fd, self.number, self.name, self.peer, self.waiting = fd, number, name, peer, []
+        self.greeted = peer is None
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            lane_close(self.fd)
+
+
+cdef class Lanes:
+    """All lanes of a link, and the socket at which others may begin one.
+
+    One thread at a time may use it; a closed one says that nothing is here and nobody there. Beside it one may
+    be in `wait`.
+
+    Parameters
+    ----------
+    socket, waker : int
+        Descriptors of ZeroMQ's socket, and of what ends a wait: they are waited for as well.
+
+    Attributes
+    ----------
+    ways : dict
+        By peer, as `connect` was told: the names of lanes that are open and have been greeted.
+
+    Raises
+    ------
+    OSError
+        When the system has no such sockets, or no descriptors left.
+    """
+
+    def __cinit__(self):
+        self.epoll = self.listening = -1
+        self.memory = NULL
+
+    def __init__(self, int socket, int waker):
+        self.lanes, self.ways, self.came = {}, {}, []
+        self.process = lane_process()
+        self.epoll = lane_epoll()
+        if (
+            self.epoll < 0
+            or lane_watch(self.epoll, socket, SOCKET, False, True) < 0
+            or lane_watch(self.epoll, waker, WAKER, False, True) < 0
+        ):
+            raise OSError(errno, strerror(errno).decode("ascii", "replace"))
+        self.memory = <LaneMessages *>malloc(sizeof(LaneMessages))
+        if self.memory == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self.listening >= 0:
+            lane_close(self.listening)
+        if self.epoll >= 0:
+            lane_close(self.epoll)
+        free(self.memory)
+
+    def __len__(self):
+        """Lanes that are open."""
+        return len(self.lanes)
+
+    @property
+    def fd(self):
+        """A descriptor that can be read whenever something is to be done here."""
+        return self.epoll
+
+    def listen(self, bytes name):
+        """Let processes of this user begin lanes at an abstract name; False: somebody has it."""
+        cdef int fd = lane_socket()
+        if fd < 0:
+            return False
+        if (
+            lane_bind(fd, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), BACKLOG) < 0
+            or lane_watch(self.epoll, fd, LISTENING, False, True) < 0
+        ):
+            lane_close(fd)
+            return False
+        self.listening = fd
+        return True
+
+    def connect(self, bytes name, peer):
+        """Begin a lane to a peer: the process of this user at an abstract name.
+
+        Returns
+        -------
+        bytes or None
+            What the other end is called here; None: there is no such process, or it takes nobody.
+        """
+        cdef Lane lane
+        cdef int fd = lane_socket()
+        if fd < 0:
+            return None
+        if lane_connect(fd, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)) < 0:
+            lane_close(fd)
+            return None
+        lane = self.open(fd, peer)
+        return None if lane is None else lane.name
+
+    cdef Lane open(self, int fd, object peer):
+        """A new lane, to a peer or from whoever has asked for it; None: of another user, or one too many."""
+        cdef Lane lane
+        cdef uint64_t number = self.opened + 1
+        cdef bytes name = b"\0" + PyBytes_FromStringAndSize(<char *>&number, sizeof(number))
+        if (
+            self.epoll < 0
+            or not lane_is_ours(fd)
+            or not lane_is_affordable(fd)
+            or lane_watch(self.epoll, fd, number, False, True) < 0
+        ):
+            lane_close(fd)
+            return None
+        self.opened = number
+        lane = self.lanes[number] = Lane(fd, number, name, peer)
+        return lane
+
+    def has(self, bytes name):
+        """Whether somebody is reached by a lane, be it open or not; all others are ZeroMQ's."""
+        return is_lane(name)
+
+    # --- out ----------------------------------------------------------------------------------------------
+
+    cpdef int send(self, bytes name, bytes frame) except -1:
+        """Send a message of one frame; it waits here while the lane has no room.
+
+        Returns
+        -------
+        int
+            0, or why it is not sent: EHOSTUNREACH, there is no such lane any more; EAGAIN, too many wait, or
+            it is too long.
+        """
+        return self.give(self.lanes.get(number_of(name)), ONE, frame)
+
+    def send_frames(self, bytes name, frames):
+        """The same for any number of frames, 1 to 255."""
+        cdef uint32_t size
+        head = bytes([len(frames)])
+        for frame in frames[: len(frames) - 1]:
+            size = len(frame)
+            head += PyBytes_FromStringAndSize(<char *>&size, sizeof(size))
+        return self.give(self.lanes.get(number_of(name)), head, b"".join(frames))
+
+    cdef int give(self, Lane lane, bytes head, bytes frame) except -1:
+        cdef int reason
+        if lane is None:
+            return EHOSTUNREACH
+        if PyBytes_GET_SIZE(head) + PyBytes_GET_SIZE(frame) > LANE_BYTES_MAX:
+            return EAGAIN
+        if not lane.waiting:
+            reason = given(lane.fd, head, frame)
+            if reason != EAGAIN:
+                if reason:
+                    self.end(lane)
+                    return EHOSTUNREACH
+                return 0
+            if lane_watch(self.epoll, lane.fd, lane.number, True, False) < 0:
+                return EAGAIN
+        if len(lane.waiting) >= WAITING_MAX:
+            return EAGAIN
+        lane.waiting.append((head, frame))
+        self.waiting_count += 1
+        return 0
+
+    cdef list unsent(self, object peer):
+        """What waits for room in the lane to a peer, which is no more to be sent there: messages of one frame."""
+        cdef Lane lane = self.lanes.get(number_of(self.ways[peer])) if peer in self.ways else None
+        cdef list frames
+        if lane is None or not lane.waiting:
+            return []
+        frames = [frame for _head, frame in lane.waiting]
+        self.waiting_count -= len(frames)
+        lane.waiting = []
+        lane_watch(self.epoll, lane.fd, lane.number, False, False)
+        return frames
+
+    cdef int flush(self, Lane lane) except -1:
+        """Send what has waited for room, as far as there is."""
+        cdef bytes head, frame
+        cdef Py_ssize_t sent = 0
+        cdef int reason
+        for head, frame in lane.waiting:
+            reason = given(lane.fd, head, frame)
+            if reason == EAGAIN:
+                break
+            if reason:
+                return self.end(lane)
+            sent += 1
+        del lane.waiting[:sent]
+        self.waiting_count -= <int>sent
+        if not lane.waiting:
+            lane_watch(self.epoll, lane.fd, lane.number, False, False)
+        return 0
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def receive(self, Py_ssize_t most):
+        """Messages that are here, at most so many: of each who sent it, and its frames."""
+        cdef list taken = []
+        while len(taken) < most:
+            if not self.came and self.fill(True) == 0:
+                break
+            taken.append(self.came.pop())
+        return taken
+
+    @property
+    def holds(self):
+        """Whether a message is here, or may be, of which no descriptor tells any more."""
+        return bool(self.came) or self.event_count > 0
+
+    cdef int wait(self, int timeout_ms, bint *woken) except -1:
+        """Wait for a message, of a lane or of the socket, or for the waker (woken: OUT).
+
+        Returns
+        -------
+        int
+            How much there is to look at. What of it is of lanes is kept for `next`.
+        """
+        cdef LaneEvent events[LANE_EVENTS]
+        cdef int place, count, reason, epoll = self.epoll
+        woken[0] = False
+        with nogil:
+            count = lane_events(epoll, events, timeout_ms)
+            reason = errno
+        if count < 0:
+            if self.epoll < 0:  # closed meanwhile
+                reason = ENOTSOCK
+            if reason != EINTR:
+                raise OSError(reason, strerror(reason).decode("ascii", "replace"))
+            PyErr_CheckSignals()
+            woken[0] = True
+            return 1
+        self.event_count = 0
+        for place in range(count):
+            if events[place].number == WAKER:
+                woken[0] = True
+            elif events[place].number != SOCKET:
+                self.events[self.event_count] = events[place]
+                self.event_count += 1
+        return count
+
+    cdef Py_ssize_t fill(self, bint look) except -1:
+        """Take what has come by lanes that the last wait has told of, or if `look`, that tell now.
+
+        Returns how many messages are to be taken from `came`.
+        """
+        if self.event_count == 0 and look:
+            self.look()
+        if self.event_count:
+            self.take_all(False)
+            self.came.reverse()
+        return len(self.came)
+
+    cdef int drain(self) except -1:
+        """Take all that has come by any lane: it was sent before whatever ZeroMQ has just brought."""
+        cdef Py_ssize_t looked_at = 0
+        cdef int count = LANE_EVENTS
+        while count == LANE_EVENTS and looked_at < <Py_ssize_t>len(self.lanes) and len(self.came) < DRAINED_MAX:
+            if self.event_count == 0:
+                self.look()
+            count = self.event_count
+            self.take_all(True)
+            looked_at += LANE_EVENTS - 3  # it tells of the socket, the waker and who listens as well
+        self.came.reverse()
+        return 0
+
+    cdef int look(self) except -1:
+        """Which lanes tell of something just now."""
+        if self.epoll >= 0 and (self.lanes or self.listening >= 0):
+            self.event_count = max(0, lane_events(self.epoll, self.events, 0))
+        return 0
+
+    cdef int take_all(self, bint whole) except -1:
+        """Take what has come by the lanes that tell of something, and do whatever else they ask for."""
+        cdef Lane lane
+        cdef LaneEvent event
+        cdef int place, count = self.event_count
+        self.event_count = 0
+        for place in range(count):
+            event = self.events[place]
+            if event.number == LISTENING:
+                self.accept()
+                continue
+            lane = self.lanes.get(event.number)
+            if lane is None:
+                continue
+            if event.can_write:
+                self.flush(lane)
+            if event.can_read and event.number in self.lanes:
+                self.take(lane, whole)
+        return 0
+
+    cdef int take(self, Lane lane, bint whole) except -1:
+        """Take some messages of a lane, or all; it is over when the other end has hung up, or is none of ours."""
+        cdef int place, count = LANE_MESSAGES
+        cdef list frames
+        while count == LANE_MESSAGES:
+            count = lane_receive(lane.fd, self.memory)
+            if count < 0:
+                return 0 if errno == EAGAIN or errno == EINTR else self.end(lane)
+            for place in range(count):
+                frames = frames_of(self.memory.data[place], self.memory.sizes[place])
+                if frames is None or (not lane.greeted and frames != [GREETING]):
+                    return self.end(lane)
+                if lane.greeted:
+                    self.came.append((lane.name, frames))
+                else:
+                    lane.greeted = True
+                    self.ways[lane.peer] = lane.name
+            if not whole or len(self.came) >= DRAINED_MAX:
+                break
+        return 0
+
+    cdef int accept(self) except -1:
+        """Begin the lanes that were asked for; with no descriptors left nobody is listened to any more."""
+        cdef Lane lane
+        cdef int fd
+        while True:
+            fd = lane_accept(self.listening)
+            if fd >= 0:
+                lane = self.open(fd, None)
+                if lane is not None:
+                    self.give(lane, ONE, GREETING)
+            elif errno == EAGAIN or errno == EINTR:
+                return 0
+            else:
+                self.leave(self.listening)
+                self.listening = -1
+                return 0
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def drop(self, bytes name):
+        """End a lane, if there is one of this name."""
+        cdef Lane lane = self.lanes.get(number_of(name))
+        if lane is not None:
+            self.end(lane)
+
+    cdef int end(self, Lane lane) except -1:
+        del self.lanes[lane.number]
+        if lane.peer is not None and self.ways.get(lane.peer) == lane.name:
+            del self.ways[lane.peer]
+        self.waiting_count -= <int>len(lane.waiting)
+        lane.waiting = []
+        self.leave(lane.fd)
+        lane.fd = -1
+        return 0
+
+    cdef int leave(self, int fd) except -1:
+        if self.process == lane_process():
+            lane_forget(self.epoll, fd)
+            lane_end(fd)
+        lane_close(fd)
+        return 0
+
+    def close(self):
+        """End all lanes; what was sent and has room arrives all the same."""
+        cdef Lane lane
+        if self.epoll < 0:
+            return
+        for lane in list(self.lanes.values()) if self.process == lane_process() else ():
+            self.flush(lane)
+        for lane in list(self.lanes.values()):
+            self.end(lane)
+        if self.listening >= 0:
+            self.leave(self.listening)
+        lane_close(self.epoll)
+        self.epoll = self.listening = -1
+        self.event_count = 0
+        self.came.clear()
+
+
+cdef int given(int fd, bytes head, bytes frame) noexcept:
+    """0, EAGAIN when there is no room, or what is against it."""
+    while lane_send(
+        fd, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head), PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame)
+    ) < 0:
+        if errno != EINTR:  # a send that does not wait is not interrupted by much
+            return errno
+    return 0
+
+
+cdef list frames_of(const unsigned char *data, uint64_t size):
+    """The frames of a packet; None: it is none."""
+    cdef uint64_t count, at, place
+    cdef uint32_t length
+    cdef list frames = []
+    if size == 0 or size > LANE_BYTES_MAX or data[0] == 0:
+        return None
+    count = data[0]
+    at = 1 + 4 * (count - 1)
+    if at > size:
+        return None
+    for place in range(count - 1):
+        memcpy(&length, data + 1 + 4 * place, sizeof(length))
+        if length > size - at:
+            return None
+        frames.append(PyBytes_FromStringAndSize(<char *>data + at, length))
+        at += length
+    frames.append(PyBytes_FromStringAndSize(<char *>data + at, size - at))
+    return frames
+
+
+cdef bint is_lane(bytes name) noexcept:
+    """Whether somebody is reached by a lane; all others are ZeroMQ's."""
+    return PyBytes_GET_SIZE(name) == NAME_BYTES and PyBytes_AS_STRING(name)[0] == 0
+
+
+cdef uint64_t number_of(bytes name) noexcept:
+    """Of a lane; 0 is none's."""
+    cdef uint64_t number = 0
+    if is_lane(name):
+        memcpy(&number, PyBytes_AS_STRING(name) + 1, sizeof(number))
+    return number

@@ -1,0 +1,657 @@
+"""Lanes: short messages between processes of one machine, beside ZeroMQ, which does all else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cython_ext.lanes import Lanes
+from pslib.protocol.requests import Outgoing, ShortOutgoing
+from pslib.transport import ZmqTransport, listen_short, same_host
+from pslib.transport.keys import make_keys
+from tests.links import LOOPBACK, WAIT_S, poll, poll_all
+
+BYTES_MAX = 1 << 16
+WAITING_MAX = 1000
+NOBODY = 65534
+NAME_BYTES = 9
+
+
+class End:
+    """One end of lanes, and what else its epoll watches."""
+
+    def __init__(self) -> None:
+        self.others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2)]
+        self.lanes = Lanes(*self.others)
+
+    def take(self, count: int) -> list[tuple[bytes, list[bytes]]]:
+        """The next messages, once they are here."""
+        came: list[tuple[bytes, list[bytes]]] = []
+        until_s = time.monotonic() + WAIT_S
+        while len(came) < count and time.monotonic() < until_s:
+            came += self.lanes.receive(count - len(came))
+        assert len(came) == count
+        return came
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a wait would end at once."""
+        return bool(select.select([self.lanes.fd], [], [], 0)[0])
+
+    def settle(self, lanes: int) -> None:
+        """Look until so many lanes are open."""
+        until_s = time.monotonic() + WAIT_S
+        while len(self.lanes) != lanes and time.monotonic() < until_s:
+            assert self.lanes.receive(1) == []
+        assert len(self.lanes) == lanes
+
+    def close(self) -> None:
+        self.lanes.close()
+        for fd in self.others:
+            os.close(fd)
+
+
+@pytest.fixture
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[End, End, bytes]]:
+    """A server's end that listens, a client's, and the name."""
+    server, client, name = End(), End(), f"pslib-test-{os.getpid()}-{request.node.name}"[:90].encode()
+    assert server.lanes.listen(name)
+    yield server, client, name
+    server.close()
+    client.close()
+
+
+def lane_to(name: bytes, server: End, client: End, peer: str = "server") -> bytes:
+    """A new lane that is greeted."""
+    lane = client.lanes.connect(name, peer)
+    assert lane is not None
+    until_s = time.monotonic() + WAIT_S
+    while client.lanes.ways.get(peer) != lane and time.monotonic() < until_s:
+        assert server.lanes.receive(1) == []
+        assert client.lanes.receive(1) == []
+    assert client.lanes.ways[peer] == lane
+    return lane
+
+
+def raw(name: bytes) -> socket.socket:
+    """A lane's other end in the hands of somebody who may send anything."""
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.connect(b"\0" + name)
+    return one
+
+
+# --- one lane ---------------------------------------------------------------------------------------------
+
+
+def test_messages_come_in_their_order_and_answers_go_to_whoever_has_asked(
+    ends: tuple[End, End, bytes],
+) -> None:
+    server, client, name = ends
+    first, second = (lane_to(name, server, client, peer) for peer in ("one", "other"))
+    for number in range(20):
+        assert client.lanes.send(first, b"first %d" % number) == 0
+    assert client.lanes.send(second, b"second") == 0
+    came = server.take(21)
+    by_peer = {peer: [frames[0] for one, frames in came if one == peer] for peer, _ in came}
+    assert sorted(by_peer.values()) == [[b"first %d" % number for number in range(20)], [b"second"]]
+    for peer, frames in by_peer.items():
+        assert server.lanes.send(peer, frames[0] + b"?") == 0
+    assert sorted(client.take(2)) == sorted([(first, [b"first 0?"]), (second, [b"second?"])])
+    assert all(len(peer) == NAME_BYTES and peer[0] == 0 for peer in by_peer)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=255))
+def test_frames_come_as_they_were_sent(frames: list[bytes]) -> None:
+    server, client, name = End(), End(), b"pslib-test-frames-%d" % os.getpid()
+    assert server.lanes.listen(name)
+    lane = lane_to(name, server, client)
+    assert client.lanes.send_frames(lane, [memoryview(frame) for frame in frames]) == 0
+    if len(frames) == 1:
+        assert client.lanes.send(lane, frames[0]) == 0
+        assert server.take(2)[1][1] == frames
+    else:
+        assert server.take(1)[0][1] == frames
+    server.close()
+    client.close()
+
+
+def test_a_message_is_at_most_64_kib_long(ends: tuple[End, End, bytes]) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    longest = os.urandom(BYTES_MAX - 1)  # and one byte that says that it is one frame
+    assert client.lanes.send(lane, longest) == 0
+    assert server.take(1)[0][1] == [longest]
+    assert client.lanes.send(lane, longest + b"x") == errno.EAGAIN
+    assert client.lanes.send_frames(lane, [b"x" * 5, longest[:-8]]) == errno.EAGAIN
+    assert client.lanes.send(lane, b"next") == 0
+    assert server.take(1)[0][1] == [b"next"]
+
+
+def test_what_a_lane_has_no_room_for_waits_and_comes_in_its_order(ends: tuple[End, End, bytes]) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    body, sent = bytes(8000), 0
+    while (number := client.lanes.send(lane, b"%d " % sent + body)) == 0:
+        sent += 1
+    assert number == errno.EAGAIN
+    assert WAITING_MAX < sent < 2 * WAITING_MAX  # those that wait, and those that are on their way
+    came: list[int] = []
+    while len(came) < sent:
+        client.lanes.receive(1)  # in which what waits finds room
+        came += [int(frames[0].split()[0]) for _peer, frames in server.lanes.receive(64)]
+    assert came == list(range(sent))
+    assert client.lanes.send(lane, b"after them") == 0
+    assert server.take(1)[0][1] == [b"after them"]
+
+
+def test_a_lane_with_room_again_ends_the_wait_of_whoever_has_more_for_it(
+    ends: tuple[End, End, bytes],
+) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    for _ in range(100):
+        assert client.lanes.send(lane, bytes(8000)) == 0
+
+    assert not client.is_woken
+    server.take(10)
+    assert client.is_woken
+    taken = 10
+    while taken < 100:
+        client.lanes.receive(1)
+        taken += len(server.lanes.receive(64))
+    client.lanes.receive(1)
+    assert not client.is_woken  # nothing waits any more: who is told of room now would never sleep
+
+
+def test_whoever_hangs_up_is_forgotten(ends: tuple[End, End, bytes]) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    assert client.lanes.send(lane, b"the last words") == 0
+    client.lanes.drop(lane)
+    client.lanes.drop(lane)
+    assert client.lanes.send(lane, b"too late") == errno.EHOSTUNREACH
+    ((peer, frames),) = server.take(1)
+    assert frames == [b"the last words"]
+    server.settle(0)
+    assert server.lanes.send(peer, b"answer") == errno.EHOSTUNREACH
+
+
+def test_a_lane_that_breaks_when_it_is_written_to_is_forgotten_too(ends: tuple[End, End, bytes]) -> None:
+    server, _client, name = ends
+    with raw(name) as other:
+        other.send(b"\1question")
+        ((peer, _frames),) = server.take(1)
+    assert server.lanes.send(peer, b"answer") == errno.EHOSTUNREACH
+    assert len(server.lanes) == 0
+
+
+NO_PACKETS = {
+    "no frames": b"\0",
+    "none and more": b"\0rest",
+    "no size": b"\2",
+    "half a size": b"\2\0\0\0",
+    "a frame that is not there": b"\2" + struct.pack("<I", 1),
+    "sizes beyond the end": b"\3" + struct.pack("<II", 2, 2**32 - 1) + b"four",
+    "too many sizes": b"\377" + bytes(100),
+    "too long": b"\1" + bytes(BYTES_MAX),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("packet", NO_PACKETS.values(), ids=NO_PACKETS)
+def test_a_packet_that_is_none_ends_its_lane_and_no_other(
+    ends: tuple[End, End, bytes], packet: bytes
+) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    with raw(name) as other:
+        other.send(b"\1plain")
+        assert server.take(1)[0][1] == [b"plain"]
+        other.send(packet)
+        server.settle(1)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            other.send(b"\1plain")
+    assert client.lanes.send(lane, b"still here") == 0
+    assert server.take(1)[0][1] == [b"still here"]
+
+
+def test_a_closed_end_says_that_nobody_is_there(ends: tuple[End, End, bytes]) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    assert client.lanes.send(lane, b"sent before") == 0
+    client.lanes.close()
+    client.lanes.close()
+    assert client.lanes.send(lane, b"x") == errno.EHOSTUNREACH
+    assert client.lanes.connect(name, "server") is None
+    assert client.lanes.receive(1) == []
+    assert server.take(1)[0][1] == [b"sent before"]
+    server.lanes.close()
+    assert End().lanes.connect(name, "server") is None
+
+
+def test_no_descriptor_is_left_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        server, client, name = End(), End(), b"pslib-test-left-%d" % os.getpid()
+        assert server.lanes.listen(name)
+        lanes = [lane_to(name, server, client, f"peer {number}") for number in range(5)]
+        server.settle(5)
+        client.lanes.drop(lanes[0])
+        server.settle(4)
+        server.close()
+        client.close()
+    forgotten = End()
+    assert forgotten.lanes.listen(b"pslib-test-forgotten-%d" % os.getpid())
+    for fd in forgotten.others:
+        os.close(fd)
+    del forgotten  # nobody has closed it
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_name_belongs_to_whoever_has_it_first(ends: tuple[End, End, bytes]) -> None:
+    _server, client, name = ends
+    assert not client.lanes.listen(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("listens", [True, False], ids=["who listens", "who connects"])
+def test_another_user_has_no_lane(ends: tuple[End, End, bytes], listens: bool) -> None:
+    server, client, name = ends
+    if listens:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as taken:
+            taken.bind(b"\0" + name + b"2")
+            os.seteuid(NOBODY)
+            try:
+                taken.listen()
+            finally:
+                os.seteuid(0)
+            assert client.lanes.connect(name + b"2", "server") is None
+        return
+    os.seteuid(NOBODY)
+    try:
+        other = raw(name)
+    finally:
+        os.seteuid(0)
+    with other:
+        lane_to(name, server, client)
+        server.settle(1)
+        assert other.recv(100) == b""
+
+
+def test_a_process_that_was_forked_ends_no_lane_of_its_parent(ends: tuple[End, End, bytes]) -> None:
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    child = os.fork()
+    if child == 0:
+        client.lanes.close()
+        server.lanes.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.lanes.send(lane, b"question") == 0
+    ((peer, _frames),) = server.take(1)
+    assert server.lanes.send(peer, b"answer") == 0
+    assert client.take(1)[0][1] == [b"answer"]
+    lane_to(name, server, client, "another")
+    server.settle(2)
+
+
+def test_a_quarter_of_all_descriptors_is_left_to_zeromq(ends: tuple[End, End, bytes]) -> None:
+    """Which ends the process when it gets none."""
+    server, client, name = ends
+    lane = lane_to(name, server, client)
+    filled, limits = [os.dup(0) for _ in range(64)], resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 5, limits[1]))
+    try:
+        assert client.lanes.connect(name, "another") is None
+        with raw(name) as other:
+            assert server.lanes.receive(1) == []
+            server.settle(1)
+            assert other.recv(100) == b""
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in filled:
+            os.close(fd)
+    lane_to(name, server, client, "another")
+    assert client.lanes.send(lane, b"who has one keeps it") == 0
+
+
+def test_without_descriptors_nobody_is_listened_to_any_more_and_no_wait_ends_for_it(
+    ends: tuple[End, End, bytes],
+) -> None:
+    server, client, name = ends
+    first = lane_to(name, server, client)
+    second, limits = raw(name), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        assert server.lanes.receive(1) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not server.is_woken
+    second.close()
+    assert client.lanes.connect(name, "server") is None
+    assert client.lanes.send(first, b"who has one keeps it") == 0
+    assert server.take(1)[0][1] == [b"who has one keeps it"]
+
+
+# --- lanes of links ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(closing: Any) -> Any:
+    """Makes links of transports of their own."""
+
+    def one(address: str | None = None, **options: Any) -> Any:
+        transport = ZmqTransport(**options)
+        try:
+            if address is None:
+                return closing(transport.connect())
+            link = closing(transport.listen(address))
+            listen_short(link)
+            return link
+        finally:
+            closing(transport)
+
+    return one
+
+
+def is_lane(peer: bytes) -> bool:
+    return len(peer) == NAME_BYTES and peer[0] == 0
+
+
+def met(client: Any, server: Any) -> None:
+    """Connect, and wait for the greeting."""
+    ask(client, server, b"are you there?", Outgoing)
+    until_s = time.monotonic() + WAIT_S
+    while server.address not in client.lanes.ways and time.monotonic() < until_s:
+        assert server.poll(0.01) == []
+        assert client.receive() == []
+    assert server.address in client.lanes.ways
+
+
+def ask(client: Any, server: Any, frame: bytes = b"question", kind: Any = ShortOutgoing) -> bytes:
+    """A question and its answer; returns who has asked, as the server sees it."""
+    client.send_all([kind(server.address, [frame])])
+    peer, frames = poll(server)
+    assert frames == [frame]
+    server.send_all([(peer, [b"answer to " + frame])])
+    assert poll(client) == (server.address, [b"answer to " + frame])
+    return peer
+
+
+def test_short_messages_go_by_a_lane_that_is_greeted_and_all_others_by_zeromq(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    assert not is_lane(ask(client, server, b"first"))
+    met(client, server)
+    assert is_lane(ask(client, server))
+    assert is_lane(ask(client, server))
+    assert len(client.lanes) == len(server.lanes) == 1
+    assert not is_lane(ask(client, server, kind=Outgoing))
+    assert not is_lane(ask(client, server, bytes(1 << 16)))
+    client.send(server.address, [b"one by itself"])
+    assert not is_lane(poll(server)[0])
+
+
+def test_an_answer_of_many_frames_and_a_large_one_come_by_the_lane_by_which_was_asked(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    peer = ask(client, server)
+    assert is_lane(peer)
+    for frames in ([b"a", b"", b"c" * 300], [memoryview(bytes(50_000))], [bytes(20_000), bytearray(20_000)]):
+        server.send(peer, frames)
+        assert poll(client) == (server.address, [bytes(frame) for frame in frames])
+    server.send_all([(peer, [bytes(1 << 20)]), (peer, [b"what is too long is asked for again"])])
+    assert poll(client)[1] == [b"what is too long is asked for again"]
+
+
+KEYS = make_keys()
+
+
+@pytest.mark.parametrize(
+    ("listens", "connects"),
+    [
+        ({"keys": KEYS["server"]}, {"keys": KEYS["trainer"]}),
+        ({"same_host": False}, {}),
+        ({}, {"same_host": False}),
+    ],
+    ids=["keys", "a server that is told to go by TCP", "a client that is"],
+)
+def test_there_is_no_lane_where_roles_are_asked_for_or_tcp_is(
+    opened: Any, listens: dict[str, Any], connects: dict[str, Any]
+) -> None:
+    server, client = opened(LOOPBACK, **listens), opened(**connects)
+    for _ in range(3):
+        assert not is_lane(ask(client, server))
+    assert not server.lanes
+    assert not client.lanes
+
+
+def test_a_coordinator_has_no_lanes(closing: Any) -> None:
+    transport = ZmqTransport()
+    link, client = closing(transport.listen(LOOPBACK)), closing(transport.connect())
+    closing(transport)
+    for _ in range(3):
+        assert not is_lane(ask(client, link))
+    assert not client.lanes
+
+
+@pytest.mark.parametrize("greeting", [None, b"\1another greeting"], ids=["silent", "with other words"])
+def test_somebody_at_the_name_of_a_lane_who_does_not_greet_is_sent_nothing(
+    opened: Any, closing: Any, greeting: bytes | None
+) -> None:
+    transport = ZmqTransport()
+    server = closing(transport.listen(LOOPBACK))
+    closing(transport)
+    client = opened()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as taken:
+        taken.bind(b"\0" + (same_host.lane_name(server.address) or b""))
+        taken.listen()
+        assert not is_lane(ask(client, server))
+        with taken.accept()[0] as other:
+            if greeting:
+                other.send(greeting)
+            for _ in range(3):
+                assert not is_lane(ask(client, server))
+            assert len(client.lanes) == (greeting is None)
+            other.setblocking(False)
+            if greeting is None:
+                with pytest.raises(BlockingIOError):
+                    other.recv(100)
+
+
+def test_who_calls_himself_by_the_name_of_a_lane_is_not_listened_to(opened: Any) -> None:
+    """Else the answer to what a stranger sends by TCP would go to the owner of the lane."""
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    peer = ask(client, server)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.ROUTING_ID, peer)
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(server.address)
+        stranger.send_multipart([b"many", b"frames"])
+        stranger.send(b"one frame")
+        assert server.poll(0.3) == []
+        assert is_lane(ask(client, server))
+
+
+def test_a_lane_that_breaks_is_left_for_zeromq_and_taken_again_by_who_connects_again(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    peer = ask(client, server)
+    server.lanes.drop(peer)
+    assert not is_lane(ask(client, server))
+    assert client.lanes.ways == {}
+    assert not is_lane(ask(client, server))
+    client._disconnect(server.address)
+    assert client.peers == {}
+    met(client, server)
+    assert is_lane(ask(client, server))
+    assert len(client.peers) == 2
+
+
+def test_a_peer_that_is_left_has_its_lane_left(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    client._leave_unix(server.address)
+    assert len(client.lanes) == 0
+    for _ in range(2):
+        assert not is_lane(ask(client, server))
+    assert len(client.peers) == 1
+
+
+def test_a_message_of_zeromq_comes_behind_all_that_was_sent_before_it_by_lanes(opened: Any) -> None:
+    """Of whichever client: nobody knows whose lane is whose."""
+    server, clients = opened(LOOPBACK), [opened() for _ in range(40)]
+    for client in clients:
+        met(client, server)
+    for client in clients:
+        client.send_all([ShortOutgoing(server.address, [b"lane"])] * 20)
+    clients[0].send_all([Outgoing(server.address, [b"socket"])])
+    time.sleep(0.2)
+    came = [bytes(frames[0]) for _peer, frames in poll_all(server, 801)]
+    assert came == [b"lane"] * 800 + [b"socket"]
+
+
+def test_lanes_and_zeromq_take_turns_so_neither_waits_for_the_other(opened: Any) -> None:
+    server, near, far = opened(LOOPBACK), opened(), opened()
+    met(near, server)
+    ask(far, server, kind=Outgoing)
+    far.send_all([Outgoing(server.address, [b"socket %d" % number]) for number in range(200)])
+    time.sleep(0.2)
+    came = []
+    while len(came) < 200:  # somebody goes on asking by a lane
+        near.send_all([ShortOutgoing(server.address, [b"lane"])] * 40)
+        came += [is_lane(peer) for peer, _frames in server.receive()]
+    assert sum(came) >= 40
+    assert len(came) - sum(came) >= 40
+
+
+def test_what_waits_for_room_in_a_lane_goes_before_what_goes_by_zeromq(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    sent = [b"%d" % number + bytes(4000) for number in range(200)]
+    client.send_all([ShortOutgoing(server.address, [frame]) for frame in sent])
+    client.send_all([Outgoing(server.address, [b"behind them"])])
+    client.send_all([ShortOutgoing(server.address, [b"one more"])])
+    more = [b"more %d" % number + bytes(4000) for number in range(200)]
+    client.send_all([ShortOutgoing(server.address, [frame]) for frame in more])
+    client.send(server.address, [b"large", bytes(1 << 17)])
+    came: list[bytes] = []
+    while len(came) < 403:
+        time.sleep(0.05)
+        came += [bytes(frames[0]) for _peer, frames in server.receive()]
+    assert [frame for frame in came if frame in sent or frame == b"behind them"] == [*sent, b"behind them"]
+    assert [frame for frame in came if frame in more or frame == b"large"] == [*more, b"large"]
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_more_than_is_taken_at_a_time_is_taken_without_another_wait(opened: Any, looks_first: bool) -> None:
+    """A lane that has been read tells nobody of what was read of it and not yet taken."""
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    client.send_all([ShortOutgoing(server.address, [b"%d" % number]) for number in range(150)])
+    time.sleep(0.05)
+    came: list[Any] = []
+    begun_s = time.monotonic()
+    while len(came) < 150:
+        if looks_first:
+            server.ready()  # as whoever sends from another thread
+        more = server.receive()
+        if not more:
+            server.wait(WAIT_S)
+        came += more
+    assert [frames for _peer, frames in came] == [[b"%d" % number] for number in range(150)]
+    assert time.monotonic() - begun_s < WAIT_S / 2
+
+
+def test_a_wait_ends_for_a_lane_and_for_nothing_else_that_is_not_there(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    assert server.receive() == []
+    server.wait(0.05)
+    assert server.idle
+    threading.Timer(0.05, lambda: client.send_all([ShortOutgoing(server.address, [b"late"])])).start()
+    server.wait(WAIT_S)
+    assert not server.idle
+    assert poll(server)[1] == [b"late"]
+    server.wait(0.05)
+    assert server.idle
+
+
+# --- a server ---------------------------------------------------------------------------------------------
+
+SERVER = f"""
+import os
+from pslib.transport import ZmqTransport, listen_short
+link = listen_short(ZmqTransport().listen("{LOOPBACK}"))
+print(link.address, flush=True)
+while True:
+    for peer, frames in link.poll(0.1):
+        link.send(peer, frames)
+"""
+
+
+@contextmanager
+def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def greeted(client: Any, address: str) -> None:
+    client.send(address, [b"are you there?"])
+    until_s = time.monotonic() + WAIT_S
+    while address not in client.lanes.ways and time.monotonic() < until_s:
+        client.wait(0.02)
+        client.receive()
+    client.receive()
+
+
+def test_who_asks_a_server_that_is_killed_gets_no_answer_and_no_error(opened: Any) -> None:
+    client = opened()
+    with started() as (process, address):
+        greeted(client, address)
+        assert len(client.lanes) == 1
+        process.kill()
+        process.wait()
+    for _ in range(3):
+        client.send_all([ShortOutgoing(address, [b"two"])])
+    client.wait(0.05)
+    assert client.receive() == []
+    assert len(client.lanes) == 0
+
+
+def test_whoever_closes_a_lane_is_heard_though_a_child_has_its_socket_still(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        client.close()
+        until_s = time.monotonic() + WAIT_S
+        while len(server.lanes) and time.monotonic() < until_s:
+            server.poll(0.02)
+        assert len(server.lanes) == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
