@@ -10,6 +10,8 @@
 
 #define LANE_BYTES_MAX 65536 /* of a message, with what says how its frames follow each other */
 #define LANE_MESSAGES 8      /* taken from one lane at a time */
+#define LANE_ROOM_BYTES 212992
+#define LANE_WHOLE 320       /* there is no room for more than that many messages in a lane */
 #define LANE_EVENTS 16       /* lanes looked at at a time */
 
 typedef struct {
@@ -75,6 +77,12 @@ static int lane_connect(int fd, const char *name, size_t size) {
     struct sockaddr_un address;
     socklen_t length = lane_address(&address, name, size);
     return connect(fd, (struct sockaddr *)&address, length);
+}
+
+/* What one end may have on its way, whatever the system's own limit: so many bytes hold 277 short messages. */
+static int lane_bound(int fd) {
+    int bytes = LANE_ROOM_BYTES / 2; /* the kernel doubles it */
+    return setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
 static int lane_accept(int fd) { return accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC); }
@@ -154,6 +162,7 @@ static int lane_is_affordable(int fd) { return 0; }
 static int lane_bind(int fd, const char *name, size_t size, int backlog) { return lane_none(); }
 static int lane_connect(int fd, const char *name, size_t size) { return lane_none(); }
 static int lane_accept(int fd) { return lane_none(); }
+static int lane_bound(int fd) { return lane_none(); }
 static int lane_is_ours(int fd) { return 0; }
 static int lane_watch(int epoll, int fd, uint64_t number, int can_write, int is_new) { return lane_none(); }
 static void lane_forget(int epoll, int fd) { (void)epoll, (void)fd; }

@@ -7,6 +7,7 @@ cdef extern from "lane_sockets.h":
         LANE_BYTES_MAX
         LANE_EVENTS
         LANE_MESSAGES
+        LANE_WHOLE
     ctypedef struct LaneEvent:
         uint64_t number
         int can_read

@@ -32,6 +32,7 @@ cdef extern from "lane_sockets.h":
     int lane_bind(int fd, const char *name, size_t size, int backlog)
     int lane_connect(int fd, const char *name, size_t size)
     int lane_accept(int fd)
+    int lane_bound(int fd)
     int lane_is_ours(int fd)
     int lane_watch(int epoll, int fd, uint64_t number, int can_write, int is_new)
     void lane_forget(int epoll, int fd)
@@ -47,7 +48,6 @@ cdef enum:
     LISTENING = 0  # what epoll calls the socket that listens; lanes have numbers from 1 on
     BACKLOG = 1024  # hundreds of trainers connect at once
     WAITING_MAX = 1000  # messages that wait for room in a lane: as many as ZeroMQ keeps for a peer
-    DRAINED_MAX = 4096  # messages taken before one of ZeroMQ's that may have been sent after them
 
 cdef uint64_t SOCKET = UINT64_MAX, WAKER = UINT64_MAX - 1  # what else it watches
 cdef bytes ONE = b"\1", GREETING = b"pslib lane 1"
@@ -162,6 +162,7 @@ cdef class Lanes:
             self.epoll < 0
             or not lane_is_ours(fd)
             or not lane_is_affordable(fd)
+            or lane_bound(fd) < 0
             or lane_watch(self.epoll, fd, number, False, True) < 0
         ):
             lane_close(fd)
@@ -310,9 +311,8 @@ cdef class Lanes:
         """Take all that has come by any lane: it was sent before whatever ZeroMQ has just brought."""
         cdef Py_ssize_t looked_at = 0
         cdef int count = LANE_EVENTS
-        while count == LANE_EVENTS and looked_at < <Py_ssize_t>len(self.lanes) and len(self.came) < DRAINED_MAX:
-            if self.event_count == 0:
-                self.look()
+        while count == LANE_EVENTS and looked_at < <Py_ssize_t>len(self.lanes):
+            self.look()  # the last wait may know less than there is now
             count = self.event_count
             self.take_all(True)
             looked_at += LANE_EVENTS - 3  # it tells of the socket, the waker and who listens as well
@@ -346,8 +346,8 @@ cdef class Lanes:
         return 0
 
     cdef int take(self, Lane lane, bint whole) except -1:
-        """Take some messages of a lane, or all; it is over when the other end has hung up, or is none of ours."""
-        cdef int place, count = LANE_MESSAGES
+        """Take some messages of a lane, or all; it is over when the other end has gone, or is none of ours."""
+        cdef int place, count = LANE_MESSAGES, taken = 0
         cdef list frames
         while count == LANE_MESSAGES:
             count = lane_receive(lane.fd, self.memory)
@@ -362,7 +362,8 @@ cdef class Lanes:
                 else:
                     lane.greeted = True
                     self.ways[lane.peer] = lane.name
-            if not whole or len(self.came) >= DRAINED_MAX:
+            taken += count
+            if not whole or taken >= LANE_WHOLE:
                 break
         return 0
 

@@ -282,7 +282,7 @@ class TestRefusedRequests:
             answer = server.ask(message)
             assert isinstance(answer, Failure)
             assert answer.code == "configuration"
-            assert answer.text.startswith("dense block 1 has no values; expected a setup with first values")
+            assert re.match(r"dense block [12] has no values; expected a setup with first", answer.text)
         assert not any(shard.broken for shard in server.shards)
         assert isinstance(server.ask(setup_of(7, t=1)), Done)
         assert server.ask(Pull({}, blocks)).dense.tolist() == [2.0, 3.0, 4.0, 5.0]

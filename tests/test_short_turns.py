@@ -15,7 +15,8 @@ import pytest
 from cython_ext.short_turns import ShortAnswers, ShortServing
 from cython_ext.zmq_frames import ZmqFrames
 from pslib.protocol.messages import Pulled, Pushed, Stats
-from pslib.transport import MemoryTransport, ZmqTransport, short_answers, short_serving
+from pslib.protocol.requests import ShortOutgoing
+from pslib.transport import MemoryTransport, ZmqTransport, listen_short, short_answers, short_serving
 from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
 from tests.links import LOOPBACK, WAIT_S, come, poll_all
 from tests.protocol_worlds import CODEC, NO_BLOCKS, OneServer, make_client, push_ones, setup_of
@@ -326,3 +327,54 @@ def test_an_answer_counts_for_no_longer_than_somebody_would_have_waited(two: Mee
     turn.join(WAIT_S)
     (took_s,) = asking.session.requests._took_s.values()
     assert took_s == pytest.approx(1.0, abs=0.05)
+
+
+class Interrupted:
+    """A lock that lets something happen before somebody gets it for the so many-eth time."""
+
+    def __init__(self, number: int, happens: Callable[[], None]) -> None:
+        self.left, self.happens = number, happens
+
+    def __enter__(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.happens()
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def test_what_a_client_sends_by_zeromq_is_taken_behind_what_it_sent_by_a_lane_before(two: Meeting) -> None:
+    """Also when the last wait knows of other lanes alone, and of these something is left."""
+    transport = ZmqTransport()
+    clients: list[ZmqClientLink] = [transport.connect() for _ in range(11)]
+    listen_short(two.server)
+    for client in clients:
+        client.send(two.server.address, CODEC.encode(1, PULL))
+        until_s = time.monotonic() + WAIT_S
+        while two.server.address not in client.lanes.ways and time.monotonic() < until_s:
+            two.serve(0.01)
+            client.receive()
+    last = clients.pop()
+
+    def by_lane(client: ZmqClientLink, *requests: Any) -> None:
+        client.send_all([ShortOutgoing(two.server.address, CODEC.encode(9, one)) for one in requests])
+
+    def happens() -> None:
+        by_lane(last, PUSH)
+        last.send(two.server.address, CODEC.encode(10, Stats()))
+        time.sleep(0.2)
+
+    for client in clients:
+        by_lane(client, *[PULL] * 9)  # eight are taken at a time
+    assert SHORT is not None
+    lock = Interrupted(3, happens)  # after one full batch, and a wait that tells of the last of each
+    serving = short_serving(two.server, lock, SHORT, two.thread, two.failed)
+    assert serving is not None
+    ((_peer, frames),) = serving.serve(WAIT_S, inf, inf)
+    assert CODEC.decode(frames).message == Stats()
+    assert lock.left <= 0
+    assert two.thread.server.ask(PULL).rows["t"].ravel().tolist() == [1.0] * KEYS.size, "the push came first"
+    for client in [*clients, last]:
+        client.close()
+    transport.close()
