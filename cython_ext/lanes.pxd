@@ -33,7 +33,7 @@ cdef class Lanes:
     cdef dict lanes  # by number
     cdef readonly dict ways
     cdef list came  # messages in reverse order
-    cdef int waiting_count  # messages that wait for room, of all lanes
+    cdef readonly int waiting_count
     cdef LaneMessages *memory
     cdef LaneEvent events[LANE_EVENTS]  # of which nothing has been taken yet
     cdef int event_count

@@ -5,6 +5,7 @@ __all__ = ["Lanes"]
 
 class Lanes:
     ways: dict[Any, bytes]
+    waiting_count: int
     def __init__(self, socket: int, waker: int) -> None: ...
     def __len__(self) -> int: ...
     @property

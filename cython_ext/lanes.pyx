@@ -9,10 +9,10 @@ A packet is a message:
 
     packet      = one frame | more frames
     one frame   = %x01 octets
-    more frames = count size{count - 1} octets        count: uint8, above 1; sizes: uint32, little-endian, of all
-                                                      frames but the last
+    more frames = count size{count - 1} octets        count: uint8, above 1; sizes: uint32, little-endian,
+                                                      of all frames but the last
 
-The first packet of a lane is a greeting, from the end that listens: who gets none sends nothing there, so that
+The first packet of a lane is a greeting, from the end that listens: who gets none sends nothing there, so
 somebody at the name who takes all and answers nothing holds up nobody.
 """
 
@@ -68,8 +68,8 @@ cdef class Lane:
 cdef class Lanes:
     """All lanes of a link, and the socket at which others may begin one.
 
-    One thread at a time may use it; a closed one says that nothing is here and nobody there. Beside it one may
-    be in `wait`.
+    One thread at a time may use it, and one may be in `wait` beside it; a closed one says that nothing is
+    here and nobody there.
 
     Parameters
     ----------
@@ -80,6 +80,8 @@ cdef class Lanes:
     ----------
     ways : dict
         By peer, as `connect` was told: the names of lanes that are open and have been greeted.
+    waiting_count : int
+        Messages that wait for room, of all lanes.
 
     Raises
     ------
@@ -219,7 +221,7 @@ cdef class Lanes:
         return 0
 
     cdef list unsent(self, object peer):
-        """What waits for room in the lane to a peer, which is no more to be sent there: messages of one frame."""
+        """What waits for room in the lane to a peer, and is not to be sent there any more: each one frame."""
         cdef Lane lane = self.lanes.get(number_of(self.ways[peer])) if peer in self.ways else None
         cdef list frames
         if lane is None or not lane.waiting:
@@ -261,8 +263,8 @@ cdef class Lanes:
 
     @property
     def holds(self):
-        """Whether a message is here, or may be, of which no descriptor tells any more."""
-        return bool(self.came) or self.event_count > 0
+        """Whether a message is here of which no descriptor tells any more."""
+        return bool(self.came)
 
     cdef int wait(self, int timeout_ms, bint *woken) except -1:
         """Wait for a message, of a lane or of the socket, or for the waker (woken: OUT).
@@ -346,7 +348,7 @@ cdef class Lanes:
         return 0
 
     cdef int take(self, Lane lane, bint whole) except -1:
-        """Take some messages of a lane, or all; it is over when the other end has gone, or is none of ours."""
+        """Take some messages of a lane, or all; it ends where the other end has gone, or is none of ours."""
         cdef int place, count = LANE_MESSAGES, taken = 0
         cdef list frames
         while count == LANE_MESSAGES:

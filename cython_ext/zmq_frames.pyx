@@ -13,7 +13,7 @@ from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
-from cython_ext.lanes cimport Lanes, is_lane
+from cython_ext.lanes cimport is_lane
 
 __all__ = ["FUNCTIONS", "ZmqFrames"]
 
@@ -230,12 +230,12 @@ cdef class ZmqFrames:
         return len(messages)
 
     cdef bint sent_by_lane(self, peer, bytes frame) except -1:
-        """Whether a message is on its way by a lane; or lost, where too many wait for room, as in a socket."""
+        """Whether a message is on its way by a lane; or lost, if too many wait for room, as in a socket."""
         way = None if self.lanes is None else self.lanes.ways.get(peer)
         return way is not None and self.lanes.send(way, frame) != EHOSTUNREACH
 
     cpdef int let_pass(self, peer, bytes routing_id) except -1:
-        """Send by the socket what still waits for room in a peer's lane: something goes there by the socket."""
+        """Send by the socket what waits for room in a peer's lane, before something else goes there by it."""
         if self.lanes is not None and self.lanes.waiting_count:
             for frame in self.lanes.unsent(peer):
                 self.send(routing_id, frame)
