@@ -28,7 +28,7 @@ cdef class ZmqFrames:
     cdef size_t copied_bytes
     cdef readonly Lanes lanes
     cdef object short_kind
-    cdef tuple held  # a message of the socket: others come before it
+    cdef list held  # messages of the socket, in reverse order: what has come by lanes goes before them
     cdef Py_ssize_t turns  # of the socket, before the lanes have theirs
 
     cdef tuple next(self, bint look)

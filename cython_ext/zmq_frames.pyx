@@ -28,6 +28,7 @@ cdef enum:
     SNDMORE = 2
     EVENTS = 15
     POLLIN = 1
+    HELD_MAX = 16  # messages of the socket that are taken before the lanes are looked at
 
 
 cdef class ZmqFrames:
@@ -56,7 +57,7 @@ cdef class ZmqFrames:
         self.move, self.take = <Move><uintptr_t>move, <Receive><uintptr_t>take
         self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
         self.finish, self.option = <OfMessage><uintptr_t>finish, <Option><uintptr_t>option
-        self.lanes, self.short_kind = lanes, short_kind
+        self.lanes, self.short_kind, self.held = lanes, short_kind, []
 
     def ready(self):
         """Whether a message is here; what tells of a message once has told of this one then."""
@@ -71,7 +72,7 @@ cdef class ZmqFrames:
     @property
     def holds(self):
         """Whether a message is here that no wait would tell of."""
-        return self.held is not None or (self.lanes is not None and self.lanes.holds)
+        return bool(self.held) or (self.lanes is not None and self.lanes.holds)
 
     def receive(self, Py_ssize_t most):
         """Messages that are here, at most so many.
@@ -104,9 +105,8 @@ cdef class ZmqFrames:
             return self.message()
         if self.lanes.came:
             return self.lanes.came.pop()
-        if self.held is not None:
-            one, self.held = self.held, None
-            return one
+        if self.held:
+            return self.held.pop()
         if self.turns > 0:
             self.turns -= 1
             one = self.message()
@@ -119,12 +119,18 @@ cdef class ZmqFrames:
         return None if one is None else self.behind_lanes(one)
 
     cdef tuple behind_lanes(self, tuple one):
-        """A message of the socket, or first what the same peer may have sent before it by a lane."""
-        self.lanes.drain()
-        if not self.lanes.came:
+        """A message of the socket, or first what the same peer may have sent before it by a lane.
+
+        A few more of the socket are taken before all lanes are looked at, lest each waits for a whole look.
+        """
+        if len(self.lanes) == 0:
             return one
-        self.held = one
-        return self.lanes.came.pop()
+        while one is not None:
+            self.held.append(one)
+            one = self.message() if len(self.held) < HELD_MAX else None
+        self.held.reverse()
+        self.lanes.drain()
+        return self.lanes.came.pop() if self.lanes.came else self.held.pop()
 
     cdef tuple message(self):
         """The next message of the socket: its first frame, and all others."""

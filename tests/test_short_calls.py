@@ -11,8 +11,8 @@ from cython_ext.short_frames import ShortCall
 from pslib.errors import LocalProtocolError, PslibError
 from pslib.protocol.calls import Counts, Manner, Moment
 from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.messages import Failure, Pulled, Pushed
-from pslib.protocol.requests import Outgoing, RequestTable
+from pslib.protocol.messages import Failure, Pull, Pulled, Pushed, Stats
+from pslib.protocol.requests import LOOKED_THROUGH_MAX, Outgoing, RequestTable, ShortOutgoing
 from pslib.table.partition_map import PartitionMap
 from tests.protocol_worlds import (
     CODEC,
@@ -399,3 +399,100 @@ def test_a_call_to_more_servers_than_there_are_addresses_is_refused() -> None:
     with pytest.raises(ValueError, match="addresses: expected 2, got 1"):
         short.begin(call, ["a"], 1, (0, 1000), (0.0, 1.0, 3.0, 30.0), Outgoing)
     assert len(short) == 0
+
+
+# --- by a lane, or not --------------------------------------------------------------------------------------
+
+
+def _kinds(client: ClientSession) -> list[type]:
+    """How the requests go that are to be sent, and forget them."""
+    kinds = [type(one) for one in client.requests.outbox]
+    client.requests.outbox.clear()
+    return kinds
+
+
+def _with_lanes(*peers: str) -> ClientSession:
+    client = make_client(2, {"t": DIM})
+    client.requests.lanes = {peer: b"lane" for peer in peers}
+    return client
+
+
+def _answer_all(client: ClientSession) -> None:
+    outbox, client.requests.outbox = client.requests.outbox, []
+    for one in outbox:
+        request_id, message = CODEC.decode([bytes(frame) for frame in one.frames])
+        assert isinstance(message, Pull)
+        answer(client, 0.1, request_id, _pulled(message.keys["t"].size))
+
+
+def test_short_requests_go_by_lanes_to_those_who_have_one() -> None:
+    client = _with_lanes("1")
+    client.pull(0.0, {"t": keys_in(0, 9)})
+    assert sorted((one.peer, type(one)) for one in client.requests.outbox) == [
+        ("0", Outgoing),
+        ("1", ShortOutgoing),
+    ]
+
+
+def test_nothing_goes_by_a_lane_past_a_request_that_is_on_its_way_without_it() -> None:
+    client = _with_lanes("0", "1")
+    ticket = client.requests.start(0.0, "0", Stats())
+    client.requests.outbox.clear()
+    client.pull(0.0, {"t": keys_in(0, 9)})
+    assert _kinds(client) == [Outgoing, ShortOutgoing]
+    client.requests.cancel(ticket)
+    client.pull(0.0, {"t": keys_in(9)})
+    assert _kinds(client) == [ShortOutgoing]
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [Outgoing], "the first pull is on its way without a lane still"
+
+
+def test_a_short_request_without_a_lane_keeps_others_behind_it_until_it_is_over() -> None:
+    client = _with_lanes()
+    client.pull(0.0, {"t": keys_in(0)})
+    client.requests.lanes = {"0": b"lane"}
+    client.pull(0.0, {"t": keys_in(0)})
+    assert [type(one) for one in client.requests.outbox] == [Outgoing, Outgoing]
+    _answer_all(client)
+    assert _short(client) == 0
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [ShortOutgoing]
+
+
+def test_so_does_one_that_is_asked_again_until_it_is_answered() -> None:
+    client = _with_lanes()
+    client.pull(0.0, {"t": keys_in(0)})
+    client.requests.lanes = {"0": b"lane"}
+    client.requests.unfold_older()
+    client.requests.outbox.clear()
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [Outgoing]
+    client.requests.cancel_all()
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [ShortOutgoing]
+
+
+def test_what_is_forgotten_keeps_nothing_back() -> None:
+    client = _with_lanes()
+    client.pull(0.0, {"t": keys_in(0)})
+    client.requests.cancel_all()
+    client.requests.outbox.clear()
+    client.requests.lanes = {"0": b"lane"}
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [ShortOutgoing]
+
+
+def test_of_very_many_requests_any_may_be_to_any_peer() -> None:
+    """To look through all of them would cost more than a lane saves."""
+    client = _with_lanes("0")
+    tickets = [client.requests.start(0.0, "1", Stats()) for _ in range(LOOKED_THROUGH_MAX + 1)]
+    client.requests.outbox.clear()
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [Outgoing]
+    client.requests.cancel_all()
+    assert tickets
+    for _ in range(LOOKED_THROUGH_MAX):
+        client.requests.start(0.0, "1", Stats())
+    client.requests.outbox.clear()
+    client.pull(0.0, {"t": keys_in(0)})
+    assert _kinds(client) == [ShortOutgoing]
