@@ -464,10 +464,11 @@ def test_so_does_one_that_is_asked_again_until_it_is_answered() -> None:
     client.pull(0.0, {"t": keys_in(0)})
     client.requests.lanes = {"0": b"lane"}
     client.requests.unfold_older()
-    client.requests.outbox.clear()
+    ((request_id, _message),) = asked(client).values()
     client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [Outgoing]
-    client.requests.cancel_all()
+    assert [type(one) for one in client.requests.outbox] == [Outgoing]
+    answer(client, 0.1, request_id, _pulled(1))
+    _answer_all(client)
     client.pull(0.0, {"t": keys_in(0)})
     assert _kinds(client) == [ShortOutgoing]
 
