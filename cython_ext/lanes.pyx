@@ -18,7 +18,7 @@ somebody at the name who takes all and answers nothing holds up nobody.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, ENOTSOCK, errno
+from libc.errno cimport EAGAIN, ECONNABORTED, EHOSTUNREACH, EINTR, ENOTSOCK, errno
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strerror
@@ -379,6 +379,8 @@ cdef class Lanes:
                 lane = self.open(fd, None)
                 if lane is not None:
                     self.give(lane, ONE, GREETING)
+            elif errno == ECONNABORTED:
+                continue
             elif errno == EAGAIN or errno == EINTR:
                 return 0
             else:
