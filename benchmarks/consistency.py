@@ -92,14 +92,15 @@ def work(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - began
         moved = np.array([endpoint.bytes_sent, endpoint.bytes_received]) - before
         result = trainer.evaluate(folder / "test.parquet")
-        place = trainer.save(Path(options.out).absolute() / "checkpoint")
+        place = trainer.save(Path(options.figures).absolute() / "checkpoint")
         lead = trainer._progress.lead_max
         figures = {"bytes": moved.tolist(), "auc": result.auc, "seconds": seconds, "lead": lead}
         between, own = cluster.client.session.between, trainer._progress
         figures["between"] = [between.sum, between.count, between.max]
         figures["staleness"] = [own.staleness_sum, own.staleness_count, own.staleness_max]
         figures["bits"] = bits_of(Path(place)) if cluster.rank == 0 else ""
-        Path(options.out, f"trainer_{cluster.rank}.json").write_text(json.dumps(figures), encoding="utf-8")
+        to = Path(options.figures, f"trainer_{cluster.rank}.json")
+        to.write_text(json.dumps(figures), encoding="utf-8")
 
 
 class Slow:
@@ -134,7 +135,7 @@ def run(mode: str, trainers: int, rows: int, seed: int, rate: float) -> dict[str
         old.unlink()
     own = ["--work", "--mode", mode, "--rows", str(rows), "--seed", str(seed), "--rate", str(rate)]
     places = ["launch", "--on", "local", "--servers", "1", "--trainers", str(trainers)]
-    script = ["--quiet", __file__, *own, "--out", str(out)]
+    script = ["--quiet", __file__, *own, "--figures", str(out)]
     subprocess.run(
         [sys.executable, "-m", "launch.cli", *places, *script], check=True, stdout=subprocess.DEVNULL
     )
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=list(MODES))
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--json", default=None)
-    for name in ("--mode", "--out"):
+    for name in ("--mode", "--figures"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
