@@ -44,7 +44,7 @@ cdef extern from "lane_sockets.h":
 __all__ = ["Lanes"]
 
 cdef enum:
-    NAME_BYTES = 9  # a 0, and a number: who calls himself so by ZeroMQ is not listened to
+    NAME_BYTES = 9  # a 0, and a number: who calls himself so by ZeroMQ gets no answer
     LISTENING = 0  # what epoll calls the socket that listens; lanes have numbers from 1 on
     BACKLOG = 1024  # hundreds of trainers connect at once
     WAITING_MAX = 1000  # messages that wait for room in a lane: as many as ZeroMQ keeps for a peer

@@ -82,7 +82,7 @@ cdef class Turns:
         return self.is_due()
 
     cdef bint take_one(self, object sender, list frames) except -1:
-        """Take a message; whether something has to be handed over at once."""
+        """Take a message; whether something has to be handed over at once. Each kind of turns says how."""
         raise NotImplementedError
 
     cdef bint is_due(self) except -1:

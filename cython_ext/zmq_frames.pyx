@@ -30,6 +30,8 @@ cdef enum:
     POLLIN = 1
     HELD_MAX = 16  # messages of the socket that are taken before the lanes are looked at
 
+cdef bytes NOBODY = b""  # no peer of ZeroMQ is called so: an answer goes nowhere
+
 
 cdef class ZmqFrames:
     """The frames of one socket, which does not wait.
@@ -135,14 +137,12 @@ cdef class ZmqFrames:
     cdef tuple message(self):
         """The next message of the socket: its first frame, and all others."""
         cdef bint more = True
-        cdef list frames
-        while True:
-            sender = self.frame(&more)
-            if sender is None:
-                return None
-            frames = self.frames_behind() if more else []
-            if self.lanes is None or not PyBytes_CheckExact(sender) or not is_lane(sender):
-                return sender, frames  # who takes the name of a lane would be answered there
+        sender = self.frame(&more)
+        if sender is None:
+            return None
+        if self.lanes is not None and PyBytes_CheckExact(sender) and is_lane(sender):
+            sender = NOBODY  # or the owner of the lane would hear the answer
+        return sender, (self.frames_behind() if more else [])
 
     cdef list frames_behind(self):
         """All frames of a message behind its first."""

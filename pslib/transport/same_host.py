@@ -6,6 +6,11 @@ looks whether the name lives. Such names belong to a network namespace, as addre
 process; Linux alone has them. Anybody may take one: what belongs to another user is not connected to. Beyond
 the links nobody hears of it: peers are called by their TCP addresses.
 
+A peer whose Unix socket breaks is reached by TCP for the rest of the link's life. To come back would mean to
+hang up on a connection that works, with requests on their way that then wait until they are sent again; and
+there is little to win: a server that is started again mostly has a new port, hence a new name, and what keeps
+its address is the coordinator, with a heartbeat a second.
+
 Who connects there does not ask every second whether the other end still lives, as by TCP: a process that ends
 closes its socket, and there is no cable to be cut. With 128 servers and 64 trainers on one machine that would
 be 8,192 questions a second and as many answers, a third of the CPU of all (`benchmarks/README.md`, "Lanes").
