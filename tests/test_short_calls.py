@@ -11,8 +11,8 @@ from cython_ext.short_frames import ShortCall
 from pslib.errors import LocalProtocolError, PslibError
 from pslib.protocol.calls import Counts, Manner, Moment
 from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.messages import Failure, Pull, Pulled, Pushed, Stats
-from pslib.protocol.requests import LOOKED_THROUGH_MAX, Outgoing, RequestTable, ShortOutgoing
+from pslib.protocol.messages import Failure, Pulled, Pushed
+from pslib.protocol.requests import Outgoing, RequestTable
 from pslib.table.partition_map import PartitionMap
 from tests.protocol_worlds import (
     CODEC,
@@ -32,12 +32,12 @@ DIM = 3
 ALL_TAKEN = Pushed(NO_UNITS, NO_OWNERS, 4)
 
 
-def _pulled(count: int, dim: int = DIM) -> Pulled:
+def pulled_rows(count: int, dim: int = DIM) -> Pulled:
     rows = np.arange(count * dim, dtype=np.float32).reshape(count, dim)
     return Pulled({"t": rows}, NO_FLOATS, NO_UNITS, NO_OWNERS, pushes_before=3)
 
 
-def _short(client: ClientSession) -> int:
+def short_parts(client: ClientSession) -> int:
     """Parts that are on their way by compiled code."""
     assert client.requests.short is not None
     return len(client.requests.short)
@@ -54,7 +54,7 @@ def test_plain_pulls_and_pushes_of_few_rows_are_short() -> None:
     client = make_client(2, {"t": DIM})
     client.pull(0.0, {"t": keys_in(0, 9)})
     client.push(0.0, PushName(7, 0), {"t": (keys_in(0), _rows(1))})
-    assert _short(client) == 3
+    assert short_parts(client) == 3
     assert len(client.requests) == 3
 
 
@@ -73,7 +73,7 @@ def test_all_others_are_not() -> None:
     client.push(0.0, name, {"t": (many, _rows(2000))})
     counts = {"t": Counts(np.ones(2, np.float32), np.zeros(2, np.float32))}
     client.push(0.0, name, {"t": (keys, _rows(2))}, counts=counts)
-    assert _short(client) == 0
+    assert short_parts(client) == 0
     assert len(client.requests) == 18
 
 
@@ -82,7 +82,7 @@ def test_one_part_that_is_too_long_makes_no_part_short() -> None:
     few, many = keys_in(9), np.arange(5000, dtype=np.uint64)
     long = np.concatenate([few, many[: 8192 // (4 * DIM) * 2 + 2]])
     client.pull(0.0, {"t": long})
-    assert _short(client) == 0
+    assert short_parts(client) == 0
     assert sorted(asked(client)) == ["0", "1"]
 
 
@@ -90,16 +90,16 @@ def test_a_part_of_too_many_keys_is_not_short_however_narrow_its_rows() -> None:
     client = make_client(2, {"one": 1})
     mine = np.array([key_in(0, number) for number in range(1025)], np.uint64)
     client.pull(0.0, {"one": mine[:1024]})
-    assert _short(client) == 1
+    assert short_parts(client) == 1
     client.pull(0.0, {"one": mine})
-    assert _short(client) == 1
+    assert short_parts(client) == 1
 
 
 @pytest.mark.parametrize("time_s", [-1.0, 1e13])
 def test_a_time_that_servers_refuse_is_left_to_the_codec_and_to_them(time_s: float) -> None:
     client = make_client(1, {"t": DIM})
     client.pull(0.0, {"t": keys_in(0)}, moment=Moment(0, time_s))
-    assert _short(client) == 0
+    assert short_parts(client) == 0
     assert asked(client)["0"][1].time_s == time_s
 
 
@@ -107,10 +107,10 @@ def test_what_is_not_small_for_the_credit_is_not_short() -> None:
     client = make_client(1, {"t": DIM})
     client.requests.shares.share_bytes, client.requests.shares.small_bytes = 1 << 20, 60
     client.pull(0.0, {"t": keys_in(0)})
-    assert _short(client) == 0
+    assert short_parts(client) == 0
     client.requests.shares.small_bytes = 150
     client.pull(0.0, {"t": keys_in(0)})
-    assert _short(client) == 1
+    assert short_parts(client) == 1
 
 
 def test_where_numbers_of_requests_begin_anew_the_definition_counts() -> None:
@@ -118,7 +118,7 @@ def test_where_numbers_of_requests_begin_anew_the_definition_counts() -> None:
     client = ClientSession(requests, make_client(1, {"t": DIM}).map, {"t": DIM}, 0)
     for shorts, number in ((0, (1 << 64) - 1), (1, 1)):  # 0 answers what could not be read
         client.pull(0.0, {"t": keys_in(0)})
-        assert _short(client) == shorts
+        assert short_parts(client) == shorts
         assert asked(client)["0"][0] == number
 
 
@@ -126,10 +126,10 @@ def test_without_room_for_all_parts_none_is_sent_past_the_credit() -> None:
     client = make_client(2, {"t": DIM})
     client.requests.shares.share_bytes = 150
     client.pull(0.0, {"t": keys_in(9)})
-    assert _short(client) == 1
+    assert short_parts(client) == 1
     client.pull(0.0, {"t": keys_in(0, 9)})
     client.pull(0.0, {"t": keys_in(0)})
-    assert _short(client) == 1, "what waits for credit is not passed"
+    assert short_parts(client) == 1, "what waits for credit is not passed"
     assert client.requests.unsent_bytes > 0
 
 
@@ -140,7 +140,7 @@ def test_without_room_for_all_parts_none_is_sent_past_the_credit() -> None:
 def test_no_byte_of_an_answer_can_be_another_without_the_definition_seeing_it(kind: str) -> None:
     """What compiled code takes of changed bytes, the definition takes too, and finds the same."""
     taken = 0
-    good = CODEC.encode(1, _pulled(2) if kind == "pull" else ALL_TAKEN)
+    good = CODEC.encode(1, pulled_rows(2) if kind == "pull" else ALL_TAKEN)
     (frame,) = (bytes(one) for one in good)
     for place in range(len(frame)):
         for change in (1, 0x80, 0xFF):
@@ -184,19 +184,19 @@ def _outcome(client: ClientSession, kind: str, call: int, rest: list[Any]) -> An
 def test_an_answer_that_is_cut_off_or_too_long_is_left_to_the_definition(kind: str, end: int) -> None:
     client = make_client(1, {"t": DIM})
     _begin(client, kind)
-    (frame,) = (bytes(one) for one in CODEC.encode(1, _pulled(2) if kind == "pull" else ALL_TAKEN))
+    (frame,) = (bytes(one) for one in CODEC.encode(1, pulled_rows(2) if kind == "pull" else ALL_TAKEN))
     came: list[Any] = [(None, [frame[:-end]]), (None, [frame + bytes(end)]), (None, [frame, b""])]
     if kind == "pull":  # as long as it says, but not as its rows say
         rows = 4 * 2 * DIM
         came.append((None, [frame[: -rows - 1] + bytes([rows + end]) + bytes(rows + end)]))
     assert client.receive_short(0.1, came) == came
-    assert _short(client) == 1
+    assert short_parts(client) == 1
 
 
 def test_an_answer_counts_once() -> None:
     client = make_client(1, {"t": DIM})
     call = client.pull(0.0, {"t": keys_in(0, 1)})
-    (frame,) = (bytes(one) for one in CODEC.encode(1, _pulled(2)))
+    (frame,) = (bytes(one) for one in CODEC.encode(1, pulled_rows(2)))
     came: list[Any] = [(None, [frame]), (None, [frame])]
     assert client.receive_short(0.1, came) == came[:1]
     assert completed(client) == [(call, None)]
@@ -225,8 +225,8 @@ def _half_answered() -> tuple[ClientSession, int, dict[str, tuple[int, Any]]]:
     client = make_client(2, {"t": DIM})
     call = client.pull(0.0, {"t": keys_in(9, 0)})
     messages = asked(client)
-    assert answer(client, 0.1, messages["1"][0], _pulled(1))
-    assert _short(client) == 1
+    assert answer(client, 0.1, messages["1"][0], pulled_rows(1))
+    assert short_parts(client) == 1
     return client, call, messages
 
 
@@ -236,11 +236,11 @@ def test_a_second_try_leaves_the_first_one_valid() -> None:
     (again,) = asked(client).values()
     assert again[0] != messages["0"][0]
     assert again[1].keys["t"].tolist() == messages["0"][1].keys["t"].tolist()
-    assert _short(client) == 0
-    assert answer(client, 1.1, messages["0"][0], _pulled(1))
+    assert short_parts(client) == 0
+    assert answer(client, 1.1, messages["0"][0], pulled_rows(1))
     assert completed(client) == [(call, None)]
     assert client.pulled(call).rows["t"].tolist() == [[0, 1, 2], [0, 1, 2]]
-    assert not answer(client, 1.2, again[0], _pulled(1))
+    assert not answer(client, 1.2, again[0], pulled_rows(1))
 
 
 def test_a_peer_that_is_given_up_ends_its_part() -> None:
@@ -253,10 +253,12 @@ def test_a_peer_that_is_given_up_ends_its_part() -> None:
 def test_a_peer_that_has_moved_is_asked_where_it_is_now() -> None:
     client, call, messages = _half_answered()
     assert client.requests.redirect(0.5, "0", "2") == 1
-    assert not answer(client, 0.6, messages["0"][0], _pulled(1)), "what the old one answers counts no more"
+    assert not answer(client, 0.6, messages["0"][0], pulled_rows(1)), (
+        "what the old one answers counts no more"
+    )
     ((peer, (request_id, _message)),) = asked(client).items()
     assert peer == "2"
-    assert answer(client, 0.7, request_id, _pulled(1))
+    assert answer(client, 0.7, request_id, pulled_rows(1))
     assert completed(client) == [(call, None)]
     client.pull(1.0, {"t": keys_in(0)})
     assert list(asked(client)) == ["2"], "and so is whoever asks later"
@@ -276,7 +278,7 @@ def test_a_failure_ends_the_call_and_no_other_part_of_it_is_waited_for() -> None
 def test_who_is_told_for_what_is_waited_hears_of_short_calls_too() -> None:
     client, _call, _messages = _half_answered()
     assert client.requests.waiting(0.5, 0.6) == []
-    assert _short(client) == 1
+    assert short_parts(client) == 1
     assert client.requests.waiting(0.9, 0.6) == [("0", "Pull", 0.9)]
 
 
@@ -286,7 +288,7 @@ def test_nothing_is_left_when_all_is_given_up() -> None:
     client.requests.cancel_all()
     assert len(client.requests) == 0
     assert client.requests.shares.in_flight_bytes("0") == 0
-    late: list[Any] = [(None, [bytes(one) for one in CODEC.encode(messages["0"][0], _pulled(1))])]
+    late: list[Any] = [(None, [bytes(one) for one in CODEC.encode(messages["0"][0], pulled_rows(1))])]
     assert client.receive_short(1.0, late) == late
     assert client.requests.receive(messages["0"][0]) is None
 
@@ -303,7 +305,7 @@ def test_a_name_that_is_no_int_is_refused_in_the_words_of_the_codec(stream: Any)
 def test_a_table_may_be_named_by_another_kind_of_str() -> None:
     client = make_client(1, {"t": DIM})
     call = client.pull(0.0, {np.str_("t"): keys_in(0)})
-    assert answer(client, 0.1, asked(client)["0"][0], _pulled(1))
+    assert answer(client, 0.1, asked(client)["0"][0], pulled_rows(1))
     assert completed(client) == [(call, None)]
 
 
@@ -311,11 +313,11 @@ def test_calls_are_short_again_when_a_map_says_where_a_peer_has_moved() -> None:
     client = make_client(2, {"t": DIM})
     client.requests.redirect(0.0, "0", "2")
     client.pull(0.1, {"t": keys_in(0)})
-    assert _short(client) == 0
+    assert short_parts(client) == 0
     owners, version = client.map.owners, client.map.version + 1
     client.set_map(0.2, PartitionMap(version, client.map.partition_bits, owners, ("2", "1")))
     client.pull(0.3, {"t": keys_in(0, 9)})
-    assert _short(client) == 2
+    assert short_parts(client) == 2
 
 
 def test_an_answer_is_taken_by_the_session_that_asked() -> None:
@@ -324,7 +326,7 @@ def test_an_answer_is_taken_by_the_session_that_asked() -> None:
     new = ClientSession(old.requests, old.map, {"t": DIM}, 0)
     first = old.pull(0.0, {"t": keys_in(0)})
     assert first == new.pull(0.0, {"t": keys_in(0)})
-    frames = [[bytes(one) for one in CODEC.encode(number, _pulled(1))] for number in (1, 2)]
+    frames = [[bytes(one) for one in CODEC.encode(number, pulled_rows(1))] for number in (1, 2)]
     assert new.receive_short(0.1, [(None, list(frames[0]))]) == []
     assert completed(new) == []
     assert completed(old) == [(first, None)]
@@ -399,101 +401,3 @@ def test_a_call_to_more_servers_than_there_are_addresses_is_refused() -> None:
     with pytest.raises(ValueError, match="addresses: expected 2, got 1"):
         short.begin(call, ["a"], 1, (0, 1000), (0.0, 1.0, 3.0, 30.0), Outgoing)
     assert len(short) == 0
-
-
-# --- by a lane, or not --------------------------------------------------------------------------------------
-
-
-def _kinds(client: ClientSession) -> list[type]:
-    """How the requests go that are to be sent, and forget them."""
-    kinds = [type(one) for one in client.requests.outbox]
-    client.requests.outbox.clear()
-    return kinds
-
-
-def _with_lanes(*peers: str) -> ClientSession:
-    client = make_client(2, {"t": DIM})
-    client.requests.lanes = {peer: b"lane" for peer in peers}
-    return client
-
-
-def _answer_all(client: ClientSession) -> None:
-    outbox, client.requests.outbox = client.requests.outbox, []
-    for one in outbox:
-        request_id, message = CODEC.decode([bytes(frame) for frame in one.frames])
-        assert isinstance(message, Pull)
-        answer(client, 0.1, request_id, _pulled(message.keys["t"].size))
-
-
-def test_short_requests_go_by_lanes_to_those_who_have_one() -> None:
-    client = _with_lanes("1")
-    client.pull(0.0, {"t": keys_in(0, 9)})
-    assert sorted((one.peer, type(one)) for one in client.requests.outbox) == [
-        ("0", Outgoing),
-        ("1", ShortOutgoing),
-    ]
-
-
-def test_nothing_goes_by_a_lane_past_a_request_that_is_on_its_way_without_it() -> None:
-    client = _with_lanes("0", "1")
-    ticket = client.requests.start(0.0, "0", Stats())
-    client.requests.outbox.clear()
-    client.pull(0.0, {"t": keys_in(0, 9)})
-    assert _kinds(client) == [Outgoing, ShortOutgoing]
-    client.requests.cancel(ticket)
-    client.pull(0.0, {"t": keys_in(9)})
-    assert _kinds(client) == [ShortOutgoing]
-    client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [Outgoing], "the first pull is on its way without a lane still"
-
-
-def test_a_short_request_without_a_lane_keeps_others_behind_it_until_it_is_over() -> None:
-    client = _with_lanes()
-    client.pull(0.0, {"t": keys_in(0)})
-    client.requests.lanes = {"0": b"lane"}
-    client.pull(0.0, {"t": keys_in(0)})
-    assert [type(one) for one in client.requests.outbox] == [Outgoing, Outgoing]
-    _answer_all(client)
-    assert _short(client) == 0
-    client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [ShortOutgoing]
-
-
-def test_so_does_one_that_is_asked_again_until_it_is_answered() -> None:
-    client = _with_lanes()
-    client.pull(0.0, {"t": keys_in(0)})
-    client.requests.lanes = {"0": b"lane"}
-    client.requests.unfold_older()
-    ((request_id, _message),) = asked(client).values()
-    client.pull(0.0, {"t": keys_in(0)})
-    assert [type(one) for one in client.requests.outbox] == [Outgoing]
-    answer(client, 0.1, request_id, _pulled(1))
-    _answer_all(client)
-    client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [ShortOutgoing]
-
-
-def test_what_is_forgotten_keeps_nothing_back() -> None:
-    client = _with_lanes()
-    client.pull(0.0, {"t": keys_in(0)})
-    client.requests.cancel_all()
-    client.requests.outbox.clear()
-    client.requests.lanes = {"0": b"lane"}
-    client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [ShortOutgoing]
-
-
-def test_of_very_many_requests_any_may_be_to_any_peer() -> None:
-    """To look through all of them would cost more than a lane saves."""
-    client = _with_lanes("0")
-    tickets = [client.requests.start(0.0, "1", Stats()) for _ in range(LOOKED_THROUGH_MAX + 1)]
-    client.requests.outbox.clear()
-    client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [Outgoing]
-    client.requests.cancel_all()
-    assert tickets
-    for _ in range(LOOKED_THROUGH_MAX):
-        client.requests.start(0.0, "1", Stats())
-    client.requests.outbox.clear()
-    client.pull(0.0, {"t": keys_in(0)})
-    assert _kinds(client) == [ShortOutgoing]

@@ -119,18 +119,6 @@ def _checked(shard: Shard, tables: Arrays, shares: Shares | None) -> Shares:
     return whole(tables) if shares is None else shares
 
 
-def _check_values(shard: Shard, blocks: NDArray[np.uint32]) -> None:
-    """ConfigurationError where a block of this shard has no values: nobody who set it up has given any."""
-    dense = shard.dense
-    if dense is None or len(dense.weights) >= (shard.owned >> shard.partitions).bit_count():
-        return
-    for block in blocks.tolist():
-        if shard.owned >> (shard.partitions + block) & 1 and block not in dense.weights:
-            raise ConfigurationError(
-                f"dense block {block} has no values; expected a setup with first values before this request"
-            )
-
-
 # --- pull --------------------------------------------------------------------------------------------------
 
 
@@ -185,7 +173,8 @@ def _pull_slice(
 
 def _pull_dense(shard: Shard, message: Pull, dense: DenseAnswer, refused: dict[int, int]) -> Steps[None]:
     mine: list[int] = []
-    _check_values(shard, message.blocks)
+    if shard.dense is not None:
+        shard.dense.check_values(message.blocks, shard.owned >> shard.partitions)
     for place, block in enumerate(message.blocks.tolist()):
         unit = shard.partitions + block
         if shard.owned >> unit & 1 and shard.dense:
@@ -316,7 +305,8 @@ def _select(
         selection.units |= units & shard.owned
         if theirs := units & shard.responsible & ~shard.owned:
             selection.refused |= shard.refusals(units_of_mask(theirs))
-        _check_values(shard, blocks)
+        if shard.dense is not None:
+            shard.dense.check_values(blocks, shard.owned >> shard.partitions)
     return selection
 
 

@@ -92,6 +92,22 @@ class DenseBlocks:
         for of in (self.weights, self.state, self.versions):
             of.pop(block, None)  # one without values may move too
 
+    def check_values(self, blocks: NDArray[np.uint32], owned: int) -> None:
+        """See that those of these blocks that are ``owned`` (a set, by bits) can be read and stepped.
+
+        Raises
+        ------
+        ConfigurationError
+            When nobody who has set one up has given first values.
+        """
+        if len(self.weights) >= owned.bit_count():
+            return
+        for block in blocks.tolist():
+            if owned >> block & 1 and block not in self.weights:
+                raise ConfigurationError(
+                    f"dense block {block} has no values; expected a setup with first values before it is used"
+                )
+
     def apply(self, block: int, gradient: FloatRows, rate: float = 1.0, delta: bool = False) -> None:
         """One optimizer step of one block, its learning rate times ``rate``; with ``delta``, add instead."""
         self.apply_all([block], gradient, rate, delta)
