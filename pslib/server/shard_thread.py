@@ -8,6 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from cython_ext.cores import give_way, take_short_turns
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitError, PslibError
 from pslib.protocol.codec import Buffer, Codec, Reply
@@ -35,6 +36,10 @@ SHORT_ROWS = 1024
 to hand them to another thread and their answer back."""
 DRAIN_FROM = 32
 """Jobs that wait, before they are served to the last one."""
+TURN_S = 0.0003
+"""Of the thread on its core, about what one slice of a long request takes. Else it keeps others there waiting
+for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is mostly on the core of the thread
+that woke him."""
 FILE_WORKS_KEPT = 8
 """Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
 
@@ -198,12 +203,15 @@ class ShardThread:
         self.stats = shard_stats(self.shard)
 
     def _run(self) -> None:
+        take_short_turns(TURN_S)
         try:
             while self._take():
                 with self.turn:
                     over = self._turns.turn()
                 for job, result in over:
                     self._done(job, self.shard.index, result)
+                if self.waiting:
+                    give_way()
                 if self.shard.cuts.active:
                     self._image.served()
                     if self._image.due:
