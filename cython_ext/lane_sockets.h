@@ -21,6 +21,7 @@ typedef struct {
 
 typedef struct {
     unsigned sizes[LANE_MESSAGES]; /* 0: the other end has hung up; above LANE_BYTES_MAX: it was larger */
+    int fds[LANE_MESSAGES];        /* a descriptor that came with it; -1: none */
     unsigned char data[LANE_MESSAGES][LANE_BYTES_MAX];
 } LaneMessages;
 
@@ -129,9 +130,52 @@ static int64_t lane_send(int fd, const void *head, size_t head_size, const void 
     return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* A message that brings a descriptor with it; -1 for none. */
+static int64_t lane_send_with(int fd, const void *data, size_t size, int passed) {
+    struct iovec part = {(void *)data, size};
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message;
+    memset(&message, 0, sizeof message);
+    memset(&control, 0, sizeof control);
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (passed >= 0) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+        control.head.cmsg_level = SOL_SOCKET;
+        control.head.cmsg_type = SCM_RIGHTS;
+        control.head.cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(&control.head), &passed, sizeof passed);
+    }
+    return sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* The first descriptor that has come with a message; all others are closed. */
+static int lane_passed(struct msghdr *message) {
+    struct cmsghdr *head;
+    int found = -1, fd;
+    size_t place;
+    for (head = CMSG_FIRSTHDR(message); head != NULL; head = CMSG_NXTHDR(message, head)) {
+        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+        for (place = 0; CMSG_LEN((place + 1) * sizeof fd) <= head->cmsg_len; place++) {
+            memcpy(&fd, CMSG_DATA(head) + place * sizeof fd, sizeof fd);
+            if (found < 0) found = fd;
+            else close(fd);
+        }
+    }
+    return found;
+}
+
 static int lane_receive(int fd, LaneMessages *out) {
     struct mmsghdr messages[LANE_MESSAGES];
     struct iovec parts[LANE_MESSAGES];
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } controls[LANE_MESSAGES];
     int place, count;
     memset(messages, 0, sizeof messages);
     for (place = 0; place < LANE_MESSAGES; place++) {
@@ -139,9 +183,12 @@ static int lane_receive(int fd, LaneMessages *out) {
         parts[place].iov_len = LANE_BYTES_MAX;
         messages[place].msg_hdr.msg_iov = &parts[place];
         messages[place].msg_hdr.msg_iovlen = 1;
+        messages[place].msg_hdr.msg_control = &controls[place];
+        messages[place].msg_hdr.msg_controllen = sizeof controls[place];
     }
-    count = recvmmsg(fd, messages, LANE_MESSAGES, MSG_DONTWAIT, NULL);
+    count = recvmmsg(fd, messages, LANE_MESSAGES, MSG_DONTWAIT | MSG_CMSG_CLOEXEC, NULL);
     for (place = 0; place < count; place++) {
+        out->fds[place] = lane_passed(&messages[place].msg_hdr);
         int cut = messages[place].msg_hdr.msg_flags & MSG_TRUNC;
         out->sizes[place] = cut ? LANE_BYTES_MAX + 1 : messages[place].msg_len;
     }
@@ -169,6 +216,7 @@ static void lane_forget(int epoll, int fd) { (void)epoll, (void)fd; }
 static int64_t lane_process(void) { return 0; }
 static int lane_events(int epoll, LaneEvent *out, int timeout_ms) { return lane_none(); }
 static int64_t lane_send(int fd, const void *head, size_t head_size, const void *rest, size_t rest_size) { return lane_none(); }
+static int64_t lane_send_with(int fd, const void *data, size_t size, int passed) { return lane_none(); }
 static int lane_receive(int fd, LaneMessages *out) { return lane_none(); }
 
 #endif

@@ -14,6 +14,7 @@ cdef extern from "lane_sockets.h":
         int can_write
     ctypedef struct LaneMessages:
         unsigned int sizes[LANE_MESSAGES]
+        int fds[LANE_MESSAGES]
         unsigned char data[LANE_MESSAGES][LANE_BYTES_MAX]
 
 
@@ -33,6 +34,7 @@ cdef class Lanes:
     cdef dict lanes  # by number
     cdef readonly dict ways
     cdef list came  # messages in reverse order
+    cdef public object shared  # SharedFrames: hears of regions; None: nobody does
     cdef readonly int waiting_count
     cdef LaneMessages *memory
     cdef LaneEvent events[LANE_EVENTS]  # of which nothing has been taken yet
@@ -47,6 +49,7 @@ cdef class Lanes:
     cdef int look(self) except -1
     cdef int take_all(self, bint whole) except -1
     cdef int take(self, Lane lane, bint whole) except -1
+    cdef bint take_one(self, Lane lane, int place) except -1
     cdef int flush(self, Lane lane) except -1
     cdef int accept(self) except -1
     cdef Lane open(self, int fd, object peer)

@@ -7,7 +7,7 @@ ZeroMQ as well: what is long, what is sent again, and all else goes there, so a 
 
 A packet is a message:
 
-    packet      = one frame | more frames
+    packet      = one frame | more frames | region packet    the last: `shared_frames.pyx`
     one frame   = %x01 octets
     more frames = count size{count - 1} octets        count: uint8, above 1; sizes: uint32, little-endian,
                                                       of all frames but the last
@@ -39,6 +39,7 @@ cdef extern from "lane_sockets.h":
     int64_t lane_process()
     int lane_events(int epoll, LaneEvent *out, int timeout_ms) nogil
     int64_t lane_send(int fd, const void *head, size_t head_size, const void *rest, size_t rest_size)
+    int64_t lane_send_with(int fd, const void *data, size_t size, int passed)
     int lane_receive(int fd, LaneMessages *out)
 
 __all__ = ["Lanes"]
@@ -50,7 +51,7 @@ cdef enum:
     WAITING_MAX = 1000  # messages that wait for room in a lane: as many as ZeroMQ keeps for a peer
 
 cdef uint64_t SOCKET = UINT64_MAX, WAKER = UINT64_MAX - 1  # what else it watches
-cdef bytes ONE = b"\1", GREETING = b"pslib lane 1"
+cdef bytes ONE = b"\1", GREETING = b"pslib lane 2"
 
 
 cdef class Lane:
@@ -220,6 +221,15 @@ cdef class Lanes:
         self.waiting_count += 1
         return 0
 
+    def tell(self, bytes name, bytes packet, int passed):
+        """Send a region packet, with a descriptor (-1: none), at once or not at all; whether it is sent."""
+        cdef Lane lane = self.lanes.get(number_of(name))
+        return (
+            lane is not None
+            and lane.greeted
+            and lane_send_with(lane.fd, PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), passed) >= 0
+        )
+
     cdef list unsent(self, object peer):
         """What waits for room in the lane to a peer, and is not to be sent there any more: each one frame."""
         cdef Lane lane = self.lanes.get(number_of(self.ways[peer])) if peer in self.ways else None
@@ -313,6 +323,7 @@ cdef class Lanes:
         """Take all that has come by any lane: it was sent before whatever ZeroMQ has just brought."""
         cdef Py_ssize_t looked_at = 0
         cdef int count = LANE_EVENTS
+        self.came.reverse()  # what is left of a look before goes first
         while count == LANE_EVENTS and looked_at < <Py_ssize_t>len(self.lanes):
             self.look()  # the last wait may know less than there is now
             count = self.event_count
@@ -350,24 +361,39 @@ cdef class Lanes:
     cdef int take(self, Lane lane, bint whole) except -1:
         """Take some messages of a lane, or all; it ends where the other end has gone, or is none of ours."""
         cdef int place, count = LANE_MESSAGES, taken = 0
-        cdef list frames
         while count == LANE_MESSAGES:
             count = lane_receive(lane.fd, self.memory)
             if count < 0:
                 return 0 if errno == EAGAIN or errno == EINTR else self.end(lane)
             for place in range(count):
-                frames = frames_of(self.memory.data[place], self.memory.sizes[place])
-                if frames is None or (not lane.greeted and frames != [GREETING]):
+                if not self.take_one(lane, place):
+                    while place + 1 < count:
+                        place += 1
+                        close_passed(self.memory.fds[place])
                     return self.end(lane)
-                if lane.greeted:
-                    self.came.append((lane.name, frames))
-                else:
-                    lane.greeted = True
-                    self.ways[lane.peer] = lane.name
             taken += count
             if not whole or taken >= LANE_WHOLE:
                 break
         return 0
+
+    cdef bint take_one(self, Lane lane, int place) except -1:
+        """Take a message, or what is told of a region; False: it is none of ours."""
+        cdef const unsigned char *data = self.memory.data[place]
+        cdef unsigned int size = self.memory.sizes[place]
+        cdef int passed = self.memory.fds[place]
+        cdef list frames
+        if 0 < size <= LANE_BYTES_MAX and data[0] == 0 and lane.greeted and self.shared is not None:
+            return self.shared.told(lane.name, PyBytes_FromStringAndSize(<char *>data, size), passed)
+        close_passed(passed)
+        frames = frames_of(data, size)
+        if frames is None or (not lane.greeted and frames != [GREETING]):
+            return False
+        if lane.greeted:
+            self.came.append((lane.name, frames))
+        else:
+            lane.greeted = True
+            self.ways[lane.peer] = lane.name
+        return True
 
     cdef int accept(self) except -1:
         """Begin the lanes that were asked for; with no descriptors left nobody is listened to any more."""
@@ -400,6 +426,8 @@ cdef class Lanes:
         del self.lanes[lane.number]
         if lane.peer is not None and self.ways.get(lane.peer) == lane.name:
             del self.ways[lane.peer]
+        if self.shared is not None:
+            self.shared.end(lane.name)
         self.waiting_count -= <int>len(lane.waiting)
         lane.waiting = []
         self.leave(lane.fd)
@@ -437,6 +465,12 @@ cdef int given(int fd, bytes head, bytes frame) noexcept:
     ) < 0:
         if errno != EINTR:  # a send that does not wait is not interrupted by much
             return errno
+    return 0
+
+
+cdef int close_passed(int fd) noexcept:
+    if fd >= 0:
+        lane_close(fd)
     return 0
 
 

@@ -14,6 +14,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
 from cython_ext.lanes cimport is_lane
+from cython_ext.shared_frames cimport is_placard
 
 __all__ = ["FUNCTIONS", "ZmqFrames"]
 
@@ -60,6 +61,7 @@ cdef class ZmqFrames:
         self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
         self.finish, self.option = <OfMessage><uintptr_t>finish, <Option><uintptr_t>option
         self.lanes, self.short_kind, self.held = lanes, short_kind, []
+        self.shared = None if lanes is None else lanes.shared
 
     def ready(self):
         """Whether a message is here; what tells of a message once has told of this one then."""
@@ -137,12 +139,27 @@ cdef class ZmqFrames:
     cdef tuple message(self):
         """The next message of the socket: its first frame, and all others."""
         cdef bint more = True
+        cdef list frames
         sender = self.frame(&more)
         if sender is None:
             return None
         if self.lanes is not None and PyBytes_CheckExact(sender) and is_lane(sender):
             sender = NOBODY  # or the owner of the lane would hear the answer
-        return sender, (self.frames_behind() if more else [])
+        frames = self.frames_behind() if more else []
+        if self.shared is not None and len(frames) == 1 and is_placard(frames[0]):
+            return self.unpacked(sender, frames[0])
+        return sender, frames
+
+    cdef tuple unpacked(self, object sender, bytes placard):
+        """A message of which all frames but the first are in shared memory.
+
+        Nobody's and empty, if that is not here any more: who has sent it has lost its lane, and asks again.
+        """
+        cdef list frames = self.shared.taken(sender, placard)
+        if frames is None:
+            self.lanes.drain()  # a lane may tell of the memory, and has not been asked yet
+            frames = self.shared.taken(sender, placard)
+        return (NOBODY, [b""]) if frames is None else (sender, frames)
 
     cdef list frames_behind(self):
         """All frames of a message behind its first."""

@@ -17,6 +17,7 @@ import zmq
 import zmq.backend
 
 from cython_ext.lanes import Lanes
+from cython_ext.shared_frames import SharedFrames
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.protocol.codec import Buffer
@@ -105,6 +106,8 @@ class Router:
         """Takes and sends small frames; None: pyzmq does."""
         self.lanes: Lanes | None = None
         """Beside the socket, for short messages to and from processes of this machine."""
+        self.shared: SharedFrames | None = None
+        """Memory that is shared with them, for large frames."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
@@ -113,12 +116,14 @@ class Router:
         if ZMQ_FUNCTIONS is not None:
             if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
                 self.lanes = lanes
+                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max)
                 self._waiting.register(lanes.fd, select.POLLIN)
             self.frames = ZmqFrames(
                 self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing
             )
 
-    def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
+    def _send(self, routing_id: bytes, frames: Sequence[Buffer], key: object) -> None:
+        """Queue a message; ``key``: by what `SharedFrames` knows who it is for."""
         self.is_empty = False
         one, direct = frames[0] if len(frames) == 1 else None, self.frames
         if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
@@ -129,6 +134,8 @@ class Router:
         if self.lanes is not None and self.lanes.has(routing_id):
             self.lanes.send_frames(routing_id, frames)
             return
+        if len(frames) > 1 and self._laid(routing_id, frames, key):
+            return
         send, last = self._socket.send, len(frames) - 1
         try:
             send(routing_id, _NOW_AND_MORE)
@@ -138,6 +145,19 @@ class Router:
         except zmq.ZMQError as error:
             if error.errno not in _NOT_NOW:
                 raise
+
+    def _laid(self, routing_id: bytes, frames: Sequence[Buffer], key: object) -> bool:
+        """Whether a message has been seen to with all frames but its first in shared memory."""
+        direct, shared = self.frames, self.shared
+        frame = None if direct is None or shared is None else shared.lay(key, list(frames))
+        if direct is None or shared is None or frame is None:
+            return False
+        number = direct.send(routing_id, frame)
+        if number:
+            shared.take_back()
+            if number not in _NOT_NOW:
+                raise zmq.ZMQError(number)
+        return True
 
     def _send_all(
         self,

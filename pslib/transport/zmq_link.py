@@ -67,7 +67,7 @@ class ZmqClientLink(Router):
         direct = self.frames
         if direct is not None:
             direct.let_pass(peer, routing_id)
-        self._send(routing_id, frames)
+        self._send(routing_id, frames, peer)
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all."""
@@ -97,6 +97,8 @@ class ZmqClientLink(Router):
         lane = None if self.lanes is None or name is None else self.lanes.connect(name, peer)
         if lane is not None:
             self._lane_of[peer], self.peers[lane] = lane, peer
+            if self.shared is not None:
+                self.shared.begin(lane, peer)
 
     def _leave_lane(self, peer: str) -> None:
         lane = self._lane_of.pop(peer, None)
@@ -193,7 +195,7 @@ class ZmqServerLink(Router):
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
-        self._send(peer, frames)
+        self._send(peer, frames, peer)
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all."""

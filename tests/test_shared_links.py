@@ -1,0 +1,311 @@
+"""Large messages between links of one machine: their frames in shared memory, all else by ZeroMQ as ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from pslib.config import Limits, Timing
+from pslib.protocol.requests import Outgoing, ShortOutgoing
+from pslib.transport import ZmqTransport
+from pslib.transport.keys import make_keys
+from tests.clusters import cluster_of
+from tests.links import LOOPBACK, WAIT_S, poll, poll_all
+from tests.test_client import PLAIN
+from tests.test_lane_links import ask, greeted, met, opened
+
+__all__ = ["opened"]
+
+SIZE = 1 << 17
+KEYS = make_keys()
+
+
+def large(number: int, size: int = SIZE) -> list[Any]:
+    return [b"header %d" % number, np.full(size, number % 251, np.uint8).data, b"tail"]
+
+
+def as_bytes(frames: list[Any]) -> list[bytes]:
+    return [bytes(frame) for frame in frames]
+
+
+def ask_large(client: Any, server: Any, number: int = 1, size: int = SIZE) -> bytes:
+    """A large question and a large answer; who has asked, as the server sees it."""
+    client.send(server.address, large(number, size))
+    peer, frames = poll(server)
+    assert frames == as_bytes(large(number, size))
+    server.send(peer, large(number + 1, size))
+    assert poll(client) == (server.address, as_bytes(large(number + 1, size)))
+    return peer
+
+
+def shared_bytes(link: Any) -> tuple[int, int]:
+    """Of regions that it has made, and that it has been told of."""
+    mine, theirs = link.shared.sizes
+    return sum(mine), sum(theirs)
+
+
+def test_large_frames_go_by_shared_memory_both_ways_once_a_lane_is_greeted(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    for number in range(3):  # before it they go by ZeroMQ, or not, as the greeting comes
+        ask_large(client, server, number)
+    met(client, server)
+    for number in range(20):
+        ask_large(client, server, number)
+    for link, other in ((client, server), (server, client)):
+        assert shared_bytes(link)[0] == shared_bytes(other)[1] > SIZE
+    before = shared_bytes(client)
+    ask(client, server)
+    ask(client, server, bytes(1 << 16))
+    assert shared_bytes(client) == before
+
+
+@pytest.mark.parametrize(
+    ("listens", "connects"),
+    [
+        ({"keys": KEYS["server"]}, {"keys": KEYS["trainer"]}),
+        ({"same_host": False}, {}),
+        ({}, {"same_host": False}),
+        ({}, {"limits": Limits(frame_bytes_max=SIZE - 1)}),
+    ],
+    ids=["keys", "a server that is told to go by TCP", "a client that is", "frames beyond the limit"],
+)
+def test_without_a_lane_they_go_by_zeromq(
+    opened: Any, listens: dict[str, Any], connects: dict[str, Any]
+) -> None:
+    server, client = opened(LOOPBACK, **listens), opened(**connects)
+    for number in range(3):
+        client.send(server.address, large(number))
+        assert poll(server)[1] == as_bytes(large(number))
+        time.sleep(0.02)
+    for link in (server, client):
+        assert link.shared is None or shared_bytes(link) == (0, 0)
+
+
+def test_messages_keep_their_order_large_and_small(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    sent: list[list[bytes]] = []
+    for number in range(60):
+        frames = large(number, SIZE + 997 * number) if number % 3 else [b"small %d" % number]
+        sent.append(as_bytes(frames))
+        client.send(server.address, frames)
+    assert [frames for _peer, frames in poll_all(server, 60)] == sent
+    assert shared_bytes(client)[0] > 0
+
+
+def test_short_messages_of_lanes_keep_their_order_beside_new_regions(opened: Any) -> None:
+    """Lanes are asked for regions while messages of ZeroMQ are taken; other lanes speak then too."""
+    server, client, other = opened(LOOPBACK), opened(), opened()
+    met(client, server)
+    met(other, server)
+    held = []
+    for turn in range(20):
+        for number in range(5):
+            other.send_all([ShortOutgoing(server.address, [b"%d %d" % (turn, number)])])
+            client.send(server.address, large(number, SIZE * (1 + turn)))
+        came: list[Any] = []
+        until_s = time.monotonic() + WAIT_S
+        while len(came) < 10 and time.monotonic() < until_s:
+            came += server.poll(0.05)
+        short = [bytes(frames[0]) for _peer, frames in came if len(frames) == 1]
+        assert short == [b"%d %d" % (turn, number) for number in range(5)]
+        sizes = [len(frames[1]) for _peer, frames in came if len(frames) == 3]
+        assert sizes == [SIZE * (1 + turn)] * 5
+        held.append(came)
+
+
+@pytest.mark.parametrize("end", ["client", "server"])
+def test_when_a_lane_breaks_large_frames_go_by_zeromq(opened: Any, end: str) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    ask_large(client, server)
+    lane = client.lanes.ways[server.address] if end == "client" else ask(client, server)
+    (client if end == "client" else server).lanes.drop(lane)
+    for link in (client, server):
+        link.wait(0.05)
+        assert link.receive() == []
+    for number in range(3):
+        ask_large(client, server, number)
+    assert shared_bytes(client) == shared_bytes(server) == (0, 0)
+
+
+def test_a_message_in_memory_that_is_known_no_more_is_nobodys_and_the_link_goes_on(opened: Any) -> None:
+    """The lane broke while it was on its way: it is lost, and asked for again."""
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    peer = ask_large(client, server)
+    lane = ask(client, server)
+    client.send(server.address, large(1))
+    time.sleep(0.05)
+    server.lanes.drop(lane)
+    sender, frames = poll(server)
+    assert (sender, frames) == (b"", [b""])
+    server.send(sender, [b"answer"])
+    server.send_all([(sender, [b"answer"])])
+    server.send(sender, large(2))
+    assert client.receive() == []
+    client.send(server.address, large(3))
+    assert poll(server) == (peer, as_bytes(large(3)))
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EHOSTUNREACH, errno.ENOTSOCK])
+def test_a_message_that_zeromq_does_not_take_leaves_its_region_free(opened: Any, number: int) -> None:
+    class Refusing:
+        def send(self, _name: bytes, _frame: bytes) -> int:
+            return number
+
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    peer = ask_large(client, server)
+    frames, server.frames = server.frames, Refusing()
+    for _ in range(5):
+        if number == errno.ENOTSOCK:
+            with pytest.raises(zmq.ZMQError):
+                server.send(peer, large(1))
+        else:
+            server.send(peer, large(1))
+    server.frames = frames
+    assert len(server.shared.sizes[0]) == 1
+    ask_large(client, server)
+    assert len(server.shared.sizes[0]) == 1
+
+
+def test_links_of_many_clients_have_memory_of_their_own(opened: Any) -> None:
+    server, clients = opened(LOOPBACK), [opened() for _ in range(8)]
+    for client in clients:
+        met(client, server)
+    for turn in range(5):
+        for number, client in enumerate(clients):
+            client.send(server.address, large(number + turn))
+        came = {peer: frames for peer, frames in poll_all(server, 8)}
+        assert sorted(came.values()) == sorted(as_bytes(large(number + turn)) for number in range(8))
+        for peer, frames in came.items():
+            server.send(peer, [b"back", *frames[1:]])
+        for number, client in enumerate(clients):
+            assert poll(client)[1] == [b"back", *as_bytes(large(number + turn))[1:]]
+    assert len(server.shared.sizes[1]) == 8
+    clients[0].close()
+    until_s = time.monotonic() + WAIT_S
+    while len(server.shared.sizes[1]) > 7 and time.monotonic() < until_s:
+        server.poll(0.01)
+    assert len(server.shared.sizes[1]) == 7
+
+
+# --- processes that die ------------------------------------------------------------------------------------
+
+ECHO = f"""
+from pslib.transport import ZmqTransport, listen_short
+link = listen_short(ZmqTransport().listen("{LOOPBACK}"))
+print(link.address, flush=True)
+while True:
+    for peer, frames in link.poll(0.1):
+        link.send(peer, [bytes(frame) for frame in frames])
+"""
+
+
+def test_rows_of_a_server_that_was_killed_stay_what_they_were(opened: Any) -> None:
+    client = opened()
+    with subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        greeted(client, address)
+        client.send(address, large(5))
+        until_s = time.monotonic() + WAIT_S
+        came: list[Any] = []
+        while not came and time.monotonic() < until_s:
+            client.wait(0.05)
+            came = [one for one in client.receive() if len(one[1]) == 3]
+        assert shared_bytes(client)[1] > 0
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    client.wait(0.1)
+    client.receive()
+    assert shared_bytes(client) == (0, 0)
+    assert as_bytes(came[0][1]) == as_bytes(large(5))
+    client.send(address, large(6))
+    assert client.receive() == []
+
+
+# --- a cluster ---------------------------------------------------------------------------------------------
+
+MANY = np.arange(20_000, dtype=np.uint64)
+ONES = np.ones((MANY.size, 2), np.float32)
+
+
+def push_thirty(client: Any) -> None:
+    """Three at a time, and a pull beside them."""
+    for _ in range(10):
+        waiting = [client.push({"plain": (MANY, ONES)}) for _ in range(3)]
+        client.pull({"plain": MANY}).wait()
+        for one in waiting:
+            one.wait()
+
+
+@pytest.mark.parametrize("shard_threads", [1, 2])
+@pytest.mark.parametrize("breaks", [False, True])
+def test_large_pushes_are_applied_once_each_also_when_lanes_break(shard_threads: int, breaks: bool) -> None:
+    transport, rng = ZmqTransport(), np.random.default_rng(3)
+    with cluster_of(
+        2, transport=transport, listen=LOOPBACK, shard_threads=shard_threads, timing=Timing(retry_s=0.1)
+    ) as running:
+        clients = [running.client() for _ in range(2)]
+        clients[0].setup([PLAIN])
+        clients[1].setup([PLAIN])
+        links = [(client.endpoint._link, client.endpoint.lock) for client in clients]
+        links += [(server._link, server._lock) for server in running.embedded.servers]
+
+        threads = [threading.Thread(target=push_thirty, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for link, lock in rng.permutation(np.array(links, object)) if breaks else ():
+            time.sleep(0.05)
+            with lock:
+                for lane in range(1, 10):
+                    link.lanes.drop(b"\0" + lane.to_bytes(8, "little"))
+        for thread in threads:
+            thread.join()
+        assert np.unique(clients[0].pull({"plain": MANY}).wait().rows["plain"]).tolist() == [-60.0]
+        if not breaks:
+            assert all(shared_bytes(link)[0] > 0 for link, _lock in links)
+    transport.close()
+
+
+def test_rows_that_somebody_keeps_are_theirs(opened: Any) -> None:
+    """However many pulls and pushes come after, and when the cluster is gone."""
+    transport = ZmqTransport()
+    with cluster_of(1, transport=transport, listen=LOOPBACK) as running:
+        client = running.client()
+        client.setup([PLAIN])
+        kept = []
+        for done in range(1, 31):
+            client.push({"plain": (MANY, ONES)}).wait()
+            rows = client.pull({"plain": MANY}).wait().rows["plain"]
+            rows += 1000.0  # they are the caller's
+            kept.append((rows, 1000.0 - done))
+        for rows, value in kept:
+            assert (rows == value).all()
+        assert shared_bytes(client.endpoint._link)[1] > 30 * rows.nbytes
+    transport.close()
+    for rows, value in kept:
+        assert (rows == value).all()
+
+
+def test_large_requests_of_many_kinds_go_otherwise_without_a_word_changing(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    for kind in (Outgoing, ShortOutgoing):
+        client.send_all([kind(server.address, large(1)), kind(server.address, [b"small"])])
+        assert [frames for _peer, frames in poll_all(server, 2)] in (
+            [as_bytes(large(1)), [b"small"]],
+            [[b"small"], as_bytes(large(1))],
+        )
