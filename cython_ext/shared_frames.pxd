@@ -23,6 +23,7 @@ cdef class SharedFrames:
     cdef dict shelves, by_lane, by_key
     cdef Region last
 
+    cdef Shelf put_up(self, bytes token, bytes lane)
     cpdef bytes lay(self, key, list frames)
     cdef Region room(self, Shelf shelf, size_t size)
     cdef Region make(self, Shelf shelf, size_t size)

@@ -1,21 +1,23 @@
 """Large frames between processes of one machine: they are laid into memory that both have mapped.
 
-A frame of megabytes through a socket is copied into the kernel and out of it, 200 KB at a time, by two threads
-of ZeroMQ that wake each other for each piece. Between two processes that have a lane (``lanes.pyx``) it is
-copied once, into a *region*, by whoever sends it; who receives it has views of that. The message itself goes by
-ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
+A frame of megabytes through a socket is copied into the kernel and out of it, 200 KB at a time, by two
+threads of ZeroMQ that wake each other for each piece. Between two processes that have a lane (``lanes.pyx``)
+it is copied once, into a *region*, by whoever sends it; who receives it has views of that. The message itself
+goes by ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
 
-    placard = %xC1 token region count size{count} frame
-              token: 8 octets; region, sizes: uint64, little-endian; count: uint8, above 0; frame: the first of
-              the message, whole
+    placard       = %xC1 token region count size{count} frame
+    token         = 8 octets
+    region, size  = uint64, little-endian
+    count         = uint8, above 0
+    frame         = the first frame of the message
 
 No header of msgpack begins with %xC1. Each end has regions of its own, which only it writes to, and tells of
 each new one by the lane, with its descriptor; of one that it gives up too:
 
-    region packet = %x00 token region size          size: uint64; 0 = it is given up, no descriptor
+    region packet = %x00 token region size          size 0: it is given up, no descriptor
 
 The token is made by the end that has begun the lane, and said by both: whose placard that is, no name of
-ZeroMQ's tells. A region is one message's at a time: its first word is not 0 from when it is written until the
+ZeroMQ's tells. A region has one message at a time: its first word is not 0 from when it is written until the
 receiver's last view of it is gone, which may be when a user drops an array. One that is not free is not used,
 so what is in a region stays as long as anybody looks. Where there is no room, no lane, or anything else is
 amiss, frames go by ZeroMQ.
@@ -107,8 +109,9 @@ cdef class SharedFrames:
         """A lane has been begun here: what is sent to the peer called `key` may use shared memory."""
         self.by_key[key] = self.put_up(os.urandom(TOKEN_BYTES), lane)
 
-    def put_up(self, bytes token, bytes lane):
-        shelf = self.shelves[token] = self.by_lane[lane] = Shelf(token, lane)
+    cdef Shelf put_up(self, bytes token, bytes lane):
+        cdef Shelf shelf = Shelf(token, lane)
+        self.shelves[token] = self.by_lane[lane] = shelf
         return shelf
 
     def end(self, bytes lane):
@@ -223,7 +226,9 @@ cdef class SharedFrames:
             return None
         try:
             region = mapped(fd, shelf.made + 1, size)
-            if region is None or not self.lanes.tell(shelf.lane, self.packet(shelf, region.number, size), fd):
+            if region is None:
+                return None
+            if not self.lanes.tell(shelf.lane, region_packet(shelf, region.number, size), fd):
                 return None
         finally:
             region_close(fd)
@@ -233,12 +238,9 @@ cdef class SharedFrames:
 
     cdef int forget(self, Shelf shelf, Region region) except -1:
         """Give up a region that is free."""
-        if self.lanes.tell(shelf.lane, self.packet(shelf, region.number, 0), -1):
+        if self.lanes.tell(shelf.lane, region_packet(shelf, region.number, 0), -1):
             shelf.mine.remove(region)
         return 0
-
-    def packet(self, Shelf shelf, uint64_t number, uint64_t size):
-        return b"\0" + shelf.token + word(number) + word(size)
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -306,6 +308,10 @@ cdef Region mapped(int fd, uint64_t number, size_t size):
     region.memory = <unsigned char *>region_map(fd, size)
     region.size, region.number, region.process = size, number, region_process()
     return None if region.memory == NULL else region
+
+
+cdef bytes region_packet(Shelf shelf, uint64_t number, uint64_t size):
+    return b"\0" + shelf.token + word(number) + word(size)
 
 
 cdef size_t aligned(size_t size) noexcept nogil:

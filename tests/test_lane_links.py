@@ -356,12 +356,14 @@ def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def greeted(client: Any, address: str) -> None:
+    """Ask, and wait for the answer and for the greeting."""
     client.send(address, [b"are you there?"])
     until_s = time.monotonic() + WAIT_S
-    while address not in client.lanes.ways and time.monotonic() < until_s:
+    came: list[Any] = []
+    while (address not in client.lanes.ways or not came) and time.monotonic() < until_s:
         client.wait(0.02)
-        client.receive()
-    client.receive()
+        came += client.receive()
+    assert came == [(address, [b"are you there?"])]
 
 
 def test_who_asks_a_server_that_is_killed_gets_no_answer_and_no_error(opened: Any) -> None:
