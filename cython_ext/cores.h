@@ -7,12 +7,14 @@
 #include <stdint.h>
 
 #if defined(__linux__)
-
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
+
+#if defined(SYS_sched_setattr) && defined(SYS_sched_getattr)
 
 /* sched_setattr's, of which C libraries have a name since glibc 2.41. */
 struct core_attributes {

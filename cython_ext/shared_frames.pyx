@@ -48,7 +48,7 @@ cdef enum:
     FRAMES_MAX = 64
     FIRST_BYTES_MAX = 1 << 15  # the placard must be a frame that is taken as bytes
     LAID_FROM = 1 << 16  # bytes; less goes as quickly by a socket
-    REGION_GRAIN = 1 << 18
+    REGION_GRAIN = 1 << 16
     TIMES_MAX = 8  # so many times as large as it need be, and a region is left for larger messages
     IDLE_TURNS = 64  # messages after which a region that nobody has needed is given up
 

@@ -22,12 +22,21 @@ static void region_mark(void *region, int is_free) {
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* What headers older than the kernel lack. */
+#if !defined(SYS_memfd_create) && defined(__x86_64__)
+#define SYS_memfd_create 319
+#elif !defined(SYS_memfd_create) && defined(__aarch64__)
+#define SYS_memfd_create 279
+#endif
+#ifndef MFD_CLOEXEC
+#define MFD_CLOEXEC 1u
+#define MFD_ALLOW_SEALING 2u
+#endif
 #ifndef F_ADD_SEALS
 #define F_ADD_SEALS 1033
 #define F_GET_SEALS 1034
@@ -39,7 +48,11 @@ static void region_mark(void *region, int is_free) {
 /* A file without a name that keeps its size: who maps it need not fear that it ends. Its memory is taken at once,
    or not at all: a page that can't be had later would end a process. */
 static int region_file(size_t bytes) {
+#ifdef SYS_memfd_create
     int fd = (int)syscall(SYS_memfd_create, "pslib-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+#else
+    int fd = -1;
+#endif
     if (fd < 0) return -1;
     if (ftruncate(fd, (off_t)bytes) == 0 && fallocate(fd, 0, 0, (off_t)bytes) == 0 &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW) == 0)

@@ -20,7 +20,8 @@ from cython_ext.shared_frames import SharedFrames
 from tests.links import WAIT_S
 from tests.test_lanes import End, lane_to
 
-HEAD, GRAIN, LAID_FROM = 64, 1 << 18, 1 << 16
+HEAD, LAID_FROM = 64, 1 << 16
+REGION = 1 << 17  # what a message of so few bytes gets
 REGIONS_BYTES_MAX, FRAME_BYTES_MAX = 256 << 20, 64 << 20
 IDLE_TURNS = 64
 ASKER = b"who asks, by ZeroMQ"
@@ -192,7 +193,7 @@ def test_a_region_nobody_needs_is_given_up_at_both_ends(pair: Pair) -> None:
     assert pair.ask([b"", large(1, 8 << 20)]) is not None
     for number in range(IDLE_TURNS + 2):
         assert pair.ask([b"", large(number)]) is not None
-    assert pair.asks.sizes[0] == pair.answers.sizes[1] == [GRAIN]
+    assert pair.asks.sizes[0] == pair.answers.sizes[1] == [REGION]
 
 
 def test_a_small_message_does_not_keep_a_large_region_for_itself(pair: Pair) -> None:
@@ -200,7 +201,7 @@ def test_a_small_message_does_not_keep_a_large_region_for_itself(pair: Pair) -> 
     del both
     for _ in range(2 * IDLE_TURNS):
         assert pair.ask([b"", large(3)]) is not None
-    assert pair.asks.sizes[0] == [GRAIN]
+    assert pair.asks.sizes[0] == [REGION]
 
 
 def test_no_descriptor_is_left_open(pair: Pair) -> None:
@@ -249,13 +250,13 @@ def told(token: bytes, number: int, size: int) -> bytes:
     ("packet", "make"),
     [
         (b"\0", None),
-        (told(b"12345678", 1, GRAIN)[:-1], lambda: region_file(GRAIN)),
-        (told(b"12345678", 1, GRAIN), None),
-        (told(b"12345678", 1, GRAIN), lambda: region_file(GRAIN - 4096)),
-        (told(b"12345678", 1, GRAIN), lambda: region_file(GRAIN, 0)),
-        (told(b"12345678", 1, GRAIN), lambda: os.open(tempfile.gettempdir(), os.O_RDONLY)),
+        (told(b"12345678", 1, REGION)[:-1], lambda: region_file(REGION)),
+        (told(b"12345678", 1, REGION), None),
+        (told(b"12345678", 1, REGION), lambda: region_file(REGION - 4096)),
+        (told(b"12345678", 1, REGION), lambda: region_file(REGION, 0)),
+        (told(b"12345678", 1, REGION), lambda: os.open(tempfile.gettempdir(), os.O_RDONLY)),
         (told(b"12345678", 1, HEAD - 1), lambda: region_file(HEAD - 1)),
-        (told(b"12345678", 1, 1 << 63), lambda: region_file(GRAIN)),
+        (told(b"12345678", 1, 1 << 63), lambda: region_file(REGION)),
     ],
     ids=["short", "cut", "none", "smaller", "can shrink", "no such file", "no room for its head", "huge"],
 )
@@ -279,8 +280,8 @@ def test_nobody_tells_of_regions_in_the_name_of_another(pair: Pair, request: pyt
     stranger = End()
     stranger.lanes.shared = SharedFrames(stranger.lanes, FRAME_BYTES_MAX)
     lane = lane_to(f"pslib-shared-{os.getpid()}-{request.node.name}"[:90].encode(), pair.server, stranger)
-    fd = region_file(GRAIN)
-    assert stranger.lanes.tell(lane, told(token, 1, GRAIN), fd)
+    fd = region_file(REGION)
+    assert stranger.lanes.tell(lane, told(token, 1, REGION), fd)
     os.close(fd)
     pair.server.settle(1)
     assert pair.ask([b"", large(3)]) is not None
@@ -296,7 +297,7 @@ def test_a_placard_is_believed_as_far_as_its_region_goes(pair: Pair) -> None:
     taken = pair.ask([b"", large(1)])
     token = pair.asks.lay("server", [b"", large(2)])[1:9]
     del taken
-    room = GRAIN - HEAD
+    room = REGION - HEAD
     for good in (placard(token, 1, [room]), placard(token, 1, [0, room - HEAD, 1])):
         frames = pair.answers.taken(ASKER, good)
         assert frames is not None
