@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdint.h>
+#include <time.h>
 
 #if defined(__linux__)
 #ifndef _GNU_SOURCE
@@ -31,7 +32,7 @@ static int core_get(struct core_attributes *out) {
 }
 
 /* Let it run so many nanoseconds at a time, if it is an ordinary thread. Linux before 6.12 pays no heed to it. */
-static int core_turn(uint64_t nanoseconds) {
+static inline int core_turn(uint64_t nanoseconds) {
     struct core_attributes wanted;
     if (core_get(&wanted) < 0) return -1;
     if (wanted.policy != SCHED_OTHER) {
@@ -42,19 +43,28 @@ static int core_turn(uint64_t nanoseconds) {
     return (int)syscall(SYS_sched_setattr, 0, &wanted, 0);
 }
 
-static int64_t core_turn_now(void) {
+static inline int64_t core_turn_now(void) {
     struct core_attributes found;
     return core_get(&found) < 0 ? -1 : (int64_t)found.runtime;
 }
 
 #else
 
-static int core_turn(uint64_t nanoseconds) {
+static inline int core_turn(uint64_t nanoseconds) {
     (void)nanoseconds;
     errno = ENOSYS;
     return -1;
 }
-static int64_t core_turn_now(void) { return -1; }
+static inline int64_t core_turn_now(void) { return -1; }
 
 #endif
+/* Nanoseconds of a core that the calling thread has had. */
+static inline int64_t core_used(void) {
+    struct timespec used = {0, 0};
+#ifdef CLOCK_THREAD_CPUTIME_ID
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+#endif
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
 #endif

@@ -124,6 +124,10 @@ cdef class Lanes:
         """A descriptor that can be read whenever something is to be done here."""
         return self.epoll
 
+    @property
+    def is_closed(self):
+        return self.epoll < 0
+
     def listen(self, bytes name):
         """Let processes of this user begin lanes at an abstract name; False: somebody has it."""
         cdef int fd = lane_socket()
@@ -220,6 +224,11 @@ cdef class Lanes:
         lane.waiting.append((head, frame))
         self.waiting_count += 1
         return 0
+
+    def can_tell(self, bytes name):
+        """Whether there is such a lane, and nothing waits for room in it."""
+        cdef Lane lane = self.lanes.get(number_of(name))
+        return lane is not None and lane.greeted and not lane.waiting
 
     def tell(self, bytes name, bytes packet, int passed):
         """Send a region packet, with a descriptor (-1: none), at once or not at all; whether it is sent."""
@@ -360,16 +369,15 @@ cdef class Lanes:
 
     cdef int take(self, Lane lane, bint whole) except -1:
         """Take some messages of a lane, or all; it ends where the other end has gone, or is none of ours."""
-        cdef int place, count = LANE_MESSAGES, taken = 0
+        cdef int place, left, count = LANE_MESSAGES, taken = 0
         while count == LANE_MESSAGES:
             count = lane_receive(lane.fd, self.memory)
             if count < 0:
                 return 0 if errno == EAGAIN or errno == EINTR else self.end(lane)
             for place in range(count):
                 if not self.take_one(lane, place):
-                    while place + 1 < count:
-                        place += 1
-                        close_passed(self.memory.fds[place])
+                    for left in range(place + 1, count):
+                        close_passed(self.memory.fds[left])
                     return self.end(lane)
             taken += count
             if not whole or taken >= LANE_WHOLE:

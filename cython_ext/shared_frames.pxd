@@ -6,7 +6,8 @@ from libc.stdint cimport int64_t, uint64_t
 cdef class Region:
     cdef unsigned char *memory
     cdef size_t size
-    cdef uint64_t number, used  # when: by the count of messages of its end
+    cdef uint64_t number
+    cdef double used_s
     cdef int64_t process  # that has mapped it; others that it has forked must not say that it is free
 
 
@@ -14,20 +15,29 @@ cdef class Shelf:
     cdef bytes token, lane
     cdef list mine
     cdef dict theirs
-    cdef uint64_t made, laid
+    cdef uint64_t made
+    cdef double ended_s
+
+    cdef size_t bytes_of_theirs(self)
 
 
 cdef class SharedFrames:
     cdef object lanes
-    cdef size_t frame_bytes_max
+    cdef size_t frame_bytes_max, made_bytes
+    cdef bint copies
     cdef dict shelves, by_lane, by_key
-    cdef Region last
+    cdef list ended
+    cdef Region last  # laid, and not known to be on its way
+    cdef double looks_s
 
     cdef Shelf put_up(self, bytes token, bytes lane)
+    cdef Shelf shelf_of(self, bytes token)
     cpdef bytes lay(self, key, list frames)
+    cpdef int settle(self, bint is_sent) except -1
     cdef Region room(self, Shelf shelf, size_t size)
     cdef Region make(self, Shelf shelf, size_t size)
-    cdef int forget(self, Shelf shelf, Region region) except -1
+    cpdef int trim(self, double idle_s) except -1
+    cdef int look_around(self) except -1
     cpdef list taken(self, object sender, bytes placard)
 
 

@@ -2,8 +2,9 @@
 
 A frame of megabytes through a socket is copied into the kernel and out of it, 200 KB at a time, by two
 threads of ZeroMQ that wake each other for each piece. Between two processes that have a lane (``lanes.pyx``)
-it is copied once, into a *region*, by whoever sends it; who receives it has views of that. The message itself
-goes by ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
+it is copied once, into a *region*, by whoever sends it; a server reads it there, and a client takes a copy,
+since what it has asked for becomes its users' (who may fork, and would share it with the child). The message
+itself goes by ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
 
     placard       = %xC1 token region count size{count} frame
     token         = 8 octets
@@ -18,22 +19,30 @@ each new one by the lane, with its descriptor; of one that it gives up too:
 
 The token is made by the end that has begun the lane, and said by both: whose placard that is, no name of
 ZeroMQ's tells. A region has one message at a time: its first word is not 0 from when it is written until the
-receiver's last view of it is gone, which may be when a user drops an array. One that is not free is not used,
-so what is in a region stays as long as anybody looks. Where there is no room, no lane, or anything else is
-amiss, frames go by ZeroMQ.
+receiver's last view of it is gone. One that is not free is not used, so what is in a region stays as long as
+anybody looks. Where there is no room, no lane, or anything else is amiss, frames go by ZeroMQ.
 """
 
 import os
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint64_t
+from cpython.time cimport monotonic
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-cdef extern from "shared_memory.h":
-    int region_is_free(const void *region) nogil
-    void region_mark(void *region, int is_free) nogil
+cdef extern from "cores.h" nogil:
+    int core_turn(uint64_t nanoseconds)
+    int64_t core_turn_now()
+
+cdef extern from "sched.h" nogil:
+    int sched_yield()
+
+cdef extern from "shared_memory.h" nogil:
+    int region_is_free(const void *region)
+    void region_mark(void *region, int is_free)
     int region_file(size_t size)
     void *region_map(int fd, size_t size)
     void region_unmap(void *memory, size_t size)
@@ -50,9 +59,14 @@ cdef enum:
     LAID_FROM = 1 << 16  # bytes; less goes as quickly by a socket
     REGION_GRAIN = 1 << 16
     TIMES_MAX = 8  # so many times as large as it need be, and a region is left for larger messages
-    IDLE_TURNS = 64  # messages after which a region that nobody has needed is given up
+    ENDED_MAX = 4  # shelves of lanes that have ended whose messages may still be on their way
+    GIVES_WAY_AFTER = 1 << 21  # bytes that are copied, before others may have the core: as a shard's thread
+    TURN_NS = 300_000
 
-cdef size_t REGIONS_BYTES_MAX = 256 << 20  # of one end of a lane; then frames go by ZeroMQ
+cdef size_t REGIONS_BYTES_MAX = 256 << 20  # made by one link; then frames go by ZeroMQ
+cdef size_t ENDED_BYTES_MAX = 64 << 20
+cdef double IDLE_S = 5.0  # without a message a region is given up
+cdef double LOOKS_S = 1.0  # how often that is looked at
 
 
 cdef class Region:
@@ -90,6 +104,13 @@ cdef class Shelf:
     def __cinit__(self, bytes token, bytes lane):
         self.token, self.lane, self.mine, self.theirs = token, lane, [], {}
 
+    cdef size_t bytes_of_theirs(self):
+        cdef Region region
+        cdef size_t total = 0
+        for region in self.theirs.values():
+            total += region.size
+        return total
+
 
 cdef class SharedFrames:
     """Frames in shared memory, of all lanes of a link; used as `Lanes` are.
@@ -99,11 +120,13 @@ cdef class SharedFrames:
     lanes : Lanes
     frame_bytes_max : int
         Of one frame.
+    copies : bool
+        Whether frames that come are copied; else they are views of memory that the sender has mapped too.
     """
 
-    def __init__(self, lanes, frame_bytes_max):
-        self.lanes, self.frame_bytes_max = lanes, frame_bytes_max
-        self.shelves, self.by_lane, self.by_key = {}, {}, {}
+    def __init__(self, lanes, frame_bytes_max, copies):
+        self.lanes, self.frame_bytes_max, self.copies = lanes, frame_bytes_max, copies
+        self.shelves, self.by_lane, self.by_key, self.ended = {}, {}, {}, []
 
     def begin(self, bytes lane, key):
         """A lane has been begun here: what is sent to the peer called `key` may use shared memory."""
@@ -115,11 +138,19 @@ cdef class SharedFrames:
         return shelf
 
     def end(self, bytes lane):
-        """A lane is gone; views of what came live on."""
+        """A lane is gone; views of what came live on, and what was sent before may still come by ZeroMQ."""
         cdef Shelf shelf = self.by_lane.pop(lane, None)
-        if shelf is not None:
-            del self.shelves[shelf.token]
-            self.by_key = {key: one for key, one in self.by_key.items() if one is not shelf}
+        cdef Region region
+        if shelf is None:
+            return
+        del self.shelves[shelf.token]
+        self.by_key = {key: one for key, one in self.by_key.items() if one is not shelf}
+        for region in shelf.mine:
+            self.made_bytes -= region.size
+        shelf.mine = []
+        if shelf.theirs and shelf.bytes_of_theirs() <= ENDED_BYTES_MAX:
+            shelf.ended_s = monotonic()
+            self.ended = [*self.ended[1 - ENDED_MAX :], shelf]
 
     @property
     def sizes(self):
@@ -169,11 +200,8 @@ cdef class SharedFrames:
                 region = self.room(shelf, start)
             if region is None:
                 return None
-            start = HEAD
             with nogil:
-                for place in range(count):
-                    memcpy(region.memory + start, sources[place].buf, sizes[place])
-                    start += aligned(sizes[place])
+                copy_all(region.memory, sources, count)
         finally:
             for place in range(got):
                 PyBuffer_Release(&sources[place])
@@ -184,44 +212,41 @@ cdef class SharedFrames:
             PyBytes_FromStringAndSize(<char *>sizes, count * sizeof(uint64_t)), frames[0],
         ))
 
-    def take_back(self):
-        """What was laid last could not be sent."""
-        region_mark(self.last.memory, True)
+    cpdef int settle(self, bint is_sent) except -1:
+        """What was laid last is on its way, or could not be sent."""
+        if self.last is not None and not is_sent:
+            region_mark(self.last.memory, True)
+        self.last = None
+        return 0
 
     cdef Region room(self, Shelf shelf, size_t size):
-        """A free region, the smallest that has room and is not far too large, or a new one.
-
-        What was of no use for long is given up.
-        """
-        cdef Region region, found = None, idle = None
+        """A free region, the smallest that has room and is not far too large, or a new one; None: no room."""
+        cdef Region region, found = None
         cdef size_t most = TIMES_MAX * size + REGION_GRAIN
-        shelf.laid += 1
         for region in shelf.mine:
-            if not region_is_free(region.memory):
+            if not size <= region.size <= most or (found is not None and region.size >= found.size):
                 continue
-            if size <= region.size <= most and (found is None or region.size < found.size):
+            if region_is_free(region.memory):
                 found = region
-            if region.used + IDLE_TURNS < shelf.laid:
-                idle = region
-        if idle is not None and idle is not found:
-            self.forget(shelf, idle)
         if found is None:
             found = self.make(shelf, size)
         if found is not None:
-            found.used = shelf.laid
+            found.used_s = monotonic()
         return found
 
     cdef Region make(self, Shelf shelf, size_t size):
         """A new region, a quarter larger than it need be; the other end is told of it."""
-        cdef Region one, region
-        cdef size_t all_bytes
+        cdef Region region
+        cdef int fd
         size = (size + size // 4 + REGION_GRAIN - 1) // REGION_GRAIN * REGION_GRAIN
-        all_bytes = size
-        for one in shelf.mine:
-            all_bytes += one.size
-        if all_bytes > REGIONS_BYTES_MAX:
+        if not self.lanes.can_tell(shelf.lane):
             return None
-        fd = region_file(size)
+        if self.made_bytes + size > REGIONS_BYTES_MAX:
+            self.trim(0.0)
+        if self.made_bytes + size > REGIONS_BYTES_MAX:
+            return None
+        with nogil:
+            fd = region_file(size)
         if fd < 0:
             return None
         try:
@@ -234,12 +259,36 @@ cdef class SharedFrames:
             region_close(fd)
         shelf.made += 1
         shelf.mine.append(region)
+        self.made_bytes += size
         return region
 
-    cdef int forget(self, Shelf shelf, Region region) except -1:
-        """Give up a region that is free."""
-        if self.lanes.tell(shelf.lane, region_packet(shelf, region.number, 0), -1):
-            shelf.mine.remove(region)
+    cpdef int trim(self, double idle_s) except -1:
+        """Give up regions that are free and have had no message for so long."""
+        cdef Shelf shelf
+        cdef Region region
+        cdef double before_s = monotonic() - idle_s
+        for shelf in self.shelves.values():
+            for region in shelf.mine[:]:
+                if region.used_s > before_s or region is self.last or not region_is_free(region.memory):
+                    continue
+                if not self.lanes.tell(shelf.lane, region_packet(shelf, region.number, 0), -1):
+                    break
+                shelf.mine.remove(region)
+                self.made_bytes -= region.size
+        return 0
+
+    cdef int look_around(self) except -1:
+        """Now and then, give up what is idle."""
+        cdef double now_s
+        if self.made_bytes == 0 and not self.ended:
+            return 0
+        now_s = monotonic()
+        if now_s < self.looks_s:
+            return 0
+        self.looks_s = now_s + LOOKS_S
+        self.trim(IDLE_S)
+        if self.ended:
+            self.ended = [one for one in self.ended if (<Shelf>one).ended_s > now_s - IDLE_S]
         return 0
 
     # --- in -----------------------------------------------------------------------------------------------
@@ -275,12 +324,11 @@ cdef class SharedFrames:
 
         Whoever has sent it is known from then on: what he is sent may use shared memory too.
         """
-        cdef Shelf shelf = self.shelves.get(placard[1 : 1 + TOKEN_BYTES])
+        cdef Shelf shelf = self.shelf_of(placard[1 : 1 + TOKEN_BYTES])
         cdef Py_ssize_t place, count, head = 1 + TOKEN_BYTES + 9
         cdef size_t start = HEAD, size
         cdef Region region
         cdef Held held
-        cdef Frame frame
         cdef list frames
         if shelf is None or PyBytes_GET_SIZE(placard) <= head:
             return None
@@ -295,17 +343,65 @@ cdef class SharedFrames:
             size = number_at(placard, head + 8 * place)
             if size > self.frame_bytes_max or size > region.size or start > region.size - size:
                 return None
-            frame = Frame.__new__(Frame)
-            frame.held, frame.start, frame.size = held, start, size
-            frames.append(memoryview(frame))
+            frames.append(copy_of(region, start, size) if self.copies else view_of(held, start, size))
             start += aligned(size)
-        self.by_key[sender] = shelf
+        if self.shelves.get(shelf.token) is shelf:
+            self.by_key[sender] = shelf
         return frames
+
+    cdef Shelf shelf_of(self, bytes token):
+        cdef Shelf shelf = self.shelves.get(token), one
+        for one in self.ended if shelf is None else ():
+            if one.token == token:
+                shelf = one
+        return shelf
+
+
+cdef object view_of(Held held, size_t start, size_t size):
+    cdef Frame frame = Frame.__new__(Frame)
+    frame.held, frame.start, frame.size = held, start, size
+    return memoryview(frame)
+
+
+cdef object copy_of(Region region, size_t start, size_t size):
+    copy = PyByteArray_FromStringAndSize(NULL, <Py_ssize_t>size)
+    cdef char *to = PyByteArray_AS_STRING(copy)
+    with nogil:
+        memcpy(to, region.memory + start, size)
+    return memoryview(copy)
+
+
+cdef int copy_all(unsigned char *out, Py_buffer *sources, Py_ssize_t count) noexcept nogil:
+    """Copy frames to where they belong; many bytes in short turns, between which others may have the core."""
+    cdef size_t start = HEAD, at, some, total = 0
+    cdef Py_ssize_t place
+    cdef int64_t turn = -1
+    for place in range(count):
+        total += sources[place].len
+    if total > GIVES_WAY_AFTER:
+        turn = core_turn_now()
+        if turn >= 0 and core_turn(TURN_NS) < 0:
+            turn = -1
+    for place in range(count):
+        at = 0
+        while at < <size_t>sources[place].len:
+            some = min(<size_t>sources[place].len - at, <size_t>GIVES_WAY_AFTER)
+            memcpy(out + start + at, <const char *>sources[place].buf + at, some)
+            at += some
+            if turn >= 0 and some == GIVES_WAY_AFTER:
+                sched_yield()
+        start += aligned(at)
+    if turn >= 0:
+        core_turn(<uint64_t>turn)
+    return 0
 
 
 cdef Region mapped(int fd, uint64_t number, size_t size):
     cdef Region region = Region.__new__(Region)
-    region.memory = <unsigned char *>region_map(fd, size)
+    cdef void *memory
+    with nogil:
+        memory = region_map(fd, size)
+    region.memory = <unsigned char *>memory
     region.size, region.number, region.process = size, number, region_process()
     return None if region.memory == NULL else region
 

@@ -37,6 +37,9 @@ static void region_mark(void *region, int is_free) {
 #define MFD_CLOEXEC 1u
 #define MFD_ALLOW_SEALING 2u
 #endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u /* since Linux 6.3, where a system may ask for it */
+#endif
 #ifndef F_ADD_SEALS
 #define F_ADD_SEALS 1033
 #define F_GET_SEALS 1034
@@ -49,7 +52,9 @@ static void region_mark(void *region, int is_free) {
    or not at all: a page that can't be had later would end a process. */
 static int region_file(size_t bytes) {
 #ifdef SYS_memfd_create
-    int fd = (int)syscall(SYS_memfd_create, "pslib-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = (int)syscall(SYS_memfd_create, "pslib-region", flags | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL) fd = (int)syscall(SYS_memfd_create, "pslib-region", flags);
 #else
     int fd = -1;
 #endif

@@ -9,7 +9,7 @@ are called directly; pyzmq, which has loaded it, says where they are (`pslib.tra
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, errno
+from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, ENOTSOCK, errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
@@ -107,6 +107,8 @@ cdef class ZmqFrames:
         cdef tuple one
         if self.lanes is None:
             return self.message()
+        if self.shared is not None:
+            self.shared.look_around()
         if self.lanes.came:
             return self.lanes.came.pop()
         if self.held:
@@ -213,6 +215,27 @@ cdef class ZmqFrames:
             if errno != EINTR:
                 return errno
         return 0
+
+    def send_laid(self, key, bytes routing_id, list frames):
+        """Send a message with all frames but its first in shared memory.
+
+        Returns
+        -------
+        int or None
+            As `send`; None: it is not for this, and nothing is sent.
+        """
+        cdef int number = ENOTSOCK
+        cdef bytes frame = None if self.shared is None else self.shared.lay(key, frames)
+        if frame is None:
+            return None
+        try:
+            if not self.lanes.is_closed:  # else so is the socket, by another thread while frames were copied
+                number = self.send(routing_id, frame)
+        except BaseException:
+            self.shared.settle(False)
+            raise
+        self.shared.settle(number == 0)
+        return number
 
     def send_all(self, messages, Py_ssize_t first, ids, silent):
         """Send messages as long as each is one small frame.

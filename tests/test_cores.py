@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cython_ext.cores import give_way, take_short_turns, turn_s
+from cython_ext.cores import ShortTurns, turn_s
 from pslib.server.shard_thread import TURN_S
 
 LINUX = pytest.mark.skipif(
@@ -32,7 +33,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 @LINUX
 def test_short_turns_are_the_calling_threads_alone() -> None:
     def told() -> tuple[bool, float | None]:
-        return take_short_turns(TURN_S), turn_s()
+        return ShortTurns(TURN_S).taken, turn_s()
 
     before = turn_s()
     done, seconds = in_thread(told)
@@ -45,7 +46,7 @@ def test_short_turns_are_the_calling_threads_alone() -> None:
 def test_a_thread_with_a_policy_of_its_own_keeps_it() -> None:
     def told() -> tuple[bool, int]:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        return take_short_turns(TURN_S), os.sched_getscheduler(0)
+        return ShortTurns(TURN_S).taken, os.sched_getscheduler(0)
 
     assert in_thread(told) == (False, os.SCHED_BATCH)
 
@@ -55,10 +56,42 @@ def test_niceness_is_kept() -> None:
     def told() -> tuple[int, bool, int]:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
         before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        done = take_short_turns(TURN_S)
+        done = ShortTurns(TURN_S).taken
         return before, done, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     assert in_thread(told) == (5, True, 5)
+
+
+def work_for(seconds: float) -> None:
+    """Use a core for so long."""
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+@LINUX
+def test_a_thread_gives_way_at_the_end_of_a_turn_and_not_before() -> None:
+    def given_way() -> list[int]:
+        turns, seen = ShortTurns(0.05), []
+        for seconds in (0.0, 0.01, 0.04, 0.0, 0.01, 0.04):
+            work_for(seconds)
+            turns.give_way()
+            seen.append(turns.given_way)
+        return seen
+
+    assert in_thread(given_way) == [0, 0, 1, 1, 1, 2]
+
+
+@LINUX
+def test_a_thread_whose_turns_are_not_short_does_not_give_way() -> None:
+    def given_way() -> int:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        turns = ShortTurns(TURN_S)
+        work_for(0.01)
+        turns.give_way()
+        return turns.given_way
+
+    assert in_thread(given_way) == 0
 
 
 def switches() -> int:
@@ -75,17 +108,15 @@ def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
         assert other.stdout is not None
         other.stdout.readline()
 
-        def given_way() -> int:
+        def left() -> int:
             os.sched_setaffinity(0, [core])
-            take_short_turns(TURN_S)
-            before = switches()
-            for _ in range(10_000):
-                give_way()
-                if switches() - before >= ENOUGH:
-                    break
+            turns, before = ShortTurns(TURN_S), switches()
+            while turns.given_way < 100 * ENOUGH and switches() - before < ENOUGH:
+                work_for(TURN_S)
+                turns.give_way()
             return switches() - before
 
         try:
-            assert in_thread(given_way) >= ENOUGH
+            assert in_thread(left) >= ENOUGH
         finally:
             other.kill()

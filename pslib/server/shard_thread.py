@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from cython_ext.cores import give_way, take_short_turns
+from cython_ext.cores import ShortTurns
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitError, PslibError
 from pslib.protocol.codec import Buffer, Codec, Reply
@@ -203,7 +203,7 @@ class ShardThread:
         self.stats = shard_stats(self.shard)
 
     def _run(self) -> None:
-        take_short_turns(TURN_S)
+        turns = ShortTurns(TURN_S)
         try:
             while self._take():
                 with self.turn:
@@ -211,7 +211,7 @@ class ShardThread:
                 for job, result in over:
                     self._done(job, self.shard.index, result)
                 if self.waiting:
-                    give_way()
+                    turns.give_way()
                 if self.shard.cuts.active:
                     self._image.served()
                     if self._image.due:

@@ -92,7 +92,7 @@ class Router:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool = False
+        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool, copies: bool
     ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
@@ -116,7 +116,7 @@ class Router:
         if ZMQ_FUNCTIONS is not None:
             if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
                 self.lanes = lanes
-                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max)
+                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max, copies)
                 self._waiting.register(lanes.fd, select.POLLIN)
             self.frames = ZmqFrames(
                 self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing
@@ -148,16 +148,10 @@ class Router:
 
     def _laid(self, routing_id: bytes, frames: Sequence[Buffer], key: object) -> bool:
         """Whether a message has been seen to with all frames but its first in shared memory."""
-        direct, shared = self.frames, self.shared
-        frame = None if direct is None or shared is None else shared.lay(key, list(frames))
-        if direct is None or shared is None or frame is None:
-            return False
-        number = direct.send(routing_id, frame)
-        if number:
-            shared.take_back()
-            if number not in _NOT_NOW:
-                raise zmq.ZMQError(number)
-        return True
+        number = None if self.frames is None else self.frames.send_laid(key, routing_id, list(frames))
+        if number and number not in _NOT_NOW:
+            raise zmq.ZMQError(number)
+        return number is not None
 
     def _send_all(
         self,
