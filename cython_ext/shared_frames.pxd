@@ -8,6 +8,7 @@ cdef class Region:
     cdef size_t size
     cdef uint64_t number
     cdef double used_s
+    cdef object __weakref__
     cdef int64_t process  # that has mapped it; others that it has forked must not say that it is free
 
 
@@ -24,7 +25,7 @@ cdef class Shelf:
 cdef class SharedFrames:
     cdef object lanes
     cdef size_t frame_bytes_max, made_bytes
-    cdef bint copies
+    cdef bint for_users
     cdef dict shelves, by_lane, by_key
     cdef list ended
     cdef Region last  # laid, and not known to be on its way

@@ -1,12 +1,17 @@
 from collections.abc import Hashable
 from typing import Any
+from weakref import WeakSet
 
 from cython_ext.lanes import Lanes
 
 __all__ = ["SharedFrames"]
 
+HANDED_ON: WeakSet[Any]
+
+def keep_for_this_process() -> None: ...
+
 class SharedFrames:
-    def __init__(self, lanes: Lanes, frame_bytes_max: int, copies: bool) -> None: ...
+    def __init__(self, lanes: Lanes, frame_bytes_max: int, for_users: bool) -> None: ...
     @property
     def sizes(self) -> tuple[list[int], list[int]]: ...
     def begin(self, lane: bytes, key: Hashable) -> None: ...

@@ -2,9 +2,8 @@
 
 A frame of megabytes through a socket is copied into the kernel and out of it, 200 KB at a time, by two
 threads of ZeroMQ that wake each other for each piece. Between two processes that have a lane (``lanes.pyx``)
-it is copied once, into a *region*, by whoever sends it; a server reads it there, and a client takes a copy,
-since what it has asked for becomes its users' (who may fork, and would share it with the child). The message
-itself goes by ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
+it is copied once, into a *region*, by whoever sends it; who receives it has views of that. The message itself
+goes by ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
 
     placard       = %xC1 token region count size{count} frame
     token         = 8 octets
@@ -21,13 +20,17 @@ The token is made by the end that has begun the lane, and said by both: whose pl
 ZeroMQ's tells. A region has one message at a time: its first word is not 0 from when it is written until the
 receiver's last view of it is gone. One that is not free is not used, so what is in a region stays as long as
 anybody looks. Where there is no room, no lane, or anything else is amiss, frames go by ZeroMQ.
+
+What a client has asked for becomes its users', who may fork: a child must not see the next answer in its
+rows, nor its parent what it writes there. So before a fork what is looked at becomes memory of this process
+alone, in its place, and the region's first word is 2: it is left for good, and its owner gives it up.
 """
 
 import os
+import weakref
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.time cimport monotonic
 from libc.stdint cimport int64_t, uint64_t
@@ -41,8 +44,13 @@ cdef extern from "sched.h" nogil:
     int sched_yield()
 
 cdef extern from "shared_memory.h" nogil:
-    int region_is_free(const void *region)
-    void region_mark(void *region, int is_free)
+    enum:
+        REGION_FREE
+        REGION_TAKEN
+        REGION_LEFT
+    int region_word(const void *region)
+    void region_mark(void *region, int word)
+    int region_leave(void *memory, size_t size)
     int region_file(size_t size)
     void *region_map(int fd, size_t size)
     void region_unmap(void *memory, size_t size)
@@ -85,7 +93,7 @@ cdef class Held:
 
     def __dealloc__(self):
         if self.region.process == region_process():
-            region_mark(self.region.memory, True)
+            region_mark(self.region.memory, REGION_FREE)
 
 
 cdef class Frame:
@@ -120,12 +128,12 @@ cdef class SharedFrames:
     lanes : Lanes
     frame_bytes_max : int
         Of one frame.
-    copies : bool
-        Whether frames that come are copied; else they are views of memory that the sender has mapped too.
+    for_users : bool
+        Whether frames that come may be handed on to users, and outlive a fork.
     """
 
-    def __init__(self, lanes, frame_bytes_max, copies):
-        self.lanes, self.frame_bytes_max, self.copies = lanes, frame_bytes_max, copies
+    def __init__(self, lanes, frame_bytes_max, for_users):
+        self.lanes, self.frame_bytes_max, self.for_users = lanes, frame_bytes_max, for_users
         self.shelves, self.by_lane, self.by_key, self.ended = {}, {}, {}, []
 
     def begin(self, bytes lane, key):
@@ -205,7 +213,7 @@ cdef class SharedFrames:
         finally:
             for place in range(got):
                 PyBuffer_Release(&sources[place])
-        region_mark(region.memory, False)
+        region_mark(region.memory, REGION_TAKEN)
         self.last = region
         return b"".join((
             b"\xc1", shelf.token, word(region.number), bytes([count]),
@@ -215,7 +223,7 @@ cdef class SharedFrames:
     cpdef int settle(self, bint is_sent) except -1:
         """What was laid last is on its way, or could not be sent."""
         if self.last is not None and not is_sent:
-            region_mark(self.last.memory, True)
+            region_mark(self.last.memory, REGION_FREE)
         self.last = None
         return 0
 
@@ -226,7 +234,7 @@ cdef class SharedFrames:
         for region in shelf.mine:
             if not size <= region.size <= most or (found is not None and region.size >= found.size):
                 continue
-            if region_is_free(region.memory):
+            if region_word(region.memory) == REGION_FREE:
                 found = region
         if found is None:
             found = self.make(shelf, size)
@@ -263,13 +271,17 @@ cdef class SharedFrames:
         return region
 
     cpdef int trim(self, double idle_s) except -1:
-        """Give up regions that are free and have had no message for so long."""
+        """Give up regions that are free and have had no message for so long, and those that were left."""
         cdef Shelf shelf
         cdef Region region
         cdef double before_s = monotonic() - idle_s
+        cdef int word
         for shelf in self.shelves.values():
             for region in shelf.mine[:]:
-                if region.used_s > before_s or region is self.last or not region_is_free(region.memory):
+                word = region_word(region.memory)
+                if region is self.last or word == REGION_TAKEN:
+                    continue
+                if word == REGION_FREE and region.used_s > before_s:
                     continue
                 if not self.lanes.tell(shelf.lane, region_packet(shelf, region.number, 0), -1):
                     break
@@ -314,6 +326,8 @@ cdef class SharedFrames:
             if region is None:
                 return False
             shelf.theirs[number] = region
+            if self.for_users:
+                HANDED_ON.add(region)
             return True
         finally:
             if fd >= 0:
@@ -343,7 +357,7 @@ cdef class SharedFrames:
             size = number_at(placard, head + 8 * place)
             if size > self.frame_bytes_max or size > region.size or start > region.size - size:
                 return None
-            frames.append(copy_of(region, start, size) if self.copies else view_of(held, start, size))
+            frames.append(view_of(held, start, size))
             start += aligned(size)
         if self.shelves.get(shelf.token) is shelf:
             self.by_key[sender] = shelf
@@ -361,14 +375,6 @@ cdef object view_of(Held held, size_t start, size_t size):
     cdef Frame frame = Frame.__new__(Frame)
     frame.held, frame.start, frame.size = held, start, size
     return memoryview(frame)
-
-
-cdef object copy_of(Region region, size_t start, size_t size):
-    copy = PyByteArray_FromStringAndSize(NULL, <Py_ssize_t>size)
-    cdef char *to = PyByteArray_AS_STRING(copy)
-    with nogil:
-        memcpy(to, region.memory + start, size)
-    return memoryview(copy)
 
 
 cdef int copy_all(unsigned char *out, Py_buffer *sources, Py_ssize_t count) noexcept nogil:
@@ -404,6 +410,23 @@ cdef Region mapped(int fd, uint64_t number, size_t size):
     region.memory = <unsigned char *>memory
     region.size, region.number, region.process = size, number, region_process()
     return None if region.memory == NULL else region
+
+
+HANDED_ON = weakref.WeakSet()
+
+
+def keep_for_this_process():
+    """Before a fork: what users may look at is this process's alone."""
+    cdef Region region
+    for region in list(HANDED_ON):
+        if region_word(region.memory) != REGION_TAKEN or region.process != region_process():
+            continue
+        if region_leave(region.memory, region.size) < 0:
+            region.process = 0  # without memory for it, it stays shared, and is never said to be free
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=keep_for_this_process)
 
 
 cdef bytes region_packet(Shelf shelf, uint64_t number, uint64_t size):

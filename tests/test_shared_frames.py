@@ -32,8 +32,8 @@ class Pair:
     def __init__(self, name: bytes, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.server, self.client = End(), End()
         assert self.server.lanes.listen(name)
-        for end, copies in ((self.server, False), (self.client, True)):
-            end.lanes.shared = SharedFrames(end.lanes, frame_bytes_max, copies)
+        for end, for_users in ((self.server, False), (self.client, True)):
+            end.lanes.shared = SharedFrames(end.lanes, frame_bytes_max, for_users)
         self.lane = lane_to(name, self.server, self.client)
         self.asks, self.answers = self.client.lanes.shared, self.server.lanes.shared
         self.asks.begin(self.lane, "server")
@@ -176,17 +176,45 @@ def test_views_live_on_when_lanes_and_links_have_gone(pair: Pair) -> None:
     assert as_bytes(taken) == [b"", bytes(large(5))]
 
 
-def test_what_a_client_takes_is_its_own(pair: Pair) -> None:
-    """Its users may fork, or write where a child reads: neither end of shared memory must notice."""
+def test_before_a_fork_what_a_client_looks_at_becomes_its_own(pair: Pair) -> None:
+    """In its place: neither the next answers nor what a child writes are seen in it."""
     assert pair.ask([b"", large(1)]) is not None
-    kept = pair.answer([b"", large(5), large(6)])
-    for number in range(9):
-        assert pair.answer([b"", large(number), large(number)]) is not None
-        assert len(pair.answers.sizes[0]) == 1
-    assert as_bytes(kept) == [b"", bytes(large(5)), bytes(large(6))]
-    rows = np.frombuffer(kept[1], np.uint8)
-    rows += 1
-    assert as_bytes(pair.answer([b"", large(3), large(3)])) == [b"", bytes(large(3)), bytes(large(3))]
+    rows = np.frombuffer(pair.answer([b"", large(5, 3 * LAID_FROM)])[1], np.uint8)
+    address = rows.ctypes.data
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        rows += 1
+        os.read(read, 1)
+        os._exit(0 if (rows == 6).all() else 1)
+    assert (rows == 5).all()
+    assert rows.ctypes.data == address
+    rows += 2
+    assert len(pair.answers.sizes[0]) == 1
+    for number in range(9):  # the region is left for good, and given up
+        assert pair.answer([b"", large(number, 3 * LAID_FROM)]) is not None
+    assert (rows == 7).all()
+    pair.answers.trim(60.0)
+    pair.settle()
+    assert len(pair.answers.sizes[0]) == len(pair.asks.sizes[1]) == 1
+    os.write(write, b"1")
+    assert os.waitpid(child, 0)[1] == 0
+    for fd in (read, write):
+        os.close(fd)
+    del rows
+
+
+def test_a_fork_leaves_what_nobody_looks_at_as_it_is(pair: Pair) -> None:
+    assert pair.ask([b"", large(1)]) is not None
+    assert pair.answer([b"", large(2)]) is not None
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    for number in range(3):
+        assert as_bytes(pair.answer([b"", large(number)])) == [b"", bytes(large(number))]
+        assert as_bytes(pair.ask([b"", large(number)])) == [b"", bytes(large(number))]
+    assert len(pair.answers.sizes[0]) == len(pair.asks.sizes[0]) == 1
 
 
 def test_regions_of_a_link_are_bounded_and_zeromq_has_the_rest(pair: Pair) -> None:

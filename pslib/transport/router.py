@@ -92,7 +92,7 @@ class Router:
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool, copies: bool
+        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool, for_users: bool
     ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
@@ -116,7 +116,7 @@ class Router:
         if ZMQ_FUNCTIONS is not None:
             if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
                 self.lanes = lanes
-                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max, copies)
+                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max, for_users)
                 self._waiting.register(lanes.fd, select.POLLIN)
             self.frames = ZmqFrames(
                 self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing
