@@ -39,8 +39,7 @@ cdef class ShortTurns:
     Attributes
     ----------
     taken : bool
-        Whether the system has been told: Linux alone can be, and heeds it since 6.12; a thread with a
-        scheduling policy of its own keeps that.
+        Whether the system heeds it: Linux does since 6.12; a thread with a policy of its own keeps that.
     given_way : int
         How often.
     """
@@ -51,7 +50,7 @@ cdef class ShortTurns:
 
     def __init__(self, double seconds):
         cdef uint64_t nanoseconds = <uint64_t>(seconds * 1e9)
-        self.taken = core_turn(nanoseconds) == 0
+        self.taken = core_turn(nanoseconds) == 0 and core_turn_now() == <int64_t>nanoseconds
         self.long_enough = PERCENT * nanoseconds // 100
         self.until = core_used() + self.long_enough
 

@@ -236,6 +236,7 @@ cdef class Lanes:
         return (
             lane is not None
             and lane.greeted
+            and self.process == lane_process()
             and lane_send_with(lane.fd, PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), passed) >= 0
         )
 

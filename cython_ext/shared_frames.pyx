@@ -1,9 +1,9 @@
-"""Large frames between processes of one machine: they are laid into memory that both have mapped.
+"""Large frames of requests between processes of one machine: laid into memory that both have mapped.
 
 A frame of megabytes through a socket is copied into the kernel and out of it, 200 KB at a time, by two
-threads of ZeroMQ that wake each other for each piece. Between two processes that have a lane (``lanes.pyx``)
-it is copied once, into a *region*, by whoever sends it; who receives it has views of that. The message itself
-goes by ZeroMQ as ever, in its place among all others, with a *placard* for the frames:
+threads of ZeroMQ that wake each other for each piece. A client that has a lane to a server (``lanes.pyx``)
+copies it once, into a *region*, and the server reads it there. The message itself goes by ZeroMQ as ever, in
+its place among all others, with a *placard* for the frames:
 
     placard       = %xC1 token region count size{count} frame
     token         = 8 octets
@@ -11,23 +11,21 @@ goes by ZeroMQ as ever, in its place among all others, with a *placard* for the 
     count         = uint8, above 0
     frame         = the first frame of the message
 
-No header of msgpack begins with %xC1. Each end has regions of its own, which only it writes to, and tells of
-each new one by the lane, with its descriptor; of one that it gives up too:
+No header of msgpack begins with %xC1. The client tells of each new region by the lane, with its descriptor;
+of one that it gives up too:
 
     region packet = %x00 token region size          size 0: it is given up, no descriptor
 
-The token is made by the end that has begun the lane, and said by both: whose placard that is, no name of
-ZeroMQ's tells. A region has one message at a time: its first word is not 0 from when it is written until the
-receiver's last view of it is gone. One that is not free is not used, so what is in a region stays as long as
-anybody looks. Where there is no room, no lane, or anything else is amiss, frames go by ZeroMQ.
+The token is made by the client for its lane: whose placard that is, no name of ZeroMQ's tells. A region has
+one message at a time: its first word is not 0 from when it is written until the server's last view of it is
+gone. One that is not free is not used, so what is in a region stays as long as anybody looks. Where there is
+no room, no lane, or anything else is amiss, frames go by ZeroMQ.
 
-What a client has asked for becomes its users', who may fork: a child must not see the next answer in its
-rows, nor its parent what it writes there. So before a fork what is looked at becomes memory of this process
-alone, in its place, and the region's first word is 2: it is left for good, and its owner gives it up.
+Answers do: what comes by them becomes users', who keep it, and fork, so a client would have to copy it once
+more; and the thread that serves would copy, where ZeroMQ's have time to (``benchmarks/README.md``).
 """
 
 import os
-import weakref
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -39,18 +37,14 @@ from libc.string cimport memcpy
 cdef extern from "cores.h" nogil:
     int core_turn(uint64_t nanoseconds)
     int64_t core_turn_now()
+    int64_t core_used()
 
 cdef extern from "sched.h" nogil:
     int sched_yield()
 
 cdef extern from "shared_memory.h" nogil:
-    enum:
-        REGION_FREE
-        REGION_TAKEN
-        REGION_LEFT
-    int region_word(const void *region)
-    void region_mark(void *region, int word)
-    int region_leave(void *memory, size_t size)
+    int region_is_free(const void *region)
+    void region_mark(void *region, int is_free)
     int region_file(size_t size)
     void *region_map(int fd, size_t size)
     void region_unmap(void *memory, size_t size)
@@ -67,12 +61,12 @@ cdef enum:
     LAID_FROM = 1 << 16  # bytes; less goes as quickly by a socket
     REGION_GRAIN = 1 << 16
     TIMES_MAX = 8  # so many times as large as it need be, and a region is left for larger messages
-    ENDED_MAX = 4  # shelves of lanes that have ended whose messages may still be on their way
-    GIVES_WAY_AFTER = 1 << 21  # bytes that are copied, before others may have the core: as a shard's thread
+    LONG_FROM = 1 << 20  # bytes; more is copied in short turns, as a shard's thread works
+    PIECE_BYTES = 1 << 18
     TURN_NS = 300_000
 
 cdef size_t REGIONS_BYTES_MAX = 256 << 20  # made by one link; then frames go by ZeroMQ
-cdef size_t ENDED_BYTES_MAX = 64 << 20
+cdef size_t ENDED_BYTES_MAX = 256 << 20  # of lanes that have ended, whose messages may still be on their way
 cdef double IDLE_S = 5.0  # without a message a region is given up
 cdef double LOOKS_S = 1.0  # how often that is looked at
 
@@ -81,7 +75,7 @@ cdef class Region:
     """Memory that the other end of a lane has mapped too."""
 
     def __dealloc__(self):
-        if self.memory != NULL:
+        if self.memory != NULL and self.process == region_process():
             region_unmap(self.memory, self.size)
 
 
@@ -89,11 +83,9 @@ cdef class Region:
 cdef class Held:
     """What is read of a region; the last one who lets go of it frees the region for its owner."""
 
-    cdef Region region
-
     def __dealloc__(self):
         if self.region.process == region_process():
-            region_mark(self.region.memory, REGION_FREE)
+            region_mark(self.region.memory, True)
 
 
 cdef class Frame:
@@ -107,14 +99,16 @@ cdef class Frame:
 
 
 cdef class Shelf:
-    """The regions of both ends of one lane."""
+    """The regions of one lane: at a client those that it has made, at a server those that it was told of."""
 
     def __cinit__(self, bytes token, bytes lane):
         self.token, self.lane, self.mine, self.theirs = token, lane, [], {}
 
-    cdef size_t bytes_of_theirs(self):
+    cdef size_t keep_taken(self) except? 0:
+        """Forget what no message of the other end is in; bytes of the rest."""
         cdef Region region
         cdef size_t total = 0
+        self.theirs = {number: one for number, one in self.theirs.items() if not is_free(one)}
         for region in self.theirs.values():
             total += region.size
         return total
@@ -128,17 +122,15 @@ cdef class SharedFrames:
     lanes : Lanes
     frame_bytes_max : int
         Of one frame.
-    for_users : bool
-        Whether frames that come may be handed on to users, and outlive a fork.
     """
 
-    def __init__(self, lanes, frame_bytes_max, for_users):
-        self.lanes, self.frame_bytes_max, self.for_users = lanes, frame_bytes_max, for_users
-        self.shelves, self.by_lane, self.by_key, self.ended = {}, {}, {}, []
+    def __init__(self, lanes, frame_bytes_max):
+        self.lanes, self.frame_bytes_max = lanes, frame_bytes_max
+        self.shelves, self.by_lane, self.by_peer, self.ended = {}, {}, {}, []
 
-    def begin(self, bytes lane, key):
-        """A lane has been begun here: what is sent to the peer called `key` may use shared memory."""
-        self.by_key[key] = self.put_up(os.urandom(TOKEN_BYTES), lane)
+    def begin(self, bytes lane, peer):
+        """A client has begun a lane to a peer: large frames that it sends there may be laid."""
+        self.by_peer[peer] = self.put_up(os.urandom(TOKEN_BYTES), lane)
 
     cdef Shelf put_up(self, bytes token, bytes lane):
         cdef Shelf shelf = Shelf(token, lane)
@@ -152,13 +144,26 @@ cdef class SharedFrames:
         if shelf is None:
             return
         del self.shelves[shelf.token]
-        self.by_key = {key: one for key, one in self.by_key.items() if one is not shelf}
+        self.by_peer = {peer: one for peer, one in self.by_peer.items() if one is not shelf}
         for region in shelf.mine:
             self.made_bytes -= region.size
         shelf.mine = []
-        if shelf.theirs and shelf.bytes_of_theirs() <= ENDED_BYTES_MAX:
+        if shelf.keep_taken():
             shelf.ended_s = monotonic()
-            self.ended = [*self.ended[1 - ENDED_MAX :], shelf]
+            self.ended.append(shelf)
+            self.bound_ended()
+
+    cdef int bound_ended(self) except -1:
+        """Of lanes that have ended, the latest ones' regions are kept."""
+        cdef Shelf shelf
+        cdef size_t total = 0
+        kept = []
+        for shelf in reversed(self.ended):
+            total += shelf.keep_taken()
+            if total <= ENDED_BYTES_MAX and shelf.theirs:
+                kept.insert(0, shelf)
+        self.ended = kept
+        return 0
 
     @property
     def sizes(self):
@@ -173,13 +178,13 @@ cdef class SharedFrames:
 
     # --- out ----------------------------------------------------------------------------------------------
 
-    cpdef bytes lay(self, key, list frames):
+    cpdef bytes lay(self, peer, list frames):
         """Lay all frames of a message but the first into a region.
 
         Parameters
         ----------
-        key : hashable
-            The peer: as `begin` was told, or a name by which it has sent placards.
+        peer : hashable
+            As `begin` was told.
         frames : list of bytes-like
             Contiguous.
 
@@ -188,7 +193,7 @@ cdef class SharedFrames:
         bytes or None
             The message in one frame; None: it is not for this, and all of it goes by ZeroMQ.
         """
-        cdef Shelf shelf = self.by_key.get(key)
+        cdef Shelf shelf = self.by_peer.get(peer)
         cdef Py_ssize_t place, got = 0, count = len(frames) - 1
         cdef size_t start = HEAD
         cdef Py_buffer sources[FRAMES_MAX]
@@ -213,7 +218,7 @@ cdef class SharedFrames:
         finally:
             for place in range(got):
                 PyBuffer_Release(&sources[place])
-        region_mark(region.memory, REGION_TAKEN)
+        region_mark(region.memory, False)
         self.last = region
         return b"".join((
             b"\xc1", shelf.token, word(region.number), bytes([count]),
@@ -223,7 +228,7 @@ cdef class SharedFrames:
     cpdef int settle(self, bint is_sent) except -1:
         """What was laid last is on its way, or could not be sent."""
         if self.last is not None and not is_sent:
-            region_mark(self.last.memory, REGION_FREE)
+            region_mark(self.last.memory, True)
         self.last = None
         return 0
 
@@ -234,7 +239,7 @@ cdef class SharedFrames:
         for region in shelf.mine:
             if not size <= region.size <= most or (found is not None and region.size >= found.size):
                 continue
-            if region_word(region.memory) == REGION_FREE:
+            if region_is_free(region.memory):
                 found = region
         if found is None:
             found = self.make(shelf, size)
@@ -246,11 +251,12 @@ cdef class SharedFrames:
         """A new region, a quarter larger than it need be; the other end is told of it."""
         cdef Region region
         cdef int fd
-        size = (size + size // 4 + REGION_GRAIN - 1) // REGION_GRAIN * REGION_GRAIN
+        size = with_room(size)
         if not self.lanes.can_tell(shelf.lane):
             return None
-        if self.made_bytes + size > REGIONS_BYTES_MAX:
-            self.trim(0.0)
+        if self.made_bytes + size > REGIONS_BYTES_MAX and monotonic() >= self.full_s:
+            self.full_s = monotonic() + LOOKS_S
+            self.trim(LOOKS_S)
         if self.made_bytes + size > REGIONS_BYTES_MAX:
             return None
         with nogil:
@@ -271,17 +277,13 @@ cdef class SharedFrames:
         return region
 
     cpdef int trim(self, double idle_s) except -1:
-        """Give up regions that are free and have had no message for so long, and those that were left."""
+        """Give up regions that are free and have had no message for so long."""
         cdef Shelf shelf
         cdef Region region
         cdef double before_s = monotonic() - idle_s
-        cdef int word
         for shelf in self.shelves.values():
             for region in shelf.mine[:]:
-                word = region_word(region.memory)
-                if region is self.last or word == REGION_TAKEN:
-                    continue
-                if word == REGION_FREE and region.used_s > before_s:
+                if region.used_s > before_s or region is self.last or not region_is_free(region.memory):
                     continue
                 if not self.lanes.tell(shelf.lane, region_packet(shelf, region.number, 0), -1):
                     break
@@ -317,7 +319,7 @@ cdef class SharedFrames:
             shelf = self.shelves.get(token)
             if shelf is None and lane not in self.by_lane:
                 shelf = self.put_up(token, lane)
-            if shelf is None or shelf.lane != lane:
+            if shelf is None or shelf.lane != lane or shelf in self.by_peer.values():
                 return False
             if size == 0:
                 shelf.theirs.pop(number, None)
@@ -326,18 +328,13 @@ cdef class SharedFrames:
             if region is None:
                 return False
             shelf.theirs[number] = region
-            if self.for_users:
-                HANDED_ON.add(region)
             return True
         finally:
             if fd >= 0:
                 region_close(fd)
 
-    cpdef list taken(self, object sender, bytes placard):
-        """The frames of a message; None: the placard names a region that is not known here, or is none.
-
-        Whoever has sent it is known from then on: what he is sent may use shared memory too.
-        """
+    cpdef list taken(self, bytes placard):
+        """The frames of a message; None: the placard names a region that is not known here, or is none."""
         cdef Shelf shelf = self.shelf_of(placard[1 : 1 + TOKEN_BYTES])
         cdef Py_ssize_t place, count, head = 1 + TOKEN_BYTES + 9
         cdef size_t start = HEAD, size
@@ -359,8 +356,6 @@ cdef class SharedFrames:
                 return None
             frames.append(view_of(held, start, size))
             start += aligned(size)
-        if self.shelves.get(shelf.token) is shelf:
-            self.by_key[sender] = shelf
         return frames
 
     cdef Shelf shelf_of(self, bytes token):
@@ -381,21 +376,23 @@ cdef int copy_all(unsigned char *out, Py_buffer *sources, Py_ssize_t count) noex
     """Copy frames to where they belong; many bytes in short turns, between which others may have the core."""
     cdef size_t start = HEAD, at, some, total = 0
     cdef Py_ssize_t place
-    cdef int64_t turn = -1
+    cdef int64_t turn = -1, until = 0
     for place in range(count):
         total += sources[place].len
-    if total > GIVES_WAY_AFTER:
+    if total > LONG_FROM:
         turn = core_turn_now()
-        if turn >= 0 and core_turn(TURN_NS) < 0:
+        if turn >= 0 and (core_turn(TURN_NS) < 0 or core_turn_now() != TURN_NS):
             turn = -1
+        until = core_used() + TURN_NS * 4 // 5
     for place in range(count):
         at = 0
         while at < <size_t>sources[place].len:
-            some = min(<size_t>sources[place].len - at, <size_t>GIVES_WAY_AFTER)
+            some = min(<size_t>sources[place].len - at, <size_t>PIECE_BYTES)
             memcpy(out + start + at, <const char *>sources[place].buf + at, some)
             at += some
-            if turn >= 0 and some == GIVES_WAY_AFTER:
+            if turn >= 0 and core_used() >= until:
                 sched_yield()
+                until = core_used() + TURN_NS * 4 // 5
         start += aligned(at)
     if turn >= 0:
         core_turn(<uint64_t>turn)
@@ -412,21 +409,13 @@ cdef Region mapped(int fd, uint64_t number, size_t size):
     return None if region.memory == NULL else region
 
 
-HANDED_ON = weakref.WeakSet()
+cdef bint is_free(Region region):
+    return region_is_free(region.memory)
 
 
-def keep_for_this_process():
-    """Before a fork: what users may look at is this process's alone."""
-    cdef Region region
-    for region in list(HANDED_ON):
-        if region_word(region.memory) != REGION_TAKEN or region.process != region_process():
-            continue
-        if region_leave(region.memory, region.size) < 0:
-            region.process = 0  # without memory for it, it stays shared, and is never said to be free
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=keep_for_this_process)
+cdef size_t with_room(size_t size) noexcept:
+    """A quarter more, so that the next message fits as well."""
+    return (size + size // 4 + REGION_GRAIN - 1) // REGION_GRAIN * REGION_GRAIN
 
 
 cdef bytes region_packet(Shelf shelf, uint64_t number, uint64_t size):

@@ -8,13 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The first word of a region: who reads it writes FREE last, or LEFT when he will never look there again. What he has
-   read before that comes before whatever the writer stores once it has seen the word. */
-enum { REGION_FREE = 0, REGION_TAKEN = 1, REGION_LEFT = 2 };
+/* Whether who reads a region is done with it: its first word, which the reader writes last. What it has read before
+   that comes before whatever the writer stores once it has seen the word. */
+static int region_is_free(const void *region) { return __atomic_load_n((const uint32_t *)region, __ATOMIC_ACQUIRE) == 0; }
 
-static int region_word(const void *region) { return (int)__atomic_load_n((const uint32_t *)region, __ATOMIC_ACQUIRE); }
-
-static void region_mark(void *region, int word) { __atomic_store_n((uint32_t *)region, (uint32_t)word, __ATOMIC_RELEASE); }
+static void region_mark(void *region, int is_free) {
+    __atomic_store_n((uint32_t *)region, is_free ? 0u : 1u, __ATOMIC_RELEASE);
+}
 
 #if defined(__linux__)
 
@@ -22,7 +22,6 @@ static void region_mark(void *region, int word) { __atomic_store_n((uint32_t *)r
 #define _GNU_SOURCE
 #endif
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -67,25 +66,17 @@ static int region_file(size_t bytes) {
     return -1;
 }
 
-/* NULL: there is no room for it, or it is no such file of that size. */
+/* NULL: there is no room for it, or it is no such file of that size. A child that is forked does not have it, and so
+   does not keep memory that was given up here. */
 static void *region_map(int fd, size_t bytes) {
     const int seals = fcntl(fd, F_GET_SEALS);
     struct stat found;
     void *memory;
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &found) < 0 || (size_t)found.st_size != bytes) return NULL;
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
-/* Put memory of this process alone in the place of a region, with what is there; the writer hears that it is left. */
-static int region_leave(void *memory, size_t bytes) {
-    void *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (own == MAP_FAILED) return -1;
-    memcpy(own, memory, bytes);
-    region_mark(memory, REGION_LEFT);
-    if (mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory) != MAP_FAILED) return 0;
-    munmap(own, bytes);
-    return -1;
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, bytes, MADV_DONTFORK);
+    return memory;
 }
 
 static void region_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
@@ -102,7 +93,6 @@ static int region_file(size_t bytes) {
     return -1;
 }
 static void *region_map(int fd, size_t bytes) { return (void)fd, (void)bytes, NULL; }
-static int region_leave(void *memory, size_t bytes) { return (void)memory, (void)bytes, -1; }
 static void region_unmap(void *memory, size_t bytes) { (void)memory, (void)bytes; }
 static void region_close(int fd) { (void)fd; }
 static int64_t region_process(void) { return 0; }

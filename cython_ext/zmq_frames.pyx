@@ -129,7 +129,7 @@ cdef class ZmqFrames:
 
         A few more of the socket are taken before all lanes are looked at, lest each waits for a whole look.
         """
-        if len(self.lanes) == 0:
+        if len(self.lanes) == 0 and not self.lanes.came:
             return one
         while one is not None:
             self.held.append(one)
@@ -157,10 +157,10 @@ cdef class ZmqFrames:
 
         Nobody's and empty, if that is not here any more: who has sent it has lost its lane, and asks again.
         """
-        cdef list frames = self.shared.taken(sender, placard)
+        cdef list frames = self.shared.taken(placard)
         if frames is None:
             self.lanes.drain()  # a lane may tell of the memory, and has not been asked yet
-            frames = self.shared.taken(sender, placard)
+            frames = self.shared.taken(placard)
         return (NOBODY, [b""]) if frames is None else (sender, frames)
 
     cdef list frames_behind(self):
@@ -216,7 +216,7 @@ cdef class ZmqFrames:
                 return errno
         return 0
 
-    def send_laid(self, key, bytes routing_id, list frames):
+    def send_laid(self, peer, bytes routing_id, list frames):
         """Send a message with all frames but its first in shared memory.
 
         Returns
@@ -225,7 +225,7 @@ cdef class ZmqFrames:
             As `send`; None: it is not for this, and nothing is sent.
         """
         cdef int number = ENOTSOCK
-        cdef bytes frame = None if self.shared is None else self.shared.lay(key, frames)
+        cdef bytes frame = None if self.shared is None else self.shared.lay(peer, frames)
         if frame is None:
             return None
         try:

@@ -91,9 +91,7 @@ class Router:
     may be what takes notice of it: hence `ready`.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool, for_users: bool
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -107,7 +105,7 @@ class Router:
         self.lanes: Lanes | None = None
         """Beside the socket, for short messages to and from processes of this machine."""
         self.shared: SharedFrames | None = None
-        """Memory that is shared with them, for large frames."""
+        """Memory that is shared with them, for large frames of requests."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
@@ -116,14 +114,14 @@ class Router:
         if ZMQ_FUNCTIONS is not None:
             if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
                 self.lanes = lanes
-                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max, for_users)
+                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max)
                 self._waiting.register(lanes.fd, select.POLLIN)
             self.frames = ZmqFrames(
                 self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing
             )
 
-    def _send(self, routing_id: bytes, frames: Sequence[Buffer], key: object) -> None:
-        """Queue a message; ``key``: by what `SharedFrames` knows who it is for."""
+    def _send(self, routing_id: bytes, frames: Sequence[Buffer], peer: str | None = None) -> None:
+        """Queue a message; ``peer``: who has asked `SharedFrames` to be known by that name."""
         self.is_empty = False
         one, direct = frames[0] if len(frames) == 1 else None, self.frames
         if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
@@ -134,7 +132,7 @@ class Router:
         if self.lanes is not None and self.lanes.has(routing_id):
             self.lanes.send_frames(routing_id, frames)
             return
-        if len(frames) > 1 and self._laid(routing_id, frames, key):
+        if peer is not None and len(frames) > 1 and self._laid(routing_id, frames, peer):
             return
         send, last = self._socket.send, len(frames) - 1
         try:
@@ -146,9 +144,9 @@ class Router:
             if error.errno not in _NOT_NOW:
                 raise
 
-    def _laid(self, routing_id: bytes, frames: Sequence[Buffer], key: object) -> bool:
+    def _laid(self, routing_id: bytes, frames: Sequence[Buffer], peer: str) -> bool:
         """Whether a message has been seen to with all frames but its first in shared memory."""
-        number = None if self.frames is None else self.frames.send_laid(key, routing_id, list(frames))
+        number = None if self.frames is None else self.frames.send_laid(peer, routing_id, list(frames))
         if number and number not in _NOT_NOW:
             raise zmq.ZMQError(number)
         return number is not None

@@ -46,7 +46,7 @@ class ZmqClientLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None, for_users=True)
+        super().__init__(context, limits, with_lanes=same_host and keys is None)
         if keys:
             encrypt_client(self._socket, keys)
         self._role = keys.role if keys else None
@@ -165,7 +165,7 @@ class ZmqServerLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None, for_users=False)
+        super().__init__(context, limits, with_lanes=same_host and keys is None)
         self._monitor: Monitor | None = None
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
@@ -195,7 +195,7 @@ class ZmqServerLink(Router):
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
-        self._send(peer, frames, peer)
+        self._send(peer, frames)
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all."""
