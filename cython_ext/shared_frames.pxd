@@ -28,6 +28,7 @@ cdef class Held:
 cdef class SharedFrames:
     cdef object lanes
     cdef size_t frame_bytes_max, made_bytes
+    cdef int64_t process  # its children have no regions
     cdef dict shelves, by_lane, by_peer
     cdef list ended
     cdef Region last  # laid, and not known to be on its way

@@ -127,6 +127,7 @@ cdef class SharedFrames:
     def __init__(self, lanes, frame_bytes_max):
         self.lanes, self.frame_bytes_max = lanes, frame_bytes_max
         self.shelves, self.by_lane, self.by_peer, self.ended = {}, {}, {}, []
+        self.process = region_process()
 
     def begin(self, bytes lane, peer):
         """A client has begun a lane to a peer: large frames that it sends there may be laid."""
@@ -201,6 +202,8 @@ cdef class SharedFrames:
         cdef Region region = None
         if shelf is None or not 0 < count <= FRAMES_MAX or len(frames[0]) > FIRST_BYTES_MAX:
             return None
+        if self.process != region_process():  # a child has no regions
+            return None
         try:
             for place in range(count):
                 PyObject_GetBuffer(frames[place + 1], &sources[place], PyBUF_SIMPLE)
@@ -239,7 +242,7 @@ cdef class SharedFrames:
         for region in shelf.mine:
             if not size <= region.size <= most or (found is not None and region.size >= found.size):
                 continue
-            if region_is_free(region.memory):
+            if is_free(region):
                 found = region
         if found is None:
             found = self.make(shelf, size)
@@ -283,7 +286,7 @@ cdef class SharedFrames:
         cdef double before_s = monotonic() - idle_s
         for shelf in self.shelves.values():
             for region in shelf.mine[:]:
-                if region.used_s > before_s or region is self.last or not region_is_free(region.memory):
+                if region.used_s > before_s or region is self.last or not is_free(region):
                     continue
                 if not self.lanes.tell(shelf.lane, region_packet(shelf, region.number, 0), -1):
                     break
@@ -343,7 +346,7 @@ cdef class SharedFrames:
         cdef list frames
         if shelf is None or PyBytes_GET_SIZE(placard) <= head:
             return None
-        region = shelf.theirs.get(number_at(placard, 9))
+        region = shelf.theirs.get(number_at(placard, 9)) if self.process == region_process() else None
         count = <unsigned char>PyBytes_AS_STRING(placard)[head - 1]
         if region is None or count == 0 or PyBytes_GET_SIZE(placard) < head + 8 * count:
             return None
@@ -409,8 +412,9 @@ cdef Region mapped(int fd, uint64_t number, size_t size):
     return None if region.memory == NULL else region
 
 
-cdef bint is_free(Region region):
-    return region_is_free(region.memory)
+cdef bint is_free(Region region) noexcept:
+    """Whether nobody reads it; in a process that was forked nobody does, for it is not there."""
+    return region.process != region_process() or region_is_free(region.memory)
 
 
 cdef size_t with_room(size_t size) noexcept:

@@ -197,6 +197,33 @@ def test_who_is_interrupted_as_he_sends_loses_no_region(opened: Any) -> None:
     assert client.shared.sizes[0] == []
 
 
+def test_a_child_that_uses_and_closes_what_it_has_inherited_touches_no_region(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    ask_large(client, server)
+    client.send(server.address, large(2))
+    time.sleep(0.05)
+    ((_peer, held),) = server.poll(WAIT_S)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for shared in (client.shared, server.shared):
+                shared.trim(0.0)
+                assert shared.lay(server.address, large(1)) is None
+                assert shared.taken(b"\xc1" + bytes(40)) is None
+            for link in (client, server):
+                link.lanes.close()
+            del held
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert as_bytes(held) == as_bytes(large(2))
+    ask_large(client, server, 5)
+    assert len(client.shared.sizes[0]) == 2
+
+
 def test_links_of_many_clients_have_memory_of_their_own(opened: Any) -> None:
     server, clients = opened(LOOPBACK), [opened() for _ in range(8)]
     for client in clients:
