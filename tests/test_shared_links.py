@@ -123,6 +123,22 @@ def test_short_messages_of_lanes_keep_their_order_beside_new_regions(opened: Any
         held.append(came)
 
 
+IDLE_S = 5.0
+
+
+def test_a_link_without_large_requests_gives_up_its_regions_as_it_goes_on(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    ask_large(client, server)
+    begun_s = time.monotonic()
+    while client.shared.sizes[0] and time.monotonic() - begun_s < 3 * IDLE_S:
+        ask(client, server, kind=Outgoing)
+        time.sleep(0.1)
+    assert time.monotonic() - begun_s >= IDLE_S
+    ask(client, server)
+    assert shared_bytes(client) == shared_bytes(server) == (0, 0)
+
+
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_when_a_lane_breaks_large_frames_go_by_zeromq(opened: Any, end: str) -> None:
     server, client = opened(LOOPBACK), opened()
