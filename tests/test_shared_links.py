@@ -123,6 +123,39 @@ def test_short_messages_of_lanes_keep_their_order_beside_new_regions(opened: Any
         held.append(came)
 
 
+def turns_of_the_socket(server: Any, client: Any) -> None:
+    """Let the server take messages of its socket next, before it looks at lanes again."""
+    client.send_all([ShortOutgoing(server.address, [b"turn"])] * 5)
+    time.sleep(0.05)
+    assert len(server.frames.receive(5)) == 5
+
+
+def test_what_lanes_bring_while_regions_are_asked_for_keeps_its_order(opened: Any) -> None:
+    server, client, other = opened(LOOPBACK), opened(), opened()
+    met(client, server)
+    met(other, server)
+    turns_of_the_socket(server, other)
+    for number in range(2):
+        client.send(server.address, large(number))  # each in a region of its own, of which its lane tells
+        other.send_all([ShortOutgoing(server.address, [b"short %d" % number])])
+    time.sleep(0.05)
+    came = [frames for _peer, frames in server.frames.receive(10)]
+    assert [frames for frames in came if len(frames) == 1] == [[b"short 0"], [b"short 1"]]
+    assert [as_bytes(frames) for frames in came if len(frames) > 1] == [as_bytes(large(n)) for n in range(2)]
+
+
+def test_what_came_by_a_lane_that_has_ended_goes_before_what_was_sent_behind_it(opened: Any) -> None:
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    turns_of_the_socket(server, client)
+    client.send_all([ShortOutgoing(server.address, [b"first"])])
+    client.send(server.address, large(2))
+    client.lanes.drop(client.lanes.ways[server.address])
+    time.sleep(0.05)
+    came = [as_bytes(frames) for _peer, frames in server.frames.receive(10)]
+    assert came == [[b"first"], as_bytes(large(2))]
+
+
 IDLE_S = 5.0
 
 
