@@ -4,20 +4,16 @@ Where all cores have work, a thread that computes keeps its own until the kernel
 thread that is woken there waits as long, though it needs it for 50 us only.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 
-cdef extern from "cores.h":
-    int core_turn(uint64_t nanoseconds)
+cdef extern from "cores.h" nogil:
+    ctypedef struct CoreTurns:
+        int64_t before
     int64_t core_turn_now()
-    int64_t core_used()
-
-cdef extern from "sched.h" nogil:
-    int sched_yield()
+    CoreTurns core_turns_begin(int64_t nanoseconds)
+    int core_give_way(CoreTurns *turns)
 
 __all__ = ["ShortTurns", "turn_s"]
-
-cdef enum:
-    PERCENT = 80  # of a turn, before a thread gives way
 
 
 def turn_s():
@@ -44,25 +40,19 @@ cdef class ShortTurns:
         How often.
     """
 
-    cdef int64_t long_enough, until
-    cdef readonly bint taken
+    cdef CoreTurns turns
     cdef readonly long long given_way
 
     def __init__(self, double seconds):
-        cdef uint64_t nanoseconds = <uint64_t>(seconds * 1e9)
-        self.taken = core_turn(nanoseconds) == 0 and core_turn_now() == <int64_t>nanoseconds
-        self.long_enough = PERCENT * nanoseconds // 100
-        self.until = core_used() + self.long_enough
+        self.turns = core_turns_begin(<int64_t>(seconds * 1e9))
+
+    @property
+    def taken(self):
+        return self.turns.before >= 0
 
     def give_way(self):
-        """At the end of a turn, let another thread have the core, if one waits for it; in this thread alone.
-
-        Not before: who gives way gives up the rest of his turn (Linux 6.18). A thread that did so every 20 us
-        had 0.07 of a core beside another busy one, not half. Nor where turns are long, for the same reason.
-        """
-        if not self.taken or core_used() < self.until:
-            return
-        self.given_way += 1
+        """At the end of a turn, let another thread have the core, if one waits; in this thread alone."""
+        cdef int given
         with nogil:
-            sched_yield()
-        self.until = core_used() + self.long_enough
+            given = core_give_way(&self.turns)
+        self.given_way += given

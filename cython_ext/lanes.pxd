@@ -34,7 +34,7 @@ cdef class Lanes:
     cdef dict lanes  # by number
     cdef readonly dict ways
     cdef list came  # messages in reverse order
-    cdef public object shared  # SharedFrames: hears of regions; None: nobody does
+    cdef public object shared  # SharedFrames or SharedViews: hears of regions and ends; None: nobody does
     cdef readonly int waiting_count
     cdef LaneMessages *memory
     cdef LaneEvent events[LANE_EVENTS]  # of which nothing has been taken yet

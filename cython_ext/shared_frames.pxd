@@ -1,6 +1,12 @@
-"""For frames of a socket of which some are in shared memory (``zmq_frames.pyx``)."""
+"""For the other end of shared memory (``shared_views.pyx``), and a socket's frames (``zmq_frames.pyx``)."""
 
 from libc.stdint cimport int64_t, uint64_t
+
+cdef enum:
+    HEAD = 64  # bytes before the first frame of a region, and what each frame begins at a multiple of
+    TOKEN_BYTES = 8
+    IDLE_S = 5  # without a message a region is given up; so long one is waited for behind the end of its lane
+    LOOKS_S = 1  # how often that is looked at
 
 
 cdef class Region:
@@ -13,37 +19,35 @@ cdef class Region:
 
 cdef class Shelf:
     cdef bytes token, lane
-    cdef list mine
-    cdef dict theirs
+    cdef list regions
     cdef uint64_t made
-    cdef double ended_s
 
-    cdef size_t keep_taken(self) except? 0
-
-
-cdef class Held:
-    cdef Region region
+    cdef bytes packet(self, uint64_t number, uint64_t size)
 
 
 cdef class SharedFrames:
     cdef object lanes
-    cdef size_t frame_bytes_max, made_bytes
+    cdef size_t frame_bytes_max
     cdef int64_t process  # its children have no regions
-    cdef dict shelves, by_lane, by_peer
-    cdef list ended
+    cdef dict shelves  # by peer
     cdef Region last  # laid, and not known to be on its way
     cdef double looks_s, full_s  # when to look around next; until then nothing was to be given up
 
-    cdef Shelf put_up(self, bytes token, bytes lane)
-    cdef Shelf shelf_of(self, bytes token)
-    cdef int bound_ended(self) except -1
     cpdef bytes lay(self, peer, list frames)
     cpdef int settle(self, bint is_sent) except -1
     cdef Region room(self, Shelf shelf, size_t size)
     cdef Region make(self, Shelf shelf, size_t size)
     cpdef int trim(self, double idle_s) except -1
     cdef int look_around(self) except -1
-    cpdef list taken(self, bytes placard)
 
 
-cdef bint is_placard(object frame) noexcept
+cdef Region mapped(int fd, uint64_t number, size_t size)
+cdef int close_file(int fd) noexcept
+cdef int64_t here() noexcept
+cdef bint is_free(Region region) noexcept
+cdef int mark_free(Region region) noexcept
+cdef bytes word(uint64_t number)
+cdef uint64_t number_at(bytes frame, Py_ssize_t place) noexcept
+
+cdef inline size_t aligned(size_t size) noexcept nogil:
+    return (size + HEAD - 1) // HEAD * HEAD

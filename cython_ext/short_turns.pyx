@@ -83,7 +83,7 @@ cdef class Turns:
 
     cdef bint take_one(self, object sender, list frames) except -1:
         """Take a message; whether something has to be handed over at once. Each kind of turns says how."""
-        raise NotImplementedError
+        raise NotImplementedError  # Cython's C methods can't be abstract; both kinds below have their own
 
     cdef bint is_due(self) except -1:
         """Whether something of all that was here has to be handed over."""

@@ -4,6 +4,7 @@ from libc.stdint cimport uint64_t
 
 from cython_ext.lanes cimport Lanes
 from cython_ext.shared_frames cimport SharedFrames
+from cython_ext.shared_views cimport SharedViews
 
 cdef struct Message:  # zmq_msg_t: 64 bytes in every 4.x, aligned as pointers are
     uint64_t words[8]
@@ -28,7 +29,8 @@ cdef class ZmqFrames:
     cdef Option option
     cdef size_t copied_bytes
     cdef readonly Lanes lanes
-    cdef SharedFrames shared
+    cdef SharedFrames laying  # large frames, at a client
+    cdef SharedViews views  # of them, at a server
     cdef object short_kind
     cdef list held  # messages of the socket, in reverse order: what has come by lanes goes before them
     cdef Py_ssize_t turns  # of the socket, before the lanes have theirs
@@ -39,6 +41,7 @@ cdef class ZmqFrames:
     cdef object frame(self, bint *more)
     cdef list frames_behind(self)
     cdef tuple unpacked(self, object sender, bytes placard)
+    cdef int look_around(self) except -1
     cpdef int send(self, bytes routing_id, bytes frame) except -1
     cdef bint sent_by_lane(self, peer, bytes frame) except -1
     cpdef int let_pass(self, peer, bytes routing_id) except -1

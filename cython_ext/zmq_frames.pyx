@@ -14,7 +14,8 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
 
 from cython_ext.lanes cimport is_lane
-from cython_ext.shared_frames cimport is_placard
+from cython_ext.shared_frames cimport SharedFrames
+from cython_ext.shared_views cimport SharedViews, is_placard
 
 __all__ = ["FUNCTIONS", "ZmqFrames"]
 
@@ -61,7 +62,9 @@ cdef class ZmqFrames:
         self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
         self.finish, self.option = <OfMessage><uintptr_t>finish, <Option><uintptr_t>option
         self.lanes, self.short_kind, self.held = lanes, short_kind, []
-        self.shared = None if lanes is None else lanes.shared
+        shared = None if lanes is None else lanes.shared
+        self.laying = shared if isinstance(shared, SharedFrames) else None
+        self.views = shared if isinstance(shared, SharedViews) else None
 
     def ready(self):
         """Whether a message is here; what tells of a message once has told of this one then."""
@@ -107,8 +110,7 @@ cdef class ZmqFrames:
         cdef tuple one
         if self.lanes is None:
             return self.message()
-        if self.shared is not None:
-            self.shared.look_around()
+        self.look_around()
         if self.lanes.came:
             return self.lanes.came.pop()
         if self.held:
@@ -148,7 +150,7 @@ cdef class ZmqFrames:
         if self.lanes is not None and PyBytes_CheckExact(sender) and is_lane(sender):
             sender = NOBODY  # or the owner of the lane would hear the answer
         frames = self.frames_behind() if more else []
-        if self.shared is not None and len(frames) == 1 and is_placard(frames[0]):
+        if self.views is not None and len(frames) == 1 and is_placard(frames[0]):
             return self.unpacked(sender, frames[0])
         return sender, frames
 
@@ -157,11 +159,19 @@ cdef class ZmqFrames:
 
         Nobody's and empty, if that is not here any more: who has sent it has lost its lane, and asks again.
         """
-        cdef list frames = self.shared.taken(placard)
+        cdef list frames = self.views.taken(placard)
         if frames is None:
             self.lanes.drain()  # a lane may tell of the memory, and has not been asked yet
-            frames = self.shared.taken(placard)
+            frames = self.views.taken(placard)
         return (NOBODY, [b""]) if frames is None else (sender, frames)
+
+    cdef int look_around(self) except -1:
+        """Whoever shares memory with others gives up what is idle now and then."""
+        if self.laying is not None:
+            self.laying.look_around()
+        elif self.views is not None:
+            self.views.look_around()
+        return 0
 
     cdef list frames_behind(self):
         """All frames of a message behind its first."""
@@ -225,16 +235,16 @@ cdef class ZmqFrames:
             As `send`; None: it is not for this, and nothing is sent.
         """
         cdef int number = ENOTSOCK
-        cdef bytes frame = None if self.shared is None else self.shared.lay(peer, frames)
+        cdef bytes frame = None if self.laying is None else self.laying.lay(peer, frames)
         if frame is None:
             return None
         try:
             if not self.lanes.is_closed:  # else so is the socket, by another thread while frames were copied
                 number = self.send(routing_id, frame)
         except BaseException:
-            self.shared.settle(False)
+            self.laying.settle(False)
             raise
-        self.shared.settle(number == 0)
+        self.laying.settle(number == 0)
         return number
 
     def send_all(self, messages, Py_ssize_t first, ids, silent):

@@ -146,40 +146,40 @@ def test_somebody_at_the_name_of_a_lane_who_does_not_greet_is_sent_nothing(
                     other.recv(100)
 
 
-def test_who_calls_himself_by_the_name_of_a_lane_is_answered_nowhere(opened: Any) -> None:
+@pytest.fixture
+def strange(opened: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """A server, a client that has a lane to it, and a stranger who calls himself by that lane's name."""
+    server, client = opened(LOOPBACK), opened()
+    met(client, server)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.ROUTING_ID, ask(client, server))
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(server.address)
+        yield server, client, stranger
+
+
+def test_who_calls_himself_by_the_name_of_a_lane_is_answered_nowhere(strange: tuple[Any, Any, Any]) -> None:
     """Else the answer to what a stranger sends by TCP would go to the owner of the lane."""
-    server, client = opened(LOOPBACK), opened()
-    met(client, server)
-    peer = ask(client, server)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        stranger.setsockopt(zmq.ROUTING_ID, peer)
-        stranger.setsockopt(zmq.LINGER, 0)
-        stranger.connect(server.address)
-        stranger.send_multipart([b"many", b"frames"])
-        for _ in range(150):
-            stranger.send(b"one frame")
-        came = poll_all(server, 151)
-        assert not any(is_lane(other) for other, _frames in came)
-        server.send_all([(other, [b"answer"]) for other, _frames in came])
-        for other, frames in came[:2]:
-            server.send(other, frames)
-        assert is_lane(ask(client, server)), "and its owner has heard nothing else"
-        assert not stranger.poll(100)
+    server, client, stranger = strange
+    stranger.send_multipart([b"many", b"frames"])
+    for _ in range(150):
+        stranger.send(b"one frame")
+    came = poll_all(server, 151)
+    assert not any(is_lane(other) for other, _frames in came)
+    server.send_all([(other, [b"answer"]) for other, _frames in came])
+    for other, frames in came[:2]:
+        server.send(other, frames)
+    assert is_lane(ask(client, server)), "and its owner has heard nothing else"
+    assert not stranger.poll(100)
 
 
-def test_many_messages_of_a_stranger_by_that_name_hold_up_nobody(opened: Any) -> None:
+def test_many_messages_of_a_stranger_by_that_name_hold_up_nobody(strange: tuple[Any, Any, Any]) -> None:
     """They are taken a batch at a time, as all others."""
-    server, client = opened(LOOPBACK), opened()
-    met(client, server)
-    peer = ask(client, server)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-        stranger.setsockopt(zmq.ROUTING_ID, peer)
-        stranger.setsockopt(zmq.LINGER, 0)
-        stranger.connect(server.address)
-        for _ in range(200):
-            stranger.send(b"one frame")
-        time.sleep(0.2)
-        assert len(server.receive()) == 64
+    server, _client, stranger = strange
+    for _ in range(200):
+        stranger.send(b"one frame")
+    time.sleep(0.2)
+    assert len(server.receive()) == 64
 
 
 def test_a_lane_that_breaks_is_left_for_zeromq_and_taken_again_by_who_connects_again(opened: Any) -> None:

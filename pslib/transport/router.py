@@ -18,6 +18,7 @@ import zmq.backend
 
 from cython_ext.lanes import Lanes
 from cython_ext.shared_frames import SharedFrames
+from cython_ext.shared_views import SharedViews
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.protocol.codec import Buffer
@@ -91,7 +92,9 @@ class Router:
     may be what takes notice of it: hence `ready`.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool, listens: bool
+    ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -104,8 +107,8 @@ class Router:
         """Takes and sends small frames; None: pyzmq does."""
         self.lanes: Lanes | None = None
         """Beside the socket, for short messages to and from processes of this machine."""
-        self.shared: SharedFrames | None = None
-        """Memory that is shared with them, for large frames of requests."""
+        self.shared: SharedFrames | SharedViews | None = None
+        """Memory that is shared with them, for large frames of requests; who listens takes, others lay."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
@@ -114,7 +117,8 @@ class Router:
         if ZMQ_FUNCTIONS is not None:
             if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
                 self.lanes = lanes
-                self.shared = lanes.shared = SharedFrames(lanes, limits.frame_bytes_max)
+                most = limits.frame_bytes_max
+                self.shared = lanes.shared = SharedViews(most) if listens else SharedFrames(lanes, most)
                 self._waiting.register(lanes.fd, select.POLLIN)
             self.frames = ZmqFrames(
                 self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import zmq
 
+from cython_ext.shared_frames import SharedFrames
 from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.protocol.codec import Buffer
@@ -46,7 +47,7 @@ class ZmqClientLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None)
+        super().__init__(context, limits, with_lanes=same_host and keys is None, listens=False)
         if keys:
             encrypt_client(self._socket, keys)
         self._role = keys.role if keys else None
@@ -97,7 +98,7 @@ class ZmqClientLink(Router):
         lane = None if self.lanes is None or name is None else self.lanes.connect(name, peer)
         if lane is not None:
             self._lane_of[peer], self.peers[lane] = lane, peer
-            if self.shared is not None:
+            if isinstance(self.shared, SharedFrames):
                 self.shared.begin(lane, peer)
 
     def _leave_lane(self, peer: str) -> None:
@@ -165,7 +166,7 @@ class ZmqServerLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None)
+        super().__init__(context, limits, with_lanes=same_host and keys is None, listens=True)
         self._monitor: Monitor | None = None
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
