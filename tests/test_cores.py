@@ -18,13 +18,13 @@ from pslib.server.shard_thread import TURN_S
 
 HEEDS = pytest.mark.skipif(
     sys.platform != "linux" or tuple(int(part) for part in platform.release().split(".")[:2]) < (6, 12),
-    reason="only Linux from 6.12 on lets a thread say how long its turns are; that nobody gives way elsewhere is "
-    "shown everywhere by test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for",
+    reason="only Linux from 6.12 on lets a thread say how long its turns are; that nobody gives way "
+    "elsewhere is shown everywhere by test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for",
 )
 LINUX = pytest.mark.skipif(
     sys.platform != "linux",
-    reason="scheduling policies and the niceness of one thread are Linux's alone; elsewhere none are touched, as "
-    "test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for shows everywhere",
+    reason="scheduling policies and the niceness of one thread are Linux's alone; elsewhere none are "
+    "touched, as test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for shows everywhere",
 )
 ENOUGH = 20
 
