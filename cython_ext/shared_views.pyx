@@ -85,6 +85,13 @@ cdef class SharedViews:
         cdef Region region
         return [region.size for one in self.by_lane.values() for region in one.regions.values()]
 
+    @property
+    def kept(self):
+        """The same of lanes that have ended."""
+        cdef Told one
+        cdef Region region
+        return [region.size for one in self.ended for region in one.regions.values()]
+
     def told(self, bytes lane, bytes packet, int fd):
         """A lane tells of a region; False: in no way that makes sense, or it can't be mapped. Closes fd."""
         cdef Told one

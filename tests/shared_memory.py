@@ -38,7 +38,7 @@ class Pair:
     """Both ends of a lane, with shared memory: what a client lays a server takes."""
 
     def __init__(self, name: bytes, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self.server, self.client = End(), End()
+        self.server, self.client, self.name = End(), End(), name
         assert self.server.lanes.listen(name)
         self.asks = self.client.lanes.shared = SharedFrames(self.client.lanes, frame_bytes_max)
         self.takes = self.server.lanes.shared = SharedViews(frame_bytes_max)

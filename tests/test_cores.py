@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -104,29 +105,41 @@ def test_a_thread_whose_turns_are_not_short_does_not_give_way() -> None:
     assert in_thread(given_way) == 0
 
 
+@HEEDS
+def test_turns_that_the_system_makes_shorter_are_not_taken() -> None:
+    assert not in_thread(lambda: ShortTurns(1.0).taken)
+
+
 def switches() -> int:
     """How often the calling thread has been left for another one while it could go on."""
     with open(f"/proc/self/task/{threading.get_native_id()}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("nonvoluntary"))
 
 
-@HEEDS
-def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
-    core = min(os.sched_getaffinity(0))
+@contextmanager
+def spinning(core: int) -> Iterator[None]:
+    """A process that wants all of a core."""
     spin = f"import os\nos.sched_setaffinity(0, [{core}])\nprint('spins', flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         other.stdout.readline()
-
-        def left() -> int:
-            os.sched_setaffinity(0, [core])
-            turns, before = ShortTurns(TURN_S), switches()
-            while turns.given_way < 100 * ENOUGH and switches() - before < ENOUGH:
-                work_for(TURN_S)
-                turns.give_way()
-            return switches() - before
-
         try:
-            assert in_thread(left) >= ENOUGH
+            yield
         finally:
             other.kill()
+
+
+@HEEDS
+def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
+    core = min(os.sched_getaffinity(0))
+
+    def left() -> int:
+        os.sched_setaffinity(0, [core])
+        turns, before = ShortTurns(TURN_S), switches()
+        while turns.given_way < 100 * ENOUGH and switches() - before < ENOUGH:
+            work_for(TURN_S)
+            turns.give_way()
+        return switches() - before
+
+    with spinning(core):
+        assert in_thread(left) >= ENOUGH

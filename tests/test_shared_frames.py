@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cython_ext.cores import turn_s
 from tests.links import WAIT_S
 from tests.shared_memory import (
     FRAME_BYTES_MAX,
@@ -23,6 +24,7 @@ from tests.shared_memory import (
     region_file,
     told,
 )
+from tests.test_cores import ENOUGH, HEEDS, in_thread, spinning, switches
 
 __all__ = ["pair"]
 
@@ -136,6 +138,24 @@ def test_a_region_that_is_about_to_be_sent_is_not_given_up(pair: Pair) -> None:
     pair.asks.trim(0.0)
     pair.settle()
     assert as_bytes(pair.takes.taken(placard)) == [b"", bytes(large(1))]
+
+
+@HEEDS
+def test_who_lays_many_bytes_leaves_his_core_to_others_and_has_the_turns_of_before(pair: Pair) -> None:
+    core = min(os.sched_getaffinity(0))
+
+    def left() -> tuple[int, bool]:
+        os.sched_setaffinity(0, [core])
+        turn, before = turn_s(), switches()
+        for number in range(3):
+            assert pair.asks.lay("server", [b"", large(number, 60 << 20)]) is not None
+            pair.asks.settle(False)
+        return switches() - before, turn_s() == turn
+
+    with spinning(core):
+        count, as_before = in_thread(left)
+    assert count >= 3 * ENOUGH
+    assert as_before
 
 
 def test_a_small_message_takes_no_region_that_is_far_larger(pair: Pair) -> None:

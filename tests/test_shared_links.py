@@ -170,6 +170,24 @@ def test_a_link_without_large_requests_gives_up_its_regions_as_it_goes_on(opened
     assert shared_bytes(client) == shared_bytes(server) == 0
 
 
+def test_what_lanes_that_ended_have_not_sent_after_all_is_forgotten_as_a_server_goes_on(opened: Any) -> None:
+    server, client, other = opened(LOOPBACK), opened(), opened()
+    met(client, server)
+    met(other, server)
+    client.send(server.address, large(1))
+    ((_peer, held),) = server.poll(WAIT_S)
+    client.lanes.close()
+    begun_s = time.monotonic()
+    until_s = begun_s + 3 * IDLE_S
+    while not server.shared.kept and time.monotonic() < until_s:
+        ask(other, server, kind=Outgoing)
+    while server.shared.kept and time.monotonic() < until_s:
+        ask(other, server, kind=Outgoing)
+        time.sleep(0.1)
+    assert IDLE_S <= time.monotonic() - begun_s < 3 * IDLE_S
+    assert as_bytes(held) == as_bytes(large(1))
+
+
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_when_a_lane_breaks_large_frames_go_by_zeromq(opened: Any, end: str) -> None:
     server, client = opened(LOOPBACK), opened()
@@ -253,6 +271,9 @@ def test_a_child_that_uses_and_closes_what_it_has_inherited_touches_no_region(op
     ((_peer, held),) = server.poll(WAIT_S)
     placard = client.shared.lay(server.address, large(3))
     client.shared.settle(False)
+    server.wait(0.05)
+    assert server.receive() == []
+    assert server.shared.taken(placard) is not None
     child = os.fork()
     if child == 0:
         code = 1

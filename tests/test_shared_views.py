@@ -30,6 +30,8 @@ from tests.test_lanes import End, lane_to
 
 __all__ = ["pair"]
 
+ENDED_BYTES_MAX = 256 << 20
+
 
 def test_frames_begin_where_vectors_do_and_are_views(pair: Pair) -> None:
     first, *arrays = pair.ask([b"header", large(1, 100_001), large(2, 3), large(3, 64)])
@@ -87,6 +89,27 @@ def test_what_was_sent_before_a_lane_ended_is_still_taken(pair: Pair) -> None:
     pair.server.settle(0)
     for number, one in enumerate(placards):
         assert as_bytes(pair.takes.taken(one)) == [b"", bytes(large(number))]
+
+
+def test_of_many_lanes_that_ended_the_latest_ones_regions_are_kept() -> None:
+    pair = Pair(f"pslib-shared-{os.getpid()}-ended".encode())
+    try:
+        lanes, held = [pair.lane], []
+        for number in range(3):
+            if number:
+                lanes.append(lane_to(pair.name, pair.server, pair.client, "server"))
+                pair.asks.begin(lanes[-1], "server")
+            held.append([pair.ask([b"", large(number, 48 << 20)]) for _ in range(2 - number // 2)])
+        for lane in lanes:
+            pair.client.lanes.drop(lane)
+            pair.server.settle(2 - lanes.index(lane))
+        sizes = pair.takes.kept
+        assert len(sizes) == 3
+        assert sum(sizes) <= ENDED_BYTES_MAX
+        for number, frames in enumerate(held):
+            assert all((np.frombuffer(one[1], np.uint8) == number).all() for one in frames)
+    finally:
+        pair.close()
 
 
 def test_a_forked_child_that_lets_go_of_a_view_frees_nothing(pair: Pair) -> None:
@@ -178,7 +201,7 @@ def test_a_placard_is_believed_as_far_as_its_region_goes(pair: Pair) -> None:
         assert pair.takes.taken(bad) is None
 
 
-def test_no_frame_is_longer_than_the_receiver_takes(request: pytest.FixtureRequest) -> None:
+def test_no_frame_is_longer_than_the_receiver_takes() -> None:
     pair = Pair(f"pslib-shared-{os.getpid()}-limit".encode(), frame_bytes_max=LAID_FROM)
     try:
         assert pair.ask([b"", large(1)]) is not None
