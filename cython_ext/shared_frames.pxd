@@ -30,6 +30,7 @@ cdef class SharedFrames:
     cdef size_t frame_bytes_max
     cdef int64_t process  # its children have no regions
     cdef dict shelves  # by peer
+    cdef readonly long long given_way
     cdef Region last  # laid, and not known to be on its way
     cdef double looks_s, full_s  # when to look around next; until then nothing was to be given up
 

@@ -6,6 +6,7 @@ from cython_ext.lanes import Lanes
 __all__ = ["SharedFrames"]
 
 class SharedFrames:
+    given_way: int
     def __init__(self, lanes: Lanes, frame_bytes_max: int) -> None: ...
     @property
     def sizes(self) -> list[int]: ...

@@ -90,6 +90,11 @@ cdef class SharedFrames:
     lanes : Lanes
     frame_bytes_max : int
         Of one frame.
+
+    Attributes
+    ----------
+    given_way : int
+        How often a thread has left its core to others while it copied.
     """
 
     def __init__(self, lanes, frame_bytes_max):
@@ -139,6 +144,7 @@ cdef class SharedFrames:
         cdef Py_buffer sources[FRAMES_MAX]
         cdef uint64_t sizes[FRAMES_MAX]
         cdef Region region = None
+        cdef int given_way
         if shelf is None or not 0 < count <= FRAMES_MAX or len(frames[0]) > FIRST_BYTES_MAX:
             return None
         if self.process != here():  # a child has no regions
@@ -156,7 +162,8 @@ cdef class SharedFrames:
             if region is None:
                 return None
             with nogil:
-                copy_all(region.memory, sources, count)
+                given_way = copy_all(region.memory, sources, count)
+            self.given_way += given_way
         finally:
             for place in range(got):
                 PyBuffer_Release(&sources[place])
@@ -242,7 +249,11 @@ cdef class SharedFrames:
 
 
 cdef int copy_all(unsigned char *out, Py_buffer *sources, Py_ssize_t count) noexcept nogil:
-    """Copy frames to where they belong; many bytes in short turns, between which others may have the core."""
+    """Copy frames to where they belong; many bytes in short turns, between which others may have the core.
+
+    Returns how often that was.
+    """
+    cdef int given_way = 0
     cdef size_t start = HEAD, at, size, some, total = 0
     cdef Py_ssize_t place
     cdef CoreTurns turns
@@ -257,10 +268,10 @@ cdef int copy_all(unsigned char *out, Py_buffer *sources, Py_ssize_t count) noex
             some = min(size - at, <size_t>PIECE_BYTES)
             memcpy(out + start + at, <const char *>sources[place].buf + at, some)
             at += some
-            core_give_way(&turns)
+            given_way += core_give_way(&turns)
         start += aligned(size)
     core_turns_end(&turns)
-    return 0
+    return given_way
 
 
 cdef Region mapped(int fd, uint64_t number, size_t size):

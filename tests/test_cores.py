@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -116,19 +115,6 @@ def switches() -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("nonvoluntary"))
 
 
-@contextmanager
-def spinning(core: int) -> Iterator[None]:
-    """A process that wants all of a core."""
-    spin = f"import os\nos.sched_setaffinity(0, [{core}])\nprint('spins', flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        try:
-            yield
-        finally:
-            other.kill()
-
-
 @HEEDS
 def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
     core = min(os.sched_getaffinity(0))
@@ -141,5 +127,11 @@ def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
             turns.give_way()
         return switches() - before
 
-    with spinning(core):
-        assert in_thread(left) >= ENOUGH
+    spin = f"import os\nos.sched_setaffinity(0, [{core}])\nprint('spins', flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # it wants all of the core
+        try:
+            assert in_thread(left) >= ENOUGH
+        finally:
+            other.kill()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.cores import turn_s
+from pslib.server.shard_thread import TURN_S
 from tests.links import WAIT_S
 from tests.shared_memory import (
     FRAME_BYTES_MAX,
@@ -24,7 +25,7 @@ from tests.shared_memory import (
     region_file,
     told,
 )
-from tests.test_cores import ENOUGH, HEEDS, in_thread, spinning, switches
+from tests.test_cores import HEEDS
 
 __all__ = ["pair"]
 
@@ -142,20 +143,15 @@ def test_a_region_that_is_about_to_be_sent_is_not_given_up(pair: Pair) -> None:
 
 @HEEDS
 def test_who_lays_many_bytes_leaves_his_core_to_others_and_has_the_turns_of_before(pair: Pair) -> None:
-    core = min(os.sched_getaffinity(0))
-
-    def left() -> tuple[int, bool]:
-        os.sched_setaffinity(0, [core])
-        turn, before = turn_s(), switches()
-        for number in range(3):
-            assert pair.asks.lay("server", [b"", large(number, 60 << 20)]) is not None
-            pair.asks.settle(False)
-        return switches() - before, turn_s() == turn
-
-    with spinning(core):
-        count, as_before = in_thread(left)
-    assert count >= 3 * ENOUGH
-    assert as_before
+    turn, used_s = turn_s(), time.thread_time()
+    for number in range(5):
+        assert pair.ask([b"", large(number, 60 << 20)]) is not None
+    used_s = time.thread_time() - used_s
+    assert 5 <= pair.asks.given_way <= used_s / (0.8 * TURN_S)
+    assert turn_s() == turn
+    before = pair.asks.given_way
+    assert pair.ask([b"", large(1)]) is not None
+    assert pair.asks.given_way == before
 
 
 def test_a_small_message_takes_no_region_that_is_far_larger(pair: Pair) -> None:
