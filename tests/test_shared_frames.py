@@ -143,12 +143,12 @@ def test_a_region_that_is_about_to_be_sent_is_not_given_up(pair: Pair) -> None:
 
 @HEEDS
 def test_who_lays_many_bytes_leaves_his_core_to_others_and_has_the_turns_of_before(pair: Pair) -> None:
-    turn, used_s = turn_s(), time.thread_time()
+    used_s = time.thread_time()
     for number in range(5):
         assert pair.ask([b"", large(number, 60 << 20)]) is not None
     used_s = time.thread_time() - used_s
     assert 5 <= pair.asks.given_way <= used_s / (0.8 * TURN_S)
-    assert turn_s() == turn
+    assert turn_s() != TURN_S
     before = pair.asks.given_way
     assert pair.ask([b"", large(1)]) is not None
     assert pair.asks.given_way == before
