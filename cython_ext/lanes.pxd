@@ -28,6 +28,7 @@ cdef class Lane:
 
 
 cdef class Lanes:
+    cdef object __weakref__
     cdef int epoll, listening
     cdef int64_t process  # others that it has forked share its epoll, and must not touch it
     cdef uint64_t opened
@@ -55,6 +56,7 @@ cdef class Lanes:
     cdef Lane open(self, int fd, object peer)
     cdef int end(self, Lane lane) except -1
     cdef int leave(self, int fd) except -1
+    cdef int leave_to_parent(self) except -1
 
 
 cdef bint is_lane(bytes name) noexcept

@@ -23,6 +23,9 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strerror
 
+import os
+from weakref import WeakSet
+
 cdef extern from "lane_sockets.h":
     int lane_epoll()
     int lane_socket()
@@ -52,6 +55,7 @@ cdef enum:
 
 cdef uint64_t SOCKET = UINT64_MAX, WAKER = UINT64_MAX - 1  # what else it watches
 cdef bytes ONE = b"\1", GREETING = b"pslib lane 2"
+cdef object EVERY = WeakSet()  # Lanes of this process
 
 
 cdef class Lane:
@@ -97,6 +101,7 @@ cdef class Lanes:
     def __init__(self, int socket, int waker):
         self.lanes, self.ways, self.came = {}, {}, []
         self.process = lane_process()
+        EVERY.add(self)
         self.epoll = lane_epoll()
         if (
             self.epoll < 0
@@ -444,10 +449,23 @@ cdef class Lanes:
         return 0
 
     cdef int leave(self, int fd) except -1:
+        if fd < 0:  # left to the parent
+            return 0
         if self.process == lane_process():
             lane_forget(self.epoll, fd)
             lane_end(fd)
         lane_close(fd)
+        return 0
+
+    cdef int leave_to_parent(self) except -1:
+        """Close a child's copies of the sockets: a lane ends when nobody has it, and the child may live longer."""
+        cdef Lane lane
+        for lane in self.lanes.values():
+            lane_close(lane.fd)
+            lane.fd = -1
+        if self.listening >= 0:
+            lane_close(self.listening)
+            self.listening = -1
         return 0
 
     def close(self):
@@ -465,6 +483,15 @@ cdef class Lanes:
         self.epoll = self.listening = -1
         self.event_count = 0
         self.came.clear()
+
+
+def _leave_to_parent():
+    cdef Lanes lanes
+    for lanes in list(EVERY):
+        lanes.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 cdef int given(int fd, bytes head, bytes frame) noexcept:

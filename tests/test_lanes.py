@@ -6,8 +6,11 @@ import errno
 import os
 import resource
 import select
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -309,6 +312,36 @@ def test_a_process_that_was_forked_ends_no_lane_of_its_parent(ends: tuple[End, E
     assert client.take(1)[0][1] == [b"answer"]
     lane_to(name, server, client, "another")
     server.settle(2)
+
+
+KILLED = """
+import os, signal, sys
+from cython_ext.lanes import Lanes
+lanes = Lanes(os.eventfd(0), os.eventfd(0))
+assert lanes.connect(bytes.fromhex(sys.argv[1]), "server") is not None
+child = os.fork()
+if child == 0:
+    signal.pause()
+print(child, flush=True)
+signal.pause()
+"""
+
+
+def test_the_lane_of_a_process_that_is_killed_ends_though_a_child_of_it_lives(
+    ends: tuple[End, End, bytes],
+) -> None:
+    """And with it the memory that the server keeps for it."""
+    server, _client, name = ends
+    with subprocess.Popen([sys.executable, "-c", KILLED, name.hex()], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            server.settle(1)
+            parent.kill()
+            server.settle(0)
+        finally:
+            parent.kill()
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_quarter_of_all_descriptors_is_left_to_zeromq(ends: tuple[End, End, bytes]) -> None:
