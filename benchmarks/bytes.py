@@ -1,18 +1,20 @@
 """Bytes of all messages of a trainer, counted at its endpoint, and what saving them costs in AUC.
 
-``python benchmarks/bytes.py [--parts bytes,cache,auc] [--kinds ...] [--seeds 1,2,3] [--quick] [--json FILE]``
-compares on the same data
+``python benchmarks/bytes.py [--parts bytes,cache,auc] [--kinds ...] [--dense-every N] [--seeds 1,2,3]
+[--quick] [--json FILE]`` compares on the same data
 
 - bytes: messages in float32, bfloat16, float16 and int8 (its dense parameters in float16), each with and
   without rows kept in the trainer for 8 batches (`CacheSettings`);
 - cache: which share of the *keys* caches of several sizes, and one without limits, would serve (keys alone,
-  no training; second half of 120 batches), and which share of the *bytes of pulls* they save: three trainings
-  on the same batches, without a cache, with one of 262,144 rows and with one without limits. Bytes are
-  counted message by message, "rows and keys" without dense parameters and headers, "pull messages" with all,
-  requests and answers; second half of 120 batches and whole epoch. "as the trainer counts" is its own counter
-  of saved bytes (`cache_bytes_saved`) over those of rows and keys without a cache;
-- auc: after one exact epoch (staleness 0) in batches of 1024; the difference to float32 of the same seed; and
-  the best possible AUC of that test data, which the true probabilities have.
+  no training; second half of 120 batches), and which share of the *bytes of pulls* they save: trainings on
+  the same batches, without a cache, with one of 262,144 rows and with one without limits, and with both once
+  more where dense parameters, which no cache keeps, are pulled every second batch (``--dense-every``). Bytes
+  are counted message by message, "rows and keys" without dense parameters and headers, "pull messages" with
+  all, requests and answers; second half of 120 batches and whole epoch. "as the trainer counts" is its own
+  counter of saved bytes (`cache_bytes_saved`) over those of rows and keys without a cache;
+- auc: after one exact epoch (staleness 0) in batches of 1024, with caches also where dense parameters come
+  every second batch; the difference to float32 of the same seed; and the best possible AUC of that test data,
+  which the true probabilities have.
 
 Bytes are those of workload W: DeepFM, 26 sparse and 13 dense fields, 10 million keys, Zipf(1.05), dim 16,
 400-400-400, batches of 4096. Server and trainer are in this process; sockets would carry the same messages.
@@ -28,7 +30,7 @@ import platform
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,15 @@ WIRES = {
 UNLIMITED = 1 << 22
 COUNTED = 120
 """Batches of the cache's figures, of which the second half counts: a cache is empty at first."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a training sends numbers, of `WIRES`; how many rows it keeps; how often it pulls what is dense."""
+
+    kind: str = "float32"
+    cache_rows: int = 0
+    dense_every_batches: int = 1
 
 
 @dataclass
@@ -120,9 +131,7 @@ def schema_of(folder: Path) -> Any:
     return generated_schema(GeneratorConfig(**plain | {"vocabularies": tuple(plain["vocabularies"])}))
 
 
-def train(
-    folder: Path, kind: str, cached: bool, batch_rows: int, seed: int, score: bool, rows: int = CACHE_ROWS
-) -> dict[str, float]:
+def train(folder: Path, case: Case, batch_rows: int, seed: int, score: bool) -> dict[str, float]:
     """One epoch: bytes, share of rows that were not pulled, AUC on the test data."""
     with connect(servers=1) as cluster:
         trainer = Trainer(
@@ -131,8 +140,8 @@ def train(
             batch_rows=batch_rows,
             staleness=0,
             seed=seed,
-            wire=WIRES[kind],
-            cache=CacheSettings(AGE if cached else 0, rows),
+            wire=replace(WIRES[case.kind], dense_every_batches=case.dense_every_batches),
+            cache=CacheSettings(AGE if case.cache_rows else 0, case.cache_rows or CACHE_ROWS),
             progress=False,
         )
         trainer.fit(str(folder / "train.parquet"))
@@ -185,12 +194,17 @@ def cache_shares(keys: list[np.ndarray]) -> dict[str, float]:
     return shares
 
 
-def saved_of_pulls(folder: Path) -> dict[str, dict[str, float]]:
+def saved_of_pulls(folder: Path, dense_every: int) -> dict[str, dict[str, float]]:
     """Shares of keys, of bytes of rows and keys and of pull messages that trainings with a cache save."""
+    cases = {"none": Case()}
+    for every in (1, dense_every):
+        seldom = f", dense every {every} batches" if every > 1 else ""
+        for name, rows in ((f"{CACHE_ROWS} rows", CACHE_ROWS), ("unlimited rows", UNLIMITED)):
+            cases[name + seldom] = Case(cache_rows=rows, dense_every_batches=every)
     runs: dict[str, tuple[Pulls, float]] = {}
-    for name, rows in (("none", 0), (str(CACHE_ROWS), CACHE_ROWS), ("unlimited", UNLIMITED)):
+    for name, case in cases.items():
         with counted_pulls() as pulls:
-            figures = train(folder, "float32", rows > 0, 4096, 1, score=False, rows=rows or CACHE_ROWS)
+            figures = train(folder, case, 4096, 1, score=False)
         runs[name] = pulls, figures["bytes_saved"]
     plain, _nothing = runs.pop("none")
     batches = min(COUNTED, len(plain.keys))
@@ -198,12 +212,12 @@ def saved_of_pulls(folder: Path) -> dict[str, dict[str, float]]:
     report: dict[str, dict[str, float]] = {}
     for name, (pulls, counted) in runs.items():
         for span, which in spans.items():
-            report[f"saved by {name} rows, {span}"] = {
+            report[f"saved by {name}, {span}"] = {
                 "keys": saved(plain.keys[which], pulls.keys[which]),
                 "bytes of rows and keys": saved(plain.rows[which], pulls.rows[which]),
                 "bytes of pull messages": saved(plain.messages[which], pulls.messages[which]),
             }
-        report[f"saved by {name} rows, epoch"]["as the trainer counts"] = round(counted / sum(plain.rows), 4)
+        report[f"saved by {name}, epoch"]["as the trainer counts"] = round(counted / sum(plain.rows), 4)
     report["million bytes of pulls without a cache"] = {
         "rows and keys": round(sum(plain.rows) / 1e6, 1),
         "pull messages": round(sum(plain.messages) / 1e6, 1),
@@ -218,7 +232,7 @@ def saved(without: list[int], with_cache: list[int]) -> float:
 
 def bytes_of(folder: Path, kinds: list[str]) -> dict[str, Any]:
     """Bytes of all messages, as shares of float32's, and the share of keys that the cache served."""
-    cases = {name: train(folder, *how, 4096, 1, score=False) for name, how in named(kinds).items()}
+    cases = {name: train(folder, case, 4096, 1, score=False) for name, case in named(kinds).items()}
     plain = cases["float32"]["bytes"]
     return {
         "bytes": {name: round(one["bytes"] / plain, 4) for name, one in cases.items()},
@@ -227,21 +241,28 @@ def bytes_of(folder: Path, kinds: list[str]) -> dict[str, Any]:
     }
 
 
-def named(kinds: list[str]) -> dict[str, tuple[str, bool]]:
-    """Cases by name: type, and whether rows are kept."""
-    return {f"{kind}{' cache' if kept else ''}": (kind, kept) for kind in kinds for kept in (False, True)}
+def named(kinds: list[str]) -> dict[str, Case]:
+    """Cases by name: every type, without and with a cache."""
+    rows = {"": 0, " cache": CACHE_ROWS}
+    return {f"{kind}{cache}": Case(kind, kept) for kind in kinds for cache, kept in rows.items()}
 
 
-def aucs_of(folder: Path, kinds: list[str], seeds: list[int]) -> dict[str, Any]:
+def aucs_of(folder: Path, kinds: list[str], seeds: list[int], dense_every: int) -> dict[str, Any]:
     """AUC of every seed, the mean difference to float32, and what nothing can do better than."""
     cases = named(kinds)
+    if dense_every > 1:
+        cases |= {
+            f"{name}, dense every {dense_every}": replace(case, dense_every_batches=dense_every)
+            for name, case in cases.items()
+            if case.cache_rows
+        }
     best = json.loads((folder / "generated.json").read_text())["test"]["best_auc"]
     print(f"best possible AUC {best:.5f}", flush=True)
     aucs: dict[str, list[float]] = {name: [] for name in cases}
     for seed in seeds:  # in turns
-        for name, how in cases.items():
-            aucs[name].append(train(folder, *how, 1024, seed, score=True)["auc"])
-            print(f"seed {seed}  {name:20} {aucs[name][-1]:.5f}", flush=True)
+        for name, case in cases.items():
+            aucs[name].append(train(folder, case, 1024, seed, score=True)["auc"])
+            print(f"seed {seed}  {name:30} {aucs[name][-1]:.5f}", flush=True)
     plain = aucs["float32"]
     means = {name: statistics.mean(np.subtract(each, plain)) for name, each in aucs.items()}
     return {
@@ -267,9 +288,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         report["keys served by a cache"] = {
             name: round(share, 4) for name, share in cache_shares(keys).items()
         }
-        report |= saved_of_pulls(long)
+        report |= saved_of_pulls(long, options.dense_every)
     if "auc" in parts:
-        report |= aucs_of(long, kinds, [int(seed) for seed in options.seeds.split(",")])
+        report |= aucs_of(long, kinds, [int(seed) for seed in options.seeds.split(",")], options.dense_every)
     return report
 
 
@@ -278,6 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="bytes,cache,auc")
     parser.add_argument("--kinds", default="float32,bfloat16,float16,int8", help="float32 first")
+    parser.add_argument("--dense-every", type=int, default=2, help="batches, beside a cache")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--rows", type=int, default=600_000, help="of one epoch, for the AUC")
     parser.add_argument("--wide-rows", type=int, default=160_000, help="for the bytes")
@@ -291,7 +313,7 @@ def main() -> None:
         Path(options.json).write_text(json.dumps(report, indent=1))
     for what, figures in report.items():
         for name, value in figures.items() if isinstance(figures, dict) else ():
-            print(f"{what:44} {name:40} {value}")
+            print(f"{what:60} {name:30} {value}")
 
 
 if __name__ == "__main__":
