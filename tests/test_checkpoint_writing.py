@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,27 @@ def test_a_disk_that_fails_while_a_file_grows_is_told(
     monkeypatch.setattr(os, "fdatasync", failing)  # and the sync at the end knows nothing of it
     with pytest.raises(OSError, match="the disk is gone"):
         write_file(fs.LocalFileSystem(), str(tmp_path), "keys.arrow", SCHEMA, batches(100))
+
+
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_a_write_that_fails_leaves_no_thread_and_no_open_file(
+    pieces: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server whose disk is full tries again with every checkpoint."""
+    written, write = 0, os.writev
+
+    def full(descriptor: int, views: list[memoryview]) -> int:
+        nonlocal written
+        written += 1
+        if written > pieces:
+            raise OSError(errno.ENOSPC, "no space")
+        return write(descriptor, views)
+
+    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
+    monkeypatch.setattr(os, "writev", full)
+    before = sorted(os.listdir("/proc/self/fd")), threading.active_count()
+    for count in (100, 200):
+        written = 0
+        with pytest.raises(OSError, match="no space"):
+            write_file(fs.LocalFileSystem(), str(tmp_path), f"{count}.arrow", SCHEMA, batches(count))
+    assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before

@@ -136,8 +136,12 @@ class _Writer:
         self.closed = True
 
     def finish(self) -> None:
-        """Write what is left and wait until it is on the disk."""
-        self._hand_over()
+        """Write what is left and wait until it is on the disk; after an error nothing is kept open."""
+        try:
+            self._hand_over()
+        except BaseException:
+            self.abandon()
+            raise
         self._end()
         if self._error:
             self._target.abandon()
