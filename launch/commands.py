@@ -250,7 +250,7 @@ def describe(options: argparse.Namespace) -> int:
     with atomic_output(out) as draft:
         runs = f"runs/{out.stem}"
         data = f"data:\n  train: {flow_text(files)}\n  # test: PATH   is evaluated after the training\n"
-        draft.write_text(f"{data}{text}model: {{name: {model}}}\nout: {runs}\n")
+        draft.write_text(f"{data}{text}model: {{name: {model}}}\nout: {runs}\n", encoding="utf-8")
     print(f"a job file is in {options.out}: pslib train {options.out}")
     return 0
 

@@ -15,6 +15,7 @@ from typing import IO
 
 from launch.guard import LEAVE
 from launch.log_lines import LOG_PREFIX
+from pslib.errors import ConfigurationError
 
 __all__ = ["MESSAGE_PREFIX", "Command", "Running", "Task", "describe_exit", "start"]
 
@@ -147,19 +148,37 @@ def start(
 
     ``listen`` is called from a thread of its own, in the order of the lines. The process leads its own group,
     so that Ctrl-C of a terminal reaches the launcher alone, which then ends all in order.
+
+    Raises
+    ------
+    ConfigurationError
+        When ``log`` can't be written; nothing has been started then.
+    OSError
+        When the command can't be started.
     """
-    process = subprocess.Popen(
-        command.arguments,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(command.environment),
-        start_new_session=True,
-    )
+    try:
+        kept = log.open("ab")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{log}: the log of {task.name} can't be written: {error.strerror}; make room for it, or give "
+            "another out"
+        ) from error
+    try:
+        process = subprocess.Popen(
+            command.arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(command.environment),
+            start_new_session=True,
+        )
+    except OSError:
+        kept.close()
+        raise
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     assert process.stdout is not None
     pump = threading.Thread(
-        target=_pump, args=(task, process.stdout, log, tail, listen), name=f"log of {task.name}", daemon=True
+        target=_pump, args=(task, process.stdout, kept, tail, listen), name=f"log of {task.name}", daemon=True
     )
     if first_line is not None and process.stdin is not None:
         with suppress(OSError):  # it has ended; its exit code says more
@@ -171,17 +190,15 @@ def start(
 
 
 def _pump(
-    task: Task, output: IO[bytes], log: Path, tail: deque[str], listen: Callable[[Task, str], None]
+    task: Task, output: IO[bytes], log: IO[bytes], tail: deque[str], listen: Callable[[Task, str], None]
 ) -> None:
-    with output, log.open("ab") as file:
+    with output, log:
         while data := output.readline(LINE_BYTES_MAX):
             if data.startswith(MESSAGE_PREFIX.encode()) and not data.endswith(b"\n"):
                 data += output.readline(MESSAGE_BYTES_MAX)
-            with suppress(
-                OSError
-            ):  # a full disk must not stop the reading, or the worker would wait for ever
-                file.write(data)
-                file.flush()
+            with suppress(OSError):  # a full disk must not stop it, or the worker would wait for ever
+                log.write(data)
+                log.flush()
             line = data.decode("utf-8", "replace").rstrip("\r\n")
             if not line.startswith(LOG_PREFIX):  # however many there are, what it said of its end stays
                 tail.append(line)

@@ -23,6 +23,7 @@ from launch.voices import Voices
 from launch.yaml_text import write_yaml
 from pslib.config import ClusterConfig
 from pslib.data.generator import GeneratorConfig, generate
+from pslib.errors import ConfigurationError
 from tests.standin_launch import (
     ROOT,
     FixedStatus,
@@ -58,6 +59,15 @@ def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
         "trainer-0.log",
         "trainer-1.log",
     ]
+    wait_until(lambda: not processes_of(tmp_path))
+
+
+def test_a_process_whose_log_can_not_be_written_is_not_started(tmp_path):
+    (tmp_path / "logs" / "trainer-0.log").mkdir(parents=True)
+    with pytest.raises(
+        ConfigurationError, match=r"trainer-0\.log: the log of trainer 0 can't be written: Is a"
+    ):
+        run_standins(tmp_path, {})
     wait_until(lambda: not processes_of(tmp_path))
 
 
