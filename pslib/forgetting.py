@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
+from pslib.client.client import CLIENT_STREAMS
 from pslib.clock import Clock
 from pslib.errors import PslibError, UnavailableError
 from pslib.protocol.messages import Erase, Message, Pushed, TrimLog
@@ -23,8 +24,6 @@ PATIENCE_S = 30.0
 PAUSE_S = 0.1
 TRIM_S = 120.0
 """For images of everything: 0.6 GB/s of rows, and a heartbeat that says so."""
-STREAMS = 1 << 63
-"""Streams from here on are no leases."""
 
 Ask = Callable[[str, Message], Message]
 
@@ -61,7 +60,7 @@ def erase_everywhere(
     UnavailableError
         When some units have had no owner for 30 s; the others are erased.
     """
-    stream, asked = STREAMS | secrets.randbits(62), 0
+    stream, asked = CLIENT_STREAMS | secrets.randbits(62), 0
     for number, start in enumerate(range(0, keys.size, CHUNK_KEYS)):
         chunk = np.unique(keys[start : start + CHUNK_KEYS])
         units = set(partition_of(chunk, bits).tolist())
@@ -71,7 +70,8 @@ def erase_everywhere(
             addresses = servers()
             asked = max(asked, len(addresses))
             for address in addresses:
-                units &= _refused(ask, address, message)
+                refused = _refused(ask, address, message)
+                units = units if refused is None else units & refused
             if units and clock.now_s() > end_s:
                 raise UnavailableError(
                     f"{counted(len(units), 'partition has', 'partitions have')} had no owner for "
@@ -82,12 +82,12 @@ def erase_everywhere(
     return asked
 
 
-def _refused(ask: Ask, address: str, message: Erase) -> set[int]:
-    """Units that a server does not own; all of them where it does not answer."""
+def _refused(ask: Ask, address: str, message: Erase) -> set[int] | None:
+    """Units that a server does not own; None: it does not answer, and may own none or all."""
     try:
         answer = ask(address, message)
     except UnavailableError:
-        return set(range(1 << 20))
+        return None
     if not isinstance(answer, Pushed):
         raise PslibError(f"{address}: expected Pushed, got {answer.kind}")
     return {int(unit) for unit in answer.refused_units}
@@ -104,16 +104,21 @@ def trim_logs(ask: Ask, members: Callable[[], Sequence[Mapping[str, Any]]], cloc
         Live servers, as the coordinator's status with details tells them.
     clock : Clock
     """
-    before = {one["address"]: [int(n) for n in one.get("log_rounds", ())] for one in members()}
+    before = _rounds(members())
     for address in before:
         ask(address, TrimLog())
     end_s = clock.now_s() + TRIM_S
     while True:
-        now = {one["address"]: [int(n) for n in one.get("log_rounds", ())] for one in members()}
+        now = _rounds(members())
         left = [address for address, rounds in before.items() if not _passed(rounds, now.get(address))]
         if not left or clock.now_s() > end_s:
             return left
         clock.sleep_s(PAUSE_S)
+
+
+def _rounds(members: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """By server's address: how often each of its shard threads has written images of everything."""
+    return {one["address"]: [int(number) for number in one.get("log_rounds", ())] for one in members}
 
 
 def _passed(before: list[int], now: list[int] | None) -> bool:
