@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.coordinator import Coordinator
-from pslib.errors import LogCorruptError, UnavailableError
+from pslib.errors import LogCorruptError, LogError, UnavailableError
 from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
@@ -270,6 +270,24 @@ def test_a_term_that_can_not_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "generation").write_text("x")
     with pytest.raises(LogCorruptError, match="expected a number"):
         CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock())
+
+
+@pytest.mark.parametrize(("cluster_id", "generation"), [("another", b"0"), ("demo", b"x")])
+def test_a_journal_that_can_not_be_opened_is_let_go_of(
+    cluster_id: str, generation: bytes, tmp_path: Path
+) -> None:
+    """A process that has not ended can try again."""
+    first = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock())
+    first.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert first.flush()
+    first.close()
+    (tmp_path / "generation").write_bytes(generation)
+    with pytest.raises(LogError):
+        CoordinatorLog(DiskFiles(tmp_path), cluster_id, SystemClock())
+    (tmp_path / "generation").write_bytes(b"7")
+    again = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock(), patience_s=0.1)
+    assert again.term == 8
+    again.close()
 
 
 def test_without_space_it_is_tried_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pslib.client.member import Place
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded, connect
 from pslib.config import ClusterConfig
-from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError
+from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError, ServerLostError
 from pslib.server.server import Server
 from pslib.server.shard_thread import load_into
 from pslib.table.optimizers import SGD
@@ -173,6 +173,27 @@ def test_an_embedded_cluster_goes_on_with_what_its_log_says(tmp_path: Path) -> N
             cluster.client.push({"t": (keys, np.ones((50, 3), np.float32))}).wait()
             after = counted(cluster.client, keys)
             assert np.array_equal(after, before - 1)
+
+
+def test_a_log_that_can_not_be_read_is_let_go_of(tmp_path: Path) -> None:
+    """A process that has not ended, as a notebook's, can repair it and try again at once."""
+    keys, folder = np.arange(50, dtype=np.uint64), tmp_path / "log"
+    with connect(durability="log", log=folder, partition_bits=5) as cluster:
+        cluster.client.setup([table(SGD(1.0), seed=3)])
+        cluster.client.push({"t": (keys, np.ones((50, 3), np.float32))}).wait()
+        before = counted(cluster.client, keys)
+    (segment,) = (folder / "server-0" / "shard-0").glob("*.log")
+    sound = segment.read_bytes()
+    segment.write_bytes(sound[:300] + bytes([sound[300] ^ 1]) + sound[301:])
+    with (
+        connect(durability="log", log=folder, partition_bits=5) as cluster,
+        pytest.raises(ServerLostError, match="damaged at byte"),
+    ):
+        cluster.client.setup([table(SGD(1.0), seed=3)])
+    segment.write_bytes(sound)
+    with connect(durability="log", log=folder, partition_bits=5) as cluster:
+        cluster.client.setup([table(SGD(1.0), seed=3)])
+        assert np.array_equal(counted(cluster.client, keys), before)
 
 
 @pytest.mark.parametrize(("durability", "call"), [("log", "append"), ("disk", "sync")])

@@ -179,6 +179,7 @@ def run_coordinator(
         Called once with the last status when the cluster is over: what it counts is whole then.
     """
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
+    log_ = None
     try:
         allow_peers(config.servers + config.trainers)
         log_ = open_journal(journal, config, cluster_id)
@@ -189,9 +190,9 @@ def run_coordinator(
         coordinator.run()
         if tell_end is not None and coordinator.session.over:
             tell_end(coordinator.status())
+    finally:
         if log_ is not None:
             log_.close()
-    finally:
         transport.close()
     return 69 if coordinator.session.error or coordinator.session.superseded else 0
 

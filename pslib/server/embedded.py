@@ -57,9 +57,14 @@ class Embedded:
         self._closing = False
         self._log = log
         self._journal = open_journal(None if log is None else f"{log}/coordinator", config, self.cluster_id)
-        self.coordinator = Coordinator(
-            self.transport, config, self.cluster_id, listen, SystemClock(), self._journal
-        )
+        try:
+            self.coordinator = Coordinator(
+                self.transport, config, self.cluster_id, listen, SystemClock(), self._journal
+            )
+        except BaseException:
+            if self._journal is not None:
+                self._journal.close()  # whoever tries again finds its folder free
+            raise
         if self._journal is not None and self._journal.term:
             self.coordinator.resume()
         self.address = self.coordinator.address

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 from typing import Any
@@ -77,17 +77,8 @@ class Server:
         place: Place = ANYWHERE,
         log: ServerLog | None = None,
     ) -> None:
-        timing = Timing()  # until the coordinator says which
-        self._log = log
+        self._clock, self._log = clock, log
         self._sync: SyncThread | None = None
-        if log is not None:
-            log.recover(load_into)
-            place = Place(place.rank, log.generation)
-        self._link = listen_short(transport.listen(listen))
-        codec = Codec(cluster_id)
-        self._endpoint = Endpoint(transport.connect(), codec, timing, clock, secrets.randbits(63))
-        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)
-        self._member.empty = log is None or log.is_empty
         self._lock = threading.Lock()
         """For the link and the session: the receiving thread asks, shard threads answer."""
         self._streams_done_below = 0
@@ -96,18 +87,15 @@ class Server:
         self._failure: BaseException | None = None
         self._hands: HandOver | None = None
         self._serving: ShortServing | None = None
-        try:
-            joined = join(self._member, timing.start_s)
-            config = joined.config
-            shards, journals = self._shards(joined)
-        except BaseException:
-            self._close()
-            raise
+        codec = Codec(cluster_id)
+        with ExitStack() as undone:  # an error leaves the log's folder and the address to others
+            joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, place)
+            undone.pop_all()
+        config = joined.config
         self._may_be_followed = config.servers_come_back
         self._endpoint.use_timing(config.timing)
         preemption.drain_s = config.timing.drain_s
         self.rank = joined.rank
-        self._clock = clock
         credit = CreditPool(config.grant_bytes, config.asking.request_s)
         self._session = ServerSession(codec, shards, credit, self._gate(config))
         self._threads = [
@@ -115,15 +103,9 @@ class Server:
             for shard, journal in zip(shards, journals, strict=True)
         ]
         if len(shards) == 1:
-            self._session.answer_now = self._threads[0].answer_now
-            if short := codec.short_requests(SHORT_ROWS):
-                self._session.answer_frames = partial(self._threads[0].answer_frames, short, codec)
-                if isinstance(clock, SystemClock):
-                    thread = self._threads[0]
-                    failed = partial(thread.failure_of, codec)
-                    self._serving = short_serving(self._link, self._lock, short, thread, failed)
+            self._serve_short_by(self._threads[0], codec)
         if joined.begins:
-            self._session.comeback = self._comeback(joined.begins, place.generation, shards)
+            self._session.comeback = self._comeback(joined.begins, self._member.place.generation, shards)
         self._member.progress = self._progress
         self._member.on_order = self._link.wake
         self._member.on_map = lambda new_map: self._moves_over(new_map.version)
@@ -137,6 +119,39 @@ class Server:
         )
         self._member.on_hand = self._begin_hands
         self._member.start_heartbeats(joined)
+
+    def _join(
+        self,
+        undone: ExitStack,
+        transport: Transport,
+        coordinator: str,
+        codec: Codec,
+        listen: str,
+        place: Place,
+    ) -> tuple[Joined, list[Shard], list[ShardLog | None]]:
+        """Recover the log, listen, and join the cluster. undone: gets what undoes it."""
+        timing = Timing()  # until the coordinator says which
+        if self._log is not None:
+            undone.callback(self._close_log)
+            self._log.recover(load_into)
+            place = Place(place.rank, self._log.generation)
+        self._link = listen_short(transport.listen(listen))
+        undone.callback(self._link.close)
+        self._endpoint = Endpoint(transport.connect(), codec, timing, self._clock, secrets.randbits(63))
+        undone.callback(self._endpoint.close)
+        self._member = MemberHandle(self._endpoint, coordinator, "server", self._link.address, place)
+        self._member.empty = self._log is None or self._log.is_empty
+        joined = join(self._member, timing.start_s)
+        return joined, *self._shards(joined)
+
+    def _serve_short_by(self, thread: ShardThread, codec: Codec) -> None:
+        """Let the receiving thread answer short requests, where one shard has all that they ask for."""
+        self._session.answer_now = thread.answer_now
+        if short := codec.short_requests(SHORT_ROWS):
+            self._session.answer_frames = partial(thread.answer_frames, short, codec)
+            if isinstance(self._clock, SystemClock):
+                failed = partial(thread.failure_of, codec)
+                self._serving = short_serving(self._link, self._lock, short, thread, failed)
 
     def _shards(self, joined: Joined) -> tuple[list[Shard], list[ShardLog | None]]:
         """Shards as their logs say, or new ones that own what the map says; and their journals."""
@@ -385,6 +400,9 @@ class Server:
             self._sync.close()  # it answers what is on the disk
         with self._lock:
             self._link.close()
+        self._close_log()
+
+    def _close_log(self) -> None:
         if self._log is not None:
             with suppress(PslibError, OSError):  # whatever ended this server has been told
                 self._log.close()

@@ -21,7 +21,7 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
     Parameters
     ----------
     files : LogFiles
-        The folder.
+        The folder; it is closed when it can't be had.
     clock : Clock
     patience_s : float
         How long to wait for the predecessor.
@@ -35,6 +35,14 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
     LogCorruptError
         When the number can't be read.
     """
+    try:
+        return _claimed(files, clock, patience_s, place)
+    except BaseException:
+        files.close()  # or the lock would be held as long as this process lives
+        raise
+
+
+def _claimed(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
     end_s = clock.now_s() + patience_s
     while not files.lock(LOCK):
         if clock.now_s() >= end_s:

@@ -44,7 +44,8 @@ class RollingLog:
     Parameters
     ----------
     files : LogFiles
-        Its folder; files that do not end with ``.log`` are not touched.
+        Its folder, closed with it, and if it can't be opened; files that do not end with ``.log`` are not
+        touched.
     about : mapping of str to plain values
         Whose log it is: stands in every segment, and must be the same when it is opened again.
     disk : bool
@@ -76,7 +77,11 @@ class RollingLog:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._lock = threading.Lock()
         """For the lists below: one thread writes, another syncs."""
-        survey = Survey(files, about, place)
+        try:
+            survey = Survey(files, about, place)
+        except BaseException:
+            files.close()
+            raise
         self._segments = survey.segments
         self._unsynced: list[Segment] = []
         self._unneeded: list[tuple[int, Segment]] = []
