@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +88,7 @@ class Cluster:
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._models: dict[str, Mapping[str, Any]] = {}
+        self._call, self._calling = threading.RLock(), ""
         self._closed, self._process = False, os.getpid()
         self._failure = ""
         atexit.register(self._at_exit)
@@ -145,6 +147,27 @@ class Cluster:
         models = models_of(self._models, [model])
         yield
         self._models = models
+
+    @contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        """Hold off collective calls of other threads while the block lasts; those within it are part of it.
+
+        Raises
+        ------
+        ConfigurationError
+            When another thread is in one: calls have an order, which all trainers share.
+        """
+        if not self._call.acquire(blocking=False):
+            raise ConfigurationError(
+                f"{what}: another thread is in {self._calling or 'a call'} of a Trainer of this cluster; "
+                "make one call after the other"
+            )
+        before, self._calling = self._calling, self._calling or what
+        try:
+            yield
+        finally:
+            self._calling = before
+            self._call.release()
 
     def status(self) -> dict[str, Any]:
         """Cumulative counters of the whole cluster, as of the last heartbeats."""

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,7 +90,8 @@ def test_a_window_with_keys_of_another_type_than_those_before_is_refused(folder:
     )
     words = json.loads(json.dumps(finder._found(None, ())))  # type: ignore[arg-type]
     leases = SimpleNamespace(leases=lambda: (), outcome=lambda: words)
-    other._calls = SimpleNamespace(open=lambda *_: leases)  # type: ignore[assignment]
+    cluster = SimpleNamespace(calling=lambda _what: nullcontext())
+    other._calls = SimpleNamespace(open=lambda *_: leases, cluster=cluster)  # type: ignore[assignment]
     assert other.next(())[0] == ("a.parquet",)
     with pytest.raises(DataError, match=r"b.parquet: column .same. is string, but integer in .*a.parquet"):
         other._found(None, ["a.parquet"])  # type: ignore[arg-type]

@@ -6,7 +6,9 @@ import json
 import math
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,6 +49,35 @@ def test_a_pull_misses_at_most_staleness_batches_and_sometimes_that_many(
         status = running.embedded.last_status()
     assert max(missed) == staleness == status["staleness_max"]
     assert min(missed) >= 0
+
+
+# --- one call at a time
+
+
+def test_a_call_from_another_thread_is_refused_while_one_is_under_way(tmp_path: Path) -> None:
+    """It was taken for the end of the first one, which then trained on nothing and said it was done."""
+    path, begun, go_on = write_examples(tmp_path / "a.parquet", 200), threading.Event(), threading.Event()
+
+    def look(batch, rows) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    with cluster_of(1) as running, ThreadPoolExecutor() as threads:
+        cluster = running.join()
+        trainer = trainer_on(cluster, CountingModel(look))
+        fit = threads.submit(trainer.fit, path)
+        assert begun.wait(60)
+        try:
+            for call in (trainer.fit, trainer.evaluate, trainer.save, trainer.load):
+                with pytest.raises(
+                    ConfigurationError, match=f"{call.__name__}: another thread is in fit of a Trainer"
+                ):
+                    call(path)
+        finally:
+            go_on.set()
+        assert fit.result(60) == []
+        trainer.evaluate(path)
+        assert cluster.status()["examples"] == 200
 
 
 # --- counters

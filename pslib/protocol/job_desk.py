@@ -88,11 +88,7 @@ class JobDesk:
                 f"{job.what!r} or has other data or settings; all trainers must run the same script",
             )
         if job.given_up:
-            return Failure(
-                "configuration",
-                f"trainer {message.rank}: call {message.job} ({job.what}) was given up by the trainers that "
-                "made it, and whoever comes later can't make up for it; start again",
-            )
+            return _given_up(message, job)
         self._leave_earlier(now_s, message)
         if job.book.done:
             self._finish(now_s, message.job)
@@ -116,7 +112,9 @@ class JobDesk:
         if member is None or member.state != "live":
             return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
         member.heard_s = now_s
-        if job.over:
+        if job.given_up:  # which whoever asks must not take for done
+            return _given_up(message, job)
+        if job.book.done:
             return Lease("done", 0, 0, 0, 0)
         holding = [int(stream) & 0xFFFFFFFF for stream in message.holding if int(stream) >> 32 == message.job]
         grant = job.give((message.rank, message.incarnation), holding, since_s)
@@ -301,3 +299,11 @@ def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[s
             f"words: expected a mapping that a window has found, got {str(words)[:80]} of {job.what}"
         )
     return words
+
+
+def _given_up(message: OpenJob | NextLease, job: CollectiveJob) -> Failure:
+    return Failure(
+        "configuration",
+        f"trainer {message.rank}: call {message.job} ({job.what}) was given up by the trainers that made it, "
+        "and whoever comes later can't make up for it; start again",
+    )

@@ -6,9 +6,10 @@ done are passed over, the one that was under way goes on with its leases, and al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pslib.client.client import Client
 from pslib.cluster import Cluster
@@ -16,7 +17,34 @@ from pslib.errors import ConfigurationError
 from pslib.trainer.jobs import Job, JobSpec, PassedJob
 from pslib.trainer.progress import Progress
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "collective"]
+
+Given = ParamSpec("Given")
+Back = TypeVar("Back")
+
+
+class _OnACluster(Protocol):
+    @property
+    def cluster(self) -> Cluster: ...
+
+
+On = TypeVar("On", bound=_OnACluster)
+
+
+def collective(
+    method: Callable[Concatenate[On, Given], Back],
+) -> Callable[Concatenate[On, Given], Back]:
+    """A method of a `Trainer` that all trainers call alike: refused while another thread is in such a one.
+
+    The coordinator takes a later call as a sign that this trainer has left the earlier one.
+    """
+
+    @wraps(method)
+    def call(trainer: On, /, *args: Given.args, **kwargs: Given.kwargs) -> Back:
+        with trainer.cluster.calling(method.__name__.lstrip("_")):
+            return method(trainer, *args, **kwargs)
+
+    return call
 
 
 class Calls:
@@ -30,6 +58,11 @@ class Calls:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._table: Mapping[str, Any] = {}
+
+    @property
+    def cluster(self) -> Cluster:
+        """Whose calls they are."""
+        return self._cluster
 
     def resume(self, table: Mapping[str, Any]) -> None:
         """Go on from the jobs of a checkpoint.

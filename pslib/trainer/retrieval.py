@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pslib.arguments import checked
 from pslib.batch import Batch
 from pslib.client.client import Client
+from pslib.cluster import Cluster
 from pslib.data.catalogue import catalogue_of
 from pslib.data.column_types import KeyKinds
 from pslib.data.dataset import ParquetData
@@ -23,6 +24,7 @@ from pslib.errors import ConfigurationError
 from pslib.metrics.ranking import RankResult
 from pslib.schema import Schema
 from pslib.table.tables import TableSpec
+from pslib.trainer.calls import collective
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.model import TrainableModel
@@ -47,6 +49,7 @@ class Retrieval:
     """The part of a `Trainer` that ranks items; every method is called by all trainers alike."""
 
     model: TrainableModel
+    cluster: Cluster
     settings: TrainerSettings
     _client: Client
     _table: TableSpec
@@ -62,6 +65,7 @@ class Retrieval:
     _open: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
 
     @checked()
+    @collective
     def fit_and_rank(
         self,
         data: Paths,
@@ -128,6 +132,7 @@ class Retrieval:
         return followed(stopping, epochs, one_epoch, self.save, self.load, best, self._epochs)
 
     @checked()
+    @collective
     def rank(
         self,
         data: Paths,
@@ -179,6 +184,7 @@ class Retrieval:
             return ranker.work_at(job, reader)
 
     @checked()
+    @collective
     def recommend(
         self,
         data: Paths,
@@ -228,6 +234,7 @@ class Retrieval:
                 job.end(lease).wait()
 
     @checked()
+    @collective
     def export_vectors(
         self, data: Paths, out: PathTo, *, side: str = "item", history: str | None = None
     ) -> None:

@@ -99,6 +99,11 @@ class WindowJobs:
         DataError
             When a file does not fit: it is named, and the stream ends.
         """
+        with self._calls.cluster.calling("fit_stream"):
+            names, words = self._window(done)
+        return names, self._data(names, words) if any(map(sum, words["rows"])) else None
+
+    def _window(self, done: Collection[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
         spec = JobSpec("window", text_hash("window", str(self._settings)), {}, WINDOW_LEASE)
         job = self._calls.open(self._client, self._progress, spec)
         for lease in job.leases():
@@ -107,7 +112,7 @@ class WindowJobs:
         names = tuple(words["files"])
         told = words.get("key_kinds", {})  # records of before have none
         self._key_kinds.update((name, (kind, column, file)) for name, (kind, column, file) in told.items())
-        return names, self._data(names, words) if any(map(sum, words["rows"])) else None
+        return names, words
 
     def _found(self, job: Job, done: Collection[str]) -> dict[str, Any]:
         """Wait for files and look into them."""

@@ -21,7 +21,7 @@ from pslib.table.optimizers import Adam, Optimizer
 from pslib.table.schedules import Constant, Schedule
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
-from pslib.trainer.calls import Calls
+from pslib.trainer.calls import Calls, collective
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.cut_gate import CutGate
@@ -191,6 +191,7 @@ class Trainer(Retrieval):
 
     # --- training -----------------------------------------------------------------------------------------
 
+    @collective
     def fit(
         self,
         data: Paths,
@@ -275,6 +276,7 @@ class Trainer(Retrieval):
         self._by_files = True
         return windows(jobs, self._files, self._evaluate, lambda data: self._fit(data, 1))
 
+    @collective
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
         """One job; the call of which it is part still has ``to_come`` epochs after it."""
         settings = self.settings
@@ -312,6 +314,7 @@ class Trainer(Retrieval):
 
     # --- evaluating ---------------------------------------------------------------------------------------
 
+    @collective
     def evaluate(
         self, data: Paths, *, label: str | None = None, predictions: PathTo | None = None, name: str = ""
     ) -> EvalResult:
@@ -340,6 +343,7 @@ class Trainer(Retrieval):
         files = None if predictions is None else PredictionFiles(predictions)
         return self._evaluate(asked, files, task, name)
 
+    @collective
     def _evaluate(
         self, data: ParquetData, files: PredictionFiles | None = None, task: int = 0, name: str = ""
     ) -> EvalResult:
@@ -357,6 +361,7 @@ class Trainer(Retrieval):
 
     # --- saving -------------------------------------------------------------------------------------------
 
+    @collective
     def save(self, path: PathTo, *, keep_last: int = 0) -> str:
         """Write a checkpoint: every server its files, then the manifest; return its path.
 
@@ -377,6 +382,7 @@ class Trainer(Retrieval):
         """
         return self._checkpoints.save(path, keep_last, self._position)
 
+    @collective
     def load(
         self,
         path: PathTo,
