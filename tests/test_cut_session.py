@@ -11,6 +11,7 @@ from pslib.config import ClusterConfig
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.messages import (
+    NOWHERE,
     Beat,
     CutReady,
     CutStep,
@@ -26,7 +27,6 @@ from pslib.protocol.messages import (
     SaveSoon,
 )
 
-NOWHERE = (1 << 64) - 1
 NO_STREAMS = np.empty(0, np.uint64)
 
 

@@ -59,6 +59,28 @@ def test_checkpoints_are_those_of_the_trainer_that_fits_where_two_share_paramete
         assert (set(counts.values()), examples_seen) == ({1.0}, ROWS)
 
 
+def test_a_client_that_trains_nothing_holds_up_no_checkpoint_and_leads_none(
+    examples: str, tmp_path: Path
+) -> None:
+    every, trained = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20), threading.Event()
+    events: list[str] = []
+
+    def script(cluster: pslib.Cluster) -> None:
+        if cluster.rank == 0:
+            assert trained.wait(60)
+            return
+        try:
+            counting(cluster, slowly, checkpoint=every).fit(examples)
+            events.extend(cluster.status()["events"])
+        finally:
+            trained.set()
+
+    with cluster_of(2, trainers=2, timing=QUICK) as running:
+        assert running.run(script, script) == [None, None]
+    assert [event for event in events if "checkpoint not made" in event] == []
+    assert verify_checkpoint(newest(str(tmp_path / "saved"))).problems == ()
+
+
 def test_trainers_that_share_parameters_may_fit_in_turns_and_their_work_adds_up(
     examples: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from pslib.client.endpoint import Endpoint
 from pslib.client.pending import Pending
 from pslib.config import ClusterConfig
@@ -19,7 +21,7 @@ from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTime
 from pslib.open_files import allow_peers
 from pslib.preemption import preemption
 from pslib.protocol.membership import ANY_RANK
-from pslib.protocol.messages import Beat, Heartbeat, Leave, Message, Register, Registered
+from pslib.protocol.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Message, Register, Registered
 from pslib.table.partition_map import PartitionMap
 
 __all__ = ["ANYWHERE", "Joined", "MemberHandle", "Place", "join"]
@@ -110,6 +112,7 @@ class MemberHandle:
         self.on_hand: Callable[[], None] = lambda: None
         self.on_cut: Callable[[Mapping[str, Any]], None] | None = None
         self._cut: Mapping[str, Any] = {}
+        self._aside = -1
         self._bits = 0
         self._next_s = 0.0
         self._pause_s = 0.0
@@ -228,11 +231,20 @@ class MemberHandle:
         if beat.hand:
             self.on_hand()
         if beat.cut or self._cut:
-            self._cut = beat.cut
-            if self.on_cut is not None:
-                self.on_cut(beat.cut)
+            self._hear_of_cut(beat.cut)
         self._beat_soon()
         self._obey(beat.order, beat.reason)
+
+    def _hear_of_cut(self, cut: Mapping[str, Any]) -> None:
+        """Tell the trainer that is here; where there is none that could pause, nobody is to wait for it."""
+        self._cut = cut
+        if self.on_cut is not None:
+            self.on_cut(cut)
+        elif cut.get("phase") == "pause" and cut["number"] != self._aside:
+            self._aside = int(cut["number"])
+            none = np.empty(0, np.uint64)
+            about = (self.rank, self.incarnation, self._aside)
+            self.endpoint.ask(self.coordinator, CutReady(*about, NOWHERE, True, none, none))
 
     def _beat_soon(self) -> None:
         """While a cut has others wait for this process, it beats fast."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pslib.protocol.fields import Arrays, Message, Plain, PlainList, array, arrays, no_array
 
 __all__ = [
+    "NOWHERE",
     "Beat",
     "Clock",
     "Clocks",
@@ -33,6 +34,9 @@ __all__ = [
     "Status",
     "Stop",
 ]
+
+NOWHERE = (1 << 64) - 1
+"""`CutReady.reached` of a trainer that stands before no batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,10 @@ class Lease(Message):
 
 @dataclass(frozen=True, slots=True)
 class EndLease(Message):
-    """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`."""
+    """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`.
+
+    With ``given_back`` in it the lease is not done, but has failed here: others may have it.
+    """
 
     rank: int
     incarnation: int

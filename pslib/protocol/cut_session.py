@@ -23,7 +23,17 @@ from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.json_arrays import json_array
 from pslib.protocol.leases import RankedLeases
 from pslib.protocol.membership import Member, Membership
-from pslib.protocol.messages import CutReady, CutStep, CutTable, Done, Failure, Message, Result, SaveSoon
+from pslib.protocol.messages import (
+    NOWHERE,
+    CutReady,
+    CutStep,
+    CutTable,
+    Done,
+    Failure,
+    Message,
+    Result,
+    SaveSoon,
+)
 
 __all__ = ["CutSession", "moment_of_cut"]
 
@@ -31,8 +41,6 @@ AGAIN_S = 1.0
 """After a cut was cancelled; twice as long each time, up to a minute."""
 AGAIN_MAX_S = 60.0
 CUTS_A_TERM = 1 << 20
-IDLE_REACHED = (1 << 64) - 1
-"""`CutReady.reached` of a trainer that stands before no batch."""
 
 
 @dataclass(slots=True)
@@ -198,7 +206,7 @@ class CutSession:
 
     def _is_due(self, now_s: float) -> bool:
         number = self._running()
-        if number is None or not self._members.live("trainer"):
+        if number is None or not self._leaders(number):
             return False
         batches = self._batches()
         if self._last_s is None:
@@ -216,8 +224,11 @@ class CutSession:
         number = self._running()
         assert number is not None
         self._number += 1
-        leader = min(member.rank for member in self._members.live("trainer"))
-        self._cut = _Cut(self._number, number, leader, now_s, self.asked)
+        self._cut = _Cut(self._number, number, min(self._leaders(number)), now_s, self.asked)
+
+    def _leaders(self, number: int) -> list[int]:
+        """Who could lead a cut of a job: trainers that are in it, as a client alone knows no checkpoints."""
+        return [member.rank for member in self._members.live("trainer") if member.call >= number]
 
     # --- from phase to phase ------------------------------------------------------------------------------
 
@@ -234,7 +245,7 @@ class CutSession:
         if cut.phase != "pause":
             return
         if self._by_rank(cut) and live <= set(cut.reached):
-            stands = [step for step in cut.reached.values() if step != IDLE_REACHED]
+            stands = [step for step in cut.reached.values() if step != NOWHERE]
             cut.target = max([cut.target, *stands])
         if self._current() != cut.job:
             self._cancel(now_s, "the fit that it was for is over")
@@ -248,7 +259,7 @@ class CutSession:
     def _is_ready(self, cut: _Cut, rank: int) -> bool:
         if rank not in cut.ready or not self._by_rank(cut):
             return rank in cut.ready
-        if cut.reached[rank] == IDLE_REACHED:  # it has nothing in hand: has it done all of its part?
+        if cut.reached[rank] == NOWHERE:  # it has nothing in hand: has it done all of its part?
             return not self._desk.jobs[cut.job].needs(rank)
         return cut.target >= 0 and cut.reached[rank] >= cut.target
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.protocol.cluster_messages import (
+    NOWHERE,
     Beat,
     Clock,
     Clocks,
@@ -45,6 +46,7 @@ from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 __all__ = [
     "ALL_MESSAGES",
     "NOBODY",
+    "NOWHERE",
     "Adopt",
     "ArrayRule",
     "Arrays",

@@ -11,14 +11,12 @@ import numpy as np
 from pslib.client.client import Client
 from pslib.errors import PslibError
 from pslib.protocol.cut_session import moment_of_cut
-from pslib.protocol.messages import CutReady
+from pslib.protocol.messages import NOWHERE, CutReady
 from pslib.trainer.progress import Progress
 
 __all__ = ["CutGate", "JobGate"]
 
 TURN_S = 0.2
-NOWHERE = (1 << 64) - 1
-"""Step of a trainer that stands before no batch."""
 
 
 class CutGate:

@@ -10,15 +10,13 @@ import numpy as np
 
 from pslib.errors import PslibError
 from pslib.protocol.cut_session import moment_of_cut
-from pslib.protocol.messages import CutReady, CutStep, Message, Stats
+from pslib.protocol.messages import NOWHERE, CutReady, CutStep, Message, Stats
 from tests.simulation.members import COORDINATOR
 
 if TYPE_CHECKING:
     from tests.simulation.trainer import Trainer
 
 __all__ = ["Cuts"]
-
-NOWHERE = (1 << 64) - 1
 
 
 class Cuts:
