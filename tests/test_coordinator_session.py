@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ from pslib.protocol.messages import (
     Pull,
     Registered,
 )
-from tests.one_coordinator import CONFIG, NO_WINDOWS, Cluster
+from tests.one_coordinator import CONFIG, EVERYBODY, NO_WINDOWS, Cluster
 
 
 class TestJoining:
@@ -78,6 +80,42 @@ class TestJobs:
         assert answer.code == "configuration"
         assert "all trainers must run the same script" in answer.text
         assert cluster.open(1, what="evaluate").code == "configuration"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"checkpoint": 5},
+            {"checkpoint": {"every_s": "soon"}},
+            {"checkpoint": {"every_batches": -1}},
+            {"checkpoint": {"every_s": float("nan")}},
+            {"examples": "many"},
+            {"epochs": 1.5},
+            {"first_epoch": -1},
+        ],
+    )
+    def test_details_with_which_nothing_could_be_computed_are_refused(self, wrong: dict[str, Any]) -> None:
+        """They are in the journal else, and end the coordinator and each that comes after it."""
+        cluster = Cluster()
+        answer = cluster.open(0, details={"epochs": 1, "examples": 30} | wrong)
+        assert (answer.code, answer.text[:5]) == ("configuration", "fit: ")
+        assert ": expected a " in answer.text
+        assert not cluster.session.desk.jobs
+        cluster.pass_time(2.0, *EVERYBODY)
+        assert cluster.status["error"] is None
+
+    def test_what_is_no_number_in_a_heartbeat_is_not_counted(self) -> None:
+        cluster = Cluster()
+        cluster.open(0, details={"checkpoint": {"every_s": 1000.0}})
+        cluster.beat("trainer", 0, staleness_count=3, pushes_sent=5, loss_sum=float("nan"))
+        odd = ("many", [1], None, {"a": 1}, float("nan"), True)
+        for value in odd:
+            for name in ("staleness_count", "pushes_sent", "staleness_max"):
+                cluster.beat("trainer", 0, **{name: value})
+            for name in ("rows", "memory_bytes", "pushes_applied"):
+                cluster.beat("server", 0, **{name: value})
+        cluster.pass_time(2.0, *EVERYBODY)
+        status = cluster.status
+        assert [status[name] for name in ("staleness_count", "pushes_sent", "rows")] == [3, 5, 0]
 
     def test_a_job_can_not_be_opened_before_its_turn(self) -> None:
         assert Cluster().open(0, job=2).code == "configuration"

@@ -64,7 +64,9 @@ class TestTheDesk:
     def test_its_leases_are_nobodys_and_what_comes_late_of_them_does_no_harm(self) -> None:
         cluster = Cluster(trainers=2)
         self.give_up(cluster)
-        assert cluster.lease(0).state == "done"
+        late = cluster.lease(0)
+        assert isinstance(late, Failure)  # and not that it is done
+        assert "call 0 (fit) was given up" in late.text
         assert cluster.end(0, 0).code == "fenced"
         assert cluster.status["examples"] == 0
 
@@ -114,6 +116,35 @@ class TestTheDesk:
         again = CoordinatorSession(CONFIG)
         again.restore(cluster.session.plain())
         assert again.desk.all_done
+
+    @pytest.mark.parametrize("what", ["save", "load"])
+    def test_a_save_or_load_waits_for_the_earlier_call_that_others_are_in(self, what: str) -> None:
+        """It would save, or change, what they train."""
+        cluster = Cluster()
+        for rank in range(2):
+            cluster.open(rank)
+            cluster.lease(rank)
+        cluster.open(0, job=1, leases=1, what=what, details={"path": "x"})
+        assert cluster.lease(0, job=1).state == "wait"
+        for index, epoch in ((1, 0), (0, 1), (2, 0)):
+            assert cluster.lease(1).index == index
+            assert cluster.lease(0, job=1).state == "wait"
+            assert cluster.end(1, index, epoch) == Done()
+        assert cluster.lease(0, job=1).state == "held"
+
+    @pytest.mark.parametrize("what", ["save", "load"])
+    def test_one_that_has_failed_is_others_to_try_and_keeps_no_moves_out(self, what: str) -> None:
+        cluster = Cluster()
+        for rank in range(2):
+            cluster.open(rank, leases=1, what=what, details={"path": "x"})
+        cluster.lease(0)
+        assert cluster.session.desk.at_files
+        assert cluster.end(0, 0, payload={"given_back": np.ones(1, np.uint8)}) == Done()
+        assert not cluster.session.desk.at_files
+        again = cluster.lease(1)
+        assert (again.state, again.epoch) == ("held", 1)
+        assert cluster.session.desk.at_files
+        assert cluster.end(0, 0).code == "fenced"
 
     def give_up(self, cluster: Cluster) -> None:
         cluster.open(0)

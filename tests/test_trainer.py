@@ -22,6 +22,7 @@ from cython_ext.hashing import hash_ints
 from pslib.errors import ConfigurationError, DataError, UnavailableError
 from pslib.schema import RaggedField
 from pslib.table.optimizers import SGD, Adagrad, RowwiseAdagrad
+from pslib.trainer.jobs import Job
 from rec_models.fm import FM
 from rec_models.lr import LR
 from tests.clusters import Trainers, cluster_of, own_threads
@@ -78,6 +79,31 @@ def test_a_call_from_another_thread_is_refused_while_one_is_under_way(tmp_path: 
         assert fit.result(60) == []
         trainer.evaluate(path)
         assert cluster.status()["examples"] == 200
+
+
+@pytest.mark.parametrize("call", ["save", "load"])
+def test_who_counts_as_lost_when_it_is_about_to_save_or_load_does_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Who slept too long has an heir, which has trained since: it must not put the checkpoint over that."""
+    path = write_examples(tmp_path / "a.parquet", 50)
+
+    def lost(_job: Job) -> None:
+        raise UnavailableError("this trainer counts as lost")
+
+    with cluster_of(2) as running:
+        cluster = running.join()
+        trainer = trainer_on(cluster)
+        trainer.fit(path)
+        trainer.save(tmp_path / "saved")
+        trainer.fit(path)
+        monkeypatch.setattr(Job, "confirm", lost)
+        with pytest.raises(UnavailableError, match="counts as lost"):
+            getattr(trainer, call)(tmp_path / "saved")
+        assert set(counts_of(cluster, np.arange(50)).tolist()) == {2.0}
+        monkeypatch.undo()
+        trainer.load(tmp_path / "saved")
+        assert set(counts_of(cluster, np.arange(50)).tolist()) == {1.0}
 
 
 # --- counters

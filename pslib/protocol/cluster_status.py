@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pslib.protocol.collective_job import epochs_done, examples_of, planned_of
-from pslib.protocol.counters import APPLIED_COUNTERS, SERVER_COUNTERS
+from pslib.protocol.counters import (
+    APPLIED_COUNTERS,
+    LARGEST_COUNTERS,
+    SERVER_COUNTERS,
+    TRAINER_COUNTERS,
+)
 from pslib.protocol.results import results_of
 from pslib.words import counted
 
@@ -26,22 +31,6 @@ _PHASES = {
     "load": "loading",
     "window": "waiting for files",
 }
-_SUMMED = (
-    "examples",
-    "loss_sum",
-    "staleness_sum",
-    "staleness_count",
-    "between_sum",
-    "between_count",
-    "pushes_sent",
-    "updates_sent",
-    "bytes_sent",
-    "bytes_received",
-    "cache_lookups",
-    "cache_hits",
-    "cache_bytes_saved",
-)
-_LARGEST = ("staleness_max", "between_max", "lead_max")
 _LONG = ("bins_", "staleness_counts")
 EVENTS_TOLD = 100
 """The last so many; a status must fit a message."""
@@ -108,15 +97,15 @@ def _waiting(session: CoordinatorSession, now_s: float) -> str:
 
 def _counters(session: CoordinatorSession) -> dict[str, Any]:
     """Sums (and the largest, where that is what counts) over what members report in heartbeats."""
-    values: dict[str, Any] = dict.fromkeys(_SUMMED + _LARGEST, 0)
+    values: dict[str, Any] = dict.fromkeys(TRAINER_COUNTERS + LARGEST_COUNTERS, 0)
     positive, negative = np.zeros(512, np.int64), np.zeros(512, np.int64)
     staleness_counts = np.zeros(0, np.int64)
     for member in session.members.ever("trainer"):
-        for key in _SUMMED:
+        for key in TRAINER_COUNTERS:
             values[key] += member.progress.get(key, 0)
         positive += np.asarray(member.progress.get("bins_positive", 0), np.int64)
         negative += np.asarray(member.progress.get("bins_negative", 0), np.int64)
-        for key in _LARGEST:
+        for key in LARGEST_COUNTERS:
             values[key] = max(values[key], member.progress.get(key, 0))
         counts = np.asarray(member.progress.get("staleness_counts", ()), np.int64)
         if counts.size:

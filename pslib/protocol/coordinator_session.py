@@ -17,6 +17,7 @@ from pslib.config import ClusterConfig
 from pslib.protocol.cluster_status import EVENTS_TOLD, details_of, status_of
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.comebacks import Comebacks
+from pslib.protocol.counters import is_sound
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
 from pslib.protocol.job_desk import JobDesk
@@ -276,7 +277,8 @@ class CoordinatorSession:
         return Beat(order, reason, below, version, addresses, owners, hand, self.term, cut)
 
     def _take_progress(self, member: Member, progress: Mapping[str, Any]) -> None:
-        member.progress.update({key: value for key, value in progress.items() if key != "streams"})
+        told = {key: value for key, value in progress.items() if key != "streams" and is_sound(key, value)}
+        member.progress.update(told)
         self.desk.progress(member, progress.get("streams", ()))
 
     def _leave(self, now_s: float, message: Leave) -> Message:
@@ -345,9 +347,14 @@ class CoordinatorSession:
         return answer
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
-        if self.moves.wave is not None and self.desk.is_about_files(message.job):
+        about_files = self.desk.is_about_files(message.job)
+        if about_files and self.desk.first_open < message.job:
+            return Lease(
+                "wait", 0, 0, 0, 0
+            )  # an earlier call of others goes on: it changes rows, or loads them
+        if about_files and self.moves.wave is not None:
             return Lease("wait", 0, 0, 0, 0)  # a unit on its way would be in no file
-        if self.cuts.holds_leases or (self.cuts.busy and self.desk.is_about_files(message.job)):
+        if self.cuts.holds_leases or (self.cuts.busy and about_files):
             return Lease("wait", 0, 0, 0, 0)
         return self.desk.next_lease(now_s, message, self.since_s(now_s))
 

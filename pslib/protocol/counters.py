@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["APPLIED_COUNTERS", "SERVER_COUNTERS", "STORE_COUNTERS", "TABLE_COUNTERS"]
+from math import isfinite
+from typing import Any
+
+__all__ = [
+    "APPLIED_COUNTERS",
+    "LARGEST_COUNTERS",
+    "SERVER_COUNTERS",
+    "STORE_COUNTERS",
+    "TABLE_COUNTERS",
+    "TRAINER_COUNTERS",
+    "is_sound",
+]
 
 STORE_COUNTERS = (
     "narrow_rows",
@@ -37,3 +48,39 @@ SERVER_COUNTERS = (
     *TABLE_COUNTERS,
 )
 """What the coordinator sums over servers."""
+
+TRAINER_COUNTERS = (
+    "examples",
+    "loss_sum",
+    "staleness_sum",
+    "staleness_count",
+    "between_sum",
+    "between_count",
+    "pushes_sent",
+    "updates_sent",
+    "bytes_sent",
+    "bytes_received",
+    "cache_lookups",
+    "cache_hits",
+    "cache_bytes_saved",
+)
+"""What the coordinator sums over trainers."""
+
+LARGEST_COUNTERS = ("staleness_max", "between_max", "lead_max")
+"""Of which it tells the largest."""
+
+_NUMBERS = frozenset((*SERVER_COUNTERS, *TRAINER_COUNTERS, *LARGEST_COUNTERS))
+
+
+def is_sound(name: str, value: Any) -> bool:
+    """Whether what a heartbeat says is a number where the coordinator computes with one; a loss may be nan.
+
+    Parameters
+    ----------
+    name : str
+        Of a counter, or of anything else that a heartbeat tells.
+    value : object
+    """
+    if name not in _NUMBERS:
+        return True
+    return type(value) in (int, float) and (name == "loss_sum" or isfinite(value))

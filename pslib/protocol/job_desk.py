@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,8 @@ class JobDesk:
 
     def open_job(self, now_s: float, message: OpenJob) -> Message:
         """Start or join a call; all trainers must make the same calls in the same order."""
+        if problem := _details_problem(message.details):
+            return Failure("configuration", f"{message.what}: {problem}")
         resume: Mapping[str, Any] = plain_of(message.resume) if message.resume.size else {}
         self._pass_over(now_s, message.job, resume)
         if message.job > len(self.jobs):
@@ -132,6 +135,9 @@ class JobDesk:
         if message.stream >> 32 != message.job or index >= job.book.windows.size:
             return Failure("configuration", f"job {message.job} has no lease {message.stream}")
         was_done = job.book.is_done(index)
+        if "given_back" in message.payload:
+            job.book.trainer_lost((message.rank, message.incarnation))
+            return Done()
         payload = message.payload  # read before the lease ends: a broken one must not lose its scores
         words = _words_of(job, payload)
         scores = "scores" in payload and ScoreCounts.from_arrays(
@@ -190,9 +196,9 @@ class JobDesk:
 
     @property
     def at_files(self) -> bool:
-        """Whether such a job is open."""
+        """Whether somebody is at such a job; one that nobody is at waits for what moves, see `next_lease`."""
         numbers = range(self.first_open, len(self.jobs))
-        return any(self.is_about_files(number) and not self.jobs[number].over for number in numbers)
+        return any(self.is_about_files(number) and self.jobs[number].book.holders() for number in numbers)
 
     @property
     def all_done(self) -> bool:
@@ -276,6 +282,21 @@ NO_LEASES = np.empty(0, np.uint32)
 def moment_of_job(number: int) -> str:
     """The moment at which a save or load of all trainers is done."""
     return f"job {number}"
+
+
+def _details_problem(details: Mapping[str, Any]) -> str:
+    """What is wrong with the numbers with which the coordinator computes by itself later; or nothing."""
+    for name in ("examples", "epochs", "first_epoch", "epochs_to_come"):
+        if type(details.get(name, 0)) is not int or details.get(name, 0) < 0:
+            return f"{name}: expected a whole number from 0 on, got {str(details[name])[:80]}"
+    wanted = details.get("checkpoint") or {}
+    if not isinstance(wanted, Mapping):
+        return f"checkpoint: expected a mapping, got {str(wanted)[:80]}"
+    for name in ("every_s", "every_batches"):
+        value = wanted.get(name, 0)
+        if type(value) not in (int, float) or not 0 <= value < inf:
+            return f"checkpoint.{name}: expected a number from 0 on, got {str(value)[:80]}"
+    return ""
 
 
 def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from pslib.client.client import Client
 from pslib.client.pending import Pending
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order
+from pslib.errors import PslibError
 from pslib.protocol.json_arrays import json_array
 from pslib.protocol.messages import (
     Arrays,
@@ -202,6 +204,20 @@ class Job:
         pending = self.client.endpoint.ask(self.client.member.coordinator, message)
         pending.on_done(lambda: self.progress.drop(lease.stream))
         return pending
+
+    def give_back(self, lease: HeldLease) -> None:
+        """Let others have the one lease of a job that has failed here; nobody waits for the answer."""
+        message = EndLease(
+            self.client.rank,
+            self.client.member.incarnation,
+            self.number,
+            lease.stream,
+            lease.epoch,
+            {"given_back": np.ones(1, np.uint8)},
+        )
+        self.progress.drop(lease.stream)
+        with suppress(PslibError):  # a client that has ended can ask nothing
+            self.client.endpoint.ask(self.client.member.coordinator, message)
 
     def outcome(self) -> dict[str, Any]:
         """What the job came to; all its leases must be done."""

@@ -219,9 +219,7 @@ class CheckpointJobs:
             "load",
             place,
             [state, names],
-            lambda _job, _lease: self._client.load(
-                place, state=state, tables=names, step=now.steps, time_s=now.seconds
-            ),
+            lambda job, _lease: self._load(job, place, state, names, now),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
         )
         if names is not None:
@@ -241,6 +239,10 @@ class CheckpointJobs:
             self.began = loaded
         return loaded
 
+    def _load(self, job: Job, place: str, state: bool, names: list[str] | None, now: Position) -> None:
+        job.confirm()  # one that slept too long must not load over what its heir has trained since
+        self._client.load(place, state=state, tables=names, step=now.steps, time_s=now.seconds)
+
     def _single(
         self,
         what: str,
@@ -259,7 +261,11 @@ class CheckpointJobs:
         job = self._calls.open(self._client, self._progress, spec)
         is_ours = False
         for lease in job.leases():
-            work(job, lease)
+            try:
+                work(job, lease)
+            except BaseException:  # whoever catches it goes on, and units that move must not wait for that
+                job.give_back(lease)
+                raise
             is_ours = True
             job.end(lease).wait()
         endpoint = self._client.endpoint
