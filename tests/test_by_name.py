@@ -51,6 +51,7 @@ def test_what_is_written_plainly_is_read_back(kind: str, value: Any) -> None:
         ("initializer", {"name": "Zeros"}, r"initializer: expected one of Constant, .* got 'Zeros'"),
         ("initializer", {"name": "Normal", "bound": 1}, r"initializer Normal: unknown 'bound'; it takes std"),
         ("initializer", {"name": "Normal", "std": None}, r"Normal.std: expected a number, got None"),
+        ("initializer", {"name": "Normal", "std": 10**400}, r"Normal.std: expected a number, got "),
         ("schedule", {"name": "Poly"}, r"schedule: expected one of Constant, .*, got 'Poly'"),
         ("schedule", {"name": "Cosine", "steps": 1}, r"schedule Cosine: unknown 'steps'; it takes batches"),
         ("schedule", {"name": "Cosine", "batches": "x"}, r"Cosine.batches: expected a whole number in 1"),

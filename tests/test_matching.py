@@ -266,9 +266,35 @@ def test_what_can_not_be_ranked_is_told(trained, tmp_path):
     with pytest.raises(ConfigurationError, match="side: expected item or query, got 'user'"):
         trainer.export_vectors(items, tmp_path, side="user")
     clicks = pslib.Trainer.__new__(pslib.Trainer)
-    clicks.model = LR(Schema(label="y", sparse=["u"]))
+    clicks.model, clicks.cluster = LR(Schema(label="y", sparse=["u"])), trainer.cluster
     with pytest.raises(ConfigurationError, match="LR predicts clicks and ranks no items: evaluate it"):
         clicks.export_vectors(items, tmp_path)
+
+
+@pytest.mark.parametrize(("side", "what"), [("encode", "examples"), ("encode_items", "items")])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_has_diverged_is_told_and_has_no_figures(
+    trained, tmp_path, monkeypatch, side, what, value
+):
+    """A rank of it would count as a miss: all figures were 0."""
+    trainer, _, items, test = trained
+    encode = getattr(type(trainer.model), side)
+
+    def diverging(*arguments):
+        vectors = encode(*arguments).copy()
+        vectors[0, -1] = value
+        return vectors
+
+    monkeypatch.setattr(type(trainer.model), side, diverging)
+    for call in (
+        lambda: trainer.rank(test, items),
+        lambda: trainer.recommend(test, items, tmp_path / "best"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"no finite numbers for . of [0-9]+ {what}: it has"):
+            call()
+    named = ("item", items) if side == "encode_items" else ("query", test)
+    with pytest.raises(ConfigurationError, match="rows: it has diverged"):
+        trainer.export_vectors(named[1], tmp_path / "vectors", side=named[0])
 
 
 class ExactIndex:

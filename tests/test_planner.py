@@ -162,6 +162,7 @@ def test_requests_out_of_range_are_refused(wrong, message):
     ("wrong", "message"),
     [
         ({"rows": 0}, "rows: expected 1 or more, got 0"),
+        ({"rows": 1e30}, r"rows: expected at most 2\^64, one a key, got 1e\+30"),
         ({"distinct": 0.0}, "distinct: expected a share above 0 and up to 1, got 0"),
         ({"hidden": (0,)}, "hidden: expected units of 1 or more"),
         ({"wire_float_bytes": 5}, "wire_float_bytes: expected above 0 and up to 4, got 5"),

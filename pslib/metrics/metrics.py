@@ -132,7 +132,7 @@ class ScoreCounts:
         positive = _positive(scores, labels)
         bad = int(np.count_nonzero(np.isnan(scores)))
         if bad:
-            raise ConfigurationError(_diverged("probabilities", bad, scores.size))
+            raise ConfigurationError(diverged("probabilities", bad, scores.size))
         # + 0.0 makes -0.0 an ordinary zero, so that equal counts are equal bytes.
         given = scores.astype(np.float32) + np.float32(0.0)
         return _counted(given, positive.astype(np.uint64), (~positive).astype(np.uint64))
@@ -251,7 +251,7 @@ class LogitBins:
         positive = _positive(logits, labels)
         bad = int(np.count_nonzero(np.isnan(logits)))
         if bad:
-            raise ConfigurationError(_diverged("logits", bad, logits.size))
+            raise ConfigurationError(diverged("logits", bad, logits.size))
         per_unit = LOGIT_BINS / (2 * LOGIT_LIMIT)
         inside = np.clip(logits, -LOGIT_LIMIT, LOGIT_LIMIT)
         bins = np.minimum(((inside + LOGIT_LIMIT) * per_unit).astype(np.int64), LOGIT_BINS - 1)
@@ -295,9 +295,10 @@ def _positive(values: NDArray[np.generic], labels: NDArray[np.generic]) -> NDArr
     return positive
 
 
-def _diverged(what: str, bad: int, examples: int) -> str:
+def diverged(what: str, bad: int, examples: int, gave: str = "nan") -> str:
+    """What to say of a model that gives no numbers for some examples."""
     return (
-        f"the model gave nan for {bad} of {examples} {what}: it has diverged; lower the learning rate or "
+        f"the model gave {gave} for {bad} of {examples} {what}: it has diverged; lower the learning rate or "
         "look for huge values among the dense columns"
     )
 

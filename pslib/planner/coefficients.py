@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pslib.arguments import is_finite
 from pslib.errors import ConfigurationError
 
 __all__ = ["FORMAT", "Coefficients", "TableCost", "read_coefficients", "row_cost", "shipped_coefficients"]
@@ -198,10 +198,8 @@ class Coefficients:
         return Coefficients(**(values | {"tables": tables}))
 
 
-def _is_amount(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    )
+def _is_amount(value: Any) -> bool:
+    return is_finite(value) and value >= 0
 
 
 def _tables_of(given: Any, where: str) -> tuple[tuple[TableCost, ...], list[str]]:

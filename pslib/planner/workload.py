@@ -16,6 +16,7 @@ __all__ = ["MachineSpec", "Workload", "distinct_share"]
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 KEY_BYTES = 8
+KEYS_MAX = 2.0**64
 RANKS_MAX = 4096
 """Ranks that are counted one by one in `distinct_share`; later ones in ranges, whose ends differ by 1 %."""
 
@@ -104,6 +105,8 @@ class Workload:
         ):
             if not getattr(self, name) >= least:
                 yield f"{name}: expected {least} or more, got {getattr(self, name):g}"
+        if self.rows > KEYS_MAX:
+            yield f"rows: expected at most 2^64, one a key, got {self.rows:g}"
         if any(units < 1 for units in self.hidden):
             yield f"hidden: expected units of 1 or more, got {self.hidden}"
         if not 0 < self.distinct <= 1:
@@ -178,7 +181,7 @@ def distinct_share(batch_rows: int, vocabulary: float, zipf: float) -> float:
     middle, count = single, np.ones_like(single)
     if last > RANKS_MAX:
         steps = max(2, int(100 * np.log(last / RANKS_MAX)) + 2)
-        edges = np.unique(np.rint(np.geomspace(RANKS_MAX + 1, last + 1, steps)))
+        edges = np.unique(np.rint(np.geomspace(float(RANKS_MAX + 1), float(last + 1), steps)))
         middle = np.concatenate([single, np.sqrt(edges[:-1] * (edges[1:] - 1))])
         count = np.concatenate([count, np.diff(edges)])
     weight = middle**-zipf

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from pslib.arguments import came
 from pslib.errors import ConfigurationError
 
 __all__ = ["kind_and_fields", "numbers_of"]
@@ -47,6 +48,6 @@ def numbers_of(name: str, plain: Mapping[str, object]) -> dict[str, float]:
     for key, value in plain.items():
         try:
             numbers[key] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise ConfigurationError(f"{name}.{key}: expected a number, got {value!r}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise ConfigurationError(f"{name}.{key}: expected a number, got {came(value)}") from None
     return numbers

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pslib.batch import Batch
 from pslib.client.client import Client
 from pslib.data.reader import LeaseReader
-from pslib.metrics.metrics import ScoreCounts
+from pslib.errors import ConfigurationError
+from pslib.metrics.metrics import ScoreCounts, diverged
 from pslib.metrics.nearest import NearestIndex
 from pslib.metrics.ranking import RankResult, counts_of_ranks, mean_ranks
 from pslib.metrics.top_k import best_of
@@ -19,7 +20,7 @@ from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
 from pslib.trainer.ranked import Parameters, RankedItems, Sides
 
-__all__ = ["Ranker", "ServedParameters"]
+__all__ = ["Ranker", "ServedParameters", "sound"]
 
 SCORES_MAX = 1 << 25
 """Scores at once: 128 MiB of float32."""
@@ -47,6 +48,19 @@ class ServedParameters:
         return self._client.pull({self._table: keys}, step=self._step).wait().rows[self._table]
 
 
+def sound(vectors: NDArray[Any], what: str) -> NDArray[Any]:
+    """(n, M) numbers of a model, as they are; ``what`` they are of.
+
+    Raises
+    ------
+    ConfigurationError
+        When one is not finite: no score of it would say anything, and a rank of it would count as a miss.
+    """
+    if bad := len(vectors) - int(np.isfinite(vectors).all(axis=1).sum()):
+        raise ConfigurationError(diverged(what, bad, len(vectors), "no finite numbers"))
+    return vectors
+
+
 class Ranker:
     """Ranks with the rows and dense parameters that the servers have now.
 
@@ -59,6 +73,11 @@ class Ranker:
         Column with the items before.
     exclude_seen : bool
         Whether the items of the history are left out of the ranking, the target too if it is one of them.
+
+    Raises
+    ------
+    ConfigurationError
+        When a vector of an item, or later of an example, is not finite.
     """
 
     def __init__(
@@ -70,6 +89,7 @@ class Ranker:
         exclude_seen: bool,
     ) -> None:
         self._sides, self.items, self._parameters, self._history = sides, items, parameters, history
+        sound(items.vectors, "items")
         self._seen = sides.seen(history) if exclude_seen else None
 
     def work_at(self, job: Job, reader: LeaseReader) -> RankResult:
@@ -86,7 +106,7 @@ class Ranker:
         parts, every = [ScoreCounts.empty()], slice(0, self.items.keys.size)
         for batch in batches:
             places = self.items.places(batch.keys)
-            states = self._sides.states(batch, self._parameters, self._history)
+            states = self._states(batch)
             at_once = max(1, SCORES_MAX // self.items.keys.size)
             for start in range(0, len(batch), at_once):
                 cut = slice(start, start + at_once)
@@ -97,7 +117,7 @@ class Ranker:
     def best(self, batch: Batch, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Places and scores of the best k items of each example, see `pslib.metrics.top_k.best_of`."""
         places, every = self.items.places(batch.keys), slice(0, len(batch))
-        states = self._sides.states(batch, self._parameters, self._history)
+        states = self._states(batch)
 
         def scores(items: slice) -> NDArray[Any]:
             return self._scores(batch, states, places, every, items)
@@ -115,7 +135,7 @@ class Ranker:
         index = NearestIndex(self.items.vectors)
 
         def best(batch: Batch, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-            states = self._sides.states(batch, self._parameters, self._history)
+            states = self._states(batch)
             lists = batch.ragged[self._seen] if self._seen is not None else None
             longest = 0 if lists is None else int(lists.lengths.max(initial=0))
             found, scores = index.search(states, k + longest)
@@ -129,6 +149,9 @@ class Ranker:
             return np.where(np.isneginf(scores), -1, np.take_along_axis(found, order, axis=1)), scores
 
         return best
+
+    def _states(self, batch: Batch) -> NDArray[Any]:
+        return sound(self._sides.states(batch, self._parameters, self._history), "examples")
 
     def _scores(
         self, batch: Batch, states: NDArray[Any], places: NDArray[np.int64], cut: slice, items: slice

@@ -30,7 +30,7 @@ from pslib.trainer.jobs import Job
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.predictions import PartFiles
 from pslib.trainer.ranked import Sides, places_in, sides_of
-from pslib.trainer.ranking import Ranker, ServedParameters
+from pslib.trainer.ranking import Ranker, ServedParameters, sound
 from pslib.trainer.settings import TrainerSettings
 from pslib.trainer.stopping import EarlyStopping, check_epochs, check_stopping, followed, place_of_metric
 
@@ -318,7 +318,7 @@ class Retrieval:
 
 def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
     """Vectors as lists of fixed size, after other columns."""
-    floats = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
+    floats = pa.array(np.ascontiguousarray(sound(vectors, "rows"), np.float32).ravel())
     lists = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1])
     return pa.table({**(columns or {}), "vector": lists})
 
