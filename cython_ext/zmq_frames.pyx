@@ -3,7 +3,7 @@
 pyzmq makes a Python object of every frame, gives the interpreter lock away at every call, and says that
 nothing has come by an exception, or by a look at an option: a message of 300 bytes costs 9 us to take and 10
 to send, three times that in a process that has just been woken. Here the same functions of the same library
-are called directly; pyzmq, which has loaded it, says where they are (`pslib.transport.zmq_link`).
+are called directly; pyzmq, which has loaded it, says where they are (`pslib.transport.router`).
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo

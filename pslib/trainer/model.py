@@ -85,7 +85,7 @@ class Stepper(Protocol):
 
 @runtime_checkable
 class ModelInParts(Protocol):
-    """What a model has besides if several threads can compute a batch of it; see `rec_models.Stepper`."""
+    """What a model has besides if several threads can compute a batch of it: `rec_models.stepper.Stepper`."""
 
     def stepper(
         self, run: Callable[[Sequence[Callable[[], None]]], None], products: str = "float32"
