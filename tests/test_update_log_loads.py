@@ -12,7 +12,7 @@ import pytest
 from pslib.checkpoint import Manifest, ManifestFile, commit
 from pslib.errors import LogError, MemoryLimitError
 from pslib.protocol.messages import Load, Setup
-from pslib.server.shard_thread import _FileWork, load_into
+from pslib.server.shard_thread import _Loads, load_into
 from pslib.shard.shard import Shard
 from pslib.table.optimizers import Adagrad
 from pslib.table.policies import ByCount
@@ -91,7 +91,7 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
         client.close()
     run = Run(replace(spec, when_full="oldest"), 3, log_bytes=1 << 40, memory_bytes=8 << 20)
     path = tmp_path / f"checkpoint-{number + 1:06d}"
-    _FileWork(run.log)(run.shard, Load(str(path), "1", tables="item"))
+    _Loads(run.log)(run.shard, Load(str(path), "1", tables="item"))
     assert 0 < run.shard.stores["item"].rows < keys.size
     twin = Run.blank(8 << 20)
     recover(run.open(), twin, load_into)
@@ -101,7 +101,7 @@ def test_rows_that_leave_during_a_load_are_gone_after_a_replay(
 
 def test_a_restart_after_a_load_that_let_rows_go_has_room_for_new_ones(saved_rows: dict[int, str]) -> None:
     run = Run(replace(TABLES["Adagrad"], when_full="oldest"), 3, log_bytes=1 << 40, memory_bytes=8 << 20)
-    _FileWork(run.log)(run.shard, Load(saved_rows[400_000], "1", tables="t"))
+    _Loads(run.log)(run.shard, Load(saved_rows[400_000], "1", tables="t"))
     twin = Run.blank(8 << 20)
     recover(run.open(), twin, load_into)
     assert twin.stores["t"].rows == run.shard.stores["t"].rows
@@ -139,7 +139,7 @@ def test_a_load_without_room_leaves_what_a_restart_gives(
         "answers no more" if half_way else "none of its rows has" if rows == 400_000 else "tables are empty"
     )
     with pytest.raises(MemoryLimitError, match=outcome):
-        _FileWork(run.log)(run.shard, message)
+        _Loads(run.log)(run.shard, message)
     assert bool(run.shard.broken) == half_way
     assert (fingerprint(run.shard) != before) == half_way
     while run.log.owes:
@@ -152,7 +152,7 @@ def test_a_load_that_has_just_room_is_done_and_survives_a_restart(saved_rows: di
     run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=8 << 20)
     for _ in range(20):
         run.push()
-    assert _FileWork(run.log)(run.shard, Load(saved_rows[100_000], "1", tables="t")) == {"rows": 100_000}
+    assert _Loads(run.log)(run.shard, Load(saved_rows[100_000], "1", tables="t")) == {"rows": 100_000}
     while run.log.owes:
         run.log.pace()
     run.check()
@@ -162,7 +162,7 @@ def test_a_copy_of_a_load_that_was_refused_is_refused_though_there_is_room_now(
     saved_rows: dict[int, str],
 ) -> None:
     run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40, memory_bytes=8 << 20)
-    work, message = _FileWork(run.log), Load(saved_rows[140_000], "1", tables="t")
+    work, message = _Loads(run.log), Load(saved_rows[140_000], "1", tables="t")
     with pytest.raises(MemoryLimitError):
         work(run.shard, message)
     run.shard.room.limit_bytes = 64 << 20
@@ -180,7 +180,7 @@ def test_a_load_counts_what_other_tables_take(saved_rows: dict[int, str]) -> Non
     run.shard.stores["other"].push(keys, np.ones((keys.size, 3), np.float32))
     run.shard.room.forget()
     with pytest.raises(MemoryLimitError, match=r"where other tables have .* none of its rows has changed"):
-        _FileWork(run.log)(run.shard, Load(saved_rows[140_000], "1", tables="t"))
+        _Loads(run.log)(run.shard, Load(saved_rows[140_000], "1", tables="t"))
     assert run.shard.stores["other"].rows == keys.size
 
 

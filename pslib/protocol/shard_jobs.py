@@ -50,8 +50,8 @@ from pslib.shard.short import short_answer
 
 __all__ = [
     "HELD",
-    "FileWork",
     "Job",
+    "Loads",
     "ShardTurns",
     "Work",
     "answer_frames",
@@ -63,8 +63,8 @@ __all__ = [
     "steps_on_shard",
 ]
 
-FileWork = Callable[[Shard, Message], dict[str, Any]]
-"""Loads a shard; and saves it, where its images have no files of their own (`Cuts.opener`)."""
+Loads = Callable[[Shard, Load], dict[str, Any]]
+"""Loads a checkpoint into a shard."""
 Work = Callable[[Shard], None]
 
 
@@ -130,17 +130,17 @@ class Job:
         return self.key_count + dense.size // ROW_FLOATS <= rows
 
 
-def run_on_shard(shard: Shard, job: Job, files: FileWork) -> Any:
+def run_on_shard(shard: Shard, job: Job, loads: Loads) -> Any:
     """Do one shard's share of a job, all at once."""
-    return finish(steps_on_shard(shard, job, files))
+    return finish(steps_on_shard(shard, job, loads))
 
 
-def steps_on_shard(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
+def steps_on_shard(shard: Shard, job: Job, loads: Loads) -> Steps[Any]:
     """Do one shard's share of a job; errors come back as values, so that one bad request harms no other."""
     if shard.broken:
         return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
     try:
-        return (yield from _steps(shard, job, files))
+        return (yield from _steps(shard, job, loads))
     except LogError:  # nothing can be promised any more: the server ends
         raise
     except Exception as error:
@@ -217,7 +217,7 @@ def saves_over(shard: Shard) -> list[tuple[Job, Any]]:
     ]
 
 
-def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
+def _steps(shard: Shard, job: Job, loads: Loads) -> Steps[Any]:
     message, shares = job.message, job.shares.get(shard.index)
     if isinstance(message, Pull):
         return (yield from shard.pull_steps(message, job.rows, job.dense, shares))
@@ -233,13 +233,11 @@ def _steps(shard: Shard, job: Job, files: FileWork) -> Steps[Any]:
             if not shard.cuts.step():
                 shard.cuts.rest()
             yield
-    return _run_rare(shard, job, files)
+    return _run_rare(shard, job, loads)
 
 
-def _run_save(shard: Shard, job: Job, files: FileWork) -> Any:
+def _run_save(shard: Shard, job: Job) -> Any:
     message, cuts = job.message, shard.cuts
-    if isinstance(message, Save) and cuts.opener is None:
-        return files(shard, message)
     if isinstance(message, BeginSave | Save):
         cuts.begin(message)
     if isinstance(message, EndSave):
@@ -247,13 +245,13 @@ def _run_save(shard: Shard, job: Job, files: FileWork) -> Any:
     return cuts.wait(job, message) if isinstance(message, Save | SaveFiles) else None
 
 
-def _run_rare(shard: Shard, job: Job, files: FileWork) -> Any:
+def _run_rare(shard: Shard, job: Job, loads: Loads) -> Any:
     message = job.message
     if isinstance(message, Save | BeginSave | SaveFiles | EndSave):
-        return _run_save(shard, job, files)
+        return _run_save(shard, job)
     if isinstance(message, Load):
         shard.cuts.forget("rows are being loaded")
-        return files(shard, message)
+        return loads(shard, message)
     if isinstance(message, Maintain):
         return shard.maintain(message)
     if isinstance(message, Setup):
@@ -325,12 +323,12 @@ class ShardTurns:
     ----------
     shard : Shard
         Only this object touches it.
-    files : callable
-        Saves and loads it.
+    loads : callable
+        Loads a checkpoint into it.
     """
 
-    def __init__(self, shard: Shard, files: FileWork) -> None:
-        self._shard, self._files = shard, files
+    def __init__(self, shard: Shard, loads: Loads) -> None:
+        self._shard, self._loads = shard, loads
         self._lane: deque[Job | Work] = deque()
         self._passing: deque[Job] = deque()
         self._steps: Steps[Any] | None = None
@@ -371,7 +369,7 @@ class ShardTurns:
         if self._passing and (self._passed_rows < self._shard.slice_rows or not self._lane):
             job = self._passing.popleft()
             self._passed_rows += job.key_count
-            return [(job, run_on_shard(self._shard, job, self._files))]
+            return [(job, run_on_shard(self._shard, job, self._loads))]
         self._passed_rows = 0
         work = self._lane[0]
         if not isinstance(work, Job):
@@ -379,7 +377,7 @@ class ShardTurns:
             work(self._shard)
             return []
         if self._steps is None:
-            self._steps = steps_on_shard(self._shard, work, self._files)
+            self._steps = steps_on_shard(self._shard, work, self._loads)
         try:
             next(self._steps)
         except StopIteration as over:

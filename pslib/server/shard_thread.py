@@ -40,11 +40,11 @@ TURN_S = 0.0003
 """Of the thread on its core, about what one slice of a long request takes. Else it keeps others there waiting
 for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is mostly on the core of the thread
 that woke him."""
-FILE_WORKS_KEPT = 8
-"""Outcomes of saves and loads that are remembered; a client has one at a time on its way."""
+LOADS_KEPT = 8
+"""Outcomes of loads that are remembered; a client has one at a time on its way."""
 
 
-class _FileWork:
+class _Loads:
     """Loads one shard, each load once.
 
     It takes longer than the pause after which a request is sent again. A second copy that was done too would
@@ -55,10 +55,9 @@ class _FileWork:
         self._log = log
         self._done: dict[Load, dict[str, Any] | PslibError] = {}
 
-    def __call__(self, shard: Shard, message: Message) -> dict[str, Any]:
-        assert isinstance(message, Load)
+    def __call__(self, shard: Shard, message: Load) -> dict[str, Any]:
         if message not in self._done:
-            if len(self._done) == FILE_WORKS_KEPT:
+            if len(self._done) == LOADS_KEPT:
                 del self._done[next(iter(self._done))]
             self._done[message] = self._do(shard, message)
         outcome = self._done[message]
@@ -110,8 +109,8 @@ class ShardThread:
         self.held, self.step_waits = 0, list[list[Any]]()
         """Pushes of a sync step that wait, and for whom, ``[step, ranks]``; as of the last heartbeat."""
         self._done, self._failed = done, failed
-        self._files = _FileWork(log)
-        self._turns = ShardTurns(shard, self._files)
+        self._loads = _Loads(log)
+        self._turns = ShardTurns(shard, self._loads)
         shard.cuts.opener = ImageThread
         self._image = ImageTurns(shard)
         self.turn = threading.Lock()
@@ -133,14 +132,14 @@ class ShardThread:
 
     def load(self, shard: Shard, message: Load) -> None:
         """Load a checkpoint into the shard, in its thread."""
-        self._files(shard, message)
+        self._loads(shard, message)
 
     def serve_now(self, job: Job) -> tuple[Any] | None:
         """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
         if not self._begin():
             return None
         try:
-            outcome = (run_on_shard(self.shard, job, self._files),)
+            outcome = (run_on_shard(self.shard, job, self._loads),)
             if self._log is not None and self._log.owes:
                 self.put(lambda _shard: None)  # the thread does not sleep while it owes images
             return outcome
