@@ -30,7 +30,8 @@ import psutil
 import pyarrow as pa
 
 from launch.local import LocalLauncher
-from launch.supervise import Plan, run_cluster
+from launch.run_plan import Plan
+from launch.supervise import run_cluster
 from pslib.cluster import Cluster, connect
 from pslib.config import ClusterConfig
 from pslib.data.columns import keys_of

@@ -17,7 +17,8 @@ from launch.calibration.steps import workload_of
 from launch.calibration.timing import over_tcp
 from launch.calibration.whole import Run, distinct_of, run_rate
 from launch.local import LocalLauncher
-from launch.supervise import Plan, run_cluster
+from launch.run_plan import Plan
+from launch.supervise import run_cluster
 from pslib.clock import utc_now_text
 from pslib.config import ClusterConfig
 from pslib.data.files import atomic_output

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launch.run_plan import Launcher, Outcome, Plan
 from launch.summary import summary_of
-from launch.supervise import EXIT_INTERRUPTED, Launcher, Outcome, Plan, run_cluster
+from launch.supervise import EXIT_INTERRUPTED, run_cluster
 from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, PreemptedError
 from pslib.protocol.results import fresh_results, of_kind

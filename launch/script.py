@@ -14,8 +14,8 @@ from launch.meant import behind_the_script
 from launch.preflight import check_log, check_port, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
+from launch.run_plan import Launcher, Plan
 from launch.ssh import hosts_of
-from launch.supervise import Launcher, Plan
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError
 

@@ -32,7 +32,7 @@ from pslib.clock import Clock, SystemClock
 from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
 from pslib.words import counted
 
-__all__ = ["EXIT_INTERRUPTED", "Launcher", "Outcome", "Plan", "run_cluster"]
+__all__ = ["EXIT_INTERRUPTED", "run_cluster"]
 
 LOOK_S = 0.1
 """How often to look at the processes: a dead server is named long before anybody else notices."""

@@ -22,7 +22,8 @@ from launch.job import Job, read_job
 from launch.local import LocalLauncher
 from launch.preflight import check_data, prepare_out
 from launch.ranking_settings import ranks_items
-from launch.supervise import Outcome, Plan, run_cluster
+from launch.run_plan import Outcome, Plan
+from launch.supervise import run_cluster
 from launch.train_job import evaluate_checkpoint, make_trainer
 from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError

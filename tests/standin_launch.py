@@ -13,8 +13,9 @@ from typing import Any
 
 from launch.local import LocalLauncher
 from launch.process import Command, Task
+from launch.run_plan import Outcome, Plan
 from launch.ssh import SshLauncher, read_hosts
-from launch.supervise import Outcome, Plan, run_cluster
+from launch.supervise import run_cluster
 from pslib.config import ClusterConfig, Timing
 from tests.command import PATIENCE
 

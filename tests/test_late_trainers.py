@@ -3,7 +3,8 @@
 import time
 
 from launch import supervise
-from launch.supervise import Plan, run_cluster
+from launch.run_plan import Plan
+from launch.supervise import run_cluster
 from pslib.config import ClusterConfig
 from tests.standin_launch import FixedStatus, StandIns
 

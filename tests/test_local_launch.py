@@ -16,8 +16,8 @@ import pytest
 from launch.cli import main
 from launch.demo import demo_job
 from launch.process import LINE_BYTES_MAX, Running
-from launch.run_plan import Outcome
-from launch.supervise import Plan, run_cluster
+from launch.run_plan import Outcome, Plan
+from launch.supervise import run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
 from launch.yaml_text import write_yaml
