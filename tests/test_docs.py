@@ -86,6 +86,14 @@ def test_the_code_tour_names_every_room_of_the_house():
     assert missing == []
 
 
+@pytest.mark.parametrize("room", ["launch", "pslib/checkpoint", "pslib/protocol", "pslib/update_log"])
+def test_a_room_with_a_table_of_its_files_names_each(room):
+    page = (ROOT / room / "README.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| .*", page, re.MULTILINE)
+    named = {name for row in tables for name in re.findall(r"\]\((\w+\.py)\)", row)}
+    assert {path.name for path in (ROOT / room).glob("*.py")} - named == {"__init__.py"}
+
+
 def test_the_script_in_the_readme_is_the_example_and_is_about_twenty_lines():
     (script,) = blocks(README, "python")
     example = (ROOT / "examples" / "train_deepfm.py").read_text(encoding="utf-8")
