@@ -11,13 +11,23 @@ from pslib.errors import ConfigurationError
 from pslib.table.optimizers import Optimizer
 from pslib.table.schedules import Constant, Schedule, schedule_from_dict
 from pslib.table.wire_format import DENSE_EVERY_MAX
+from pslib.training_limits import (
+    BATCH_ROWS_MAX,
+    CACHE_AGE_MAX,
+    CACHE_ROWS_MAX,
+    COMPUTE_THREADS_MAX,
+    DAMPING_MAX,
+    GEO_EVERY_MAX,
+    GEO_ROWS_MAX,
+    LEASE_ROWS_MAX,
+    MAINTAIN_EVERY_MAX,
+    PATIENCE_MAX,
+    SEED_MAX,
+    STALENESS_MAX,
+    WARMUP_BATCHES_MAX,
+)
 
 __all__ = ["Section", "StoppingSection", "TrainingSection", "stopping_problems", "training_problems"]
-
-BATCH_ROWS_MAX = 1 << 20
-"""A batch of a million examples with 40 fields already holds 160 MB of keys and inverse."""
-WARMUP_BATCHES_MAX = 1 << 31
-"""That of `pslib.trainer.settings`, whose import takes most of a second, and a job is read for a look too."""
 
 
 class Section(BaseModel):
@@ -51,15 +61,15 @@ class WireSection(Section):
 class CacheSection(Section):
     """Rows that a trainer keeps for a few batches; see `pslib.trainer.settings.CacheSettings`."""
 
-    age_batches: int = Field(default=0, ge=0, le=1 << 16)
-    rows: int = Field(default=1 << 18, ge=1, le=1 << 28)
+    age_batches: int = Field(default=0, ge=0, le=CACHE_AGE_MAX)
+    rows: int = Field(default=1 << 18, ge=1, le=CACHE_ROWS_MAX)
 
 
 class StoppingSection(Section):
     """What results on the validation data are for; see `pslib.trainer.stopping.EarlyStopping`."""
 
     metric: str = "auc"  # what fits the model, `stopping_problems` says
-    patience: int = Field(default=2, ge=0, lt=1 << 31)
+    patience: int = Field(default=2, ge=0, le=PATIENCE_MAX)
     factor: float = Field(default=0.1, gt=0, le=1)
     min_delta: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     restore: bool = True
@@ -69,21 +79,21 @@ class TrainingSection(Section):
     """Numbers of the training loop; see `pslib.trainer.Trainer`."""
 
     batch_rows: int = Field(default=4096, ge=1, le=BATCH_ROWS_MAX)
-    staleness: int = Field(default=2, ge=0, le=1024)
+    staleness: int = Field(default=2, ge=0, le=STALENESS_MAX)
     warmup_batches: int = Field(default=500, ge=0, le=WARMUP_BATCHES_MAX)
     epochs: int = Field(default=1, ge=1, le=1_000_000)
-    seed: int = Field(default=0, ge=0, lt=1 << 63)
-    lease_rows: int | None = Field(default=None, ge=1, le=65536)
-    maintain_every_batches: int = Field(default=0, ge=0, lt=1 << 31)
+    seed: int = Field(default=0, ge=0, le=SEED_MAX)
+    lease_rows: int | None = Field(default=None, ge=1, le=LEASE_ROWS_MAX)
+    maintain_every_batches: int = Field(default=0, ge=0, le=MAINTAIN_EVERY_MAX)
     consistency: Literal["async", "sync", "ssp", "geo"] = "async"
-    ssp_bound: int = Field(default=8, ge=0, le=1024)
-    geo_every_batches: int = Field(default=10, ge=1, le=1 << 16)
-    geo_rows: int = Field(default=4_000_000, ge=1, le=1 << 30)
+    ssp_bound: int = Field(default=8, ge=0, le=STALENESS_MAX)
+    geo_every_batches: int = Field(default=10, ge=1, le=GEO_EVERY_MAX)
+    geo_rows: int = Field(default=4_000_000, ge=1, le=GEO_ROWS_MAX)
     schedule: Annotated[dict[str, Any], BeforeValidator(_checked_schedule)] | None = None
-    damping: float = Field(default=0.0, ge=0, le=1000, allow_inf_nan=False)
+    damping: float = Field(default=0.0, ge=0, le=DAMPING_MAX, allow_inf_nan=False)
     wire: WireSection = Field(default_factory=WireSection)
     cache: CacheSection = Field(default_factory=CacheSection)
-    compute_threads: int | None = Field(default=None, ge=1, le=256)
+    compute_threads: int | None = Field(default=None, ge=1, le=COMPUTE_THREADS_MAX)
     products: Literal["float32", "bfloat16"] = "float32"
     stopping: StoppingSection | None = None
 

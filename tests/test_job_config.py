@@ -1,20 +1,23 @@
 """The job file: what is accepted, what is refused and in which words."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from launch.demo import demo_job
 from launch.job import Job, read_job
 from launch.paths import expand
+from launch.training_settings import CacheSection, StoppingSection, TrainingSection
 from launch.yaml_text import read_yaml, write_yaml
 from pslib.errors import ConfigurationError
 from pslib.schema import DenseField, RaggedField, SparseField
 from pslib.table.optimizers import SGD, Adagrad, Adam, AdamW
 from pslib.table.schedules import Cosine
-from pslib.trainer.settings import WARMUP_BATCHES_MAX
+from pslib.trainer.settings import OF_CONSISTENCY, CacheSettings, TrainerSettings
 from pslib.trainer.stopping import EarlyStopping
 from tests.test_optimizers import ALL, name_of
 
@@ -197,13 +200,37 @@ out: 5
     ]
 
 
-def test_a_warm_up_that_the_trainer_would_refuse_is_refused_with_the_file(tmp_path):
-    text = GOOD + f"training: {{warmup_batches: {WARMUP_BATCHES_MAX + 1}}}\n"
-    assert problems(tmp_path, text) == [
-        f"training.warmup_batches: expected <= {WARMUP_BATCHES_MAX}, got {WARMUP_BATCHES_MAX + 1}"
-    ]
-    job = read(tmp_path, text, f"training.warmup_batches={WARMUP_BATCHES_MAX}")
-    assert job.training.warmup_batches == WARMUP_BATCHES_MAX
+def numbers_of(kind: Any) -> list[str]:
+    """Settings of a trainer's class that are numbers."""
+    return [one.name for one in fields(kind) if one.type in ("int", "int | None", "float")]
+
+
+def bounds(section: Any, name: str) -> list[float]:
+    """The least and the largest that a section of a job file takes, of those that it names."""
+    metadata = section.model_fields[name].metadata
+    return [getattr(one, key) for key in ("ge", "le") for one in metadata if hasattr(one, key)]
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "name"),
+    [
+        *((TrainingSection, TrainerSettings, name) for name in numbers_of(TrainerSettings)),
+        *((CacheSection, CacheSettings, name) for name in numbers_of(CacheSettings)),
+        (StoppingSection, EarlyStopping, "patience"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_a_file_and_a_trainer_refuse_the_same_numbers(section, kind, name):
+    least, most = bounds(section, name)
+    mode = {"consistency": OF_CONSISTENCY[name]} if name in OF_CONSISTENCY else {}
+    for value in (least, most):
+        assert getattr(section(**mode, **{name: value}), name) == value
+        assert getattr(kind(**mode, **{name: value}), name) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(ValidationError, match=name):
+            section(**{name: value})
+        with pytest.raises(ConfigurationError, match=name):
+            kind(**mode, **{name: value})
 
 
 AMONG_OPTIMIZERS = "unknown key, did you mean optimizers.rows: {{name: {}: ...}}, and optimizers.dense alike?"
@@ -329,7 +356,6 @@ def test_what_other_libraries_call_a_setting_is_answered_with_our_name(tmp_path,
 def test_training_takes_every_setting_of_a_trainer_under_its_name():
     import inspect
 
-    from launch.training_settings import TrainingSection
     from pslib.trainer import Trainer
 
     of_script = {"model", "cluster", "out", "progress", "share"}

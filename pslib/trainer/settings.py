@@ -15,6 +15,20 @@ from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.model import ModelInParts, TrainableModel, takes_products
+from pslib.training_limits import (
+    BATCH_ROWS_MAX,
+    CACHE_AGE_MAX,
+    CACHE_ROWS_MAX,
+    COMPUTE_THREADS_MAX,
+    DAMPING_MAX,
+    GEO_EVERY_MAX,
+    GEO_ROWS_MAX,
+    LEASE_ROWS_MAX,
+    MAINTAIN_EVERY_MAX,
+    SEED_MAX,
+    STALENESS_MAX,
+    WARMUP_BATCHES_MAX,
+)
 
 __all__ = [
     "CONSISTENCIES",
@@ -36,29 +50,6 @@ PRODUCTS = ("float32", "bfloat16")
 """What the factors of a step's matrix products may be rounded to."""
 CACHED = ("async", "ssp")
 """Those in which a trainer may keep rows: sync would no longer be repeatable, geo keeps a copy anyway."""
-
-STALENESS_MAX = 1024
-"""Each batch that a trainer runs ahead holds its rows in memory, and far fewer hide any network."""
-WARMUP_BATCHES_MAX = 1 << 31
-"""More batches than anybody trains: the bound on staleness then never reaches its end."""
-BATCH_ROWS_MAX = 1 << 24
-"""Far above any published batch; the rows that one touches would not fit a message any more."""
-LEASE_ROWS_MAX = 1 << 32
-"""A lease may be all of the data: then one trainer has it."""
-COMPUTE_THREADS_MAX = 256
-"""More than one process can feed: a batch is cut into far fewer parts."""
-CACHE_AGE_MAX = 1 << 16
-"""Far beyond any staleness that a model would learn with."""
-CACHE_ROWS_MAX = 1 << 28
-"""Of 17 floats they would take 86 GB."""
-MAINTAIN_EVERY_MAX = 1 << 31
-"""More batches than anybody trains: what is to never happen is 0."""
-GEO_EVERY_MAX = 1 << 16
-"""All rows that so many batches touch are held until they are sent."""
-GEO_ROWS_MAX = 1 << 30
-"""Of a copy in one trainer; far above its memory."""
-DAMPING_MAX = 1000.0
-"""A step of staleness 1 would already count a thousandth."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +140,7 @@ class TrainerSettings:
             ("staleness", self.staleness, 0, STALENESS_MAX),
             ("warmup_batches", self.warmup_batches, 0, WARMUP_BATCHES_MAX),
             ("lease_rows", 1 if self.lease_rows is None else self.lease_rows, 1, LEASE_ROWS_MAX),
-            ("seed", self.seed, 0, (1 << 63) - 1),
+            ("seed", self.seed, 0, SEED_MAX),
             (
                 "compute_threads",
                 1 if self.compute_threads is None else self.compute_threads,

@@ -18,6 +18,7 @@ from pslib.metrics.ranking import RankResult
 from pslib.protocol.manner_checks import rate_problem
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import TableSpec
+from pslib.training_limits import PATIENCE_MAX
 from pslib.words import counted
 
 __all__ = [
@@ -39,7 +40,6 @@ METRICS = {"auc": 1.0, "logloss": -1.0}
 """What may be watched of clicks, and the sign that makes more better."""
 RANKINGS = re.compile(r"(recall|mrr|ndcg)@([1-9][0-9]{0,6})")
 """What may be watched of a ranking."""
-EPOCHS_MAX = 1 << 31
 
 
 def place_of_metric(metric: str) -> int | None:
@@ -102,9 +102,9 @@ class EarlyStopping:
             known = f"{', '.join(METRICS)}, recall@K, mrr@K, ndcg@K"
             problems.append(f"metric: expected one of {known}, got {came(self.metric)}")
         whole = isinstance(self.patience, Integral) and not isinstance(self.patience, bool)
-        if not whole or not 0 <= self.patience <= EPOCHS_MAX:
+        if not whole or not 0 <= self.patience <= PATIENCE_MAX:
             problems.append(
-                f"patience: expected a whole number in 0..{EPOCHS_MAX}, got {came(self.patience)}"
+                f"patience: expected a whole number in 0..{PATIENCE_MAX}, got {came(self.patience)}"
             )
         if not is_finite(self.factor) or not 0 < self.factor <= 1:
             problems.append(f"factor: expected a number above 0 and at most 1, got {came(self.factor)}")
