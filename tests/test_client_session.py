@@ -271,7 +271,7 @@ class TestErrors:
         messages = asked(client)
         answer(client, 0.1, messages["0"][0], Failure(code, "lease 7 is held"))
         assert type(client.completed[0].error) is kind
-        assert completed(client) == [(call, "server at 0: lease 7 is held")]
+        assert completed(client) == [(call, "0: lease 7 is held")]
         assert not answer(client, 0.2, messages["1"][0], ALL_TAKEN)
         assert len(client.requests) == 0
         assert client.acked_below(7) == 0

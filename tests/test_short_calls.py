@@ -269,7 +269,7 @@ def test_a_failure_ends_the_call_and_no_other_part_of_it_is_waited_for() -> None
     call = client.push(0.0, PushName(7, 0), {"t": (keys_in(9, 0), _rows(2))})
     messages = asked(client)
     assert answer(client, 0.1, messages["0"][0], Failure("internal", "no"))
-    assert completed(client) == [(call, "server at 0: no")]
+    assert completed(client) == [(call, "0: no")]
     assert not answer(client, 0.2, messages["1"][0], ALL_TAKEN)
     assert len(client.requests) == 0
     assert [client.requests.shares.in_flight_bytes(peer) for peer in "01"] == [0, 0]

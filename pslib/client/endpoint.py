@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import inf
 
 from cython_ext.short_turns import ShortAnswers
@@ -18,12 +18,7 @@ from pslib.client.pending import Pending
 from pslib.clock import AwakeClock, Clock
 from pslib.config import Timing
 from pslib.errors import (
-    AccessError,
-    CheckpointError,
-    ConfigurationError,
     ForeignMessageError,
-    LogFullError,
-    MemoryLimitError,
     PslibError,
     RemoteProtocolError,
     UnavailableError,
@@ -31,11 +26,12 @@ from pslib.errors import (
 )
 from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Buffer, Codec
+from pslib.protocol.failures import error_of
 from pslib.protocol.messages import Failure, Message
 from pslib.protocol.requests import Expired, RequestTable
 from pslib.transport import ClientLink, lanes_of, short_answers
 
-__all__ = ["Endpoint", "failure_error"]
+__all__ = ["Endpoint"]
 
 log = logging.getLogger("pslib")
 IDLE_S = 0.25
@@ -48,23 +44,6 @@ BEAT_LOOK_S = 0.02
 """Whether a heartbeat is due is not looked at after each of thousands of messages a second."""
 WAITS_TOLD = 4
 """In the log and in heartbeats; whoever waits for more peers than that waits for something they share."""
-
-
-_ERRORS: Mapping[str, type[PslibError]] = {
-    "configuration": ConfigurationError,
-    "unknown-table": ConfigurationError,
-    "forbidden": AccessError,
-    "checkpoint": CheckpointError,
-    "log-full": LogFullError,
-    "memory-limit": MemoryLimitError,
-    "protocol": RemoteProtocolError,
-}
-
-
-def failure_error(failure: Failure, peer: str) -> PslibError:
-    """The exception for a refusal that came from ``peer``; a thread of this process needs no naming."""
-    text = failure.text if peer.startswith("memory:") else f"{peer}: {failure.text}"
-    return _ERRORS.get(failure.code, UnavailableError)(text)
 
 
 Came = tuple[str, list[Buffer]]
@@ -340,7 +319,7 @@ class Endpoint:
             log.warning("pslib: dropped a message from %s: %s", peer, error)
             return
         if request_id == 0 and isinstance(message, Failure):
-            self.fail(failure_error(message, peer))  # the peer could not even read what we sent
+            self.fail(error_of(message, peer))  # the peer could not even read what we sent
             return
         with self.lock:
             if isinstance(message, Failure) and message.code == "log-full":
@@ -372,7 +351,7 @@ class Endpoint:
                 return
         if pending is not None:
             if isinstance(message, Failure):
-                pending.fail(failure_error(message, peer))
+                pending.fail(error_of(message, peer))
             else:
                 pending.succeed(message)
 

@@ -10,15 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.errors import (
-    AccessError,
-    ConfigurationError,
-    LogFullError,
-    MemoryLimitError,
     PslibError,
-    UnavailableError,
 )
 from pslib.protocol.dense_answer import VERSIONS, KnownDense
-from pslib.protocol.messages import Erase, Failure, Maintain, Message, Pull, Push
+from pslib.protocol.messages import Erase, Maintain, Message, Pull, Push
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pushes_between import Seen
 from pslib.table.block_bounds import BlockBounds
@@ -301,20 +296,6 @@ def _taken(array: NDArray[Any], places: NDArray[np.int32] | None) -> NDArray[Any
     return array if places is None else array[places]
 
 
-_ERRORS: Mapping[str, type[PslibError]] = {
-    "configuration": ConfigurationError,
-    "unknown-table": ConfigurationError,
-    "forbidden": AccessError,
-    "log-full": LogFullError,
-    "memory-limit": MemoryLimitError,
-}
-
-
 def home_of(touched: NDArray[np.uint32]) -> int:
     """The one unit by which a push is counted."""
     return int(touched[0]) if touched.size else 0
-
-
-def error_of(failure: Failure, address: str) -> PslibError:
-    """The exception for the refusal of a part."""
-    return _ERRORS.get(failure.code, UnavailableError)(f"server at {address}: {failure.text}")

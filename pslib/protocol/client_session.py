@@ -40,7 +40,6 @@ from pslib.protocol.calls import (
     PushCall,
     PushName,
     answer_bytes_of,
-    error_of,
     gradient_of,
     home_of,
     keys_of,
@@ -48,6 +47,7 @@ from pslib.protocol.calls import (
 )
 from pslib.protocol.codec import Buffer
 from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.failures import error_of
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
 from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_plain, store_pulled

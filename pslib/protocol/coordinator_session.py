@@ -20,6 +20,7 @@ from pslib.protocol.comebacks import Comebacks
 from pslib.protocol.counters import is_sound
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
+from pslib.protocol.failures import fitting
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.losses import Losses
@@ -54,8 +55,6 @@ from pslib.protocol.roles import refusal
 
 __all__ = ["CoordinatorSession"]
 
-FAILURE_CHARS_MAX = 1000
-"""An error text must fit a message, whatever it quotes."""
 NO_OWNERS = np.empty(0, np.uint16)
 
 
@@ -126,9 +125,7 @@ class CoordinatorSession:
         except Exception as error:  # one bad request must not end the one process that everybody needs
             answer = Failure("internal", f"{message.kind}: {type(error).__name__}: {error}")
         self.diary.after(now_s, message, answer)
-        if isinstance(answer, Failure):
-            return Failure(answer.code, answer.text[:FAILURE_CHARS_MAX])
-        return answer
+        return fitting(answer)
 
     def tick(self, now_s: float) -> None:
         """Notice who is silent and who has not come back: what that means is for `Losses` to say."""

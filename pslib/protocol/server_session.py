@@ -19,6 +19,7 @@ from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.failures import fitting
 from pslib.protocol.gate import Gate
 from pslib.protocol.manner_checks import manner_problem
 from pslib.protocol.messages import (
@@ -57,9 +58,6 @@ from pslib.shard.sync_steps import refused_in_step
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
-
-FAILURE_CHARS_MAX = 1000
-"""An error text must fit a message, whatever it quotes."""
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
@@ -214,10 +212,8 @@ class ServerSession:
             self._reply(peer, request_id, Done())
 
     def _reply(self, peer: bytes, request_id: int, message: Message) -> None:
-        if isinstance(message, Failure):
-            message = Failure(message.code, message.text[:FAILURE_CHARS_MAX])
         try:
-            frames = self.codec.encode(request_id, message)
+            frames = self.codec.encode(request_id, fitting(message))
         except LocalProtocolError as error:  # such as an image with more marks than a header holds
             frames = self.codec.encode(request_id, Failure("internal", f"can't answer: {error}"))
         self.outbox.append(Reply(peer, frames))

@@ -9,17 +9,15 @@ from typing import Any
 
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import (
-    CheckpointError,
     ConfigurationError,
     LogError,
-    LogFullError,
-    MemoryLimitError,
     PreemptedError,
     PslibError,
 )
 from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
+from pslib.protocol.failures import failure_of
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
@@ -174,28 +172,13 @@ def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
     """How a peer is told of an error; after a fault of ours the server goes on, but perhaps not the shard."""
     if isinstance(error, PreemptedError):  # of a signal: nothing is wrong with the request
         raise error
-    failure = _failure_of(error)
+    failure = failure_of(error)
     if isinstance(error, PslibError | FencedError):
         return failure
     if isinstance(message, Push | Erase | Maintain):  # perhaps half applied: no mark can make a retry exact
         name = f"{message.kind} ({message.stream}, {message.number})"
         shard.broken = f"{name} ended half-way: {failure.text}"
     return failure
-
-
-def _failure_of(error: Exception) -> Failure:
-    """How a peer is told of an error."""
-    if isinstance(error, FencedError):
-        return Failure("fenced", str(error))
-    if isinstance(error, CheckpointError):
-        return Failure("checkpoint", str(error))
-    if isinstance(error, LogFullError):
-        return Failure("log-full", str(error))
-    if isinstance(error, MemoryLimitError):
-        return Failure("memory-limit", str(error))
-    if isinstance(error, PslibError):
-        return Failure("configuration", str(error))
-    return Failure("internal", f"{type(error).__name__}: {error}")
 
 
 def jobs_over(shard: Shard, job: Job, result: Any) -> list[tuple[Job, Any]]:
@@ -205,14 +188,14 @@ def jobs_over(shard: Shard, job: Job, result: Any) -> list[tuple[Job, Any]]:
     """
     over: list[tuple[Job, Any]] = [] if result is HELD else [(job, result)]
     for waiter, outcome in shard.sync.take_over():
-        over.append((waiter, _failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
+        over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
     return over + saves_over(shard)
 
 
 def saves_over(shard: Shard) -> list[tuple[Job, Any]]:
     """Jobs that waited for the files of an image, and are over."""
     return [
-        (job, _failure_of(outcome) if isinstance(outcome, Exception) else outcome)
+        (job, failure_of(outcome) if isinstance(outcome, Exception) else outcome)
         for job, outcome in shard.cuts.take_over()
     ]
 

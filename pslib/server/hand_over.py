@@ -17,13 +17,13 @@ from pslib.client.member import MemberHandle
 from pslib.client.pending import Pending
 from pslib.clock import Clock
 from pslib.errors import (
-    AccessError,
     ConfigurationError,
     LocalProtocolError,
     MemoryLimitError,
     PslibError,
     WaitTimeoutError,
 )
+from pslib.protocol.failures import failure_of
 from pslib.protocol.hand_session import Action, HandSession
 from pslib.protocol.messages import Failure, Hand, Message, Setup
 
@@ -37,7 +37,7 @@ ASK_AGAIN_S = 1.0
 PATIENCE_S = 20.0
 """For one answer: a partition of 1 GiB takes some 10 s to cross a network of 1 Gbit/s."""
 
-_CODES = {AccessError: "forbidden", ConfigurationError: "configuration", MemoryLimitError: "memory-limit"}
+_FINAL = ConfigurationError | MemoryLimitError
 """Refusals that stay what they are; whatever else happens, it is tried again."""
 
 
@@ -161,6 +161,5 @@ def _outcome(pending: Pending[Any]) -> Message | None:
     try:
         answer: Message = pending.wait(0)
     except PslibError as error:
-        code = _CODES.get(type(error))
-        return Failure(code, str(error)) if code else None
+        return failure_of(error) if isinstance(error, _FINAL) else None
     return answer
