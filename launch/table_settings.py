@@ -8,17 +8,10 @@ from typing import Any
 
 from launch.problems import unknown_key, unknown_value
 from pslib.errors import ConfigurationError
-from pslib.table.policies import ADMISSIONS, EVICTIONS, Compact, Policy, Score, policy_from_dict
-from pslib.table.tables import TableSpec, policies_from_dict
+from pslib.table.policies import Policy, policy_from_dict
+from pslib.table.tables import POLICY_KINDS, TableSpec, policies_from_dict
 
 __all__ = ["fit_problems", "maintenance_problems", "policies_of", "table_problems"]
-
-_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
-    "admission": ADMISSIONS,
-    "eviction": EVICTIONS,
-    "score": (Score,),
-    "compact": (Compact,),
-}
 
 _EXAMPLES: Mapping[str, str] = {
     "admission": "{name: ByCount, count: 3}",
@@ -44,7 +37,7 @@ def table_problems(section: object) -> list[str]:
     if not isinstance(section, dict):
         return []  # its type is somebody else's complaint
     problems = []
-    for key, kinds in _KINDS.items():
+    for key, kinds in POLICY_KINDS.items():
         given = section.get(key)
         if key != "eviction":
             problems += [] if given is None else _policy_problems(f"table.{key}", given, kinds)

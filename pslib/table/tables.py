@@ -28,7 +28,16 @@ from pslib.table.policies import (
     policy_from_dict,
 )
 
-__all__ = ["DIM_MAX", "PARTS_MAX", "DenseSpec", "PartSpec", "TableSpec", "policies_from_dict", "text_hash"]
+__all__ = [
+    "DIM_MAX",
+    "PARTS_MAX",
+    "POLICY_KINDS",
+    "DenseSpec",
+    "PartSpec",
+    "TableSpec",
+    "policies_from_dict",
+    "text_hash",
+]
 
 DIM_MAX = 4096
 """Floats of one part: one row stays far below a message and far above any published embedding (2,048)."""
@@ -38,6 +47,14 @@ PARTS_MAX = 8
 
 DENSE_LENGTH_MAX = 1 << 40
 """Dense parameters: 4 TiB, more than trainers can hold; sums of such lengths stay far within 64 bits."""
+
+POLICY_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
+    "admission": ADMISSIONS,
+    "eviction": EVICTIONS,
+    "score": (Score,),
+    "compact": (Compact,),
+}
+"""Which policies each setting of a table takes."""
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
@@ -344,14 +361,6 @@ def _part_from_dict(part: Mapping[str, Any]) -> PartSpec:
     )
 
 
-_KINDS: Mapping[str, tuple[type[Policy], ...]] = {
-    "admission": ADMISSIONS,
-    "eviction": EVICTIONS,
-    "score": (Score,),
-    "compact": (Compact,),
-}
-
-
 def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Arguments of `TableSpec` from the plain form of its policies; ``prefix`` begins every problem.
 
@@ -363,7 +372,7 @@ def policies_from_dict(plain: Mapping[str, Any], prefix: str = "") -> dict[str, 
     values = {key: str(plain[key]) for key in ("storage", "clock", "when_full") if key in plain}
     found: dict[str, Any] = dict(values)
     problems: list[str] = []
-    for key, kinds in _KINDS.items():
+    for key, kinds in POLICY_KINDS.items():
         given = plain.get(key)
         rules = [] if given is None else given if key == "eviction" else [given]
         policies = []
