@@ -13,6 +13,7 @@ from pslib.planner.coefficients import TableCost
 from pslib.planner.workload import Workload
 from pslib.shard.stores import make_store
 from pslib.table.optimizers import RowwiseAdagrad
+from pslib.table.policies import STORAGES
 from pslib.table.tables import PartSpec, TableSpec
 
 __all__ = ["measure_rows"]
@@ -20,7 +21,6 @@ __all__ = ["measure_rows"]
 PARTITION_BITS = 8
 BATCH = 65_536
 REPEATS = 12
-STORAGES = ("float32", "bfloat16", "float16", "int8")
 DIMS = (4, 16, 64)
 
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 
 from pslib.errors import ConfigurationError
+from pslib.table.policies import WEIGHT_BYTES
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
 
 __all__ = ["MachineSpec", "Workload", "distinct_share"]
 
-WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 KEY_BYTES = 8
 KEYS_MAX = 2.0**64
 RANKS_MAX = 4096

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from cython_ext.store import Store
 from pslib.errors import MemoryLimitError
 from pslib.protocol.journal import Note
-from pslib.table.policies import WHEN_FULL, ByBloom
+from pslib.table.policies import WEIGHT_BYTES, WHEN_FULL, ByBloom
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
 
 __all__ = ["MemoryRoom"]
 
-WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 KEY_BYTES = 32
 """Of the index for one new key at most: 16 just after an index has grown, and the old one beside it."""
 LEAST_KEY_BYTES = 16

@@ -21,6 +21,7 @@ __all__ = [
     "CLOCKS",
     "EVICTIONS",
     "STORAGES",
+    "WEIGHT_BYTES",
     "WHEN_FULL",
     "Admission",
     "ByAge",
@@ -38,6 +39,8 @@ __all__ = [
 
 STORAGES = ("float32", "bfloat16", "float16", "int8")
 """How weights lie in memory, in the kernel's order; all arithmetic is float32."""
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+"""Of one weight, by storage."""
 
 CLOCKS = ("steps", "seconds")
 """Units in which a table's rows age: batches of the training, or seconds of its coordinator's clock."""
