@@ -18,7 +18,7 @@ from pslib.places import shown
 from pslib.schema import Schema
 from pslib.words import counted
 
-__all__ = ["CheckReport", "ColumnReport", "FileReport", "check"]
+__all__ = ["DENSE_FAR", "CheckReport", "ColumnReport", "FileReport", "check"]
 
 LABEL_NAMES = ("label", "click", "Label")  # taken for the label when no schema says which it is
 SCAN_ROWS = 65_536  # decoded at a time, so that memory does not follow the size of a row group
@@ -265,7 +265,7 @@ def _far_note(column: ColumnReport) -> list[str]:
     """A line where a dense column goes into the model as it is and reaches far from 0."""
     if not column.kind.startswith(NUMBERS) or column.smallest is None or column.largest is None:
         return []
-    if max(abs(column.smallest), abs(column.largest)) <= DENSE_FAR:
+    if column.reach <= DENSE_FAR:
         return []
     return [
         f"column {column.name!r}: values from {column.smallest:,.6g} to {column.largest:,.6g} go into the "

@@ -71,6 +71,13 @@ class ColumnReport:
     once: float | None = None
     file: str = ""
 
+    @property
+    def reach(self) -> float:
+        """How far from 0 its values are; 0.0 without any."""
+        if self.smallest is None or self.largest is None:
+            return 0.0
+        return max(abs(self.smallest), abs(self.largest))
+
 
 def read_alike(kind: pa.DataType) -> str:
     """A name for all types whose values are read in the same way: ``"integer"``, ``"list of string"`` ...

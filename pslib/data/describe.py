@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyarrow import types
 
-from pslib.data.check import CheckReport, check
+from pslib.data.check import DENSE_FAR, CheckReport, check
 from pslib.data.column_scan import ColumnReport
 from pslib.data.dataset import Paths, open_parquet
 from pslib.data.leaks import LabelSample
@@ -17,8 +17,6 @@ from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
 __all__ = ["Choice", "Description", "describe"]
 
-DENSE_FAR = 30.0
-"""A number that reaches further learns faster as log1p (`pslib.data.check`)."""
 RARE_VALUES, RARE_SHARE = 10_000, 0.25
 """A column with so many different values, and such a share of them seen once, is worth a cut-off."""
 UNIQUE_SHARE = 0.9
@@ -133,7 +131,7 @@ def describe(path: Paths, label: str | None = None) -> Description:
     if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
         left = "; ".join(f"{one.name!r}: {one.reason}" for one in choices if one.role != "label")
         raise DataError(f"{report.files[0].file}: no column but the label {chosen!r} makes a field; {left}")
-    far = {column.name for column in report.columns if _reach(column) > DENSE_FAR}
+    far = {column.name for column in report.columns if column.reach > DENSE_FAR}
     schema = Schema(
         label=chosen,
         dense=[DenseField(one.name, log1p=one.name in far) for one in choices if one.role == "dense"],
@@ -244,12 +242,6 @@ def _is_list_of_fractions(column: ColumnReport) -> bool:
     return column.lengths is not None and any(word in column.kind for word in ("float", "double"))
 
 
-def _reach(column: ColumnReport) -> float:
-    if column.smallest is None or column.largest is None:
-        return 0.0
-    return max(abs(column.smallest), abs(column.largest))
-
-
 def _choice(column: ColumnReport, label: str) -> Choice:
     name, rows = column.name, max(column.rows, 1)
     if name == label:
@@ -261,7 +253,7 @@ def _choice(column: ColumnReport, label: str) -> Choice:
     if column.lengths:
         return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
     if column.distinct is None:
-        log1p = f", and it reaches {_reach(column):,.6g}: log1p" if _reach(column) > DENSE_FAR else ""
+        log1p = f", and it reaches {column.reach:,.6g}: log1p" if column.reach > DENSE_FAR else ""
         return Choice(name, "dense", f"a number with fractions{log1p}")
     if column.distinct <= 1:
         return Choice(name, "", "always the same value")
