@@ -62,7 +62,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
     int
         The run's exit code.
     """
-    from pslib.data.generator import GeneratorConfig, generate
+    from pslib.data.generator import FILES, GeneratorConfig, generate
 
     earlier = [path for name in RUN_FILES for path in sorted(out.glob(name))]
     if earlier and not (out / JOB_FILE).exists():
@@ -70,7 +70,7 @@ def run_demo(out: Path, *, progress: bool) -> int:
             f"--out: {out} holds {earlier[0].name}, which no demonstration has made: give another --out"
         )
     data = out / "data"
-    if not all((data / name).exists() for name in ("train.parquet", "test.parquet", "generated.json")):
+    if not all((data / name).exists() for name in FILES):
         print(f"generating data in {data}", file=sys.stderr)
         config = GeneratorConfig(train_rows=TRAIN_ROWS)
         for line in generate(data, config, overwrite=True, progress=_bar() if progress else None).lines():

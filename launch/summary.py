@@ -45,9 +45,6 @@ RECORDS = {
     "summary": "summary.json",
 }
 
-SIDECAR = "generated.json"
-"""What the generator of demonstration data leaves beside its files."""
-
 
 def summary_of(
     status: Mapping[str, Any], results: Sequence[Mapping[str, Any]], config: ClusterConfig
@@ -101,6 +98,8 @@ def summary_of(
 
 def best_possible(job: Job) -> dict[str, float] | None:
     """AUC and log loss of the true probabilities where the test data is generated; None where it is not."""
+    from pslib.data.generator import SIDECAR
+
     try:
         path = Path((job.data.test or [""])[0])
         plain = json.loads((path.parent / SIDECAR).read_text(encoding="utf-8"))

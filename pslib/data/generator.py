@@ -27,10 +27,11 @@ from pslib.metrics.metrics import ScoreCounts
 from pslib.schema import DenseField, Schema
 from pslib.words import counted
 
-__all__ = ["Generated", "GeneratorConfig", "PartSummary", "generate", "generated_schema"]
+__all__ = ["FILES", "SIDECAR", "Generated", "GeneratorConfig", "PartSummary", "generate", "generated_schema"]
 
 METADATA_KEY = "pslib.generated"
 SIDECAR = "generated.json"
+FILES = ("train.parquet", "test.parquet", SIDECAR)
 
 # Between 100 and 20,000 values a field, 158,000 in all: a million rows show each value several times.
 DEMO_VOCABULARIES = (
@@ -235,19 +236,18 @@ def generate(
     """
     config = config or GeneratorConfig()
     target = Path(folder)
-    names = ("train.parquet", "test.parquet", SIDECAR)
-    refuse_existing(*(target / name for name in names), overwrite=overwrite)
+    refuse_existing(*(target / name for name in FILES), overwrite=overwrite)
     model = config.model()
     total, done = config.train_rows + config.test_rows, 0
     with ExitStack() as files:
         # All three are renamed together at the end, the sidecar last.
         sidecar, test_file, train_file = (
-            files.enter_context(atomic_output(target / name)) for name in reversed(names)
+            files.enter_context(atomic_output(target / name)) for name in reversed(FILES)
         )
         parts = []
         for number, rows, name, path in (
-            (0, config.train_rows, names[0], train_file),
-            (1, config.test_rows, names[1], test_file),
+            (0, config.train_rows, FILES[0], train_file),
+            (1, config.test_rows, FILES[1], test_file),
         ):
             part = _PartWriter(config, name, path)
             with part:
