@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pslib.planner import simulate as simulated
 from pslib.planner.events import Cores, Events, Network, Worker
 from pslib.planner.simulate import BatchCost, Scene, simulate
+from pslib.trainer import pipeline
 
 ROWS = 100
 FULL = BatchCost(
@@ -18,6 +20,10 @@ FULL = BatchCost(
 
 def rate(batch=FULL, cores=(64.0,), servers=(0,), trainers=(0,), batches=60, **more) -> float:
     return simulate(Scene(cores, servers, trainers, batch, ROWS, **more), batches).examples_per_s
+
+
+def test_as_many_batches_are_read_ahead_as_by_a_trainer():
+    assert simulated.READ_AHEAD == pipeline.READ_AHEAD
 
 
 def test_a_single_stage_takes_its_own_time():
