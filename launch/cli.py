@@ -20,6 +20,7 @@ from launch.durability import add_durability
 from launch.examples_text import FIRST_STEPS, epilog_of
 from launch.hosts_options import add_hosts
 from launch.retrieval_options import add_retrieval
+from pslib.environment import DEBUG_VARIABLE
 
 __all__ = ["build_parser", "main"]
 
@@ -93,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         return code
     except PslibError as error:
-        if os.environ.get("PSLIB_DEBUG") == "1":
+        if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr)
@@ -114,7 +115,7 @@ def _place_refused(error: OSError) -> int:
 
 
 def _internal(error: Exception) -> int:
-    if os.environ.get("PSLIB_DEBUG") == "1":
+    if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exc()
         return EXIT_INTERNAL
     with tempfile.NamedTemporaryFile(

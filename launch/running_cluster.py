@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslib.clock import utc_text
+from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.words import counted
 
@@ -125,11 +126,11 @@ def find_cluster(where: str | None, cluster_id: str | None) -> tuple[str, str]:
     UnavailableError
         When the run in this folder has ended.
     """
-    where = where or os.environ.get("PSLIB_COORDINATOR")
+    where = where or os.environ.get(COORDINATOR_VARIABLE)
     if not where:
         raise ConfigurationError("which cluster? give the folder of its run, or the coordinator's address")
     if "://" in where:
-        known = cluster_id or os.environ.get("PSLIB_CLUSTER_ID")
+        known = cluster_id or os.environ.get(CLUSTER_ID_VARIABLE)
         if not known:
             raise ConfigurationError(f"coordinator {where}: its cluster id is missing; give --cluster-id ID")
         return where, known

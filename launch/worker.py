@@ -21,6 +21,7 @@ from launch.guard import die_with_launcher
 from launch.keys import FROM_INPUT
 from launch.log_lines import write_log_lines
 from pslib.blas import TRAINERS_HERE, kernels_for
+from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
 from pslib.preemption import preemption
 
 __all__ = ["keep_memory", "main"]
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     line = _first_line() if options.keys == FROM_INPUT else ""  # the guard takes standard input away
     if options.guarded:
         die_with_launcher()
-    os.environ.pop("PSLIB_KEYS", None)  # of another cluster: ours comes from the launcher, or there is none
+    os.environ.pop(KEYS_VARIABLE, None)  # of another cluster: ours comes from the launcher, or there is none
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a script's lines come at once
     write_log_lines()
     return _run_reporting(lambda: _run(options, line))
@@ -161,7 +162,6 @@ def keep_memory() -> None:
 
 def _run_reporting(role: Callable[[], int]) -> int:
     from pslib.errors import PreemptedError, PslibError
-    from pslib.uncaught import DEBUG_VARIABLE
 
     try:
         return role()
@@ -218,8 +218,8 @@ def _server(options: argparse.Namespace) -> int:
 
 
 def _trainer(options: argparse.Namespace) -> int:
-    os.environ["PSLIB_COORDINATOR"] = options.coordinator
-    os.environ["PSLIB_CLUSTER_ID"] = options.cluster_id
+    os.environ[COORDINATOR_VARIABLE] = options.coordinator
+    os.environ[CLUSTER_ID_VARIABLE] = options.cluster_id
     from pslib.client.member import ANYWHERE, Place
     from pslib.cluster import take_place, use_keys, use_place
     from pslib.errors import ConfigurationError

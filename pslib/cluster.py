@@ -22,6 +22,7 @@ from pslib.client.member import ANYWHERE, Place
 from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
+from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, KEYS_VARIABLE
 from pslib.errors import ConfigurationError, PslibError, UnavailableError
 from pslib.places import check_local, unwritable
 from pslib.preemption import preemption
@@ -35,10 +36,6 @@ from pslib.uncaught import uncaught_in_a_line
 __all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
 log = logging.getLogger("pslib")
-COORDINATOR_VARIABLE = "PSLIB_COORDINATOR"
-CLUSTER_ID_VARIABLE = "PSLIB_CLUSTER_ID"
-KEYS_VARIABLE = "PSLIB_KEYS"
-"""Names the file of a key, never a key: environments are inherited, listed and logged."""
 
 
 _given: Keys | None = None

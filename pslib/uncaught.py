@@ -6,12 +6,10 @@ import os
 import sys
 from types import TracebackType
 
+from pslib.environment import DEBUG_VARIABLE
 from pslib.errors import PslibError
 
-__all__ = ["DEBUG_VARIABLE", "told", "uncaught_in_a_line"]
-
-DEBUG_VARIABLE = "PSLIB_DEBUG"
-"""With 1 everything has its traceback."""
+__all__ = ["told", "uncaught_in_a_line"]
 
 
 def told(error: BaseException) -> bool:
