@@ -21,12 +21,10 @@ from launch.examples_text import FIRST_STEPS, epilog_of
 from launch.hosts_options import add_hosts
 from launch.retrieval_options import add_retrieval
 from pslib.environment import DEBUG_VARIABLE
+from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibError
 
 __all__ = ["build_parser", "main"]
 
-EXIT_USAGE = 64
-EXIT_INTERNAL = 70
-EXIT_INTERRUPTED = 130
 PORT_MAX = 65535
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -58,7 +56,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         print(f"pslib: {message}; see {self.prog} --help", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
+        sys.exit(ConfigurationError.exit_code)
 
 
 class _Version(argparse.Action):
@@ -74,18 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(build_parser().parse_args(arguments))
     except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else EXIT_USAGE
+        return ending.code if isinstance(ending.code, int) else ConfigurationError.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Somebody closed our output, `pslib ... | head`: nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return EXIT_DONE
 
 
 def _run(options: argparse.Namespace) -> int:
-    from pslib.errors import PslibError
-
     try:
         from launch import checkpoint_commands, commands
 
@@ -111,13 +107,13 @@ def _place_refused(error: OSError) -> int:
     """A full disk, or one that may not be written to, is no fault of ours."""
     where = f"{error.filename}: " if error.filename else "can't write: "
     print(f"pslib: {where}{error.strerror}", file=sys.stderr)
-    return EXIT_USAGE
+    return ConfigurationError.exit_code
 
 
 def _internal(error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exc()
-        return EXIT_INTERNAL
+        return PslibError.exit_code
     with tempfile.NamedTemporaryFile(
         "w", prefix="pslib-error-", suffix=".log", delete=False, encoding="utf-8"
     ) as file:
@@ -125,7 +121,7 @@ def _internal(error: Exception) -> int:
         traceback.print_exc(file=file)
     first = (str(error).splitlines() or [""])[0]
     print(f"pslib: our own fault: {type(error).__name__}: {first}; details in {file.name}", file=sys.stderr)
-    return EXIT_INTERNAL
+    return PslibError.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,9 +10,9 @@ from typing import Any
 
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.summary import summary_of
-from launch.supervise import EXIT_INTERRUPTED, run_cluster
+from launch.supervise import run_cluster
 from pslib.clock import SystemClock
-from pslib.errors import EXIT_DONE, PreemptedError
+from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
 from pslib.protocol.results import fresh_results, of_kind
 from pslib.words import behind_text, counted
 

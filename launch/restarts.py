@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from launch.process import Task
 from pslib.config import ClusterConfig
-from pslib.errors import PreemptedError, PslibError, UnavailableError
+from pslib.errors import EXIT_INTERRUPTED, EXIT_SIGNALS, PreemptedError, PslibError, UnavailableError
 
 __all__ = ["PAUSE_MAX_S", "PAUSE_S", "RESTARTS", "WELL_S", "Restarts", "is_mishap"]
 
@@ -22,11 +22,6 @@ WELL_S = 5.0
 PAUSE_MAX_S = 10.0
 """A machine that is short of memory gets a while to recover; others wait for `Timing.restart_s` at least."""
 
-SIGNAL_CODES = 126
-"""A shell's exit codes from here on say that a signal, or a lost connection, has ended the command."""
-
-INTERRUPTED = 130
-
 
 def is_mishap(code: int) -> bool:
     """Whether a process that ended so may do better next time.
@@ -36,7 +31,7 @@ def is_mishap(code: int) -> bool:
     """
     if code in (UnavailableError.exit_code, PslibError.exit_code):
         return True
-    return code < 0 or (code >= SIGNAL_CODES and code != INTERRUPTED)
+    return code < 0 or (code >= EXIT_SIGNALS and code != EXIT_INTERRUPTED)
 
 
 @dataclass(slots=True)

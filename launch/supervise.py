@@ -29,10 +29,10 @@ from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordi
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
 from pslib.clock import Clock, SystemClock
-from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError, UnavailableError
+from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.words import counted
 
-__all__ = ["EXIT_INTERRUPTED", "run_cluster"]
+__all__ = ["run_cluster"]
 
 LOOK_S = 0.1
 """How often to look at the processes: a dead server is named long before anybody else notices."""
@@ -46,9 +46,6 @@ LEAVE_S = 30.0
 LOST_S = 5.0
 """How long a trainer that counts as lost may go on when all others have left; it was silent long enough. The
 same for one that was started again as they left."""
-
-EXIT_INTERRUPTED = 130
-"""The shell's code for Ctrl-C."""
 
 
 def run_cluster(

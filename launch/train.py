@@ -35,8 +35,7 @@ from launch.rollback import goes_back, step_back
 from launch.run_plan import Launcher, Plan
 from launch.ssh import SshLauncher
 from launch.summary import best_possible, records_line, summary_lines
-from launch.supervise import EXIT_INTERRUPTED
-from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
+from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError, UnavailableError
 from pslib.places import shown
 
 if TYPE_CHECKING:

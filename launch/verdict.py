@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from launch.process import Task
 from launch.restarts import is_mishap
-from pslib.errors import EXIT_DONE, PreemptedError, UnavailableError
+from pslib.errors import EXIT_DONE, EXIT_SIGNALS, PreemptedError, UnavailableError
 
 __all__ = ["ALL_LOST", "Verdict", "is_hopeless", "is_own", "judge"]
 
@@ -60,7 +60,7 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
 def is_own(code: int | None) -> bool:
     """Whether a trainer has ended with its own error: not killed, left alone or asked to leave."""
     others = (UnavailableError.exit_code, PreemptedError.exit_code)
-    return code is not None and EXIT_DONE < code < 126 and code not in others
+    return code is not None and EXIT_DONE < code < EXIT_SIGNALS and code not in others
 
 
 def is_hopeless(code: int | None) -> bool:
@@ -70,4 +70,4 @@ def is_hopeless(code: int | None) -> bool:
 
 def _own_code(code: int | None) -> int:
     """The exit code of a process that failed as the run's: one killed by a signal is a peer that is gone."""
-    return code if code is not None and 0 < code < 126 else UnavailableError.exit_code
+    return code if code is not None and 0 < code < EXIT_SIGNALS else UnavailableError.exit_code

@@ -161,7 +161,7 @@ def keep_memory() -> None:
 
 
 def _run_reporting(role: Callable[[], int]) -> int:
-    from pslib.errors import PreemptedError, PslibError
+    from pslib.errors import EXIT_INTERRUPTED, PreemptedError, PslibError
 
     try:
         return role()
@@ -172,7 +172,7 @@ def _run_reporting(role: Callable[[], int]) -> int:
             print(f"pslib: {line}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
     except Exception as error:
         if preemption.asked:  # raised in the middle of an import, say, it may come out as another error
             print(f"pslib: asked to leave (SIGTERM): {error}", file=sys.stderr, flush=True)

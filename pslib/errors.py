@@ -32,6 +32,8 @@ from collections.abc import Sequence
 
 __all__ = [
     "EXIT_DONE",
+    "EXIT_INTERRUPTED",
+    "EXIT_SIGNALS",
     "AccessError",
     "CheckpointCorruptError",
     "CheckpointError",
@@ -55,6 +57,10 @@ __all__ = [
 ]
 
 EXIT_DONE = 0
+EXIT_INTERRUPTED = 130
+"""The shell's code for Ctrl-C."""
+EXIT_SIGNALS = 126
+"""A shell's exit codes from here on say that a signal, or a lost connection, has ended the command."""
 
 
 class PslibError(Exception):
