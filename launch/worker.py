@@ -21,13 +21,11 @@ from launch.guard import die_with_launcher
 from launch.keys import FROM_INPUT
 from launch.log_lines import write_log_lines
 from pslib.blas import TRAINERS_HERE, kernels_for
+from pslib.config import ANY_RANK
 from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
 from pslib.preemption import preemption
 
 __all__ = ["keep_memory", "main"]
-
-ANY_RANK = 0xFFFFFFFF
-"""`pslib.protocol.membership.ANY_RANK`, which would import NumPy before its threads are set."""
 
 _THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",

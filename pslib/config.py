@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pslib.arguments import check_fields
 from pslib.errors import ConfigurationError
 
-__all__ = ["DURABILITIES", "RECOVERIES", "ClusterConfig", "Limits", "Timing"]
+__all__ = ["ANY_RANK", "DURABILITIES", "RECOVERIES", "ClusterConfig", "Limits", "Timing"]
 
 
 def _values(holder: Limits | Timing) -> Iterator[tuple[str, Any]]:
@@ -127,6 +127,9 @@ class Timing:
 
 DURABILITIES = ("memory", "log", "disk")
 RECOVERIES = ("log", "rollback", "partial")
+
+ANY_RANK = 0xFFFFFFFF
+"""What a process asks for that takes any free place."""
 
 
 @dataclass(frozen=True, slots=True)

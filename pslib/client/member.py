@@ -16,11 +16,10 @@ import numpy as np
 
 from pslib.client.endpoint import Endpoint
 from pslib.client.pending import Pending
-from pslib.config import ClusterConfig
+from pslib.config import ANY_RANK, ClusterConfig
 from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers
 from pslib.preemption import preemption
-from pslib.protocol.membership import ANY_RANK
 from pslib.protocol.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Message, Register, Registered
 from pslib.table.partition_map import PartitionMap
 

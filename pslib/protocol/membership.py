@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from pslib.config import ClusterConfig
+from pslib.config import ANY_RANK, ClusterConfig
 from pslib.protocol.waves import Wave
 from pslib.table.partition_map import PartitionMap
 from pslib.words import counted
 
-__all__ = ["ANY_RANK", "Member", "Membership"]
-
-ANY_RANK = 0xFFFFFFFF
-"""What a process asks for that takes any free place."""
+__all__ = ["Member", "Membership"]
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pslib.client.member import ANYWHERE, Place
 from pslib.clock import SystemClock
+from pslib.config import ANY_RANK
 from pslib.errors import ConfigurationError
-from pslib.protocol.membership import ANY_RANK
 from pslib.server.server import Server
 from pslib.transport import Keys, ZmqTransport
 from pslib.update_log import ServerLog

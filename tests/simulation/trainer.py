@@ -11,11 +11,11 @@ import numpy as np
 
 from pslib.client.member import Joined, Place
 from pslib.client.successors import meet_successors
+from pslib.config import ANY_RANK
 from pslib.errors import PslibError
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.json_arrays import json_array
-from pslib.protocol.membership import ANY_RANK
 from pslib.protocol.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.table.partition_map import PartitionMap
