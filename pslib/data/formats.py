@@ -16,7 +16,15 @@ import pyarrow.csv as pacsv
 from pslib.data.records import Parsed, Parser, Piece
 from pslib.errors import DataError
 
-__all__ = ["OtherValues", "csv_parser", "header_of", "libsvm_parser", "roles_of", "with_fractions"]
+__all__ = [
+    "OtherValues",
+    "csv_parser",
+    "header_of",
+    "libsvm_parser",
+    "roles_of",
+    "tokens_of",
+    "with_fractions",
+]
 
 # What stands for a label, in any of the formats. Anything else is a reject, also an empty one.
 LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
@@ -162,13 +170,18 @@ _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 
 
+def tokens_of(raw: bytes) -> pa.ListArray:
+    """Words of each line of ``raw``, between white space; comments and empty lines are left out."""
+    lines = pa.array(raw[:-1].split(b"\n"), pa.binary()).cast(pa.string())
+    lines = pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", ""))
+    return pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
+
+
 def libsvm_parser(*, with_values: bool) -> Parser:
     """Parser of ``label index:value ...``; raises OtherValues where a value is not 1 and none is expected."""
 
     def parse(raw: bytes) -> Parsed:
-        lines = pa.array(raw[:-1].split(b"\n"), pa.binary()).cast(pa.string())
-        lines = pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", ""))
-        tokens = pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
+        tokens = tokens_of(raw)
         labels = pc.list_element(tokens, 0)
         pairs = pc.list_slice(tokens, 1)
         lengths = pc.list_value_length(pairs)

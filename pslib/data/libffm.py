@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pslib.data.formats import labelled
+from pslib.data.formats import labelled, tokens_of
 from pslib.data.records import Parsed, Parser
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
 
@@ -54,9 +54,7 @@ class _Entries:
 
 
 def _entries(raw: bytes) -> _Entries:
-    lines = pa.array(raw[:-1].split(b"\n"), pa.binary()).cast(pa.string())
-    lines = pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", ""))
-    tokens = pc.ascii_split_whitespace(lines.filter(pc.not_equal(lines, "")))
+    tokens = tokens_of(raw)
     entries = pc.list_slice(tokens, 1)
     parts = pc.split_pattern(entries.flatten(), ":")
     if len(parts) and not pc.all(pc.equal(pc.list_value_length(parts), 3)).as_py():
