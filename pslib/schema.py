@@ -128,7 +128,7 @@ class RaggedField:
     Raises
     ------
     ConfigurationError
-        When there is no name.
+        When there is no name, or no such pooling; all problems at once.
     """
 
     name: str
@@ -137,7 +137,10 @@ class RaggedField:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if problems := _no_name(self):
+        problems = _no_name(self)
+        if self.pooling not in POOLINGS:
+            problems.append(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
+        if problems:
             raise ConfigurationError(*(f"ragged field {self.name!r}: {problem}" for problem in problems))
 
     @property
@@ -213,8 +216,8 @@ class Schema:
     Raises
     ------
     ConfigurationError
-        When a column is named twice, there is no feature, or a pooling is unknown; all problems at once. Or
-        when a list of columns is one text.
+        When a column is named twice or there is no feature; all problems at once. Or when a list of columns
+        is one text.
 
     Examples
     --------
@@ -258,11 +261,6 @@ class Schema:
         ]
         if not fields:
             problems.append("the schema has no feature: give at least one dense, sparse or ragged column")
-        problems += [
-            f"ragged column {field.name!r}: pooling must be {' or '.join(POOLINGS)}, got {field.pooling!r}"
-            for field in self.ragged
-            if field.pooling not in POOLINGS
-        ]
         if problems:
             raise ConfigurationError(*problems)
 

@@ -64,7 +64,10 @@ def test_an_initializer_survives_its_plain_form(initializer):
         (lambda: Schema(label="y", sparse=["a", "a"]), "'a' is named twice: sparse, sparse"),
         (lambda: Schema(label="y", sparse=["y"]), "'y' is named twice: label, sparse"),
         (lambda: Schema(label="y", weight="a", dense=["a"]), "'a' is named twice: weight, dense"),
-        (lambda: Schema(label="y", ragged=[RaggedField("g", pooling="max")]), "pooling"),
+        (
+            lambda: RaggedField("g", pooling="max"),
+            "ragged field 'g': pooling: expected one of sum, mean, got 'max'",
+        ),
         (lambda: ClusterConfig(servers=0), "servers"),
         (lambda: ClusterConfig(servers=2, partition_bits=4), "at least 32 partitions"),
         (lambda: ClusterConfig(partition_bits=21), "partition_bits"),
@@ -79,7 +82,7 @@ def test_what_is_out_of_range_is_refused_by_name(make, named):
 
 def test_a_schema_and_a_cluster_tell_all_their_problems_at_once():
     with pytest.raises(ConfigurationError) as caught:
-        Schema(label="y", sparse=["a", "a", "b", "b"], ragged=[RaggedField("g", pooling="max")])
+        Schema(label="y", sparse=["a", "a", "b", "b"], weight="")
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigurationError) as caught:
         ClusterConfig(servers=0, trainers=0, shard_threads=0)
