@@ -297,8 +297,8 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     except OSError as error:
         why = "it is a file" if folder.is_file() else error.strerror
         raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"out: {folder} can't be written to: permission denied; give another --out")
+    if why := unwritable(folder):
+        raise ConfigurationError(f"out: {folder} can't be written to: {why}; give another --out")
     _hold(folder)
     if resume:
         return folder

@@ -310,9 +310,13 @@ def test_an_output_that_cannot_be_made_is_one_line(folder, capsys):
 
 def test_an_output_that_cannot_be_written_is_one_line(folder, capsys, monkeypatch):
     (folder / "run").mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+
+    def refuse(dir: Path) -> None:  # root may write anywhere, but not on a disk that is read-only
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("pslib.places.tempfile.TemporaryFile", refuse)
     (line,) = refused(capsys, "train", folder / "job.yaml")
-    assert line == f"out: {folder}/run can't be written to: permission denied; give another --out"
+    assert line == f"out: {folder}/run can't be written to: Read-only file system; give another --out"
 
 
 def test_a_checkpoint_that_is_not_there_is_one_line(folder, capsys):
