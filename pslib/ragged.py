@@ -36,7 +36,10 @@ class Ragged(Generic[ScalarT]):
     def __post_init__(self) -> None:
         offsets = self.offsets
         if self.values.ndim != 1 or offsets.ndim != 1 or offsets.size == 0:
-            raise ValueError("Ragged expects 1-d values and at least one offset")
+            raise ValueError(
+                "Ragged expects 1-d values and at least one 1-d offset, "
+                f"got {list(self.values.shape)} and {list(offsets.shape)}"
+            )
         if offsets[0] != 0 or offsets[-1] != self.values.size or bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError(
                 f"Ragged offsets must rise from 0 to {self.values.size}; got {offsets[0]} to {offsets[-1]}"

@@ -87,7 +87,7 @@ def test_groups_may_be_words() -> None:
     [
         ([1, 2], [0.5], [1], r"got \[2\], \[1\] and \[1\]"),
         ([1], [np.nan], [1], "diverged"),
-        ([1], [0.5], [2], "labels must be 0 or 1"),
+        ([1], [0.5], [2], "labels must be 0 or 1, got 2"),
     ],
 )
 def test_what_is_no_example_is_refused(

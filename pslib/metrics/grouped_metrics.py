@@ -64,8 +64,8 @@ def grouped_auc(
         raise ValueError(f"expected one group, score and label an example, got {shapes}")
     if np.isnan(scores).any():
         raise ValueError("expected scores that are numbers, got nan: the model has diverged")
-    if not np.isin(labels, (0, 1)).all():
-        raise ValueError("labels must be 0 or 1")
+    if not (sound := np.isin(labels, (0, 1))).all():
+        raise ValueError(f"labels must be 0 or 1, got {labels[~sound][0]}")
     _, numbers = np.unique(groups, return_inverse=True)
     order = np.lexsort((scores, numbers))
     group, score, positive = numbers[order], scores[order], (labels[order] == 1).astype(np.int64)

@@ -140,8 +140,11 @@ class _Views:
         return np.frombuffer(self._small, dtype, math.prod(shape), start).reshape(shape)
 
     def check_end(self) -> None:
-        if next(self._descriptions, None) is not None or next(self._frames, None) is not None:
-            raise TypeError("more arrays than the message has")
+        left = sum(1 for _ in self._descriptions), sum(1 for _ in self._frames)
+        if any(left):
+            raise TypeError(
+                f"more arrays than the message has, got {left[0]} more descriptions and {left[1]} more frames"
+            )
         if self._used != len(self._small):
             raise TypeError(f"small arrays of {self._used} bytes, {len(self._small)} came")
 
@@ -363,7 +366,7 @@ def _build(kind: str, values: list[Any], views: _Views) -> Message:
         elif spec.many is not None:
             names = next(rest, None)
             if not isinstance(names, list):
-                raise TypeError(f"{spec.name}: expected a list of names")
+                raise TypeError(f"{spec.name}: expected a list of names, got {_told(names)}")
             named = {_name(n): _checked(spec.name, views.next(), spec.many) for n in names}
             if len(named) != len(names):
                 raise TypeError(f"{spec.name}: expected distinct names")
@@ -371,14 +374,14 @@ def _build(kind: str, values: list[Any], views: _Views) -> Message:
         else:
             arguments[spec.name] = _plain(spec, next(rest, None))
     views.check_end()
-    if next(rest, _UINT64_END) is not _UINT64_END:
-        raise TypeError("more fields than the message has")
+    if left := list(rest):
+        raise TypeError(f"more fields than the message has, got {_told(left[0])}")
     return ALL_MESSAGES[kind](**arguments)
 
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or len(name) > NAME_CHARS_MAX:
-        raise TypeError("array name: expected a short string")
+        raise TypeError(f"array name: expected a short string, got {_told(name)}")
     return name
 
 

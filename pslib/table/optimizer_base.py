@@ -90,7 +90,9 @@ class Optimizer:
 
     def state_floats(self, dim: int) -> int:
         """Floats of state beside ``dim`` weights."""
-        raise TypeError(f"{type(self).__name__} is the base of optimizers; use one of them")
+        raise TypeError(
+            f"optimizer: expected one of pslib.table.optimizers, got {type(self).__name__}, their base"
+        )
 
     def initial_state(self, dim: int) -> NDArray[np.float32]:
         """State of a row that has just been made, (state_floats,) float32."""
