@@ -61,6 +61,11 @@ def run_demo(out: Path, *, progress: bool) -> int:
     -------
     int
         The run's exit code.
+
+    Raises
+    ------
+    ConfigurationError
+        When ``out`` holds a run that is no demonstration, or can't be written to.
     """
     from pslib.data.generator import FILES, GeneratorConfig, generate
 

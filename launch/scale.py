@@ -72,7 +72,13 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def run_server_by_hand(options: argparse.Namespace) -> int:
-    """Join a running cluster as a server until it leaves; the exit code."""
+    """Join a running cluster as a server until it leaves; the exit code.
+
+    Raises
+    ------
+    ConfigurationError
+        When no cluster is named, the log is a URI or has no rank, or the file holds no key.
+    """
     from pslib.client.member import ANYWHERE, Place
     from pslib.places import check_local
     from pslib.preemption import preemption

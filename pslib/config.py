@@ -282,7 +282,13 @@ class ClusterConfig:
 
     @staticmethod
     def from_dict(plain: Mapping[str, object]) -> ClusterConfig:
-        """Read back what `to_dict` wrote."""
+        """Read back what `to_dict` wrote.
+
+        Raises
+        ------
+        ConfigurationError
+            When there is an unknown setting, or one is out of range.
+        """
         values = dict(plain)
         timing = values.pop("timing", {})
         known = {field.name for field in fields(ClusterConfig)}

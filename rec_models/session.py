@@ -91,8 +91,13 @@ class SessionModel(Model):
 
         Parameters
         ----------
+        tape : Tape
         items : (N, D)
             Vectors of the items, packed as ``steps`` says.
+        steps : Packed
+            Which item of which list stands where.
+        dense : mapping of str to Var
+            Dense parameters.
 
         Returns
         -------
@@ -105,8 +110,8 @@ class SessionModel(Model):
 
         Parameters
         ----------
-        items : (N, D)
-            Vectors of the items, packed as ``steps`` says.
+        tape, items, steps, dense
+            As for `states`.
         places : (M,) integers
             Where those last items stand.
 

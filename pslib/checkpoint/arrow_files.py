@@ -232,7 +232,13 @@ def write_file(
 
 
 def verify(filesystem: fs.FileSystem, root: str, path: str, entry: ManifestFile) -> None:
-    """Read a file once, a piece at a time, and compare size and CRC."""
+    """Read a file once, a piece at a time, and compare size and CRC.
+
+    Raises
+    ------
+    CheckpointCorruptError
+        When they differ, or it can't be read.
+    """
     try:
         found = sums_of(filesystem, f"{root}/{entry.name}")
     except OSError as error:
@@ -252,7 +258,13 @@ def batches_of(
     schema: pa.Schema,
     columns: list[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a file, one in memory at a time; of all columns, or of some."""
+    """Record batches of a file, one in memory at a time; of all columns, or of some.
+
+    Raises
+    ------
+    CheckpointCorruptError
+        When it can't be read, or has other columns.
+    """
     options = pa.ipc.IpcReadOptions(
         included_fields=None if columns is None else [schema.get_field_index(one) for one in columns]
     )

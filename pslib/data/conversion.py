@@ -117,7 +117,13 @@ class Conversion:
     def over(
         self, found: Iterable[Piece], parse: Parser, schema: Schema, *, lines_before: int = 0
     ) -> ConvertReport:
-        """Write all sound records of ``found``; ``lines_before`` of the source have been read already."""
+        """Write all sound records of ``found``; ``lines_before`` of the source have been read already.
+
+        Raises
+        ------
+        DataError
+            When there is none, or too many are not sound.
+        """
         rejects_file = rejects_path(self.out)
         with ExitStack() as files:
             target = files.enter_context(atomic_output(self.out))

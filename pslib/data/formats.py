@@ -50,7 +50,10 @@ def labelled(table: Any, label: str) -> Parsed:
 
 
 def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
-    """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string."""
+    """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string.
+
+    The parser raises ValueError where a record is not like that.
+    """
     layout = pacsv.ParseOptions(
         delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
     )
@@ -83,7 +86,13 @@ def _csv_reason(text: str, names: Sequence[str]) -> str:
 
 
 def header_of(piece: Piece, delimiter: str, source: Path) -> tuple[list[str], Piece]:
-    """Names of the columns, and the piece without the header."""
+    """Names of the columns, and the piece without the header.
+
+    Raises
+    ------
+    DataError
+        When it can't be read, or a column has no name or the name of another; all problems at once.
+    """
     records = piece.split()
     if not records:
         raise DataError(f"{source}: expected a header, got blank lines")
@@ -125,7 +134,13 @@ def roles_of(
     integers: Iterable[str],
     source: Path,
 ) -> dict[str, pa.DataType]:
-    """Arrow types of the named columns; all wrong names at once."""
+    """Arrow types of the named columns; all wrong names at once.
+
+    Raises
+    ------
+    DataError
+        When there is no such column, or one is named as two things.
+    """
     dense, sparse, integers = list(dense or ()), list(sparse or ()), list(integers)
     problems = []
     for name in dict.fromkeys([label, *dense, *sparse, *integers]):

@@ -28,6 +28,11 @@ def run_server(
     """Run a server process over ZeroMQ; return its exit code (0 left in order, 69 the cluster failed).
 
     ``log`` is the folder of the cluster's logs: what a predecessor of the same rank has written comes back.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is a log and no rank.
     """
     clock = SystemClock()
     if log is not None and place.rank == ANY_RANK:

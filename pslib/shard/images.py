@@ -118,7 +118,13 @@ def _import_table(shard: Shard, message: Adopt, name: str) -> None:
 
 
 def adopt_block(shard: Shard, message: Adopt) -> None:
-    """Take a dense block; without dense parameters here, only an image that has none either."""
+    """Take a dense block; without dense parameters here, only an image that has none either.
+
+    Raises
+    ------
+    ConfigurationError
+        When there are none here, or the image is not one of this block.
+    """
     if shard.dense is None:
         if message.content:
             raise ConfigurationError(f"unit {message.unit}: dense parameters have not been set up here")

@@ -81,7 +81,13 @@ class WireFormat:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> WireFormat:
-        """From a settings file."""
+        """From a settings file.
+
+        Raises
+        ------
+        ConfigurationError
+            When there is an unknown setting, or one that has no such value.
+        """
         known = [field.name for field in fields(WireFormat)]
         if unknown := sorted(set(plain) - set(known)):
             raise ConfigurationError(f"wire: unknown {unknown[0]!r}; it takes {', '.join(known)}")

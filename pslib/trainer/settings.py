@@ -242,7 +242,13 @@ def row_rate_problems(settings: TrainerSettings, rows: Mapping[str, Optimizer]) 
 
 
 def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
-    """The table to train; it must have the model's name and parts, whatever its policies."""
+    """The table to train; it must have the model's name and parts, whatever its policies.
+
+    Raises
+    ------
+    ConfigurationError
+        When it has not.
+    """
     own = model.table()
     if table is not None and (table.name, table.parts) != (own.name, own.parts):
         raise ConfigurationError(

@@ -99,7 +99,13 @@ class Keys:
 
     @staticmethod
     def from_text(text: str, source: str) -> Keys:
-        """Read back what `to_text` wrote; ``source`` is named when it is something else."""
+        """Read back what `to_text` wrote; ``source`` is named when it is something else.
+
+        Raises
+        ------
+        ConfigurationError
+            When it is, or these are no keys.
+        """
         known = {spec.name: dict if spec.name == "allowed" else str for spec in fields(Keys)}
         try:
             values: Any = json.loads(text) if len(text) <= FILE_BYTES_MAX else None

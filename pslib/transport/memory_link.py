@@ -157,7 +157,13 @@ class MemoryTransport:
         return self.clients[identity]
 
     def listen(self, address: str) -> MemoryServerLink:
-        """A link that answers; a port of 0 becomes a free number."""
+        """A link that answers; a port of 0 becomes a free number.
+
+        Raises
+        ------
+        ConfigurationError
+            When somebody listens there.
+        """
         if address.endswith(":0"):
             address = f"{address[:-2]}:{next(self._numbers)}"
         if address in self.servers:

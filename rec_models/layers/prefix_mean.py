@@ -16,8 +16,11 @@ def prefix_mean(tape: Tape, x: Var, steps: Packed) -> Var:
 
     Parameters
     ----------
+    tape : Tape
     x : (N, D)
         Packed as ``steps`` says.
+    steps : Packed
+        Which element of which list stands where.
 
     Returns
     -------
