@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "below",
     "check_local",
+    "folders_of",
     "is_uri",
     "local_problem",
     "open_uri",
     "parent_and_name",
     "place_of",
+    "real_place",
     "shown",
     "unwritable",
     "with_inner",
@@ -137,6 +140,33 @@ def with_inner(path: str, inner: str, found: str) -> str:
     """The URI of ``found``, a path inside the file system, where ``inner`` is that of the URI ``path``."""
     rest = found[len(inner) :].strip("/")
     return below(path, rest) if rest else path
+
+
+def real_place(path: str) -> str:
+    """One name for a local file or folder, however it is spelled or linked; a URI loses its last slash."""
+    local = _local(path)
+    return parent_and_name(below(path, "name"))[0] if local is None else os.path.realpath(local)
+
+
+def folders_of(files: Iterable[str]) -> set[str]:
+    """Real places of the folders that hold some files: where they are named, and where links lead to."""
+    folders: set[str] = set()
+    for file in files:
+        local = _local(file)
+        if local is None:
+            folders.add(parent_and_name(file)[0])
+            continue
+        folders.add(os.path.dirname(os.path.abspath(local)))
+        if os.path.islink(local):
+            folders.add(os.path.dirname(os.path.realpath(local)))
+    return {real_place(one) for one in folders}
+
+
+def _local(path: str) -> str | None:
+    """The local path that a path or URI is; None: it is somewhere else."""
+    if not is_uri(path):
+        return path
+    return open_uri(path)[1] if path.lower().startswith("file:") else None
 
 
 def unwritable(folder: Path) -> str | None:

@@ -297,6 +297,27 @@ def test_a_model_that_has_diverged_is_told_and_has_no_figures(
         trainer.export_vectors(named[1], tmp_path / "vectors", side=named[0])
 
 
+def test_nothing_is_written_beside_the_data_that_is_read(trained, tmp_path):
+    trainer, _, items, test = trained
+    for name, source in (("items", items), ("users", test)):
+        (tmp_path / name).mkdir()
+        for number in (0, 7):
+            part = tmp_path / name / f"part-{number:06d}.parquet"
+            pq.write_table(pq.read_table(source).slice(number, 7), part)
+    items, test = tmp_path / "items", tmp_path / "users"
+    before = {file: file.read_bytes() for folder in (items, test) for file in folder.iterdir()}
+    for out in (items, test):
+        with pytest.raises(ConfigurationError, match=f"recommend: {out} holds data that is read: give"):
+            trainer.recommend(test, items, out, history="before")
+    with pytest.raises(ConfigurationError, match=f"export_vectors: {items} holds data that is read: give"):
+        trainer.export_vectors(items, items)
+    with pytest.raises(ConfigurationError, match=r"users holds part-000000\.parquet, which no earlier call"):
+        trainer.export_vectors(items, test)
+    assert {file: file.read_bytes() for folder in (items, test) for file in folder.iterdir()} == before
+    trainer.export_vectors(items.glob("*.parquet"), tmp_path / "vectors")  # which comes once
+    assert pq.read_table(tmp_path / "vectors").num_rows == pq.read_table(items).num_rows
+
+
 class ExactIndex:
     """Stands in for faiss: whatever it does not find is the index's fault, not that of the code around it."""
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import pslib
 from launch.cli import main
 from pslib.data.dataset import ParquetData
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.errors import CheckpointError, DataError
+from pslib.errors import CheckpointError, ConfigurationError, DataError
 from pslib.places import below, parent_and_name, shown, with_inner
 from pslib.trainer.predictions import PartFiles
 from rec_models.deepfm import DeepFM
@@ -105,11 +106,22 @@ def test_the_last_n_are_kept_in_a_bucket(server: S3Server, data: Generated, tmp_
 
 
 def test_of_an_earlier_call_with_more_data_no_part_stays_in_a_bucket(server: S3Server) -> None:
-    files = PartFiles("predictions", server.uri("parts"))
+    files = PartFiles("predictions", server.uri("parts"), [])
     for lease in range(3):
         files.write_table(lease, pa.table({"prediction": [0.5]}))
-    PartFiles("predictions", server.uri("parts")).begin(1)
+    PartFiles("predictions", server.uri("parts"), []).begin(1)
     assert server.names("parts") == ["part-000000.parquet"]
+
+
+def test_data_in_a_bucket_is_not_replaced(server: S3Server) -> None:
+    place = server.uri("mine/part-000000.parquet")
+    pq.write_table(pa.table({"a": [1]}), "bucket/mine/part-000000.parquet", filesystem=server.filesystem)
+    with pytest.raises(ConfigurationError, match="holds data that is read"):
+        PartFiles("predictions", server.uri("mine/"), [place])
+    with pytest.raises(ConfigurationError, match=r"s3://\*\*\*@bucket/mine.* no earlier call wrote") as told:
+        PartFiles("predictions", server.uri("mine"), [])
+    assert "secret" not in str(told.value)
+    assert server.names("mine") == ["part-000000.parquet"]
 
 
 def test_the_commands_work_on_a_bucket(

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pslib.data.column_scan import ColumnReport, ColumnScan, read_alike
 from pslib.data.column_types import is_list, key_kind
-from pslib.data.dataset import ParquetData, Paths, _files_of, not_parquet, open_parquet
+from pslib.data.dataset import ParquetData, Paths, files_of, not_parquet, open_parquet
 from pslib.data.values import one_line
 from pslib.errors import DataError
 from pslib.places import shown
@@ -149,7 +149,7 @@ def _all_files(path: Paths, problems: list[str]) -> list[str]:
     given = [path] if not isinstance(path, list | tuple) else path
     files: list[str] = []
     for one in given:
-        found, wrong = _files_of(str(one))
+        found, wrong = files_of(str(one))
         files += found
         for problem in wrong:
             _say(problems, problem)

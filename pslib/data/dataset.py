@@ -23,7 +23,7 @@ from pslib.schema import Schema
 from pslib.table.tables import text_hash
 from pslib.words import counted
 
-__all__ = ["ParquetData", "RowGroup"]
+__all__ = ["ParquetData", "RowGroup", "files_of"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
@@ -104,7 +104,7 @@ class ParquetData:
         problems: list[str] = [] if given else ["data: expected at least one path, got none"]
         files: list[str] = []
         for path in given:
-            found, problem = _files_of(path)
+            found, problem = files_of(path)
             problems += [f"{file}: given twice; name each file once" for file in found if file in files]
             files += found
             problems += problem
@@ -204,8 +204,8 @@ def _given(paths: Paths) -> list[str]:
     return [os.fspath(path) for path in given]
 
 
-def _files_of(path: str) -> tuple[list[str], list[str]]:
-    """Files that a path stands for, and what is wrong with it."""
+def files_of(path: str) -> tuple[list[str], list[str]]:
+    """Files that a path, folder, pattern or URI stands for, and what is wrong with it."""
     try:
         filesystem, inner = open_uri(path)
         info = filesystem.get_file_info(inner)

@@ -213,13 +213,15 @@ class Retrieval:
         ------
         ConfigurationError
             When the model does not rank items, nothing says what was seen, there are no vectors or no faiss
-            for an approximate search, or the folder can't be written.
+            for an approximate search, or the folder can't be written, or holds this data or other people's
+            part files.
         DataError
             When a file does not fit.
         """
         if k < 1:
             raise ConfigurationError(f"k: expected at least 1, got {k}")
-        sides, files = sides_of(self.model), PartFiles("recommend", out)
+        data, items = strings(data), strings(items)
+        sides, files = sides_of(self.model), PartFiles("recommend", out, [*data, *items])
         if approximate:
             self._check_vectors(sides)
         schema = sides.example_schema(history)
@@ -256,7 +258,8 @@ class Retrieval:
         Raises
         ------
         ConfigurationError
-            When the model's scores are no products of vectors, or the folder can't be written.
+            When the model's scores are no products of vectors, or the folder can't be written, or holds this
+            data or other people's part files.
         DataError
             When a file does not fit.
         """
@@ -264,7 +267,8 @@ class Retrieval:
             raise ConfigurationError(f"side: expected item or query, got {side!r}")
         sides = sides_of(self.model)
         self._check_vectors(sides)
-        files, parameters = PartFiles("export_vectors", out), self._parameters()
+        data = strings(data)
+        files, parameters = PartFiles("export_vectors", out, data), self._parameters()
         schema = sides.item_schema if side == "item" else sides.example_schema(history)
         job, reader = self._leases("export", data, schema, [side])
         files.begin(reader.leases)

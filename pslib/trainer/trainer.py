@@ -326,21 +326,23 @@ class Trainer(Retrieval):
         label : str or None
             Whose task, where the schema has several labels; None: the first.
         predictions : path, URI or None
-            Folder for the prediction of each example (`pslib.trainer.predictions.PredictionFiles`). Data
-            needs no label then: without one the figures are nan.
+            Folder for the prediction of each example (`pslib.trainer.predictions.PredictionFiles`), other
+            than that of the data, which needs no label then: without one the figures are nan.
         name : str
             What lines and records of the run call it, ``"test"`` for example.
 
         Raises
         ------
         ConfigurationError
-            When the schema has no such label.
+            When the schema has no such label, or predictions can't be written to the folder, or would replace
+            what is of no evaluation.
         DataError
             When a file or a value in it does not fit the schema.
         """
         task = task_of(self.model.schema, label)
-        asked = data_of(strings(data), self.model.schema, task, self._key_kinds, predictions is not None)
-        files = None if predictions is None else PredictionFiles(predictions)
+        paths = strings(data)
+        asked = data_of(paths, self.model.schema, task, self._key_kinds, predictions is not None)
+        files = None if predictions is None else PredictionFiles(predictions, paths)
         return self._evaluate(asked, files, task, name)
 
     @collective
