@@ -227,6 +227,8 @@ def describe(options: argparse.Namespace) -> int:
     from pslib.data.describe import describe as described
     from pslib.data.files import atomic_output, refuse_existing
 
+    if options.out is not None:  # who has made no room for it hears so before all is read
+        refuse_existing(Path(options.out), overwrite=options.overwrite)
     found = described(options.files, options.label)
     for line in found.report.lines():
         print(line)
@@ -244,7 +246,6 @@ def describe(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     out = Path(options.out)
-    refuse_existing(out, overwrite=options.overwrite)
     files = [near(one, out.parent) for one in options.files]
     model = "deepfm" if found.schema.labels else "gru4rec"
     with atomic_output(out) as draft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pslib.data.files import atomic_output, refuse_existing
+from pslib.data.files import atomic_output, real_file, refuse_existing
 from pslib.data.records import Parser, Piece, RejectedRecord, Rejects, parse_piece
 from pslib.errors import ConfigurationError, DataError
 from pslib.schema import Schema
@@ -105,12 +106,12 @@ class Conversion:
         self._share_max, self._progress = share_max, progress
         if not 0 <= share_max <= 1:
             raise ConfigurationError(f"rejects_max_share: expected a share from 0 to 1, got {share_max}")
-        if self.source.is_dir():
+        if os.path.isdir(self.source):  # of a name that is too long `Path.is_dir` raises
             raise DataError(f"{source}: expected a file, got a folder; convert its files one by one")
-        if not self.source.is_file():
+        if not os.path.isfile(self.source):
             raise DataError(f"{source}: no such file")
         for written in (self.out, rejects_path(out)):
-            if written.exists() and written.samefile(self.source):
+            if os.path.exists(written) and written.samefile(self.source):
                 raise ConfigurationError(f"out: {written} is the source: give another out")
         refuse_existing(self.out, rejects_path(out), overwrite=overwrite)
 
@@ -124,10 +125,10 @@ class Conversion:
         DataError
             When there is none, or too many are not sound.
         """
-        rejects_file = rejects_path(self.out)
+        rejects_file = real_file(rejects_path(self.out))
         with ExitStack() as files:
             target = files.enter_context(atomic_output(self.out))
-            bad_target = target.with_name(target.name + ".rejects")
+            bad_target = rejects_file.with_name(target.name + ".rejects")
             files.callback(bad_target.unlink, missing_ok=True)
             rejects = Rejects(bad_target, str(self.source), self._share_max)
             files.callback(rejects.close)
@@ -154,7 +155,7 @@ class Conversion:
             source_lines=rejects.lines,
             blank_lines=blank,
             rejected=rejects.count,
-            rejects=rejects_file if rejects.count else None,
+            rejects=rejects_path(self.out) if rejects.count else None,
             first_rejects=tuple(rejects.first),
             nulls=output.nulls,
             positives=output.positives,
