@@ -52,6 +52,32 @@ def test_a_pattern_gives_the_files_that_match_it(tmp_path: Path) -> None:
     assert [Path(group.file).name for group in data.row_groups] == ["day1.parquet", "day2.parquet"]
 
 
+@pytest.mark.parametrize("pattern", ["*", "**", "**/*", "./*", "[dl]*"])
+def test_a_pattern_gives_what_is_in_the_folders_that_match_it(tmp_path: Path, pattern: str) -> None:
+    """Days as folders and a file of late ones beside them: none may be missing, and none come twice."""
+    days = ("day=1/a.parquet", "day=2/deep/a.parquet", "late.parquet")
+    for name in (*days, "_log/a.parquet", "day=1/.b.parquet"):
+        write(tmp_path / name)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "day=1" / "notes.txt").write_text("no data")
+    if pattern in ("**", "**/*"):  # here a file matches that is none of data
+        (tmp_path / "day=1" / "notes.txt").unlink()
+        (tmp_path / "_log" / "a.parquet").unlink()
+    data = ParquetData(f"{tmp_path}/{pattern}", SCHEMA)
+    assert [group.file for group in data.row_groups] == [f"{tmp_path}/{name}" for name in days]
+
+
+def test_a_pattern_that_matches_folders_alone_gives_what_is_in_them(tmp_path: Path) -> None:
+    for name in ("day=1/a.parquet", "day=2/a.parquet"):
+        write(tmp_path / name)
+    for pattern in ("day=*", "day=*/"):
+        assert ParquetData(f"{tmp_path}/{pattern}", SCHEMA).rows == 6
+    (tmp_path / "day=2" / "b.parquet").symlink_to("gone")
+    assert "b.parquet: a link to gone, which is not there" in problems_of(f"{tmp_path}/day=*")[0]
+    (tmp_path / "logs").mkdir()
+    assert problems_of(f"{tmp_path}/log*") == [f"{tmp_path}/log*: no file matches this pattern"]
+
+
 def test_a_uri_names_a_file_or_a_folder(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet")
     assert ParquetData(f"file://{file}", SCHEMA).rows == 3

@@ -66,9 +66,9 @@ class ParquetData:
     ----------
     paths : path, URI, folder, glob pattern, or a sequence of them
         A folder gives its ``*.parquet`` (``.parq``, ``.pq``) files, at any depth, ordered by name; names that
-        start with ``_`` or ``.`` are left out. URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) go
-        through pyarrow.fs, with settings such as ``endpoint_override`` in their query; patterns are for local
-        paths.
+        start with ``_`` or ``.`` are left out. A pattern gives the files that match it and those in folders
+        that do. URIs (``s3://``, ``gs://``, ``hdfs://``, ``file://``) go through pyarrow.fs, with settings
+        such as ``endpoint_override`` in their query; patterns are for local paths.
     schema : Schema
     may_be_empty : bool
         Whether files without any row are data too.
@@ -222,11 +222,23 @@ def files_of(path: str) -> tuple[list[str], list[str]]:
         )
         return found, _dangling(lost) if found or lost else [missing]
     if not is_uri(path) and glob.has_magic(path):
-        matches = sorted(name for name in glob.glob(path, recursive=True) if not Path(name).is_dir())
+        matches = sorted(_matches(path))
         lost = [name for name in matches if not Path(name).exists()]
         found = [name for name in matches if Path(name).exists()]
         return found, _dangling(lost) if matches else [f"{path}: no file matches this pattern"]
     return [], [f"{shown(path) or repr(path)}: no such file or folder"]
+
+
+def _matches(pattern: str) -> set[str]:
+    """Files that match a pattern, and the data in folders that do: each once, as ``**`` matches both."""
+    names: set[str] = set()
+    local = pafs.LocalFileSystem()
+    for path in map(Path, glob.glob(pattern, recursive=True)):
+        if not path.is_dir():
+            names.add(str(path))
+        elif not path.name.startswith(("_", ".")):
+            names.update((*_data_files(local, str(path)), *_lost_links(str(path))))
+    return names
 
 
 def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
