@@ -132,6 +132,29 @@ def test_a_file_given_twice_is_refused(tmp_path: Path) -> None:
     assert problems_of([file, tmp_path]) == [f"{file}: given twice; name each file once"]
 
 
+def test_a_file_given_twice_is_refused_under_every_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path / "d" / "a.parquet")
+    (tmp_path / "link.parquet").symlink_to("d/a.parquet")
+    (tmp_path / "linked").symlink_to("d")
+    again = "given twice, also as d/a.parquet; name each file once"
+    others = ["./d/a.parquet", "d//a.parquet", "d/../d/a.parquet", file, f"file://{file}", "link.parquet"]
+    for other in [*others, "linked/a.parquet"]:
+        assert problems_of(["d/a.parquet", other]) == [f"{other}: {again}"]
+    for other, told in (
+        ("d//", "d//a.parquet"),
+        ("linked", "linked/a.parquet"),
+        ("*/a.parquet", "linked/a.pa"),
+    ):
+        problems = problems_of(["d/a.parquet", other])
+        assert any(one.startswith(told) and one.endswith(again) for one in problems)
+    assert len(problems_of(["d", *others])) == len(others)
+    (tmp_path / "d" / "b.parquet").symlink_to("a.parquet")
+    assert problems_of("d") == [f"d/b.parquet: {again}"]  # in a folder its rows would count twice, too
+
+
 def test_data_without_a_row_is_refused_but_one_empty_file_is_not(tmp_path: Path) -> None:
     empty = tmp_path / "a.parquet"
     pq.write_table(pa.table(GOOD).slice(0, 0), empty)

@@ -18,7 +18,7 @@ from pslib.data.looking import about_each
 from pslib.data.opening import open_file, parquet_from
 from pslib.data.values import one_line, statistics_problems
 from pslib.errors import ConfigurationError, DataError
-from pslib.places import is_uri, open_uri, parent_and_name, shown, with_inner
+from pslib.places import is_uri, open_uri, parent_and_name, real_place, shown, with_inner
 from pslib.schema import Schema
 from pslib.table.tables import text_hash
 from pslib.words import counted
@@ -79,8 +79,8 @@ class ParquetData:
     Raises
     ------
     DataError
-        When a path is missing or twice there, a file is not Parquet, a column is missing or of a wrong type,
-        or there is no row: all problems at once.
+        When a path is missing, a file is twice there (a local one under any name), not Parquet, without a
+        column or with one of a wrong type, or there is no row: all problems at once.
 
     Attributes
     ----------
@@ -103,9 +103,15 @@ class ParquetData:
         given = _given(paths)
         problems: list[str] = [] if given else ["data: expected at least one path, got none"]
         files: list[str] = []
+        named: dict[str, str] = {}
         for path in given:
             found, problem = files_of(path)
-            problems += [f"{file}: given twice; name each file once" for file in found if file in files]
+            for file in found:
+                place = real_place(file)
+                if first := named.get(place):
+                    other = "" if first == file else f", also as {shown(first)}"
+                    problems.append(f"{shown(file)}: given twice{other}; name each file once")
+                named.setdefault(place, file)
             files += found
             problems += problem
         groups: list[RowGroup] = []
