@@ -370,3 +370,36 @@ def test_a_job_file_for_sessions_has_no_line_for_a_label(tmp_path):
     assert main(["describe", str(path), "--out", str(out)]) == 0
     assert "label" not in out.read_text()
     assert read_job(out).schema_of_data == describe(path).schema
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "count"),
+    [
+        ([0, 1, 2, None], "2", 2),
+        ([0.0, 1.0, 0.5, float("nan")], "0.5", 2),
+        ([True, False, None, True], "null", 1),
+    ],
+)
+def test_a_label_that_is_named_is_looked_at_like_one_that_is_found(tmp_path, capsys, values, first, count):
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"y": values * 50, "u": [n % 9 for n in range(200)]}), path)
+    assert main(["describe", str(path), "--label", "y"]) == 0
+    said = capsys.readouterr().out
+    (problem,) = [line for line in said.splitlines() if line.startswith("problem: ")]
+    assert f"row 2 (from 0) in row group 0, column 'y': a label is 0 or 1, got {first}; " in problem
+    assert problem.endswith(f"; {50 * count} such values in all")
+    assert "no problem found" not in said
+    assert check(path, label="y").problems == (problem.removeprefix("problem: "),)
+    assert check(path).ok
+
+
+@pytest.mark.parametrize("name", ["kind", "label"])
+def test_a_label_of_a_type_that_is_none_is_refused(tmp_path, name):
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({name: ["a", "b"] * 50, "u": [n % 9 for n in range(100)]}), path)
+    with pytest.raises(DataError) as told:
+        describe(path, "kind" if name == "kind" else None)
+    words = (
+        f"{path}: column '{name}': a label is integer, float or boolean, got string; cast it to one of them"
+    )
+    assert told.value.problems == (words,)

@@ -98,7 +98,7 @@ class CheckReport:
         return said
 
 
-def check(path: Paths, schema: Schema | None = None) -> CheckReport:
+def check(path: Paths, schema: Schema | None = None, label: str | None = None) -> CheckReport:
     r"""Read all values of some Parquet files and report on them.
 
     Nothing is raised for bad data: every problem that could be found stands in the report.
@@ -109,7 +109,9 @@ def check(path: Paths, schema: Schema | None = None) -> CheckReport:
         As for `ParquetData`.
     schema : Schema, optional
         Only its columns are read, and what their roles forbid is a problem. Without it all columns are read,
-        and one named label or click is taken for the label.
+        and one is the label.
+    label : str, optional
+        Which, where there is no schema to say so. Default: one named label or click.
 
     Returns
     -------
@@ -136,7 +138,7 @@ def check(path: Paths, schema: Schema | None = None) -> CheckReport:
             continue
         with opened:
             files.append(_file_report(file, opened))
-            _scan_file(file, opened, schema, scans, problems)
+            _scan_file(file, opened, _roles(schema, label, opened.schema_arrow), scans, problems)
     found = [problem for scan in scans.values() for problem in scan.problems()]
     # What statistics have told already is told once, with the number of such values.
     problems = [line for line in problems if not any(one.startswith(line) for one in found)] + found
@@ -168,10 +170,10 @@ def _file_report(file: str, opened: pq.ParquetFile) -> FileReport:
     return FileReport(file, metadata.num_rows, groups)
 
 
-def _roles(schema: Schema | None, arrow_schema: pa.Schema) -> Iterator[tuple[str, str]]:
+def _roles(schema: Schema | None, label: str | None, arrow_schema: pa.Schema) -> Iterator[tuple[str, str]]:
     """(column, role) of what is to be read."""
     if schema is None:
-        label = next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
+        label = label or next((name for name in LABEL_NAMES if name in arrow_schema.names), None)
         yield from ((name, "label" if name == label else "") for name in _once(arrow_schema))
         return
     roles = {name: "sparse" for name in schema.columns}  # a column that makes several fields is read once
@@ -194,12 +196,12 @@ def _once(arrow_schema: pa.Schema) -> list[str]:
 def _scan_file(
     file: str,
     opened: pq.ParquetFile,
-    schema: Schema | None,
+    roles: Iterator[tuple[str, str]],
     scans: dict[tuple[str, str], ColumnScan],
     problems: list[str],
 ) -> None:
     columns = opened.schema_arrow  # made anew each time that it is asked for
-    for name, role in _roles(schema, columns):
+    for name, role in roles:
         kind = columns.field(name).type
         if not _readable(kind):
             continue

@@ -9,6 +9,7 @@ from pyarrow import types
 
 from pslib.data.check import DENSE_FAR, CheckReport, check
 from pslib.data.column_scan import ColumnReport
+from pslib.data.column_types import label_problem
 from pslib.data.dataset import Paths, open_parquet
 from pslib.data.leaks import LabelSample
 from pslib.errors import DataError
@@ -114,9 +115,10 @@ def describe(path: Paths, label: str | None = None) -> Description:
     Raises
     ------
     DataError
-        When nothing can be read, a column has two types, or no column can be the label (or several could).
+        When nothing can be read, a column has two types, or no column can be the label (or several could, or
+        the one that is named can't).
     """
-    report = check(path)
+    report = check(path, label=label)
     if not report.rows:
         files = ", ".join(one.file for one in report.files)
         raise DataError(*(report.problems or [f"{files}: expected at least one row, got none"]))
@@ -126,6 +128,7 @@ def describe(path: Paths, label: str | None = None) -> Description:
         return _sessions(report)
     if chosen not in {column.name for column in report.columns}:
         raise DataError(f"no column {chosen!r}; there is {', '.join(one.name for one in report.columns)}")
+    _refuse_type(report, chosen)
     sample = LabelSample([(one.file, one.group_rows) for one in report.files], chosen)
     choices = (*(_without_leak(_choice(one, chosen), sample) for one in report.columns), *_unread(report))
     if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
@@ -160,6 +163,15 @@ def _refuse_changed(report: CheckReport) -> None:
                 f"{shown(before.file)}; write both with one type (in pandas a missing value makes whole "
                 "numbers double: astype('Int64') keeps them)"
             )
+
+
+def _refuse_type(report: CheckReport, label: str) -> None:
+    """Raise where no label can be read from a column of this type."""
+    file = next(column.file for column in report.columns if column.name == label)
+    with open_parquet(file) as opened:
+        problem = label_problem(opened.schema_arrow.field(label).type)
+    if problem:
+        raise DataError(f"{shown(file)}: column {label!r}: {problem}")
 
 
 def _unread(report: CheckReport) -> Iterator[Choice]:
