@@ -16,6 +16,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _DATA_KEYS = ("train", "valid", "test", "items")
 _PATH_SECTIONS = ("checkpoint", "load")
 _LOCAL = ("out", "cluster.log")
+NAME_BYTES = 255
+"""Of a file or folder: what Linux and its file systems take."""
 
 
 def expand(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -62,7 +64,10 @@ def from_here(path: Path) -> str:
 
 
 def path_problems(raw: dict[str, Any]) -> list[str]:
-    """Variables that paths name and that are not set, and URIs where folders must be local, one line each."""
+    """What is wrong with paths, one line each.
+
+    Variables that are not set, names that no file system takes, and URIs where folders must be local.
+    """
     unset = [
         f"{where}: the environment variable {name} is not set"
         for where, path in _texts(raw)
@@ -71,7 +76,25 @@ def path_problems(raw: dict[str, Any]) -> list[str]:
     ]
     local = [(where, path) for where, path in _texts(raw) if where in _LOCAL]
     far = [local_problem(where, os.path.expandvars(path)) for where, path in local]
-    return unset + [problem for problem in far if problem]
+    names = [_name_problem(where, os.path.expandvars(path)) for where, path in _texts(raw)]
+    return unset + [problem for problem in (*names, *far) if problem]
+
+
+def _name_problem(where: str, path: str) -> str | None:
+    if "\0" in path:
+        return f"{where}: expected a path, got one with a zero byte: {path!r}"
+    if is_uri(path) or where.startswith("data."):  # a pattern may be longer than what matches it
+        return None
+    longest = max(path.split("/"), key=_size)
+    size = _size(longest)
+    if size <= NAME_BYTES:
+        return None
+    got = f"one of {size}: {longest[:20]}..."
+    return f"{where}: expected names of up to {NAME_BYTES} bytes, got {got}; shorten it"
+
+
+def _size(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
 
 
 def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -294,8 +294,8 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = "it is a file" if folder.is_file() else error.strerror
+    except (OSError, ValueError) as error:  # the latter of a zero byte
+        why = "it is a file" if os.path.isfile(folder) else getattr(error, "strerror", None) or error
         raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
     if why := unwritable(folder):
         raise ConfigurationError(f"out: {folder} can't be written to: {why}; give another --out")

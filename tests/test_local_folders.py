@@ -95,3 +95,41 @@ def test_a_script_s_folders_are_local_too(folder: Path, uri: str) -> None:
 def test_uris_of_checkpoints_may_be_written_in_capitals(folder: Path) -> None:
     job = read_job(folder / "job.yaml", ["checkpoint.path=S3://bucket/saved"])
     assert job.checkpoint.path == "S3://bucket/saved"
+
+
+LONG = "a" * 255 + "b"
+UNUSABLE = [
+    ("x\0y", "expected a path, got one with a zero byte: 'x\\x00y'"),
+    (f"x/{LONG}/y", f"expected names of up to 255 bytes, got one of 256: {'a' * 20}...; shorten it"),
+    ("\u00fc" * 128, f"expected names of up to 255 bytes, got one of 256: {chr(252) * 20}...; shorten it"),
+]
+
+
+@pytest.mark.parametrize("name", ["out", "checkpoint.path", "cluster.log", "load.path"])
+@pytest.mark.parametrize(("path", "words"), UNUSABLE)
+def test_a_name_that_no_file_system_takes_is_told(folder: Path, name: str, path: str, words: str) -> None:
+    changes = {"cluster.durability": "log"} if name == "cluster.log" else {}
+    with pytest.raises(ConfigurationError) as error:
+        read_job(folder / "job.yaml", changes=changes | {name: path})
+    assert error.value.problems == (f"{name}: {words}",)
+
+
+def test_a_variable_counts_with_what_it_stands_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_LONG_ONE", LONG)
+    with pytest.raises(ConfigurationError, match="out: expected names of up to 255 bytes, got one of 256"):
+        read_job(folder / "job.yaml", changes={"out": "$A_LONG_ONE"})
+    monkeypatch.setenv("A_LONG_ONE", "short")
+    longest = "a" * 255
+    assert read_job(folder / "job.yaml", changes={"out": f"$A_LONG_ONE/{longest}"}).out.endswith(longest)
+
+
+def test_of_data_a_zero_byte_is_told_and_a_pattern_may_be_long(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"data\.train: expected a path, got one with a zero byte"):
+        read_job(folder / "job.yaml", changes={"data.train": ["train.parquet", "x\0y"]})
+    assert read_job(folder / "job.yaml", changes={"data.train": "[a-z]" * 60}).data.train[0].endswith("[a-z]")
+
+
+@pytest.mark.parametrize("out", ["x\0y", LONG, "a/" * 3000])
+def test_a_folder_that_can_not_be_named_is_not_our_own_fault(folder: Path, out: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"(?s)out: .* can't be made: .*; give another --out"):
+        prepare_out(out, overwrite=False)
