@@ -22,6 +22,7 @@ _FLOAT = re.compile(
 )
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _NULL = re.compile(r"~|null|Null|NULL|")
+_BREAK = re.compile(r"[\n\r\x85\u2028\u2029]")
 
 
 class _Loader(yaml.SafeLoader):
@@ -64,12 +65,21 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes what any reader, of YAML 1.1 or 1.2, could take for a number."""
+    """SafeDumper that quotes what any reader, of YAML 1.1 or 1.2, could take for a number.
+
+    Line breaks in texts are written as escapes: in all other styles they break the file's line.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = '"' if _BREAK.search(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:int", _exactly(_INT), list("-+0123456789"))
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _exactly(_FLOAT), list("-+.0123456789"))
 

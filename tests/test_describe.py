@@ -403,3 +403,34 @@ def test_a_label_of_a_type_that_is_none_is_refused(tmp_path, name):
         f"{path}: column '{name}': a label is integer, float or boolean, got string; cast it to one of them"
     )
     assert told.value.problems == (words,)
+
+
+ODD = [
+    "a\nb",
+    "\n",
+    "a\r\nb",
+    "a\x85",
+    "\u2028",
+    "a: b",
+    "a, b",
+    "# a",
+    "[",
+    "'",
+    '"',
+    "\\n",
+    "1e3",
+    "null",
+    " a ",
+    "a\tb",
+]
+
+
+def test_columns_with_odd_names_are_found_again_by_the_job_file(tmp_path):
+    names = [*ODD, *(f"column {n}" for n in range(30))]
+    values = {name: [(n * 7 + i) % 11 for n in range(200)] for i, name in enumerate(names)}
+    pq.write_table(pa.table({"yes\nno": [0, 1] * 100} | values), tmp_path / "a\nb.parquet")
+    config = tmp_path / "job.yaml"
+    assert main(["describe", str(tmp_path / "a\nb.parquet"), "--label", "yes\nno", "--out", str(config)]) == 0
+    job = read_job(config)
+    assert job.schema_of_data == Schema(label="yes\nno", sparse=names)
+    assert ParquetData(job.data.train, job.schema_of_data).rows == 200
