@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pslib.client.client import Client
 from pslib.errors import ConfigurationError
+from pslib.protocol.messages import Message, Setup
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
@@ -59,6 +61,33 @@ def test_setup_again_may_add_tables_and_forgets_nothing(client: Client) -> None:
     assert client.pull({}, dense=True).wait().dense[:2].tolist() == [-1, 0]
     assert client.stats()["pushes_applied"] == client.session.pushes_sent == 2
     assert {spec.name for spec in client.table_specs} == {"item", "plain", "more"}
+
+
+def test_of_two_clients_that_describe_a_table_differently_at_once_one_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other one comes between the questions to the two servers."""
+    mine, others = (TableSpec("more", (PartSpec("x", dim, SGD(1.0), Constant(0.0)),)) for dim in (2, 3))
+    with client_of() as (client, running):
+        other, ask = running.client(), client.endpoint.ask
+        refused = []
+
+        def ask_late(address: str, message: Message, *about: Any, **more: Any) -> Any:
+            if address == client.servers[1] and isinstance(message, Setup):
+                with pytest.raises(
+                    ConfigurationError, match=r"table more exists .* has dim 2, got 3"
+                ) as caught:
+                    other.setup([others])
+                refused.append(caught.value)
+            return ask(address, message, *about, **more)
+
+        monkeypatch.setattr(client.endpoint, "ask", ask_late)
+        client.setup([mine])
+        assert len(refused) == 1
+        other.setup([mine])
+        other.push({"more": (keys_of(*range(9)), ones(9, 2))}).wait()
+        assert rows_of(client, *range(9), table="more") == [[-1, -1]] * 9
+        other.close()
 
 
 def test_a_new_table_does_not_hide_what_servers_have_acknowledged(client: Client) -> None:

@@ -115,7 +115,8 @@ class Client:
     ) -> None:
         """Make tables and dense parameters on all servers; what exists must be the same, and is shared.
 
-        Called again, it adds tables; dense parameters stay when none are given.
+        Called again, it adds tables; dense parameters stay when none are given. The server of the lowest rank
+        decides for all: of two clients that describe one table differently at once, one is refused.
 
         Parameters
         ----------
@@ -142,7 +143,9 @@ class Client:
         message = Setup(described, *about, dense=values)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
         asked: set[str] = set()
-        while new := [address for address in self.servers if address not in asked]:  # more may have joined
+        while not asked.issuperset(servers := self.servers):  # more may have joined, or come back elsewhere
+            first = servers[:1] if servers[0] not in asked else ()  # who is refused there asks no other
+            new = first or [address for address in servers if address not in asked]
             self._ask_all(message, servers=new)
             asked.update(new)
         self._successors.remember(message, specs.values())
