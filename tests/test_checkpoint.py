@@ -19,8 +19,9 @@ from pslib.checkpoint import read_manifest
 from pslib.config import Timing
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError
-from pslib.protocol.messages import Load, Save
-from pslib.table.optimizers import Adagrad, Adam, Momentum
+from pslib.protocol.messages import Load, Save, Setup
+from pslib.table.optimizers import SGD, Adagrad, Adam, Momentum
+from pslib.table.tables import PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_KEYS, GOLDEN_TABLE, Content, content_of
 from tests.clusters import Trainers, cluster_of
@@ -309,6 +310,42 @@ def test_a_place_that_cannot_be_written_is_named_and_training_goes_on(
         trainer.fit(data.test_path)
         trainer.save(tmp_path / "good")
     assert content_of(tmp_path / "good").rows
+
+
+def setup_of(dim: int) -> Setup:
+    spec = TableSpec("more", (PartSpec("v", dim, SGD(1.0)),))
+    return Setup({"tables": [spec.to_dict()]}, 0, {}, np.empty(0, np.float32))
+
+
+def test_a_save_of_servers_that_have_different_tables_of_one_name_is_refused(tmp_path: Path) -> None:
+    """No load could take both; a client that does not keep to the order of set-ups has made them."""
+    with cluster_of(2) as running:
+        trainer, client = trainer_on(running), running.client()
+        for dim, server in enumerate(client.servers, 4):
+            client.endpoint.ask(server, setup_of(dim)).wait()
+        said = r"different tables 'more'.* part v: it has dim 4, got 5 in more\."
+        with pytest.raises(CheckpointError, match=said):
+            trainer.save(tmp_path / "saved")
+        assert not (tmp_path / "saved" / "manifest.json").exists()
+        client.close()
+
+
+def test_a_file_with_columns_of_other_types_is_refused_with_both_types(tmp_path: Path) -> None:
+    """Names alone would read "has columns ['key', 'v'], expected ['key', 'v']"."""
+    with cluster_of(1) as running:
+        client = running.client()
+        client.endpoint.ask(client.servers[0], setup_of(5)).wait()
+        files = [checkpoint.ManifestFile(**entry) for entry in client.save_files(str(tmp_path), "00000001")]
+        other = setup_of(4).tables["tables"]
+        checkpoint.commit(str(tmp_path), checkpoint.Manifest(other, {}, files, 1, {}, "now"))
+        client.close()
+    with cluster_of(1) as running:
+        client = running.client()
+        client.endpoint.ask(client.servers[0], setup_of(4)).wait()
+        said = r"columns \[.*'v: fixed_size_list.*\[5\]'\], expected \[.*'v: fixed_size_list.*\[4\]'\]"
+        with pytest.raises(CheckpointError, match=said):
+            client.load(str(tmp_path))
+        client.close()
 
 
 def test_a_slow_save_is_written_once(tmp_path: Path) -> None:

@@ -274,8 +274,11 @@ def batches_of(
             pa.ipc.open_file(stream, options=options) as reader,
         ):
             if columns is None and not reader.schema.equals(schema):
+                came, expected = (
+                    [f"{field.name}: {field.type}" for field in one] for one in (reader.schema, schema)
+                )
                 raise CheckpointCorruptError(
-                    f"{shown(path)}: {entry.name} has columns {reader.schema.names}, expected {schema.names}"
+                    f"{shown(path)}: {entry.name} has columns {came}, expected {expected}"
                 )
             for index in range(reader.num_record_batches):
                 yield reader.get_batch(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,11 +21,14 @@ from pslib.errors import CheckpointError, CheckpointIncompatibleError, Configura
 from pslib.places import shown
 from pslib.schema import Schema
 from pslib.shard.shard import Shard
-from pslib.table.descriptions import Model, model_description, model_differences
+from pslib.table.descriptions import Model, model_description, model_differences, table_differences
 from pslib.table.partition_map import units_of_mask
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
 __all__ = ["LoadOptions", "check_fits", "check_model", "load_shard", "other_tables"]
+
+READERS = 16
+"""Of which each waits for one file: a footer on S3 takes two answers of 20 to 100 ms each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +105,32 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
     Raises
     ------
     CheckpointError
-        When a file can't be read.
+        When a file can't be read, or files describe one table, also ``known``, in different ways.
     """
     filesystem, root = open_place(path)
-    passed = ("", known)
-    names = {one.table: one.name for one in files if one.kind == ROWS and one.table not in passed}
-    found = []
-    for table, name in sorted(names.items()):
+
+    def described(one: ManifestFile) -> dict[str, Any]:
         try:
-            with filesystem.open_input_file(f"{root}/{name}") as file:
-                found.append(table_in(pa.ipc.open_file(file).schema))
+            with filesystem.open_input_file(f"{root}/{one.name}") as file:
+                return table_in(pa.ipc.open_file(file).schema)
         except (OSError, pa.ArrowException) as error:
-            raise CheckpointError(f"checkpoint {shown(path)}: can't read {table!r} back: {error}") from error
-    return found
+            raise CheckpointError(
+                f"checkpoint {shown(path)}: can't read {one.table!r} back: {error}"
+            ) from error
+
+    found: dict[str, dict[str, Any]] = {}
+    of_rows = [one for one in files if one.kind == ROWS and one.table]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="reads tables back") as pool:
+        for one, plain in zip(of_rows, pool.map(described, of_rows), strict=True):
+            first = found.setdefault(one.table, plain)
+            if plain != first:
+                differences = table_differences(TableSpec.from_dict(first), TableSpec.from_dict(plain))
+                raise CheckpointError(
+                    f"checkpoint {shown(path)}: servers have different tables {one.table!r}, and no load "
+                    f"could take both: {differences} in {one.name}; older checkpoints are as they were: go "
+                    "on with the last one in a new cluster"
+                )
+    return [found[table] for table in sorted(found) if table != known]
 
 
 def check_fits(
