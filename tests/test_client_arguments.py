@@ -11,7 +11,8 @@ import pytest
 from pslib.client.client import Client
 from pslib.errors import ConfigurationError
 from pslib.places import place_of
-from tests.clients import KEYS, PLAIN, keys_of, ones, rows_of, set_up_client
+from pslib.table.tables import TableSpec
+from tests.clients import KEYS, PLAIN, SPEC, keys_of, ones, rows_of, set_up_client
 
 client = pytest.fixture(set_up_client)
 
@@ -50,6 +51,10 @@ WRONG_ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
     "the name of a table": (
         lambda c: c.setup(["plain"]),
         r"tables: expected a list of TableSpec, got \['plain'\]",
+    ),
+    "two tables of one name": (
+        lambda c: c.setup([PLAIN, TableSpec("new", PLAIN.parts), TableSpec("new", SPEC.parts)]),
+        r"tables: expected one description of new, got two: it has parts \['x'\], got \['w', 'v'\]; give one",
     ),
     "a length for dense parameters": (
         lambda c: c.setup([PLAIN], 5),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pslib.arguments import checked
 from pslib.client.answers import files_of, rows_of, stats_of
-from pslib.client.arguments import by_table, check_push, moment_of
+from pslib.client.arguments import by_table, check_push, check_tables, moment_of
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
@@ -133,9 +133,10 @@ class Client:
         Raises
         ------
         ConfigurationError
-            When a server has a table of that name with another description or of another model, or a call is
-            on its way that the new tables would cut off.
+            When a server has a table of that name with another description or of another model, two of
+            ``tables`` have one name and differ, or a call is on its way that the new tables would cut off.
         """
+        check_tables(tables)
         described: dict[str, Any] = {"tables": [spec.to_dict() for spec in tables]}
         values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
         about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
