@@ -37,6 +37,14 @@ WRONG_ARGUMENTS: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda c: c.push({"plain": (keys_of(1), ones(1, 2))}, since={0: "x"}),
         "since: expected `pulled.seen` of a pull, got",
     ),
+    "shows of a table that is not pushed": (
+        lambda c: c.push({"plain": (keys_of(1), ones(1, 2))}, shows={"palin": ones(1)[0]}),
+        r"shows: expected tables of this push, \['plain'\], got 'palin'",
+    ),
+    "clicks of a table that is not pushed": (
+        lambda c: c.push({"plain": (keys_of(1), ones(1, 2))}, clicks={"item": ones(1)[0]}),
+        r"clicks: expected tables of this push, \['plain'\], got 'item'",
+    ),
     "a step below 0": (lambda c: c.pull({"plain": keys_of(1)}, step=-1), r"step: .* got -1"),
     "a broken step": (lambda c: c.maintain("plain", step=1.5), r"step: .* got 1\.5"),
     "a time that is no number": (

@@ -119,8 +119,15 @@ def prepared(
     Raises
     ------
     ConfigurationError
-        When an array has another type or shape, or a number in it is not finite.
+        When an array has another type or shape, a number in it is not finite, or there are shows or clicks of
+        a table that is not pushed.
     """
+    for what, given in (("shows", shows), ("clicks", clicks)):
+        if given is not None and (strangers := [table for table in given if table not in gradients]):
+            raise ConfigurationError(
+                f"{what}: expected tables of this push, {sorted(gradients)}, got {strangers[0]!r}; push its "
+                "gradients too"
+            )
     pairs, counts = {}, {}
     for table, (given_keys, given_rows) in gradients.items():
         keys, rows = checked_pair(table, given_keys, given_rows, dims.get(table))
