@@ -90,6 +90,48 @@ class TestOrder:
         assert source.session.report(0, 100).bytes == 0
 
 
+class TestTablesThatAreSetUpMeanwhile:
+    @pytest.mark.parametrize(
+        ("before", "since", "unit"),
+        [
+            (setup_of(t=1), setup_of(u=1), 3),
+            (setup_of(), setup_of(t=1), 3),
+            (setup_of(t=1), setup_of(dense_length=7), 17),
+        ],
+        ids=["one more", "the first one", "dense parameters"],
+    )
+    def test_they_are_at_the_new_owner_before_the_image_that_has_them(
+        self, before: Setup, since: Setup, unit: int
+    ) -> None:
+        old, new = OneServer(), OneServer(1, [])
+        old.ask(before)
+        session = HandSession(old.shards[0].setup_message)
+        session.take(hand(units=(unit,)))
+        asked: list[str] = []
+        while not session.over:
+            for action in session.actions(0.0):
+                asked.append(action.message.kind)
+                answer = (new if action.address else old).ask(action.message)
+                session.answered(0.0, action, answer)
+                if len(asked) == 1:
+                    old.ask(since)
+        assert asked == ["Setup", "Release", "Setup", "Adopt"]
+        assert session.report(0, 100).done.tolist() == [unit]
+
+    def test_an_image_with_tables_that_can_not_be_described_yet_waits_until_they_can(self) -> None:
+        described = {"t": 1}
+        session = HandSession(lambda: setup_of(**described))
+        session.take(hand(units=(3,)))
+        for made in (Done(), Image(3, 2, {}, {}, {name: np.zeros(1, np.uint64) for name in "tu"})):
+            (action,) = session.actions(0.0)
+            session.answered(0.0, action, made)
+        assert session.actions(0.0) == session.actions(0.2) == []
+        described["u"] = 1
+        (setup,) = session.actions(0.6)
+        session.answered(0.6, setup, Done())
+        assert of(session.actions(0.6), Adopt) == [3]
+
+
 class TestRefusals:
     def test_a_unit_that_is_refused_is_taken_back_and_reported_with_the_reason(self) -> None:
         source = Source()

@@ -23,6 +23,8 @@ AGAIN_S = 0.5
 """Pause before a unit is sent again to a server that could not be reached."""
 REFUSALS = ("memory-limit", "configuration", "forbidden")
 """Answers that say that the unit has not arrived and never will under this version."""
+DENSE = ""
+"""Among names of tables: the dense parameters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +64,8 @@ class HandSession:
         self._setup, self._in_flight_max = setup, in_flight_max
         self._units: dict[int, _Unit] = {}
         self._addresses: tuple[str, ...] = ()
-        self._ready: dict[str, bool] = {}
-        """Of each address whether our tables are there; False while that is asked for."""
+        self._there: dict[str, frozenset[str] | None] = {}
+        """Of each address which tables of ours are there; None while that is asked for."""
         self._version = 0
         self._reason = ""
         self._unsaid_bytes = 0
@@ -75,7 +77,7 @@ class HandSession:
         """
         addresses = tuple(map(str, hand.addresses))
         if hand.version != self._version:
-            self._units, self._ready, self._reason = {}, {}, ""
+            self._units, self._there, self._reason = {}, {}, ""
         for unit, owner in zip(hand.units.tolist(), hand.owners.tolist(), strict=True):
             self._units.setdefault(unit, _Unit(unit, owner))
         for unit in self._units.values():
@@ -113,7 +115,7 @@ class HandSession:
         asked: list[Action] = []
         on_their_way = sum(unit.state in ("busy", "released", "refused") for unit in self._units.values())
         for unit in self._units.values():
-            waits = now_s < unit.not_before_s or not self._is_ready(unit, asked)
+            waits = now_s < unit.not_before_s or not self._is_ready(now_s, unit, asked)
             if unit.state == "new" and on_their_way < self._in_flight_max and not waits:
                 on_their_way += 1
                 release = Release(unit.number, unit.owner, self._version)
@@ -125,13 +127,25 @@ class HandSession:
                 asked.append(self._ask(unit, Action(address, unit.adopt, unit.number)))
         return asked
 
-    def _is_ready(self, unit: _Unit, asked: list[Action]) -> bool:
-        """Whether the new owner has our tables: whoever we refuse a unit to asks there at once."""
+    def _is_ready(self, now_s: float, unit: _Unit, asked: list[Action]) -> bool:
+        """Whether the new owner has our tables: whoever we refuse a unit to asks there at once.
+
+        Tables may be set up while units move: an image that has more than we have told of goes after them.
+        """
         address = self._addresses[unit.owner]
-        if address not in self._ready and unit.state in ("new", "released"):
-            self._ready[address] = False
-            asked.append(Action(address, self._setup()))
-        return self._ready.get(address, False)
+        if address in self._there:
+            there = self._there[address]
+            if there is None or _tables_of(unit.adopt) <= there:
+                return there is not None
+        if unit.state not in ("new", "released"):
+            return False
+        setup = self._setup()
+        if _tables_of(unit.adopt) <= _tables_in(setup):
+            self._there[address] = None
+            asked.append(Action(address, setup))
+        else:
+            unit.not_before_s = now_s + AGAIN_S  # the shard that describes them has yet to make them
+        return False
 
     @staticmethod
     def _ask(unit: _Unit, action: Action) -> Action:
@@ -161,9 +175,10 @@ class HandSession:
 
     def _set_up(self, now_s: float, action: Action, answer: Message | None) -> None:
         if isinstance(answer, Done):
-            self._ready[action.address] = True
+            assert isinstance(action.message, Setup)
+            self._there[action.address] = _tables_in(action.message)
             return
-        self._ready.pop(action.address, None)
+        self._there.pop(action.address, None)
         refused = isinstance(answer, Failure) and answer.code in REFUSALS
         for unit in self._units.values():
             if unit.state in ("new", "released") and self._addresses[unit.owner] == action.address:
@@ -195,3 +210,18 @@ class HandSession:
         unit.state = "kept"
         if isinstance(answer, Failure):
             self._reason = self._reason or answer.text
+
+
+def _tables_in(setup: Setup) -> frozenset[str]:
+    """What a server has that was set up so."""
+    names = (str(plain["name"]) for plain in setup.tables["tables"])
+    return frozenset([*names, DENSE] if setup.dense_length else names)
+
+
+def _tables_of(adopt: Adopt | None) -> frozenset[str]:
+    """What a server must have to take this image."""
+    if adopt is None:
+        return frozenset()
+    if adopt.keys:
+        return frozenset(name.partition(".")[0] for name in adopt.keys)
+    return frozenset([DENSE] if adopt.content else [])

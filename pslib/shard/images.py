@@ -18,6 +18,7 @@ from pslib.protocol.messages import Adopt, Image
 from pslib.table.policies import ByBloom, ByCount
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
+from pslib.words import counted
 
 if TYPE_CHECKING:
     from pslib.shard.shard import Shard
@@ -66,7 +67,8 @@ def adopt_rows(shard: Shard, message: Adopt, bounded: bool = True) -> None:
     known = {of for name in shard.stores for of in _key_arrays(shard.tables[name])}
     if unknown := sorted(set(message.keys) - known):
         raise ConfigurationError(
-            f"unit {message.unit}: its image has table {unknown[0]!r}, this server has {sorted(known)}"
+            f"unit {message.unit}: its image has table {unknown[0]!r}, this server has "
+            f"{counted(len(shard.tables), 'table')} without it: set it up here, then scale again"
         )
     if alone := sorted(of for of in message.keys if of.partition(".")[0] not in message.keys):
         raise ConfigurationError(
