@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pslib.errors import LogFullError, UnavailableError
+from pslib.errors import ConfigurationError, LogFullError, UnavailableError
 from pslib.protocol.fields import Message
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import Adopt, Erase, Image, Maintain, Push, Release, Setup
@@ -336,6 +336,45 @@ def test_a_full_log_refuses_a_push_and_nothing_has_changed() -> None:
         run.shard.release(Release(3, 1, 9))
     assert run.shard.owned >> 3 & 1
     run.disk.space = None
+    run.check()
+
+
+NEVER_SEEN = {"t.counts": np.zeros((1, 1), np.uint32)}
+FILTERED = {"t.filter": np.ones((1, 1), np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("name", "marks", "content", "said"),
+    [
+        ("Adam", {}, {}, r"marks: expected a number done_below and streams .*, got \{\}"),
+        ("Adam", {"done_below": 0}, {}, "marks: "),
+        ("Adam", {"done_below": True, "streams": []}, {}, "marks: "),
+        ("Adam", {"done_below": -1, "streams": []}, {}, "marks: "),
+        ("Adam", {"done_below": 0, "streams": [None]}, {}, "marks: .* got None"),
+        ("Adam", {"done_below": 0, "streams": [[7, 0, 0]]}, {}, "marks: "),
+        ("Adam", {"done_below": 0, "streams": [["a", 0, 0, [1]]]}, {}, r"marks: .* got \['a', 0, 0, \[1\]\]"),
+        ("Adam", {"done_below": 0, "streams": [[7, 0, 0, ["b"]]]}, {}, "marks: "),
+        ("Adam", None, FILTERED, r"expected t.filter as uint8 \(1, 0\)"),
+        ("counted", None, NEVER_SEEN, r"expected t.counts in 1\.\.65535, got 0\.\.0"),
+    ],
+)
+def test_an_image_that_makes_no_sense_is_refused_before_it_is_in_the_log(
+    name: str, marks: Any, content: dict[str, Any], said: str
+) -> None:
+    """Else the unit has two owners, and no process can read that log again."""
+    run = Run(TABLES[name], 7, log_bytes=1 << 40)
+    for _ in range(3):
+        run.push()
+    image = run.shard.release(Release(3, 1, 2))
+    keys = dict(image.keys)
+    if "t.counted" in keys:
+        keys["t.counted"] = np.array([key_in(3, 99)], np.uint64)
+    before = fingerprint(run.shard)
+    adopt = Adopt(3, 5, image.marks if marks is None else marks, {**image.content, **content}, keys)
+    with pytest.raises(ConfigurationError, match=said):
+        run.shard.adopt(adopt)
+    after = fingerprint(run.shard)
+    assert [key for key in before if before[key] != after[key]] == ["declined"]
     run.check()
 
 

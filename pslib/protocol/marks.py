@@ -14,13 +14,42 @@ from typing import Any
 
 from cython_ext.hashing import mix64_of
 from cython_ext.push_marks import FencedError, PushMarks, StreamMarks
+from pslib.arguments import came
+from pslib.errors import ConfigurationError
 
-__all__ = ["FencedError", "Marks", "record_salt"]
+__all__ = ["FencedError", "Marks", "check_marks", "record_salt"]
+
+NUMBERS = 1 << 64
 
 
 def record_salt(stream: int, number: int) -> int:
     """Random bits of a record: a hash of its name alone, so the same however the push is split."""
     return mix64_of(mix64_of(stream) ^ number)
+
+
+def check_marks(unit: int, plain: Mapping[str, Any]) -> None:
+    """ConfigurationError when this is nothing that `Marks.export` gives: it would be found out half-way."""
+    match plain:
+        case {"done_below": below, "streams": [*streams]} if _is_number(below):
+            wrong = [one for one in streams if not _is_stream(one)]
+        case _:
+            wrong = [plain]
+    if wrong:
+        raise ConfigurationError(
+            f"unit {unit}: its marks: expected a number done_below and streams of [stream, epoch, floor, "
+            f"[numbers]], got {came(wrong[0])}"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < NUMBERS
+
+
+def _is_stream(plain: Any) -> bool:
+    match plain:
+        case [stream, epoch, floor, [*numbers]]:
+            return all(map(_is_number, (stream, epoch, floor, *numbers)))
+    return False
 
 
 class Marks(PushMarks):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cython_ext.hashing import partition_of
 from pslib.errors import ConfigurationError
 from pslib.protocol.messages import Adopt, Image
-from pslib.table.policies import ByBloom, ByCount
+from pslib.table.policies import COUNT_MAX, ByBloom, ByCount
 from pslib.table.row_layout import RowLayout
 from pslib.table.tables import TableSpec
 from pslib.words import counted
@@ -94,14 +94,20 @@ def _key_arrays(spec: TableSpec) -> list[str]:
 def _check(shard: Shard, message: Adopt, name: str, keys: NDArray[np.uint64]) -> None:
     table, _dot, kind = name.partition(".")
     if kind == "counted":
-        content_of(message, f"{table}.counts", (1, keys.size), np.uint32)
+        counts = content_of(message, f"{table}.counts", (1, keys.size), np.uint32)
+        if counts.size and not 1 <= counts.min() <= counts.max() <= COUNT_MAX:
+            raise ConfigurationError(
+                f"unit {message.unit}: expected {table}.counts in 1..{COUNT_MAX}, got "
+                f"{counts.min()}..{counts.max()}"
+            )
     else:
         layout = RowLayout.of(shard.tables[table], kind == "narrow")
         content_of(message, f"{name}.weights", (keys.size, layout.dim))
         content_of(message, f"{name}.state", (keys.size, layout.state_floats))
     admission = shard.tables[table].admission
-    if isinstance(admission, ByBloom) and f"{table}.filter" in message.content:
-        content_of(message, f"{table}.filter", (1, admission.counters), np.uint8)
+    if f"{table}.filter" in message.content:
+        counters = admission.counters if isinstance(admission, ByBloom) else 0
+        content_of(message, f"{table}.filter", (1, counters), np.uint8)
     if (partition_of(keys, shard.partition_bits) != message.unit).any():
         raise ConfigurationError(f"unit {message.unit}: its image has keys of other partitions")
 

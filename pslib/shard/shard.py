@@ -19,7 +19,7 @@ from cython_ext.store import Store
 from pslib.errors import ConfigurationError, LogFullError, PslibError
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry, Journal
-from pslib.protocol.marks import Marks
+from pslib.protocol.marks import Marks, check_marks
 from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
 from pslib.shard.cut import Cuts
@@ -215,8 +215,9 @@ class Shard:
         Raises
         ------
         ConfigurationError
-            When the image does not fit the tables here, or the unit is owned already by another move. Then
-            nothing has changed, and no copy of this message will be taken: the unit may be elsewhere by then.
+            When the image does not fit the tables here, its marks are none, or the unit is owned already by
+            another move. Then nothing has changed, and no copy of this message will be taken: the unit may be
+            elsewhere by then.
         MemoryLimitError
             When there is no room for its rows; the same holds.
         """
@@ -235,6 +236,7 @@ class Shard:
                 "that move is over"
             )
         try:
+            check_marks(unit, message.marks)
             self.take(message, bounded=True)
         except LogFullError:
             raise
