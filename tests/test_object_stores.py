@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,13 +14,15 @@ import pytest
 
 import pslib
 from launch.cli import main
+from pslib.checkpoint import manifest
+from pslib.checkpoint.manifest import commit, open_place, read_manifest
 from pslib.data.dataset import ParquetData
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError, DataError
 from pslib.places import below, parent_and_name, shown, with_inner
 from pslib.trainer.predictions import PartFiles
 from rec_models.deepfm import DeepFM
-from tests.checkpoints import content_of
+from tests.checkpoints import GOLDEN, content_of
 from tests.clusters import Trainers, cluster_of
 from tests.s3_server import BUCKET, BreakingProxy, S3Server, s3_server
 
@@ -160,6 +164,34 @@ def test_a_save_that_fails_midway_leaves_no_manifest(server: S3Server, data: Gen
         trainer.save(server.uri("broken"))
     assert "manifest.json" in server.names("broken")
     proxy.close()
+
+
+def test_who_stood_still_leaves_the_checkpoint_of_his_heir_in_a_bucket(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, known = server.uri("stale"), read_manifest(str(GOLDEN))
+    filesystem, root = open_place(place)
+    savers = []
+    for token in ("0000aaaa", "0000bbbb"):
+        files = [replace(one, name=one.name.replace("00000001", token)) for one in known.files]
+        savers.append(replace(known, files=files, saved_utc=token))
+        for old, new in zip(known.files, files, strict=True):
+            with filesystem.open_output_stream(f"{root}/{new.name}") as stream:
+                stream.write((GOLDEN / old.name).read_bytes())
+    stale, heir = savers
+    look = manifest._check_there
+
+    def stands_still(*details: Any) -> None:
+        monkeypatch.undo()
+        commit(place, heir)
+        look(*details)
+
+    monkeypatch.setattr(manifest, "_check_there", stands_still)
+    with pytest.raises(CheckpointError, match=r"expected .*0000aaaa.* another save") as caught:
+        commit(place, stale)
+    assert "secret" not in str(caught.value)
+    assert read_manifest(place).saved_utc == "0000bbbb"
+    assert content_of(copied(server, "stale", tmp_path / "here")) == content_of(GOLDEN)
 
 
 # --- names

@@ -9,7 +9,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from socket import gethostname
 from typing import Any
@@ -56,6 +57,8 @@ _NO_CRC = b"00000000"
 _TABLE_V1 = frozenset({"name", "seed", "parts"})
 OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters|\.gone)?\.arrow")
 """Names that servers give: nothing else in the folder is ours to remove."""
+_ASIDE = re.compile(r"\.manifest(\.incomplete)?\.json\.([0-9a-f]{8}\.)?new|manifest\.incomplete\.json")
+"""Manifests that make no checkpoint: of who has died or stands still, or of files in several folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,34 +158,57 @@ def commit(path: str, manifest: Manifest) -> None:
     """Write the manifest of files that are already there; then remove those of an older checkpoint.
 
     The manifest is written aside and moved over the old one where the file system can move, so that at every
-    moment there is one complete checkpoint or none.
+    moment there is one complete checkpoint or none. Who has stood still while another one saved to the same
+    place finds its files, or what it has written aside, removed, and leaves the other's checkpoint as it is.
 
     Raises
     ------
     CheckpointError
-        When the place can't be written, or files are not there: servers on other machines have written them
-        to folders of their own. What is needed to put them together is left as `INCOMPLETE_NAME`.
+        When the place can't be written, or another save has replaced this one meanwhile; or when files are
+        not there: servers on other machines have written them to folders of their own. What is needed to put
+        them together is left as `INCOMPLETE_NAME`.
     """
     filesystem, root = open_place(path)
     local = isinstance(filesystem, fs.LocalFileSystem)
-    missing = _missing(root, manifest.files) if local else []  # an object store is one for all
+    scattered = _missing(root, manifest.files) if local else []  # an object store is one for all
+    data = _bytes_of(manifest)
+    if scattered:
+        _put(filesystem, root, path, INCOMPLETE_NAME, data, ())
+        raise CheckpointError(_scattered(path, scattered, len(manifest.files)))
+    _put(filesystem, root, path, MANIFEST_NAME, data, manifest.files)
     try:
-        name = INCOMPLETE_NAME if missing else MANIFEST_NAME
-        target, aside = f"{root}/{name}", f"{root}/.{name}.new"
-        with filesystem.open_output_stream(aside if local else target) as stream:
-            stream.write(_bytes_of(manifest))
-        if local:
-            sync(filesystem, aside, root)
-            filesystem.move(aside, target)
-            sync(filesystem, root)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {shown(path)}: can't write the manifest: {error}") from error
-    if missing:
-        raise CheckpointError(_scattered(path, missing, len(manifest.files)))
-    try:
-        _remove_older(filesystem, root, {entry.name for entry in manifest.files})
+        _remove(filesystem, root, _ASIDE)  # of who stands still now: it can't be moved over this one later
+        if manifest_bytes(path) != data:
+            raise CheckpointError(_replaced(path, MANIFEST_NAME))  # the other's files are not an older one's
+        _remove(filesystem, root, OWN_FILE, {entry.name for entry in manifest.files})
     except OSError as error:  # the new checkpoint is there; old files only take space
         log.warning("pslib: checkpoint %s: can't remove files of an older one: %s", shown(path), error)
+
+
+def _put(
+    filesystem: fs.FileSystem, root: str, path: str, name: str, data: bytes, files: Sequence[ManifestFile]
+) -> None:
+    """Write a manifest whole or not at all, if its ``files`` are still there at the last moment."""
+    local, aside = isinstance(filesystem, fs.LocalFileSystem), f"{root}/.{name}.{secrets.token_hex(4)}.new"
+    try:
+        if local:
+            _write(filesystem, aside, data)
+            sync(filesystem, aside, root)
+        _check_there(filesystem, root, path, files)
+        if local:
+            filesystem.move(aside, f"{root}/{name}")
+            sync(filesystem, root)
+        else:
+            _write(filesystem, f"{root}/{name}", data)
+    except OSError as error:
+        if local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # what was written aside
+            raise CheckpointError(_replaced(path, name)) from error
+        raise CheckpointError(f"checkpoint {shown(path)}: can't write the manifest: {error}") from error
+
+
+def _write(filesystem: fs.FileSystem, file: str, data: bytes) -> None:
+    with filesystem.open_output_stream(file) as stream:
+        stream.write(data)
 
 
 def _missing(root: str, files: Sequence[ManifestFile]) -> list[str]:
@@ -191,6 +217,24 @@ def _missing(root: str, files: Sequence[ManifestFile]) -> list[str]:
     Each is looked for by its name, new to this machine: NFS may show a folder's list of a minute ago.
     """
     return [entry.name for entry in files if not os.path.exists(f"{root}/{entry.name}")]
+
+
+def _check_there(filesystem: fs.FileSystem, root: str, path: str, files: Sequence[ManifestFile]) -> None:
+    """See that files which were there still are: a later save removes them. Object stores list them once."""
+    if isinstance(filesystem, fs.LocalFileSystem):
+        gone = _missing(root, files)
+    else:
+        there = {info.base_name for info in filesystem.get_file_info(fs.FileSelector(root))}
+        gone = [entry.name for entry in files if entry.name not in there]
+    if gone:
+        raise CheckpointError(_replaced(path, gone[0]))
+
+
+def _replaced(path: str, name: str) -> str:
+    return (
+        f"checkpoint {shown(path)}: expected {name} as this save has written it, but another save "
+        "to the same place has replaced it meanwhile; what is there is that one's: give each a folder"
+    )
 
 
 def _scattered(path: str, missing: Sequence[str], files: int) -> str:
@@ -220,11 +264,10 @@ def _crc_fits(data: bytes) -> bool:
     return b"%08x" % crc32(data[:start] + _NO_CRC + data[stop:]) == found[1]
 
 
-def _remove_older(filesystem: fs.FileSystem, root: str, keep: set[str]) -> None:
+def _remove(filesystem: fs.FileSystem, root: str, ours: re.Pattern[str], keep: Container[str] = ()) -> None:
     for info in filesystem.get_file_info(fs.FileSelector(root)):
-        own = OWN_FILE.fullmatch(info.base_name) or info.base_name == INCOMPLETE_NAME
-        ours = info.type == fs.FileType.File and own
-        if ours and info.base_name not in keep:
+        is_ours = info.type == fs.FileType.File and ours.fullmatch(info.base_name)
+        if is_ours and info.base_name not in keep:
             filesystem.delete_file(info.path)
 
 
