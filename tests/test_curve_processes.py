@@ -96,7 +96,7 @@ def test_a_reader_sees_and_changes_nothing(launched: Launched) -> None:
     before = ask(server, launched.cluster_id, reader, Stats())[0]
     assert isinstance(before, Result)
     assert before.values["rows"] == 100
-    for kind in ("Push", "Erase", "Setup", "Save", "Load", "Release", "Adopt", "Maintain"):
+    for kind in ("Push", "Erase", "Setup", "Save", "CheckLoad", "Load", "Release", "Adopt", "Maintain"):
         error, _seconds = ask(server, launched.cluster_id, reader, example(ALL_MESSAGES[kind]))
         assert isinstance(error, AccessError), (kind, error)
         assert f"{kind} is for " in str(error)

@@ -1,6 +1,13 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import LoadOptions, check_fits, check_model, load_shard, other_tables
+from pslib.checkpoint.files import (
+    LoadOptions,
+    check_fits,
+    check_model,
+    check_shard,
+    load_shard,
+    other_tables,
+)
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -31,6 +38,7 @@ __all__ = [
     "check_fits",
     "check_keep_last",
     "check_model",
+    "check_shard",
     "commit",
     "forget_rows",
     "held_rows",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import fs
 
-from pslib.checkpoint.arrow_files import batches_of, verify
+from pslib.checkpoint.arrow_files import batches_of, check_size, verify
 from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
@@ -25,7 +26,7 @@ from pslib.table.descriptions import Model, model_description, model_differences
 from pslib.table.partition_map import units_of_mask
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["LoadOptions", "check_fits", "check_model", "load_shard", "other_tables"]
+__all__ = ["LoadOptions", "check_fits", "check_model", "check_shard", "load_shard", "other_tables"]
 
 READERS = 16
 """Of which each waits for one file: a footer on S3 takes two answers of 20 to 100 ms each."""
@@ -78,23 +79,58 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
         When there is no room for all rows; the message says what became of those that were there.
     """
     options = options or LoadOptions()
-    links = chain_of(path)
-    manifest = links[-1].manifest
-    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    dense_spec = shard.dense.spec if shard.dense else None
-    tables = check_fits(manifest, path, shard.tables, dense_spec, options)
+    links, saved, tables = _fitting(shard, path, options)
     more = [] if options.tables is not None else [name for name in saved if name not in shard.tables]
-    for link in links:
-        filesystem, root = open_place(link.path)
-        for entry in link.manifest.files:
-            if entry.table in tables or options.tables is None:
-                verify(filesystem, root, link.path, entry)
-    dense = _read_dense(shard, manifest, path, options)
+    _each_file(verify, links, tables, options)
+    dense = _read_dense(shard, links[-1].manifest, path, options)
     _check_room(shard, saved, tables, links)
     shard.make_tables(saved[name] for name in more)  # nobody has set them up yet, and their rows are saved
     tables += more
     _replace(shard, tables, saved, links, options, dense)
     return {"rows": sum(shard.stores[table].rows for table in tables)}
+
+
+def check_shard(shard: Shard, path: str, options: LoadOptions) -> None:
+    """Refuse what `load_shard` would refuse before it changes a row, without reading files whole.
+
+    What is changed in a file shows only as it is loaded, to every shard alike.
+
+    Raises
+    ------
+    CheckpointCorruptError
+        When a file is missing or cut.
+    CheckpointIncompatibleError
+        When the checkpoint holds other tables than this cluster.
+    MemoryLimitError
+        When there is no room for all rows.
+    """
+    links, saved, tables = _fitting(shard, path, options)
+    _each_file(check_size, links, tables, options)
+    _check_room(shard, saved, tables, links)
+
+
+def _fitting(
+    shard: Shard, path: str, options: LoadOptions
+) -> tuple[list[Link], dict[str, TableSpec], list[str]]:
+    """The chain of a checkpoint, the tables in it by name, and names of those of the shard to load."""
+    links = chain_of(path)
+    manifest, dense = links[-1].manifest, shard.dense.spec if shard.dense else None
+    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
+    return links, saved, check_fits(manifest, path, shard.tables, dense, options)
+
+
+def _each_file(
+    look: Callable[[fs.FileSystem, str, str, ManifestFile], None],
+    links: list[Link],
+    tables: list[str],
+    options: LoadOptions,
+) -> None:
+    """Look at all files that are needed."""
+    for link in links:
+        filesystem, root = open_place(link.path)
+        for entry in link.manifest.files:
+            if entry.table in tables or options.tables is None:
+                look(filesystem, root, link.path, entry)
 
 
 def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[dict[str, Any]]:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pslib.client.pending import Pending
+from pslib.errors import PslibError
 from pslib.protocol.messages import Message, Result
 from pslib.protocol.server_session import merge_results
 
-__all__ = ["files_of", "rows_of", "stats_of"]
+__all__ = ["all_of", "files_of", "rows_of", "stats_of"]
+
+
+def all_of(pending: Sequence[Pending[Message]], outcome: str) -> list[Message]:
+    """Answers of all servers, waited for also behind a failure; the first one is raised.
+
+    ``outcome`` is added to it where there are several servers: what is true then of all of them, with the
+    number of those that have done it and of all for its ``{}``.
+    """
+    answers, errors = list[Message](), list[PslibError]()
+    for one in pending:
+        try:
+            answers.append(one.wait())
+        except PslibError as error:
+            errors.append(error)
+    if errors:
+        told = f"; {outcome.format(len(answers), len(pending))}" if len(pending) > 1 else ""
+        raise type(errors[0])(f"{errors[0]}{told}") from errors[0]
+    return answers
 
 
 def _values(answers: Iterable[Message]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.arguments import checked
-from pslib.client.answers import files_of, rows_of, stats_of
+from pslib.client.answers import all_of, files_of, rows_of, stats_of
 from pslib.client.arguments import by_table, check_push, check_tables, moment_of
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
@@ -24,7 +24,7 @@ from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.marks import record_salt
-from pslib.protocol.messages import Load, Message, Save, Setup, Stats
+from pslib.protocol.messages import CheckLoad, Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.pushes_between import NOTHING_SEEN, Seen
 from pslib.shard.push_counts import checked_keys, prepared
@@ -41,6 +41,11 @@ CLIENT_STREAMS = 1 << 63
 """Streams from here on belong to clients; below are leases."""
 FILE_PATIENCE_S = 3600.0
 """A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
+
+HALF_LOADED = (
+    "{} of {} servers say that they have loaded it, so tables may be a mixture: load again when the cause is "
+    "gone, or start again from a checkpoint"
+)
 
 
 class Client:
@@ -384,6 +389,9 @@ class Client:
     ) -> int:
         """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
 
+        All servers are asked first whether they can, and none begins where one can't. What does not show
+        before (damaged bytes, rows that take a little more memory than there is) may end a load half-way.
+
         Parameters
         ----------
         path : str
@@ -399,13 +407,18 @@ class Client:
         CheckpointError
             When the checkpoint is damaged or belongs to other tables.
         MemoryLimitError
-            When a server has no room for its rows; the message says what became of those that were there.
-            Other servers may have loaded.
+            When a server has no room for its rows; the message says what became of those that were there, and
+            how many servers have loaded.
         """
         names = "" if tables is None else ",".join(tables)
         when = moment_of(step, time_s)
-        message = Load(path, secrets.token_hex(8), state, names, when.step, when.time_s)
-        return rows_of(self._ask_all(message, FILE_PATIENCE_S))
+        stem, servers = secrets.token_hex(8), self.servers
+
+        def ask(message: Message, outcome: str) -> list[Message]:
+            return all_of([self.endpoint.ask(one, message, FILE_PATIENCE_S) for one in servers], outcome)
+
+        ask(CheckLoad(path, stem, state, names), "nothing has changed on any server")
+        return rows_of(ask(Load(path, stem, state, names, when.step, when.time_s), HALF_LOADED))
 
     @property
     def table_specs(self) -> tuple[TableSpec, ...]:

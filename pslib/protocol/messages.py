@@ -52,6 +52,7 @@ __all__ = [
     "Arrays",
     "Beat",
     "BeginSave",
+    "CheckLoad",
     "Clock",
     "Clocks",
     "CutReady",
@@ -320,6 +321,20 @@ class EndSave(Message):
     stem: str
     name: str
     committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLoad(Message):
+    """Say whether a `Load` of the same fields could be done, as far as it shows without reading files whole.
+
+    Changes nothing; answered by `Done`, or refused as the load would be. ``stem`` differs for every load, so
+    that a copy does not look at everything again.
+    """
+
+    path: str
+    stem: str
+    state: bool = True
+    tables: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from pslib.protocol.messages import (
     Adopt,
     BeginSave,
+    CheckLoad,
     Clock,
     CutReady,
     CutStep,
@@ -74,6 +75,7 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         BeginSave: _TRAINING,
         SaveFiles: _TRAINING,
         EndSave: _TRAINING,
+        CheckLoad: _TRAINING,
         Load: _TRAINING,
         Witness: _TRAINING,
         Missing: _TRAINING,

@@ -25,6 +25,7 @@ from pslib.protocol.manner_checks import manner_problem
 from pslib.protocol.messages import (
     Adopt,
     BeginSave,
+    CheckLoad,
     Done,
     EndSave,
     Erase,
@@ -61,7 +62,7 @@ __all__ = ["Reply", "ServerSession", "merge_results"]
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
-    *(Save, BeginSave, SaveFiles, EndSave, TrimLog, Witness),
+    *(Save, BeginSave, SaveFiles, EndSave, CheckLoad, TrimLog, Witness),
 )
 CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
 """Requests whose answers promise something."""
@@ -351,7 +352,7 @@ class ServerSession:
                 return result
         if isinstance(job.message, ANSWERED_BY_UNIT):
             return self._answer_split(job, results)
-        if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave | TrimLog):
+        if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave | CheckLoad | TrimLog):
             return Done()
         if isinstance(job.message, Release):
             return next(result for result in results if isinstance(result, Image))

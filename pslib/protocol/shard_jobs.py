@@ -22,6 +22,7 @@ from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
     BeginSave,
+    CheckLoad,
     EndSave,
     Erase,
     Failure,
@@ -61,8 +62,8 @@ __all__ = [
     "steps_on_shard",
 ]
 
-Loads = Callable[[Shard, Load], dict[str, Any]]
-"""Loads a checkpoint into a shard."""
+Loads = Callable[[Shard, Load | CheckLoad], dict[str, Any]]
+"""Loads a checkpoint into a shard, or says whether it could."""
 Work = Callable[[Shard], None]
 
 
@@ -228,13 +229,18 @@ def _run_save(shard: Shard, job: Job) -> Any:
     return cuts.wait(job, message) if isinstance(message, Save | SaveFiles) else None
 
 
+def _run_load(shard: Shard, message: CheckLoad | Load, loads: Loads) -> Any:
+    if isinstance(message, Load):
+        shard.cuts.forget("rows are being loaded")
+    return loads(shard, message)
+
+
 def _run_rare(shard: Shard, job: Job, loads: Loads) -> Any:
     message = job.message
     if isinstance(message, Save | BeginSave | SaveFiles | EndSave):
         return _run_save(shard, job)
-    if isinstance(message, Load):
-        shard.cuts.forget("rows are being loaded")
-        return loads(shard, message)
+    if isinstance(message, CheckLoad | Load):
+        return _run_load(shard, message, loads)
     if isinstance(message, Maintain):
         return shard.maintain(message)
     if isinstance(message, Setup):

@@ -13,7 +13,7 @@ from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitError, PslibError
 from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.journal import Note
-from pslib.protocol.messages import Failure, Load, Message
+from pslib.protocol.messages import CheckLoad, Failure, Load, Message
 from pslib.protocol.shard_jobs import (
     Job,
     ShardTurns,
@@ -40,12 +40,12 @@ TURN_S = 0.0003
 """Of the thread on its core, about what one slice of a long request takes. Else it keeps others there waiting
 for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is mostly on the core of the thread
 that woke him."""
-LOADS_KEPT = 8
-"""Outcomes of loads that are remembered; a client has one at a time on its way."""
+LOADS_KEPT = 16
+"""Outcomes of loads, and of looks before them, that are remembered; a client has one at a time on its way."""
 
 
 class _Loads:
-    """Loads one shard, each load once.
+    """Loads one shard, and looks before it whether it could, each load once.
 
     It takes longer than the pause after which a request is sent again. A second copy that was done too would
     throw away what has been trained since; so it gets the first one's answer.
@@ -53,17 +53,28 @@ class _Loads:
 
     def __init__(self, log: ShardLog | None = None) -> None:
         self._log = log
-        self._done: dict[Load, dict[str, Any] | PslibError] = {}
+        self._done: dict[Load | CheckLoad, dict[str, Any] | PslibError] = {}
 
-    def __call__(self, shard: Shard, message: Load) -> dict[str, Any]:
+    def __call__(self, shard: Shard, message: Load | CheckLoad) -> dict[str, Any]:
         if message not in self._done:
             if len(self._done) == LOADS_KEPT:
                 del self._done[next(iter(self._done))]
-            self._done[message] = self._do(shard, message)
+            if isinstance(message, CheckLoad):
+                self._done[message] = self._check(shard, message)
+            else:
+                self._done[message] = self._do(shard, message)
         outcome = self._done[message]
         if isinstance(outcome, PslibError):
             raise outcome
         return outcome
+
+    @staticmethod
+    def _check(shard: Shard, message: CheckLoad) -> dict[str, Any] | PslibError:
+        try:
+            check_load(shard, message)
+        except (CheckpointError, MemoryLimitError) as error:
+            return error
+        return {}
 
     def _do(self, shard: Shard, message: Load) -> dict[str, Any] | PslibError:
         left: list[Note] = []  # not to `Journal.later`, which would put them before the load
@@ -86,8 +97,19 @@ def load_into(shard: Shard, message: Load) -> dict[str, Any]:
     """Load a checkpoint into a shard, as the message says."""
     from pslib.checkpoint import LoadOptions, load_shard  # pyarrow: 40 MB for files alone
 
-    names = tuple(message.tables.split(",")) if message.tables else None
-    return load_shard(shard, message.path, LoadOptions(message.state, names, message.step, message.time_s))
+    options = LoadOptions(message.state, _names(message), message.step, message.time_s)
+    return load_shard(shard, message.path, options)
+
+
+def check_load(shard: Shard, message: CheckLoad) -> None:
+    """See whether a shard can load a checkpoint, as the message says."""
+    from pslib.checkpoint import LoadOptions, check_shard
+
+    check_shard(shard, message.path, LoadOptions(message.state, _names(message)))
+
+
+def _names(message: Load | CheckLoad) -> tuple[str, ...] | None:
+    return tuple(message.tables.split(",")) if message.tables else None
 
 
 class ShardThread:
