@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ class Client:
         self._specs: tuple[TableSpec, ...] = ()
         self._counted: set[str] = set()
         self._stream, self._next_number = 0, 0
+        self._named_stream, self._names = 0, count()
         try:
             self.joined: Joined = join(self.member, self.endpoint.timing.start_s)
         except BaseException:
@@ -175,6 +177,7 @@ class Client:
             session.pushes_sent, session.updates_sent = old.pushes_sent, old.updates_sent
             session.between, session.acknowledged = old.between, old.acknowledged
         self._stream, self._next_number = CLIENT_STREAMS | secrets.randbits(62), 0
+        self._named_stream, self._names = CLIENT_STREAMS | secrets.randbits(62), count()
         session.own_stream = self._stream
         self.endpoint.session = session
 
@@ -191,6 +194,20 @@ class Client:
             self._map = new_map
             if self.endpoint.session:
                 self.endpoint.session.set_map(self.endpoint.clock.now_s(), new_map)
+
+    def new_name(self) -> PushName:
+        """A name for one push, so that it can be sent again when it was refused or not answered.
+
+        Servers that have applied their part know it by the name, the others apply theirs: together it counts
+        once. Push under each name until it is through: names of later pushes are kept in memory until then.
+
+        Examples
+        --------
+        >>> name = client.new_name()                                        # doctest: +SKIP
+        >>> client.push({"item": (keys, gradients)}, name=name).wait()      # doctest: +SKIP
+        """
+        _ = self.session
+        return PushName(self._named_stream, next(self._names))
 
     def nothing_known(self) -> KnownDense:
         """For a first pull whose dense parameters the next one will know."""
@@ -260,7 +277,7 @@ class Client:
         dense : (length,) float32, uint16 (bfloat16) or float16, or None
             Gradient of all dense parameters; it travels as it is, see `pslib.trainer.dense.ErrorFeedback`.
         name : PushName or None
-            The name under which it counts once; None takes the next of this client's own stream.
+            The name under which it counts once, as of `new_name`; None: it can't be sent again.
         step, time_s
             When it happens, for tables whose rows age; a table looks at one of them (`TableSpec.clock`).
         shows, clicks : mapping of table name to (n,) float32, or None
@@ -280,8 +297,9 @@ class Client:
             When a table is unknown, an array has another shape or type, or a number is NaN or infinite (also
             by the type that it travels as): then nothing is sent.
         MemoryLimitError
-            From the pending, when a server has no room for new rows. It may be sent again under the same
-            ``name`` when there is.
+            From the pending, when a shard thread has no room for new rows: its rows are as they were, others
+            may have taken their step. When there is room, the same keys and gradients may be sent again
+            under the same ``name``; a second push without one would step the others twice.
         """
         dims = self.session.dims
         check_type("gradients_as", gradients_as, ROW_TYPES)
