@@ -16,7 +16,7 @@ from pslib.client.client import Client
 from pslib.errors import CheckpointError, MemoryLimitError
 from pslib.protocol.messages import CheckLoad
 from pslib.server import shard_thread
-from pslib.server.shard_thread import _FileWork
+from pslib.server.shard_thread import _Loads
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -149,7 +149,7 @@ def test_a_copy_of_the_question_looks_at_nothing_again(
     """It is asked again while keys are counted: a shard would go on counting for hours."""
     place, looks = saved(tmp_path, FIRST[:100]), list[str]()
     monkeypatch.setattr(checkpoint, "check_shard", lambda _shard, path, _options: looks.append(path))
-    work, shard = _FileWork(), shard_of()
+    work, shard = _Loads(), shard_of()
     for stem in ("1", "1", "2"):
         assert work(shard, CheckLoad(place, stem)) == {}
     assert looks == [place, place]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -404,6 +404,7 @@ class Client:
         tables: Sequence[str] | None = None,
         step: int = 0,
         time_s: float = 0.0,
+        ready: Callable[[], None] = lambda: None,
     ) -> int:
         """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
 
@@ -419,6 +420,8 @@ class Client:
             Rows of these tables only, and nothing else changes; None: all tables and dense parameters.
         step, time_s : int, float
             When the rows of a load without state, or of some tables, count as seen last.
+        ready : callable
+            Called when all servers can load it, and none has begun; an error of it ends the call.
 
         Raises
         ------
@@ -436,6 +439,7 @@ class Client:
             return all_of([self.endpoint.ask(one, message, FILE_PATIENCE_S) for one in servers], outcome)
 
         ask(CheckLoad(path, stem, state, names), "nothing has changed on any server")
+        ready()
         return rows_of(ask(Load(path, stem, state, names, when.step, when.time_s), HALF_LOADED))
 
     @property

@@ -219,7 +219,14 @@ class CheckpointJobs:
             "load",
             place,
             [state, names],
-            lambda job, _lease: self._load(job, place, state, names, now),
+            lambda job, _lease: self._client.load(
+                place,
+                state=state,
+                tables=names,
+                step=now.steps,
+                time_s=now.seconds,
+                ready=job.confirm,  # one that slept must not load over what its heir has trained
+            ),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
         )
         if names is not None:
@@ -238,10 +245,6 @@ class CheckpointJobs:
         if first:
             self.began = loaded
         return loaded
-
-    def _load(self, job: Job, place: str, state: bool, names: list[str] | None, now: Position) -> None:
-        job.confirm()  # one that slept too long must not load over what its heir has trained since
-        self._client.load(place, state=state, tables=names, step=now.steps, time_s=now.seconds)
 
     def _single(
         self,
