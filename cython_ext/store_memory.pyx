@@ -191,16 +191,6 @@ cdef class StoreMemory:
         return self.table.classes[PSLIB_WIDE].state_floats
 
     @property
-    def narrow_dim(self):
-        """Weights of a narrow row."""
-        return self.table.classes[PSLIB_NARROW].weight_floats
-
-    @property
-    def narrow_state_floats(self):
-        """Floats of state of a narrow row."""
-        return self.table.classes[PSLIB_NARROW].state_floats
-
-    @property
     def rows(self):
         """Rows of both classes in all partitions."""
         return self.table.rows[PSLIB_WIDE] + self.table.rows[PSLIB_NARROW]
