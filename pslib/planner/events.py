@@ -130,11 +130,6 @@ class Network:
 
     Both at once where both are free (cut-through); a busy one makes it wait. Between processes of one machine
     it goes through memory, at the loopback's rate.
-
-    Attributes
-    ----------
-    out_s, in_s : list of float
-        By machine: how long its card has sent and received.
     """
 
     def __init__(
@@ -142,7 +137,6 @@ class Network:
     ) -> None:
         self._events, self._byte_s, self._latency_s, self._own_byte_s = events, byte_s, latency_s, own_byte_s
         self._out_free, self._in_free = [0.0] * len(byte_s), [0.0] * len(byte_s)
-        self.out_s, self.in_s = [0.0] * len(byte_s), [0.0] * len(byte_s)
 
     def send(self, source: int, target: int, count: float, then: Callable[[], None]) -> None:
         """Carry so many bytes; ``then`` is called when the last one is there."""
@@ -156,6 +150,4 @@ class Network:
         first_s = starts_s + self._latency_s
         arrives_s = max(max(first_s, self._in_free[target]) + in_s, first_s + out_s)
         self._in_free[target] = arrives_s
-        self.out_s[source] += out_s
-        self.in_s[target] += in_s
         self._events.at(arrives_s, then)

@@ -121,8 +121,6 @@ class Simulated:
         Batches of the same trainer that were on their way when one was pulled.
     server_cores, trainer_cores : float
         Share of the cores of machines with servers, with trainers, that was busy.
-    server_network, trainer_network : float
-        Share of the time in which the busier direction of their cards was.
     waits_for_rows : float
         Share of a trainer's time in which it could compute and had no rows.
     """
@@ -131,8 +129,6 @@ class Simulated:
     staleness_mean: float
     server_cores: float
     trainer_cores: float
-    server_network: float
-    trainer_network: float
     waits_for_rows: float
 
 
@@ -326,8 +322,6 @@ class _World:
             staleness_mean=self._staleness_sum / max(self._pulls, 1),
             server_cores=self._busy(self.scene.servers, end_s),
             trainer_cores=self._busy(self.scene.trainers, end_s),
-            server_network=self._sent(self.scene.servers, end_s),
-            trainer_network=self._sent(self.scene.trainers, end_s),
             waits_for_rows=sum(trainer.waited_s for trainer in self.trainers) / len(self.trainers) / end_s,
         )
 
@@ -335,10 +329,6 @@ class _World:
         machines = set(of)
         cores = sum(self.scene.machine_cores[machine] for machine in machines)
         return sum(self.cores[machine].busy_s for machine in machines) / cores / end_s
-
-    def _sent(self, of: tuple[int, ...], end_s: float) -> float:
-        network = self._network
-        return max(max(network.out_s[machine], network.in_s[machine]) for machine in set(of)) / end_s
 
 
 def simulate(scene: Scene, batches: int = 40) -> Simulated:
