@@ -72,15 +72,16 @@ def parts_that_moved(folder: Path, data: Generated, model: str, rows: str) -> di
     keys = np.asarray(list(found), np.uint64)
     weights = np.stack([np.frombuffer(row, np.float32) for row in found.values()])
     assert len(keys) > 40
+    ends = np.cumsum([part.dim for part in table.parts]).tolist()
     return {
         part.name: bool(
             np.abs(
-                weights[:, table.part_slice(part.name)]
+                weights[:, end - part.dim : end]
                 - first_values(part.initializer, keys, part.dim, table.part_seed(part))
             ).max()
             > 1e-6
         )
-        for part in table.parts
+        for part, end in zip(table.parts, ends, strict=True)
     }
 
 

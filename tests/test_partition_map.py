@@ -25,8 +25,8 @@ def test_the_first_map_is_even_and_gives_every_unit_one_owner(bits: int, blocks:
 def test_partitions_lie_in_stretches_and_dense_blocks_in_turn() -> None:
     made = PartitionMap.even(2, 5, ("a", "b"))
     assert made.owners.tolist() == [0, 0, 1, 1, 0, 1, 0, 1, 0]
-    assert made.blocks_of(1).tolist() == [1, 3]
     assert made.units_of(0).tolist() == [0, 1, 4, 6, 8]
+    assert made.units_of(1).tolist() == [2, 3, 5, 7]
 
 
 def test_a_move_makes_the_next_version_and_leaves_the_old_one_as_it_was() -> None:

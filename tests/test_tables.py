@@ -116,9 +116,6 @@ def test_fields_that_share_a_vocabulary_share_keys_and_others_do_not():
 def test_parts_stand_side_by_side_in_a_row():
     table = TableSpec("t", (PartSpec("w", 1, RowwiseAdagrad()), PartSpec("v", 16, Adam())))
     assert (table.dim, table.state_floats) == (17, 1 + 33)
-    assert (table.part_slice("w"), table.part_slice("v")) == (slice(0, 1), slice(1, 17))
-    with pytest.raises(ConfigurationError, match="no part 'u'"):
-        table.part_slice("u")
 
 
 def test_adams_corrections_end_where_they_round_to_one():

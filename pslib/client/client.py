@@ -442,11 +442,6 @@ class Client:
         ready()
         return rows_of(ask(Load(path, stem, state, names, when.step, when.time_s), HALF_LOADED))
 
-    @property
-    def table_specs(self) -> tuple[TableSpec, ...]:
-        """Tables given to `setup`."""
-        return self._specs
-
     def close(self, well: bool = False) -> None:
         """Leave the cluster in order, with what was pushed waited for; ``well``: see `MemberHandle.leave`."""
         try:

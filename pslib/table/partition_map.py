@@ -76,10 +76,6 @@ class PartitionMap:
         """Units that ``server`` owns, ascending."""
         return np.flatnonzero(self.owners == server)
 
-    def blocks_of(self, server: int) -> NDArray[np.int64]:
-        """Dense block numbers that ``server`` owns, ascending."""
-        return np.flatnonzero(self.owners[self.partitions :] == server)
-
     def moved(self, unit: int, server: int) -> PartitionMap:
         """The next version, in which ``unit`` belongs to ``server``."""
         owners = self.owners.copy()

@@ -292,23 +292,6 @@ class TableSpec:
         """Seed of one part's first values: a hash of (seed, table, part)."""
         return text_hash(str(self.seed), self.name, part.name)
 
-    def part_slice(self, name: str) -> slice:
-        """Columns of one part in a pulled row.
-
-        Raises
-        ------
-        ConfigurationError
-            When the table has no such part.
-        """
-        start = 0
-        for part in self.parts:
-            if part.name == name:
-                return slice(start, start + part.dim)
-            start += part.dim
-        raise ConfigurationError(
-            f"table {self.name}: no part {name!r}; it has {[p.name for p in self.parts]}"
-        )
-
     def to_dict(self) -> dict[str, object]:
         """Plain form for the wire and for manifests; what is as it always was is left out."""
         plain: dict[str, object] = {
