@@ -28,7 +28,7 @@ from launch.running_cluster import note_cluster
 from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
-from pslib.clock import Clock, SystemClock
+from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.words import counted
 
@@ -55,7 +55,6 @@ def run_cluster(
     observe: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
     watch: Callable[[str, str], Watcher] | None = None,
-    clock: Clock | None = None,
 ) -> Outcome:
     """Run coordinator, servers and trainers to their end.
 
@@ -72,7 +71,6 @@ def run_cluster(
     watch : callable
         Called with the coordinator's address and the cluster id; gives what reads the status. Default: with
         the plan's key.
-    clock : Clock, optional
 
     Raises
     ------
@@ -86,7 +84,6 @@ def run_cluster(
         observe or (lambda status: None),
         say or _to_stderr,
         watch or own_watch,
-        clock or SystemClock(),
     )
     with run.signals():
         try:
@@ -112,14 +109,13 @@ class _Run:
         observe: Callable[[dict[str, Any]], None],
         say: Callable[[str], None],
         watch: Callable[[str, str], Watcher],
-        clock: Clock,
     ) -> None:
         self._launcher = launcher
         self._plan = plan
         self._observe = observe
         self._say = say
         self._watch = watch
-        self._clock = clock
+        self._clock = SystemClock()
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
         self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)

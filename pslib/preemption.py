@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pslib.clock import Clock, SystemClock
+from pslib.clock import SystemClock
 from pslib.errors import PreemptedError
 
 __all__ = ["HARD_S", "Preemption", "preemption"]
@@ -34,10 +34,10 @@ class Preemption:
         Whether it has been asked; set from a signal handler, so it is a plain attribute to look at.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self) -> None:
         self.drain_s = 20.0
         self.asked = False
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._until_s = 0.0
         self._finishing = 0
         self._late = False

@@ -15,6 +15,9 @@ __all__ = ["Spent", "over_tcp", "repeat"]
 TICK_S = 0.01
 """In which Linux counts the processor time of another process: less than one can not be seen."""
 
+LEAST = 5
+"""Calls, however long they take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -38,10 +41,8 @@ def over_tcp() -> Iterator[None]:
             os.environ[same_host.VARIABLE] = before
 
 
-def repeat(
-    work: Callable[[], object], seconds: float, other: Callable[[], float] | None = None, least: int = 5
-) -> Spent:
-    """Call ``work`` for about so many seconds, once before that unmeasured.
+def repeat(work: Callable[[], object], seconds: float, other: Callable[[], float] | None = None) -> Spent:
+    """Call ``work`` for about so many seconds and five times at least, once before that unmeasured.
 
     Parameters
     ----------
@@ -49,15 +50,13 @@ def repeat(
     seconds : float
     other : callable, optional
         Processor seconds of another process so far.
-    least : int
-        Calls at least.
     """
     work()
     walls: list[float] = []
     start, own = time.perf_counter(), time.process_time()
     others = other() if other else 0.0
     last = start
-    while len(walls) < least or last - start < seconds:
+    while len(walls) < LEAST or last - start < seconds:
         work()
         now = time.perf_counter()
         walls.append(now - last)

@@ -33,19 +33,19 @@ class ClientShares:
     ----------
     share_bytes : int
         For each peer; 0 is no limit. One eighth of it is kept for small requests.
-    small_bytes : int
-        Requests up to here are small.
 
     Attributes
     ----------
+    small_bytes : int
+        Requests up to here are small.
     flying : dict of str to int
         Bytes on their way to each peer and back; short parts (`cython_ext.short_calls`) count themselves.
     waiting : dict of str to deque of (ticket, bytes)
         Requests that wait until there is room.
     """
 
-    def __init__(self, share_bytes: int = 0, small_bytes: int = SMALL_BYTES) -> None:
-        self.share_bytes, self.small_bytes = share_bytes, small_bytes
+    def __init__(self, share_bytes: int = 0) -> None:
+        self.share_bytes, self.small_bytes = share_bytes, SMALL_BYTES
         self._costs: dict[int, int] = {}
         self.flying: dict[str, int] = {}
         self.waiting: dict[str, deque[tuple[int, int]]] = {}

@@ -51,9 +51,9 @@ def no_array(dtype: DTypeLike) -> Any:
     return field(default_factory=lambda: np.empty(0, dtype), metadata={"array": _rule((dtype,), 1)})
 
 
-def no_arrays(*dtypes: DTypeLike, ndim: int = 1) -> Any:
+def no_arrays(*dtypes: DTypeLike) -> Any:
     """Declare a field that is a mapping of names to arrays, and empty when it is not given."""
-    return field(default_factory=dict, metadata={"arrays": _rule(dtypes, ndim)})
+    return field(default_factory=dict, metadata={"arrays": _rule(dtypes, 1)})
 
 
 class Message:
