@@ -23,7 +23,6 @@ class SlowProxy:
         host, port = target.removeprefix("tcp://").rsplit(":", 1)
         self._target = host, int(port)
         self.rate = bytes_per_s
-        self.passed_bytes = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -47,7 +46,6 @@ class SlowProxy:
             while data := source.recv(PIECE_BYTES):
                 if slowly:
                     time.sleep(len(data) / self.rate)
-                    self.passed_bytes += len(data)
                 sink.sendall(data)
         except OSError:
             pass

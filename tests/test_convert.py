@@ -313,9 +313,7 @@ csv_rows = st.tuples(st.sampled_from("01"), words, st.floats(allow_nan=False), w
 
 @settings(max_examples=60, deadline=None)
 @given(
-    rows=st.lists(
-        st.tuples(st.sampled_from("01"), words, st.floats(allow_nan=False), words), min_size=1, max_size=30
-    ),
+    rows=st.lists(csv_rows, min_size=1, max_size=30),
     piece=st.integers(5, 300),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
 )

@@ -54,6 +54,8 @@ def test_the_worlds_hold_what_they_promise() -> None:
     assert min(sum(one.leaps for one in mishaps), sum(one.kills for one in mishaps)) > 15
     assert min(sum(one.deposed for one in mishaps), sum(one.forgotten for one in mishaps)) > 5
     assert sum(one.late for one in mishaps) > 5, "copies of old registrations"
+    assert sum(one.asked for one in mishaps) > 5, "servers that are asked to leave"
+    assert sum(one.machines for one in mishaps) > 2, "machines that are gone with their logs"
     assert sum(world.network.lost_to_cuts for world in worlds) > 50
     assert sum(world.map.version >> 16 for world in worlds) > 100, "waves of moves"
     assert sum(world.coordinator.generation - 1 for world in worlds) > 15, "coordinators that came back"
