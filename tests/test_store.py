@@ -12,6 +12,7 @@ from pslib.table.initializers import Normal, Uniform
 from pslib.table.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import DictTable, first_values
+from tests.stores import pulled
 
 SPEC = TableSpec(
     "embedding", (PartSpec("w", 1, SGD(0.5), Normal(0.1)), PartSpec("v", 3, Adagrad(0.5), Uniform(0.1)))
@@ -23,12 +24,6 @@ NONE = np.zeros(0, np.uint64)
 
 def new_store(partition_bits: int = 2, narrow_parts: int = 0, spec: TableSpec = SPEC) -> Store:
     return Store(partition_bits, store_parts(spec), narrow_parts)
-
-
-def pulled(store: Store, keys: np.ndarray) -> np.ndarray:
-    out = np.full((len(keys), store.dim), np.nan, np.float32)
-    store.pull(keys, out)
-    return out
 
 
 def first(keys: np.ndarray, spec: TableSpec = SPEC) -> np.ndarray:

@@ -12,6 +12,7 @@ from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import partition_of
 from tests.definitions_policies import AGE, BY_SCORE, BY_SHOWS, LAST_SEEN, NORM, SCORE, SHOWS
+from tests.stores import absent_of, pulled, random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)
 
@@ -20,22 +21,8 @@ def new_store(partition_bits: int = 2) -> Store:
     return Store(partition_bits, store_parts(SPEC))
 
 
-def random_keys(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 1 << 64, count, np.uint64)
-
-
 def push(store: Store, keys: np.ndarray) -> None:
     store.push(keys, np.ones((len(keys), store.dim), np.float32))
-
-
-def pulled(store: Store, keys: np.ndarray) -> np.ndarray:
-    out = np.empty((len(keys), store.dim), np.float32)
-    store.pull(keys, out)
-    return out
-
-
-def absent_of(store: Store, keys: np.ndarray) -> np.ndarray:
-    return np.asarray([store.missing(keys[place : place + 1]) for place in range(len(keys))])
 
 
 def test_norms_are_those_of_all_weights() -> None:

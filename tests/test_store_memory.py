@@ -14,6 +14,7 @@ from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD, RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import mix64, unmix64
+from tests.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad()),))
 SMALL = TableSpec("t", (PartSpec("v", 1, SGD(1.0), Constant(0.0)),))
@@ -25,10 +26,6 @@ def new_store(partition_bits: int, spec: TableSpec = SPEC, narrow_parts: int = 0
 
 def push_ones(store: Store, keys: np.ndarray, narrow: bool = False) -> None:
     store.push(keys, np.ones((len(keys), store.dim), np.float32), narrow)
-
-
-def random_keys(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 1 << 64, count, np.uint64)
 
 
 def used_bytes(store: Store) -> int:

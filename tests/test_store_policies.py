@@ -21,6 +21,7 @@ from tests.definitions_policies import (
     SCORE,
     SHOWS,
 )
+from tests.stores import absent_of, pulled, random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 4, RowwiseAdagrad(0.1), Uniform(0.5)),), seed=3)
 
@@ -29,19 +30,9 @@ def new_store(admission: tuple[int, float, int] = (0, 0.0, 0), partition_bits: i
     return Store(partition_bits, store_parts(SPEC), admission=admission)
 
 
-def random_keys(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 1 << 64, count, np.uint64)
-
-
 def push(store: Store, keys: np.ndarray, salt: int = 0, shows: np.ndarray | None = None) -> None:
     store.push(keys, np.ones((len(keys), store.dim), np.float32), salt=salt, shows=shows)
     store.check_consistency()
-
-
-def pulled(store: Store, keys: np.ndarray) -> np.ndarray:
-    out = np.empty((len(keys), store.dim), np.float32)
-    store.pull(keys, out)
-    return out
 
 
 # --- exact count
@@ -195,10 +186,6 @@ def test_the_share_that_is_admitted_by_chance_is_binomial_and_named_by_the_salt(
     push(stores[0], keys, salt=13)
     assert abs(stores[0].rows - count * (1 - (1 - chance) ** 2)) < five_deviations
     assert stores[0].stats()["admitted"] == stores[0].rows
-
-
-def absent_of(store: Store, keys: np.ndarray) -> np.ndarray:
-    return np.asarray([store.missing(keys[place : place + 1]) for place in range(len(keys))])
 
 
 def test_chance_looks_at_24_bits_of_key_and_salt() -> None:

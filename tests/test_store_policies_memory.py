@@ -16,6 +16,7 @@ from pslib.table.initializers import Uniform
 from pslib.table.optimizers import RowwiseAdagrad
 from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions_policies import BLOOM, COUNT, NORM, false_rate
+from tests.stores import random_keys
 
 SPEC = TableSpec("t", (PartSpec("v", 16, RowwiseAdagrad(0.05), Uniform(0.01)),))
 HAS_ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
@@ -28,10 +29,6 @@ NO_ASAN = pytest.mark.skipif(
 
 def new_store(admission: tuple[int, float, int], partition_bits: int = 0) -> Store:
     return Store(partition_bits, store_parts(SPEC), admission=admission)
-
-
-def random_keys(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 1 << 64, count, np.uint64)
 
 
 def push(store: Store, keys: np.ndarray) -> None:
