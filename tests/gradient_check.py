@@ -8,9 +8,10 @@ the gradient of ``sum(r y)`` against the central difference ``(f(x + h) - f(x - 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pslib.batch import Batch
 from pslib.ragged import Ragged
@@ -121,6 +122,14 @@ def random(*shape: int) -> NDArray[np.float64]:
     """Normal numbers that depend on the shape only; none so near 0 that a step crosses relu's kink."""
     values = np.random.default_rng(shape).normal(size=shape)
     return np.sign(values) * np.maximum(np.abs(values), 0.01)
+
+
+def parameters(
+    model: Model, batch: Batch, dtype: DTypeLike = np.float64
+) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Rows for a batch and dense parameters, at random."""
+    rows = random(batch.keys.size, model.table().dim).astype(dtype)
+    return rows, {name: random(*shape).astype(dtype) for name, shape in model.dense_shapes().items()}
 
 
 def _both_parts(tape: Tape, rows: Var) -> Var:

@@ -9,7 +9,7 @@ from pslib.batch import Batch
 from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema, SparseField
 from rec_models import DIN
-from tests.gradient_check import SCHEMA, random
+from tests.gradient_check import SCHEMA, parameters
 
 SHOP = Schema(label="click", sparse=["item"], ragged=[RaggedField("viewed", vocabulary="item")])
 
@@ -25,11 +25,6 @@ def shop_batch(lengths: list[int], distinct: int = 50) -> Batch:
         sparse=rng.integers(0, distinct, (len(lengths), 1)).astype(np.int32),
         ragged={"viewed": viewed},
     )
-
-
-def parameters(model: DIN, batch: Batch) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    rows = random(batch.keys.size, model.table().dim)
-    return rows, {name: random(*shape) for name, shape in model.dense_shapes().items()}
 
 
 def test_a_sequence_is_what_shares_its_vocabulary_with_a_sparse_field():

@@ -24,7 +24,7 @@ from pslib.ragged import Ragged
 from pslib.schema import RaggedField, Schema
 from rec_models import LR, MATCHING_MODELS, build
 from rec_models.tape import Tape
-from tests.gradient_check import RELATIVE_ERROR_MAX, make_batch, random, step_errors
+from tests.gradient_check import RELATIVE_ERROR_MAX, make_batch, parameters, step_errors
 from tests.matching_twins import TWINS
 
 SCHEMA = Schema(
@@ -76,11 +76,6 @@ def matching_batch(schema: Schema = SCHEMA, rows: int = 6) -> Batch:
         item = [field.name for field in schema.sparse].index("movie")
         negatives[:1] = batch.sparse[:1, item]
     return replace(batch, log_q=log_q, negatives=negatives)
-
-
-def parameters(model, batch):
-    rows = random(batch.keys.size, model.table().dim)
-    return rows, {key: random(*shape) for key, shape in model.dense_shapes().items()}
 
 
 def without_dropout(options):

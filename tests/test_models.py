@@ -20,6 +20,7 @@ from tests.gradient_check import (
     VARIANTS,
     make_batch,
     model_errors,
+    parameters,
     random,
     variant_name,
 )
@@ -37,11 +38,6 @@ def small(name, schema=SCHEMA):
 def without_dropout(name, options=None):
     chosen = CASES[name] if options is None else options
     return build(name, SCHEMA, {key: value for key, value in chosen.items() if key not in DROPOUTS})
-
-
-def parameters(model, batch, dtype=np.float32):
-    rows = random(batch.keys.size, model.table().dim).astype(dtype)
-    return rows, {name: random(*shape).astype(dtype) for name, shape in model.dense_shapes().items()}
 
 
 def step(model, batch=BATCH, step_seed=0, dtype=np.float32):
@@ -111,7 +107,7 @@ def test_another_step_seed_drops_other_units(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_prediction_is_the_sigmoid_of_the_logits_without_dropout(name):
     model = without_dropout(name)
-    rows, dense = parameters(model, BATCH)
+    rows, dense = parameters(model, BATCH, np.float32)
     logits = model.loss_and_gradients(BATCH, rows, dense, 0).logits
     for asked in (model, small(name)):
         probabilities = asked.predict(BATCH, rows, dense)
@@ -123,7 +119,7 @@ def test_a_prediction_is_the_sigmoid_of_the_logits_without_dropout(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_an_examples_prediction_does_not_depend_on_its_batch(name):
     model = small(name)
-    rows, dense = parameters(model, BATCH, np.float64)
+    rows, dense = parameters(model, BATCH)
     whole = model.predict(BATCH, rows, dense)
     for b in range(len(BATCH)):
         alone = model.predict(rows_of(BATCH, [b]), rows, dense)
@@ -134,7 +130,7 @@ def test_an_examples_prediction_does_not_depend_on_its_batch(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batchs_gradient_is_the_mean_of_its_examples_gradients(name):
     model = without_dropout(name)
-    rows, dense = parameters(model, BATCH, np.float64)
+    rows, dense = parameters(model, BATCH)
     alone = [model.loss_and_gradients(rows_of(BATCH, [b]), rows, dense, 0) for b in range(len(BATCH))]
     whole = model.loss_and_gradients(BATCH, rows, dense, 0)
     np.testing.assert_allclose(np.mean([one.loss for one in alone]), whole.loss, rtol=1e-12)
@@ -158,7 +154,7 @@ def test_an_empty_batch_is_an_ordinary_case(name, schema):
     assert result.loss == 0
     assert result.rows_gradient.shape == (0, model.table().dim)
     assert all(not gradient.any() for gradient in result.dense_gradients.values())
-    assert model.predict(empty, *parameters(model, empty)).shape == (0,)
+    assert model.predict(empty, *parameters(model, empty, np.float32)).shape == (0,)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -242,7 +238,7 @@ def element_rows(batch, b, rows):
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=map(variant_name, VARIANTS))
 def test_predictions_equal_a_plain_reading_of_the_paper(name, options):
     model = build(name, SCHEMA, options)
-    rows, dense = parameters(model, BATCH, np.float64)
+    rows, dense = parameters(model, BATCH)
     rows, dense = rows / 2, {key: value / 2 for key, value in dense.items()}  # probabilities that are not 1
     probabilities = model.predict(BATCH, rows, dense)
     for b in range(len(BATCH)):
@@ -381,7 +377,7 @@ def normalised(name, schema=SCHEMA):
 @pytest.mark.parametrize("name", NORMALISED)
 def test_measured_statistics_make_predictions_what_the_training_of_the_whole_batch_sees(name):
     model = normalised(name)
-    rows, dense = parameters(model, BATCH, np.float64)
+    rows, dense = parameters(model, BATCH)
     dense |= model.measured(BATCH, rows, dense)
     logits = model.loss_and_gradients(BATCH, rows, dense, 0).logits
     np.testing.assert_allclose(model.predict(BATCH, rows, dense), sigmoid_of(logits), rtol=1e-6, atol=1e-30)
@@ -390,7 +386,7 @@ def test_measured_statistics_make_predictions_what_the_training_of_the_whole_bat
 @pytest.mark.parametrize("name", NORMALISED)
 def test_statistics_get_no_gradient_and_training_does_not_read_them(name):
     model = normalised(name)
-    rows, dense = parameters(model, BATCH)
+    rows, dense = parameters(model, BATCH, np.float32)
     before = model.loss_and_gradients(BATCH, rows, dense, 0)
     assert model.statistics()
     for statistic in model.statistics():

@@ -19,18 +19,13 @@ from rec_models.parts import DenseVar, Scratch
 from rec_models.products import packed_of, times, times_transposed, transposed_times, vectors_of
 from tests.counting import CountingModel
 from tests.definitions_products import drawn, needs_bfloat16, product
-from tests.gradient_check import SCHEMA, make_batch, random
-
-
-def parameters(model, batch):
-    rows = random(batch.keys.size, model.table().dim).astype(np.float32)
-    return rows, {name: random(*shape).astype(np.float32) for name, shape in model.dense_shapes().items()}
+from tests.gradient_check import SCHEMA, make_batch, parameters
 
 
 def step_of(products, run=None):
     model, batch = DNN(SCHEMA, dim=6, hidden=(64, 40)), make_batch(seed=3, rows=1101, distinct=60)
     run = run or (lambda tasks: [task() for task in tasks])
-    return model.stepper(run, products).loss_and_gradients(batch, *parameters(model, batch), 4)
+    return model.stepper(run, products).loss_and_gradients(batch, *parameters(model, batch, np.float32), 4)
 
 
 def bits(step):

@@ -28,7 +28,7 @@ from rec_models.packed import packed
 from rec_models.parts import PART_ROWS_MIN
 from rec_models.scored import Scored
 from rec_models.tape import Tape, Var
-from tests.gradient_check import RELATIVE_ERROR_MAX, random, step_errors
+from tests.gradient_check import RELATIVE_ERROR_MAX, parameters, random, step_errors
 from tests.session_models import SCHEMA, SESSIONS, VARIANTS, lists_of, session_batch, without_dropout
 
 # --- packing
@@ -65,7 +65,7 @@ def test_the_last_element_of_each_list_is_found(lengths):
 def drawn(name: str, lengths: list[int]):
     """A step of a model on sessions of so many items, to be called."""
     model, batch = build(name, SCHEMA, without_dropout(SESSIONS[name])), session_batch(lengths)
-    rows, dense = drawn_for(model, batch)
+    rows, dense = parameters(model, batch)
     return lambda: model.loss_and_gradients(batch, rows, dense, 0)
 
 
@@ -128,15 +128,9 @@ def test_a_session_models_gradients_agree_with_finite_differences(variant):
     name, options = VARIANTS[variant]
     model = build(name, SCHEMA, options)
     batch = session_batch([3, 0, 1, 5, 2])
-    rows, dense = drawn_for(model, batch)
+    rows, dense = parameters(model, batch)
     errors = step_errors(model, batch, rows, dense)
     assert max(errors.values()) <= RELATIVE_ERROR_MAX, errors
-
-
-def drawn_for(model, batch):
-    """Rows and dense parameters."""
-    rows = random(batch.keys.size, model.table().dim)
-    return rows, {key: random(*shape) for key, shape in model.dense_shapes().items()}
 
 
 def assert_same_step(one, other):
@@ -150,7 +144,7 @@ def assert_same_step(one, other):
 def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([3, 0, 1, 5, 2, 2, 4])
-    rows, dense = drawn_for(model, batch)
+    rows, dense = parameters(model, batch)
     whole = model.loss_and_gradients(batch, rows, dense, 0)
     monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", 1)
     monkeypatch.setattr("rec_models.parts.PARTS", 3)
@@ -163,7 +157,7 @@ def test_a_batch_in_parts_is_the_batch_as_a_whole(name, monkeypatch):
 def test_a_part_of_nothing_but_sessions_without_a_next_item_adds_nothing(name, last, monkeypatch):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([*[3] * PART_ROWS_MIN, last])  # the last session is a part of its own
-    rows, dense = drawn_for(model, batch)
+    rows, dense = parameters(model, batch)
     cut = model.loss_and_gradients(batch, rows, dense, 0)
     monkeypatch.setattr("rec_models.parts.PART_ROWS_MIN", len(batch))
     whole = model.loss_and_gradients(batch, rows, dense, 0)
@@ -174,7 +168,7 @@ def test_a_part_of_nothing_but_sessions_without_a_next_item_adds_nothing(name, l
 def test_sessions_without_a_next_item_teach_nothing(name):
     model = build(name, SCHEMA, without_dropout(SESSIONS[name]))
     batch = session_batch([1, 0, 1])
-    rows, dense = drawn_for(model, batch)
+    rows, dense = parameters(model, batch)
     result = model.loss_and_gradients(batch, rows, dense, 0)
     assert result.loss == 0
     assert not result.rows_gradient.any()

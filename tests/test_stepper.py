@@ -12,14 +12,9 @@ from rec_models import DNN, MODELS, DeepFM, build
 from rec_models.layers import dot
 from rec_models.parts import Kept, joined, parts_of
 from tests.gradient_check import MODELS as CASES
-from tests.gradient_check import SCHEMA, make_batch, random
+from tests.gradient_check import SCHEMA, make_batch, parameters, random
 
 BATCH = make_batch(seed=3, rows=1100, distinct=60)  # three parts
-
-
-def parameters(model, batch=BATCH, dtype=np.float32):
-    rows = random(batch.keys.size, model.table().dim).astype(dtype)
-    return rows, {name: random(*shape).astype(dtype) for name, shape in model.dense_shapes().items()}
 
 
 def bits(result):
@@ -37,10 +32,10 @@ def threads():
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_has_the_same_bits_with_any_number_of_threads(name, threads):
     model = build(name, SCHEMA, CASES[name])
-    alone = bits(model.loss_and_gradients(BATCH, *parameters(model), 4))
+    alone = bits(model.loss_and_gradients(BATCH, *parameters(model, BATCH, np.float32), 4))
     stepper = model.stepper(threads.run)
     for _ in range(3):
-        assert bits(stepper.loss_and_gradients(BATCH, *parameters(model), 4)) == alone
+        assert bits(stepper.loss_and_gradients(BATCH, *parameters(model, BATCH, np.float32), 4)) == alone
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -51,9 +46,7 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch_up_to_rounding(name):
     options = {key: value for key, value in CASES[name].items() if not key.startswith("dropout")}
     plain = build(name, SCHEMA, options)
     whole = Whole(SCHEMA, **{key: tuple(v) if isinstance(v, list) else v for key, v in options.items()})
-    one, other = (
-        model.loss_and_gradients(BATCH, *parameters(model, dtype=np.float64), 0) for model in (plain, whole)
-    )
+    one, other = (model.loss_and_gradients(BATCH, *parameters(model, BATCH), 0) for model in (plain, whole))
     assert one.loss == pytest.approx(other.loss, rel=1e-12)
     np.testing.assert_allclose(one.rows_gradient, other.rows_gradient, rtol=1e-9, atol=1e-14)
     for key, gradient in one.dense_gradients.items():
@@ -62,8 +55,8 @@ def test_a_step_in_parts_is_the_step_of_the_whole_batch_up_to_rounding(name):
 
 def test_predictions_are_the_same_with_any_number_of_threads(threads):
     model = build("deepfm", SCHEMA, CASES["deepfm"])
-    asked = model.stepper(threads.run).predict(BATCH, *parameters(model))
-    assert asked.tobytes() == model.predict(BATCH, *parameters(model)).tobytes()
+    asked = model.stepper(threads.run).predict(BATCH, *parameters(model, BATCH, np.float32))
+    assert asked.tobytes() == model.predict(BATCH, *parameters(model, BATCH, np.float32)).tobytes()
 
 
 def test_a_model_whose_examples_depend_on_each_other_gets_its_batches_whole():
@@ -77,8 +70,8 @@ def test_a_model_whose_examples_depend_on_each_other_gets_its_batches_whole():
             return super().forward(tape, batch, rows, dense)
 
     model = Whole(SCHEMA, dim=2, hidden=(3,))
-    model.loss_and_gradients(BATCH, *parameters(model), 0)
-    model.predict(BATCH, *parameters(model))
+    model.loss_and_gradients(BATCH, *parameters(model, BATCH, np.float32), 0)
+    model.predict(BATCH, *parameters(model, BATCH, np.float32))
     assert seen == [1100, 1100]
 
 
@@ -117,7 +110,8 @@ def test_a_model_of_layers_that_know_nothing_of_parts_gets_its_gradients_too():
 
 def test_a_steady_state_makes_no_large_array():
     model = DeepFM(SCHEMA, dim=16, hidden=(128, 128))
-    stepper, given = model.stepper(lambda tasks: [task() for task in tasks]), parameters(model)
+    stepper = model.stepper(lambda tasks: [task() for task in tasks])
+    given = parameters(model, BATCH, np.float32)
     for _ in range(2):
         stepper.loss_and_gradients(BATCH, *given, 0)
     tracemalloc.start()
@@ -131,7 +125,7 @@ def test_a_steady_state_makes_no_large_array():
 def test_gradients_are_left_alone_while_somebody_holds_them():
     model = DeepFM(SCHEMA, dim=4, hidden=(8,))
     stepper = model.stepper(lambda tasks: [task() for task in tasks])
-    rows, dense = parameters(model)
+    rows, dense = parameters(model, BATCH, np.float32)
     first = stepper.loss_and_gradients(BATCH, rows, dense, 0)
     message, kept = memoryview(first.rows_gradient), first.rows_gradient.copy()
     del first
