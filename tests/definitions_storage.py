@@ -47,7 +47,11 @@ def mix64_of(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def random_bits(keys: NDArray[np.uint64], dim: int, part_seed: int, salt: int) -> NDArray[np.int64]:
     """The 16 random bits of each key and column of one part in a push of this salt, (n, dim)."""
     mixed_salt = mix64_of(np.asarray([salt], np.uint64))
-    base = mix64_of(keys ^ np.uint64(part_seed) ^ mixed_salt)
+    return bits_from(mix64_of(keys ^ np.uint64(part_seed) ^ mixed_salt), dim)
+
+
+def bits_from(base: NDArray[np.uint64], dim: int) -> NDArray[np.int64]:
+    """The 16 random bits of each row and column, (n, dim): four columns from one word."""
     columns = np.arange(dim, dtype=np.uint64)
     words = mix64_of(base[:, None] + (columns // np.uint64(4)) * GOLDEN)
     return ((words >> (columns % np.uint64(4) * np.uint64(16))) & np.uint64(0xFFFF)).astype(np.int64)

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from cython_ext.packing import pack, pack_with_feedback, rounding_bases, unpack
 from cython_ext.store import vector_levels
-from tests.definitions_storage import BFLOAT16, FLOAT16, GOLDEN, INT8, mix64_of, rounded
+from tests.definitions_storage import BFLOAT16, FLOAT16, INT8, bits_from, mix64_of, rounded
 
 DTYPES = {BFLOAT16: np.uint16, FLOAT16: np.float16, INT8: np.int8}
 NAMES = {BFLOAT16: "bfloat16", FLOAT16: "float16", INT8: "int8"}
@@ -46,9 +46,7 @@ def by_definition(rows: np.ndarray, kind: int, bits: np.ndarray | None = None) -
 def bits_of(keys: np.ndarray, dim: int, salt: int) -> np.ndarray:
     """The 16 random bits of each row and column of a push."""
     base = mix64_of(keys ^ mix64_of(np.array([salt], np.uint64) ^ TAG))
-    columns = np.arange(dim, dtype=np.uint64)
-    words = mix64_of(base[:, None] + (columns // np.uint64(4)) * GOLDEN)
-    return ((words >> (columns % np.uint64(4) * np.uint64(16))) & np.uint64(0xFFFF)).astype(np.int64)
+    return bits_from(base, dim)
 
 
 @KINDS
