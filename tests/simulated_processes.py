@@ -170,6 +170,17 @@ class Asker:
             self.send()
 
 
+def packed(op: Op, gradients_as: str) -> tuple[dict[str, tuple[Any, PackedRows]], Any]:
+    """Gradients as a trainer sends them, of rows and dense: small whole numbers are exact in 16 bits."""
+    rows = {
+        table: (keys, pack_gradients(keys, gradients, gradients_as, salt=op.number))
+        for table, (keys, gradients) in op.rows.items()
+    }
+    if op.dense is None or gradients_as == "float32":
+        return rows, op.dense
+    return rows, pack_gradients(np.empty(0, np.uint64), op.dense[None], "bfloat16", 0).values[0]
+
+
 class Trainer(Asker):
     """A client that works on scripts: pushes and erases by name, and pulls that check what they see."""
 
@@ -244,20 +255,8 @@ class Trainer(Asker):
         if op.erases:
             call = self.session.erase(self.world.now_s, name, {t: pair[0] for t, pair in op.rows.items()})
         else:
-            call = self.session.push(self.world.now_s, name, self._packed(op), self._packed_dense(op))
+            call = self.session.push(self.world.now_s, name, *packed(op, self._gradients_as))
         self._calls[call] = op
-
-    def _packed(self, op: Op) -> dict[str, tuple[Any, PackedRows]]:
-        """Gradients as this trainer sends them: small whole numbers are exact in 16 bits."""
-        return {
-            table: (keys, pack_gradients(keys, rows, self._gradients_as, salt=op.number))
-            for table, (keys, rows) in op.rows.items()
-        }
-
-    def _packed_dense(self, op: Op) -> Any:
-        if op.dense is None or self._gradients_as == "float32":
-            return op.dense
-        return pack_gradients(np.empty(0, np.uint64), op.dense[None], "bfloat16", 0).values[0]
 
     def _pull(self) -> None:
         keys, check = self.world.history.expectation(self.world.random)

@@ -17,19 +17,15 @@ from tests.invariants import SimulationError
 from tests.scripts import Op
 from tests.simulation.members import TIMING
 from tests.simulation.mishaps import Mishaps
+from tests.simulation.runs import with_log, without_log, worlds_of
 from tests.simulation.server import Server
 from tests.simulation.trainer import Trainer
 from tests.simulation.world import Planted, World
-from tests.test_simulation_lives import with_log, without_log
 
 SEEDS = 4
 GROWN_BYTES = 600
 FOUND = (40, 49)
 BUGS = 30
-
-
-def worlds_of(planted: Planted, seeds: int = SEEDS) -> list[World]:
-    return [World(seed, planted).run() for seed in range(seeds)]
 
 
 def first_error(planted: Planted) -> str:
@@ -98,7 +94,7 @@ def missed(worlds: list[World]) -> list[World]:
 
 
 def test_all_wait_for_a_server_that_nobody_starts_again_and_then_end() -> None:
-    worlds = missed(worlds_of(NOBODY))
+    worlds = missed(worlds_of(NOBODY, SEEDS))
     assert len(worlds) > SEEDS // 4
     least_s = TIMING.silence_s + TIMING.restart_s
     for world in worlds:
@@ -137,7 +133,7 @@ PAUSED = Planted(make_mishaps=OneServerIsPaused, change_config=without_log)
 
 
 def test_without_a_log_a_run_whose_server_is_paused_ends_and_names_it() -> None:
-    worlds = missed(worlds_of(PAUSED))
+    worlds = missed(worlds_of(PAUSED, SEEDS))
     assert len(worlds) > SEEDS // 4
     for world in worlds:
         error = world.coordinator.session.error
@@ -187,7 +183,7 @@ LEAVES = Planted(make_mishaps=LeavesInTime, change_config=never_partial)
 
 
 def test_what_a_trainer_leaves_unacknowledged_is_pushed_by_others_and_counts_once() -> None:
-    worlds = missed(worlds_of(LEAVES))
+    worlds = missed(worlds_of(LEAVES, SEEDS))
     assert sum(bool(trainer.leaves_behind) for world in worlds for trainer in world.trainers) > SEEDS // 4
     for world in worlds:
         assert not world.coordinator.session.error
@@ -271,7 +267,7 @@ def torn(recovery: str) -> Planted:
 
 @pytest.mark.parametrize("recovery", ["log", "partial"])
 def test_a_log_that_has_lost_its_end_is_noticed_and_only_partial_goes_on(recovery: str) -> None:
-    worlds = missed(worlds_of(torn(recovery)))
+    worlds = missed(worlds_of(torn(recovery), SEEDS))
     assert not [world.seed for world in worlds if unnoticed(world)]
     noticed = [world for world in worlds if world.coordinator.session.pushes_missing]
     assert len(noticed) > SEEDS // 4
@@ -336,7 +332,7 @@ def lost(world: World) -> list[str]:
 
 @pytest.mark.parametrize("planted", [STOPPED, ALONE], ids=["run", "script"])
 def test_a_run_that_is_stopped_as_a_whole_goes_on_and_nobody_is_lost(planted: Planted) -> None:
-    worlds = missed(worlds_of(planted))
+    worlds = missed(worlds_of(planted, SEEDS))
     assert len(worlds) > SEEDS // 4
     assert not [(world.seed, lost(world)) for world in worlds if lost(world)]
     assert not [world.seed for world in worlds if world.coordinator.session.error]

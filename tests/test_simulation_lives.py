@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from launch.draining import COORDINATOR_S, SERVERS_S, Draining
 from launch.process import Task
-from pslib.config import ClusterConfig
 from pslib.preemption import HARD_S
 from pslib.protocol.leases import LeaseBook
 from pslib.protocol.move_session import MoveSession
@@ -20,26 +18,10 @@ from tests.simulation.launcher import DRAIN_S, Leaving
 from tests.simulation.members import TIMING
 from tests.simulation.mishaps import Mishaps
 from tests.simulation.planting import caught
+from tests.simulation.runs import with_log, with_rollback, without_log, worlds_of
 from tests.simulation.world import Planted, World
 
 SEEDS = 8
-
-
-def with_log(config: ClusterConfig) -> ClusterConfig:
-    durability = "log" if config.durability == "memory" else config.durability
-    return replace(config, recovery="log", durability=durability)
-
-
-def without_log(config: ClusterConfig) -> ClusterConfig:
-    return replace(config, recovery="log", durability="memory")
-
-
-def with_rollback(config: ClusterConfig) -> ClusterConfig:
-    return replace(config, recovery="rollback")
-
-
-def worlds_of(planted: Planted, seeds: int = SEEDS) -> list[World]:
-    return [World(seed, planted).run() for seed in range(seeds)]
 
 
 # --- the launcher ends, and the run goes on from its logs ---
@@ -85,7 +67,7 @@ class LaunchersEndWithMoreServers(Mishaps):
 
 
 def test_a_run_whose_launcher_ends_goes_on_from_its_logs() -> None:
-    worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEnd))
+    worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEnd), SEEDS)
     assert sum(world.lives.resumed for world in worlds) > SEEDS // 2
     assert sum(bool(world.coordinator.session.error) for world in worlds) <= SEEDS // 4
 
@@ -128,7 +110,7 @@ def test_a_launcher_that_waits_for_nobody_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_servers_that_came_later_are_started_again_with_the_run() -> None:
-    worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEndWithMoreServers))
+    worlds = worlds_of(Planted(change_config=with_log, make_mishaps=LaunchersEndWithMoreServers), SEEDS)
     assert sum(world.lives.resumed for world in worlds) > 2
     assert not [world.seed for world in worlds if world.coordinator.session.error]
 
@@ -166,7 +148,7 @@ class NoCoordinator(Mishaps):
 
 def test_without_its_coordinator_and_a_journal_a_run_ends_and_names_it() -> None:
     planted = Planted(change_config=without_log, make_mishaps=NoCoordinator)
-    worlds = [world for world in worlds_of(planted) if world.lives.abandoned]
+    worlds = [world for world in worlds_of(planted, SEEDS) if world.lives.abandoned]
     assert len(worlds) > SEEDS // 3
     for world in worlds:
         ends = {member.ended for member in (*world.servers, *world.trainers)} - {"has left"}
@@ -200,7 +182,7 @@ BACK = Planted(change_config=with_rollback, make_mishaps=PeersAreLost, save_ever
 
 
 def test_after_a_rollback_everything_counts_once_from_the_last_checkpoint_on() -> None:
-    worlds = [*worlds_of(BACK), World(MOVING, BACK).run()]
+    worlds = [*worlds_of(BACK, SEEDS), World(MOVING, BACK).run()]
     assert sum(world.lives.rolled_back for world in worlds) > SEEDS // 4
     assert sum(bool(world.lives.resume) for world in worlds) > 2, "lives that began at a checkpoint"
 
@@ -234,7 +216,7 @@ class FullDisks(Mishaps):
 
 
 def test_a_checkpoint_that_finds_no_space_is_given_up_and_a_later_one_is_made() -> None:
-    worlds = worlds_of(Planted(make_mishaps=FullDisks, save_every_s=0.3))
+    worlds = worlds_of(Planted(make_mishaps=FullDisks, save_every_s=0.3), SEEDS)
     assert not [world.seed for world in worlds if world.coordinator.session.error]
     refused = [world for world in worlds if world.checkpoints.refused]
     assert len(refused) > SEEDS // 4

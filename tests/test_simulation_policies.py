@@ -26,9 +26,10 @@ from pslib.table.tables import PartSpec, TableSpec
 from tests.definitions import unmix64
 from tests.invariants import SimulationError
 from tests.simulated_processes import SGD_1
+from tests.simulation.runs import with_log
 from tests.simulation.trainer import Trainer
 from tests.simulation.world import PARTITION_BITS, Planted, World
-from tests.test_simulation_steps import ServersDie, use, with_log
+from tests.test_simulation_steps import ServersDie, use
 
 SEEDS = 3
 FINDS, BUGS = 4, 60

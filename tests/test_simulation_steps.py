@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from cython_ext.hashing import partition_of
-from pslib.config import ClusterConfig
 from pslib.protocol.calls import BEGINNING, Counts, Manner, Moment
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.marks import Marks
@@ -27,6 +26,7 @@ from tests.simulation import server as simulated_server
 from tests.simulation import trainer as simulated_trainer
 from tests.simulation.checks import Checks
 from tests.simulation.mishaps import Mishaps
+from tests.simulation.runs import with_log
 from tests.simulation.trainer import Trainer
 from tests.simulation.world import PARTITION_BITS, Planted, World
 from tests.test_simulator_sync import (
@@ -44,11 +44,6 @@ from tests.test_simulator_sync import (
 SEEDS = 8
 FOUND = (53, 84)
 """Steps that waited for credit which their own parts held."""
-
-
-def with_log(config: ClusterConfig) -> ClusterConfig:
-    durability = "log" if config.durability == "memory" else config.durability
-    return replace(config, recovery="log", durability=durability)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, table: TableSpec, **changes: Any) -> None:

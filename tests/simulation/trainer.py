@@ -17,10 +17,9 @@ from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.json_arrays import json_array
 from pslib.protocol.messages import Done, EndLease, Lease, Message, NextLease, OpenJob
-from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.table.partition_map import PartitionMap
 from tests.scripts import DENSE_LENGTH, Op, Script
-from tests.simulated_processes import DENSE_BLOCKS, DIMS, SETUP
+from tests.simulated_processes import DENSE_BLOCKS, DIMS, SETUP, packed
 from tests.simulation.cuts import Cuts
 from tests.simulation.members import COORDINATOR, Member
 
@@ -241,7 +240,7 @@ class Trainer(Member):
         def begin(session: ClientSession, now_s: float) -> int:
             if op.erases:
                 return session.erase(now_s, name, {t: pair[0] for t, pair in op.rows.items()})
-            return session.push(now_s, name, self._packed(op), self._packed_dense(op))
+            return session.push(now_s, name, *packed(op, self._gradients_as))
 
         self._call(begin, partial(self._applied, op))
 
@@ -257,18 +256,6 @@ class Trainer(Member):
         del self._calls[op]
         self.world.checks.acknowledged(op)
         self._cuts.look()
-
-    def _packed(self, op: Op) -> dict[str, tuple[Any, PackedRows]]:
-        """Gradients as this trainer sends them: small whole numbers are exact in 16 bits."""
-        return {
-            table: (keys, pack_gradients(keys, rows, self._gradients_as, salt=op.number))
-            for table, (keys, rows) in op.rows.items()
-        }
-
-    def _packed_dense(self, op: Op) -> Any:
-        if op.dense is None or self._gradients_as == "float32":
-            return op.dense
-        return pack_gradients(np.empty(0, np.uint64), op.dense[None], "bfloat16", 0).values[0]
 
     def _pull(self) -> None:
         keys, check = self.world.history.expectation(self.world.random)
