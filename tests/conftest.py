@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.command import Command
+from tests.counting_runs import write_counting_examples
 from tests.kernel_age import older_kernels
 from tests.queues import PROCESSES, starts_processes
 from tests.real_data import real_data
@@ -53,6 +54,12 @@ def closing() -> Iterator[Callable[[Any], Any]]:
     yield remember
     for one in given:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For the counting script: every example has an ``id`` of its own and one of a few ``shared`` values."""
+    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
 
 
 @pytest.fixture

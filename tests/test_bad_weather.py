@@ -41,11 +41,6 @@ SHIFT_S = 100 * 86400
 CLOCKS = Path(__file__).with_name("shifted_clocks")
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
-
-
 # --- a full disk -------------------------------------------------------------------------------------------
 
 

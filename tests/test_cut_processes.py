@@ -8,15 +8,8 @@ import re
 import signal
 from pathlib import Path
 
-import pytest
-
 from pslib.checkpoint import newest
-from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting, write_counting_examples
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_counting_examples(tmp_path_factory.mktemp("cuts") / "examples.parquet")
+from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting
 
 
 def test_after_kill_9_of_everything_each_example_counts_once_from_the_last_checkpoint_on(

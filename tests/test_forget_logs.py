@@ -6,18 +6,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from cython_ext.hashing import hash_ints
 from launch.cli import main
 from tests.command import wait_until
-from tests.counting_runs import ROWS, SCRIPT, Start, counted, write_counting_examples
+from tests.counting_runs import ROWS, SCRIPT, Start, counted
 from tests.counting_script import DENSE, SCHEMA, TABLE
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
 
 
 def bytes_of_logs(out: Path) -> bytes:

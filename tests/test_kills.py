@@ -15,15 +15,10 @@ import pytest
 
 from pslib.config import Timing
 from tests.command import Command, wait_until
-from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting, write_counting_examples
+from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting
 
 SILENCE_S = Timing().silence_s
 LOGGED = ("--durability", "log", "--restarts", "9")
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_counting_examples(tmp_path_factory.mktemp("kills") / "examples.parquet")
 
 
 def kill_and_wait(command: Command, *victims: str) -> float:

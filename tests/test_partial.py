@@ -18,16 +18,10 @@ from tests.counting_runs import (
     counts_of,
     launch_counting,
     train_in_step,
-    write_counting_examples,
 )
 
 CONFIG = ClusterConfig(servers=2)
 PARTIAL = ("--recovery", "partial")
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_counting_examples(tmp_path_factory.mktemp("partial") / "examples.parquet")
 
 
 def lost_pushes(command: Command) -> list[int]:

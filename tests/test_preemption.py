@@ -27,11 +27,6 @@ from tests.counting_runs import (
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
-
-
 # --- one process -------------------------------------------------------------------------------------------
 
 

@@ -21,18 +21,11 @@ from tests.counting_runs import (
     Start,
     assert_counted_once,
     launch_counting,
-    write_counting_examples,
 )
 
 SILENCE_S = Timing().silence_s
 LOST_SERVER_S = 15
 """Within so long the end of a server must have ended the run, says the design."""
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every example has an ``id`` of its own and one of a few ``shared`` values."""
-    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
 
 
 def train_forever(start: Start, examples: Path, tmp_path: Path, *more: str) -> Command:

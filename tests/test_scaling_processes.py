@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from launch.running_cluster import find_cluster
 from pslib.cluster import Watcher
 from tests.command import ROOT, Command
@@ -20,17 +18,10 @@ from tests.counting_runs import (
     Start,
     assert_counted_once,
     launch_counting,
-    write_counting_examples,
 )
 
 STILL_MAX_S = 2.0
 PACE = ["--pause-s", "0.03", "--epochs", "4"]
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every example has an ``id`` of its own and one of a few ``shared`` values."""
-    return write_counting_examples(tmp_path_factory.mktemp("counting") / "examples.parquet")
 
 
 class Speed:
