@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -13,6 +12,7 @@ from pslib.clock import SystemClock
 from pslib.cluster import Cluster, Embedded
 from pslib.config import ClusterConfig, Timing
 from pslib.transport import Transport
+from tests.waiting import PATIENCE_S, wait_until
 
 ResultT = TypeVar("ResultT")
 
@@ -20,7 +20,6 @@ QUICK = Timing(
     heartbeat_s=0.1, silence_s=0.8, retry_s=0.2, retry_max_s=0.5, request_s=3.0, start_s=10.0, report_s=5.0
 )
 """Waits that let a test see a lost peer within a second."""
-PATIENCE_S = 40.0
 """For threads of a test; one that takes longer hangs."""
 
 
@@ -130,10 +129,9 @@ def cluster_of(
         yield running
     finally:
         running.close()
-    until_s = time.monotonic() + PATIENCE_S
-    while own_threads(but=before) and time.monotonic() < until_s:
-        time.sleep(0.02)  # one that has been told to end, as that of a cut, may take a moment for it
-    assert own_threads(but=before) == []
+    wait_until(  # one that has been told to end, as that of a cut, may take a moment for it
+        lambda: not own_threads(but=before), 20, lambda: f"threads to end: {own_threads(but=before)}"
+    )
 
 
 def vanish(cluster: Cluster) -> None:

@@ -13,18 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.waiting import PATIENCE, wait_until
+
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "PSLIB_TEST_COMMAND"
-PATIENCE = 3.0
-"""Limits say what an idle machine needs at most; guards against waiting for ever allow this much more."""
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait for a condition; fail with ``what`` when it does not come."""
-    end_s = time.monotonic() + PATIENCE * limit_s
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {PATIENCE * limit_s:g} s for {what}"
-        time.sleep(0.02)
 
 
 class Command:
@@ -70,7 +62,7 @@ class Command:
         path = self.out / name
         self.wait(lambda: path.exists() and text in path.read_text(), limit_s, f"{text!r} in {name}")
 
-    def wait(self, condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    def wait(self, condition: Callable[[], object], limit_s: float, what: str) -> None:
         """Wait for a condition; a command that ends before it comes is waited for no longer."""
         wait_until(lambda: condition() or self.process.poll() is not None, limit_s, what)
         assert condition(), f"ended with {self.process.returncode} before {what}:\n{self.output}"

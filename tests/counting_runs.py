@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cython_ext.hashing import hash_ints
-from tests.command import Command, wait_until
+from tests.command import Command
 from tests.counting_script import DENSE, PART, SCHEMA, TABLE
+from tests.waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("counting_script.py")
 ROWS, SHARED = 24_000, 13
@@ -55,7 +56,7 @@ def launch_counting(
     wait_until(
         lambda: len(command.lines("first batch")) == trainers or command.process.poll() is not None,
         40,
-        f"all trainers to train:\n{command.output}",
+        lambda: f"all trainers to train:\n{command.output}",
     )
     return command
 

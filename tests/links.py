@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-__all__ = ["LOOPBACK", "WAIT_S", "come", "poll", "poll_all"]
+from tests.waiting import WAIT_S, wait_until
 
-WAIT_S = 10.0
+__all__ = ["LOOPBACK", "come", "poll", "poll_all"]
+
 LOOPBACK = "tcp://127.0.0.1:0"
 
 
 def poll_all(link: Any, count: int) -> list[tuple[Any, list[bytes]]]:
     """The next ``count`` messages."""
     came: list[tuple[Any, list[bytes]]] = []
-    deadline_s = time.monotonic() + WAIT_S
-    while len(came) < count:
-        assert time.monotonic() < deadline_s, f"{len(came)} of {count} messages came in {WAIT_S} s"
-        came += [(peer, [bytes(frame) for frame in frames]) for peer, frames in come(link, 0.1)]
+
+    def all_came() -> bool:
+        came.extend((peer, [bytes(frame) for frame in frames]) for peer, frames in come(link, 0.1))
+        return len(came) >= count
+
+    if count:
+        wait_until(all_came, WAIT_S, lambda: f"{count} messages, of which {len(came)} came", pause_s=0)
     assert len(came) == count
     return came
 

@@ -5,8 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from launch.run_plan import Outcome, Plan
 from launch.ssh import SshLauncher, read_hosts
 from launch.supervise import run_cluster
 from pslib.config import ClusterConfig, Timing
-from tests.command import PATIENCE
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -112,13 +111,6 @@ def processes_of(folder: Path) -> dict[int, str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    end_s = time.monotonic() + PATIENCE * limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "waited too long"
-        time.sleep(0.02)
-
-
 def start_launcher(folder: Path, behaviours: Mapping[str, str], *ssh: str) -> subprocess.Popen[str]:
     """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up."""
     process = subprocess.Popen(
@@ -128,7 +120,7 @@ def start_launcher(folder: Path, behaviours: Mapping[str, str], *ssh: str) -> su
         stderr=subprocess.STDOUT,
         text=True,
     )
-    wait_until(lambda: len(list(folder.glob("ready-*"))) == 5)
+    wait_until(lambda: len(list(folder.glob("ready-*"))) == 5, 20, "all five workers to be up")
     return process
 
 

@@ -16,8 +16,8 @@ from pslib.config import Timing
 from pslib.errors import MemoryLimitError, RemoteProtocolError, UnavailableError, WaitTimeoutError
 from tests.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
 from tests.clusters import QUICK, cluster_of
-from tests.command import wait_until
 from tests.definitions import DictTable
+from tests.waiting import wait_until
 
 LAST_KEY = (1 << 64) - 1
 client = pytest.fixture(set_up_client)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
+from tests.waiting import WAIT_S, wait_until
 
 client = pytest.fixture(set_up_client)
 
@@ -51,8 +51,7 @@ def test_setup_with_another_description_gets_one_line_and_changes_nothing(client
 def test_setup_again_may_add_tables_and_forgets_nothing(client: Client) -> None:
     client.push({"plain": (keys_of(1), ones(1, 2))}).wait()
     pull = client.pull({"plain": keys_of(1)}, dense=True)
-    while client.endpoint.calls_open:
-        time.sleep(0.001)
+    wait_until(lambda: not client.endpoint.calls_open, WAIT_S, "the answer", pause_s=0.001)
     client.setup([TableSpec("more", PLAIN.parts)])
     assert pull.wait().rows["plain"].tolist() == [[-1, -1]]
     client.push({"plain": (keys_of(1), ones(1, 2)), "more": (keys_of(1), ones(1, 2))}, ones(1, 10)[0]).wait()

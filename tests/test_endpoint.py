@@ -16,10 +16,9 @@ from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.messages import Pulled, Pushed
 from pslib.table.partition_map import PartitionMap
 from pslib.transport import MemoryTransport, ServerLink
-from tests.command import wait_until
 from tests.protocol_worlds import BITS, CODEC, NO_FLOATS, NO_OWNERS, NO_UNITS, TIMING, keys_in
+from tests.waiting import WAIT_S, wait_until
 
-WAIT_S = 10.0
 """Far less than the 30 s after which a caller is told that there is no room."""
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from cython_ext.hashing import hash_ints
 from launch.cli import main
-from tests.command import wait_until
 from tests.counting_runs import ROWS, SCRIPT, Start, counted
 from tests.counting_script import DENSE, SCHEMA, TABLE
+from tests.waiting import wait_until
 
 
 def bytes_of_logs(out: Path) -> bytes:
@@ -25,7 +25,9 @@ def test_a_run_with_logs_forgets_is_asked_to_leave_and_resumes_without_what_it_h
     out, script = tmp_path / "out", [SCRIPT, examples, tmp_path / "checkpoint"]
     options = ["launch", "--servers", "2", "--trainers", "2", "--out", out, "--durability", "log"]
     command = start(*options, *script, "--pause-s", "0.15")
-    wait_until(lambda: len(command.lines("first batch")) == 2, 40, command.output)
+    wait_until(
+        lambda: len(command.lines("first batch")) == 2, 40, lambda: f"first batches:\n{command.output}"
+    )
     time.sleep(1.0)
     field = next(one for one in SCHEMA.sparse if one.name == "id")
     every = hash_ints(np.arange(ROWS) * 7 + 1, field.salt)

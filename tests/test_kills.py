@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from pslib.config import Timing
-from tests.command import Command, wait_until
+from tests.command import Command
 from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting
+from tests.waiting import wait_until
 
 SILENCE_S = Timing().silence_s
 LOGGED = ("--durability", "log", "--restarts", "9")
@@ -29,7 +30,9 @@ def kill_and_wait(command: Command, *victims: str) -> float:
         command.kill(victim)
     for victim, pid in before.items():
         wait_until(
-            lambda name=victim, old=pid: command.pid_of(name) != old, 20, f"{victim}\n{command.output}"
+            lambda name=victim, old=pid: command.pid_of(name) != old,
+            20,
+            lambda name=victim: f"{name} to be started again:\n{command.output}",
         )
     return time.monotonic() - begin_s
 
@@ -66,7 +69,7 @@ def kill_loop(
         "launch", "--servers", "2", "--trainers", "2", "--durability", "log", "--restarts", "1000",
         "--out", folder / "out", "--quiet", PUSHING, folder,
     )  # fmt: skip
-    wait_until(lambda: len(command.lines("pushing")) == 2, 40, f"trainers to push:\n{command.output}")
+    wait_until(lambda: len(command.lines("pushing")) == 2, 40, lambda: f"trainers to push:\n{command.output}")
     for _ in range(kills):
         time.sleep(choice.expovariate(1 / pause_s))
         if here := alive(command, victims):
@@ -105,7 +108,11 @@ def test_a_stopped_server_is_replaced_and_training_goes_on(
     before = command.pid_of("server 1")
     command.kill("server 1", signal.SIGSTOP)
     command.wait_for("has been silent for 6 s and counts as lost", SILENCE_S + 10)
-    wait_until(lambda: command.pid_of("server 1") != before, 20, command.output)
+    wait_until(
+        lambda: command.pid_of("server 1") != before,
+        20,
+        lambda: f"server 1 to be started again:\n{command.output}",
+    )
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert "Traceback" not in command.output

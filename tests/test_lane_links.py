@@ -19,7 +19,8 @@ import zmq
 from pslib.protocol.requests import Outgoing, ShortOutgoing
 from pslib.transport import ZmqTransport, listen_short, same_host
 from pslib.transport.keys import make_keys
-from tests.links import LOOPBACK, WAIT_S, poll, poll_all
+from tests.links import LOOPBACK, poll, poll_all
+from tests.waiting import WAIT_S, wait_until
 
 NAME_BYTES, WAITING_MAX = 9, 1000
 
@@ -49,11 +50,13 @@ def is_lane(peer: bytes) -> bool:
 def met(client: Any, server: Any) -> None:
     """Connect, and wait for the greeting."""
     ask(client, server, b"are you there?", Outgoing)
-    until_s = time.monotonic() + WAIT_S
-    while server.address not in client.lanes.ways and time.monotonic() < until_s:
+
+    def greeted() -> bool:
         assert server.poll(0.01) == []
         assert client.receive() == []
-    assert server.address in client.lanes.ways
+        return server.address in client.lanes.ways
+
+    wait_until(greeted, WAIT_S, "the greeting", pause_s=0)
 
 
 def ask(client: Any, server: Any, frame: bytes = b"question", kind: Any = ShortOutgoing) -> bytes:
@@ -246,9 +249,12 @@ def test_what_waits_for_room_in_a_lane_goes_before_what_goes_by_zeromq(opened: A
     client.send_all([ShortOutgoing(server.address, [frame]) for frame in more])
     client.send(server.address, [b"large", bytes(1 << 17)])
     came: list[bytes] = []
-    while len(came) < 403:
-        time.sleep(0.05)
-        came += [bytes(frames[0]) for _peer, frames in server.receive()]
+
+    def all_came() -> bool:
+        came.extend(bytes(frames[0]) for _peer, frames in server.poll(0.05))
+        return len(came) >= 403
+
+    wait_until(all_came, WAIT_S, lambda: f"403 messages, of which {len(came)} came", pause_s=0)
     assert [frame for frame in came if frame in sent or frame == b"behind them"] == [*sent, b"behind them"]
     assert [frame for frame in came if frame in more or frame == b"large"] == [*more, b"large"]
     assert client.lanes.waiting_count == 0
@@ -358,11 +364,14 @@ def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
 def greeted(client: Any, address: str) -> None:
     """Ask, and wait for the answer and for the greeting."""
     client.send(address, [b"are you there?"])
-    until_s = time.monotonic() + WAIT_S
     came: list[Any] = []
-    while (address not in client.lanes.ways or not came) and time.monotonic() < until_s:
+
+    def both_came() -> bool:
         client.wait(0.02)
-        came += client.receive()
+        came.extend(client.receive())
+        return address in client.lanes.ways and bool(came)
+
+    wait_until(both_came, WAIT_S, "the answer and the greeting", pause_s=0)
     assert came == [(address, [b"are you there?"])]
 
 
@@ -388,10 +397,12 @@ def test_whoever_closes_a_lane_is_heard_though_a_child_has_its_socket_still(open
         signal.pause()
     try:
         client.close()
-        until_s = time.monotonic() + WAIT_S
-        while len(server.lanes) and time.monotonic() < until_s:
+
+        def is_heard() -> bool:
             server.poll(0.02)
-        assert len(server.lanes) == 0
+            return len(server.lanes) == 0
+
+        wait_until(is_heard, WAIT_S, "the server to hear of it", pause_s=0)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

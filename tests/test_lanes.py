@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cython_ext.lanes import Lanes
-from tests.links import WAIT_S
+from tests.waiting import WAIT_S, wait_until
 
 BYTES_MAX = 1 << 16
 WAITING_MAX = 1000
@@ -37,10 +36,12 @@ class End:
     def take(self, count: int) -> list[tuple[bytes, list[bytes]]]:
         """The next messages, once they are here."""
         came: list[tuple[bytes, list[bytes]]] = []
-        until_s = time.monotonic() + WAIT_S
-        while len(came) < count and time.monotonic() < until_s:
-            came += self.lanes.receive(count - len(came))
-        assert len(came) == count
+
+        def all_came() -> bool:
+            came.extend(self.lanes.receive(count - len(came)))
+            return len(came) == count
+
+        wait_until(all_came, WAIT_S, lambda: f"{count} messages, of which {len(came)} came", pause_s=0)
         return came
 
     @property
@@ -50,10 +51,13 @@ class End:
 
     def settle(self, lanes: int) -> None:
         """Look until so many lanes are open."""
-        until_s = time.monotonic() + WAIT_S
-        while len(self.lanes) != lanes and time.monotonic() < until_s:
-            assert self.lanes.receive(1) == []
-        assert len(self.lanes) == lanes
+
+        def settled() -> bool:
+            if len(self.lanes) != lanes:
+                assert self.lanes.receive(1) == []
+            return len(self.lanes) == lanes
+
+        wait_until(settled, WAIT_S, lambda: f"{lanes} lanes, where {len(self.lanes)} are open", pause_s=0)
 
     def close(self) -> None:
         self.lanes.close()
@@ -75,11 +79,13 @@ def lane_to(name: bytes, server: End, client: End, peer: str = "server") -> byte
     """A new lane that is greeted."""
     lane = client.lanes.connect(name, peer)
     assert lane is not None
-    until_s = time.monotonic() + WAIT_S
-    while client.lanes.ways.get(peer) != lane and time.monotonic() < until_s:
+
+    def greeted() -> bool:
         assert server.lanes.receive(1) == []
         assert client.lanes.receive(1) == []
-    assert client.lanes.ways[peer] == lane
+        return client.lanes.ways.get(peer) == lane
+
+    wait_until(greeted, WAIT_S, "the greeting", pause_s=0)
     return lane
 
 

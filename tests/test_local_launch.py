@@ -31,8 +31,8 @@ from tests.standin_launch import (
     processes_of,
     run_standins,
     start_launcher,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 STATUS = {"rows": 12345, "updates_applied": 678, "servers_configured": 2, "saved": "", "events": []}
 
@@ -59,7 +59,7 @@ def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
         "trainer-0.log",
         "trainer-1.log",
     ]
-    wait_until(lambda: not processes_of(tmp_path))
+    wait_until(lambda: not processes_of(tmp_path), 20, "all processes to end")
 
 
 def test_a_process_whose_log_can_not_be_written_is_not_started(tmp_path):
@@ -99,7 +99,7 @@ def test_a_killed_server_ends_the_run_at_once_with_its_name_and_what_was_lost(tm
     assert "was killed by signal 9 (SIGKILL)" in said[0]
     assert "lost with it: about 1/2 of 12,345 rows and 678 updates; there is no checkpoint" in said[0]
     assert str(tmp_path / "logs" / "server-1.log") in said[0]
-    wait_until(lambda: not processes_of(tmp_path))
+    wait_until(lambda: not processes_of(tmp_path), 20, "all processes to end")
 
 
 def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tmp_path, monkeypatch):
@@ -254,7 +254,7 @@ def test_ctrl_c_ends_all_processes_and_their_own_ones_with_exit_code_130(tmp_pat
     output, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert output == "got SIGINT: ending 5 processes\n"
-    wait_until(lambda: not processes_of(tmp_path), 5)
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
 def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_path):
@@ -262,7 +262,7 @@ def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_pat
     launcher.send_signal(signal.SIGTERM)
     launcher.communicate(timeout=60)
     assert launcher.returncode == 75
-    wait_until(lambda: not processes_of(tmp_path), 5)
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
@@ -271,7 +271,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     os.kill(stopped, signal.SIGSTOP)
     launcher.kill()
     launcher.communicate(timeout=60)
-    wait_until(lambda: not processes_of(tmp_path), 10)
+    wait_until(lambda: not processes_of(tmp_path), 10, "all processes to end")
 
 
 def test_a_run_is_summed_up_from_what_its_coordinator_says_at_its_end_not_from_the_last_answer(tmp_path):
@@ -288,7 +288,7 @@ def test_a_run_is_summed_up_from_what_its_coordinator_says_at_its_end_not_from_t
 def test_what_a_worker_started_ends_with_it(tmp_path):
     outcome, _ = run_standins(tmp_path, {"trainer 0": "spawn;exit 137", "trainer 1": "over"}, trainers=2)
     assert outcome.exit_code == 0
-    wait_until(lambda: not processes_of(tmp_path), 5)
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
 # --- the real thing ---
@@ -341,7 +341,7 @@ def test_a_job_trains_on_two_servers_and_two_trainers_and_leaves_its_records(dat
     assert f"AUC           {summary['auc']:.4f} (best possible" in said
     assert f"checkpoint    {out}/checkpoint" in said
     assert (out / "run.png").stat().st_size > 10_000
-    wait_until(lambda: not processes_of(out), 5)
+    wait_until(lambda: not processes_of(out), 5, "all processes to end")
     evaluated = subprocess.run(
         [sys.executable, "-m", "launch.cli", "eval", out / "job.yaml", "--checkpoint", out / "checkpoint",
          "--servers", "3"],

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.command import Command, wait_until
+from tests.command import Command
+from tests.waiting import wait_until
 
 ROWS, DIM = 120_000, 64
 LIMIT_BYTES = 32 << 20
@@ -59,7 +60,7 @@ def peak_bytes(command: Command) -> int:
             return True
         return command.process.poll() is not None
 
-    wait_until(look, 60, f"the run to end:\n{command.output}")
+    wait_until(look, 60, lambda: f"the run to end:\n{command.output}")
     return max(sizes)
 
 

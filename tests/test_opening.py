@@ -11,8 +11,8 @@ from pyarrow import fs
 from pslib import places
 from pslib.data.opening import AHEAD, OpenedAhead, open_file, parquet_from
 from pslib.places import open_uri
+from tests.waiting import PATIENCE_S
 
-WAIT_S = 60.0
 FAR = [f"s3://bucket/{i}" for i in range(3 * AHEAD)]
 
 
@@ -46,7 +46,7 @@ def test_so_many_files_are_opened_at_once() -> None:
     together = threading.Barrier(AHEAD)
 
     def open_one(name: str) -> Opened:
-        together.wait(WAIT_S)
+        together.wait(PATIENCE_S)
         return Opened(name)
 
     ahead = ahead_of(open_one)

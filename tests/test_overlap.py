@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,7 @@ from tests.counting import SCHEMA as COUNTED
 from tests.counting import write_examples
 from tests.gradient_check import SCHEMA, make_batch, random
 from tests.training import trainer_on
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S, WAIT_S, wait_until
 
 
 @pytest.fixture
@@ -83,11 +81,11 @@ def test_a_stage_of_two_tasks_wakes_two_threads(steps: OverlappedSteps) -> None:
         yield [both.wait, both.wait]
         return 0
 
+    def both_wait() -> bool:
+        return len(steps._changed._waiters) == 2  # type: ignore[attr-defined]
+
     for _ in range(3):
-        deadline_s = time.monotonic() + PATIENCE_S
-        while len(steps._changed._waiters) < 2:  # type: ignore[attr-defined]  # else nobody need be woken
-            assert time.monotonic() < deadline_s
-            time.sleep(0.001)
+        wait_until(both_wait, WAIT_S, "both threads to wait: else nobody need be woken", pause_s=0.001)
         steps.begin(stages, lambda _: None, errors.append)  # type: ignore[arg-type]
         steps.finish()
         assert errors == []

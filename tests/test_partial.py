@@ -12,13 +12,14 @@ import pytest
 from cython_ext.hashing import partition_of
 from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
-from tests.command import Command, wait_until
+from tests.command import Command
 from tests.counting_runs import (
     Start,
     counts_of,
     launch_counting,
     train_in_step,
 )
+from tests.waiting import wait_until
 
 CONFIG = ClusterConfig(servers=2)
 PARTIAL = ("--recovery", "partial")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 
 from pslib.client.pending import Pending
 from pslib.errors import UnavailableError, WaitTimeoutError
-
-WAIT_S = 10.0
+from tests.waiting import WAIT_S, wait_until
 
 
 def waiting(pending: Pending[int], count: int) -> tuple[list[threading.Thread], list[int]]:
@@ -20,9 +18,7 @@ def waiting(pending: Pending[int], count: int) -> tuple[list[threading.Thread], 
     threads = [threading.Thread(target=lambda: heard.append(pending.wait(WAIT_S))) for _ in range(count)]
     for one in threads:
         one.start()
-    until_s = time.monotonic() + WAIT_S
-    while len(pending._gates) < count and time.monotonic() < until_s:
-        time.sleep(0.001)
+    wait_until(lambda: len(pending._gates) >= count, WAIT_S, f"{count} threads to wait", pause_s=0.001)
     return threads, heard
 
 

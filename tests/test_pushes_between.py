@@ -16,7 +16,7 @@ from pslib.protocol.client_session import PushName
 from pslib.protocol.messages import Erase, Maintain, Pull, Pulled, Pushed
 from pslib.protocol.pushes_between import NOTHING_SEEN, PushesBetween
 from pslib.trainer.settings import CacheSettings
-from tests.clusters import PATIENCE_S, cluster_of
+from tests.clusters import cluster_of
 from tests.counting import CountingModel, write_examples
 from tests.protocol_worlds import (
     NO_BLOCKS,
@@ -30,6 +30,7 @@ from tests.protocol_worlds import (
     setup_of,
 )
 from tests.training import trainer_on
+from tests.waiting import PATIENCE_S
 
 KEYS = keys_in(1, 2, 9, 10)
 PULL = Pull({"t": KEYS}, NO_BLOCKS)

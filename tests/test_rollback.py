@@ -11,8 +11,8 @@ from launch.job import Job, read_job
 from launch.resuming import Identity
 from launch.rollback import goes_back, step_back
 from launch.run_plan import Outcome, Plan
-from tests.command import wait_until
 from tests.counting_runs import ROWS, Start, write_counting_examples
+from tests.waiting import wait_until
 
 
 def job_of(folder: Path, epochs: int = 3, checkpoint: object = None, **cluster: object) -> Job:
@@ -68,7 +68,11 @@ def test_a_killed_server_takes_the_run_back_and_it_ends_in_order(start: Start, t
     job_of(tmp_path)
     command = start("train", tmp_path / "job.yaml", "--quiet")
     metrics = tmp_path / "out" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and "examples" in metrics.read_text(), 40, command.output)
+    wait_until(
+        lambda: metrics.exists() and "examples" in metrics.read_text(),
+        40,
+        lambda: f"trained examples:\n{command.output}",
+    )
     command.kill("server 1")
     command.wait_for("all processes begin again at the beginning: there is no checkpoint (1 of 3)")
     assert command.finish(60) == 0, command.output

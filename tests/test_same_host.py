@@ -22,7 +22,8 @@ from pslib.errors import ConfigurationError
 from pslib.transport import Keys, Peer, ZmqTransport, same_host, zmq_link
 from pslib.transport.keys import make_keys
 from pslib.transport.router import OPTIONS
-from tests.links import LOOPBACK, WAIT_S, come, poll
+from tests.links import LOOPBACK, come, poll
+from tests.waiting import WAIT_S, wait_until
 
 NOBODY = 65534
 KEYS = make_keys()
@@ -302,9 +303,14 @@ def listen_again(opened: Any, address: str, **options: Any) -> Any:
 
 def until(attempt: Any, server: Any = None) -> Any:
     """The first result that is one; meanwhile a server sees to its own."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not (result := attempt()):
-        assert time.monotonic() < deadline_s, "nothing came of it"
-        if server is not None:
+    result = None
+
+    def is_one() -> bool:
+        nonlocal result
+        result = attempt()
+        if not result and server is not None:
             server.poll(0)
+        return bool(result)
+
+    wait_until(is_one, WAIT_S, "something to come of it", pause_s=0)
     return result

@@ -26,12 +26,12 @@ from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from pslib.transport import ZmqTransport
 from tests.clusters import QUICK, Trainers, cluster_of
 from tests.counting import CountingModel, write_examples
+from tests.waiting import PATIENCE_S, wait_until
 
 COUNTS = TableSpec("counts", (PartSpec("v", 2, SGD(learning_rate=1.0), Constant(0.0)),))
 DENSE = DenseSpec(100, SGD(learning_rate=1.0))
 KEYS = 4000
 LISTEN = "tcp://127.0.0.1:0"
-PATIENCE_S = 20.0
 EPOCHS = 14
 """More than it takes to scale three times."""
 
@@ -44,13 +44,6 @@ def counted(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     """How often each key, and each dense parameter, has been pushed."""
     pulled = cluster.client.pull({"counts": np.arange(KEYS, dtype=np.uint64)}, dense=True).wait(PATIENCE_S)
     return -pulled.rows["counts"], -pulled.dense
-
-
-def until(what: str, holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end_s, f"still not: {what}"
-        time.sleep(0.02)
 
 
 class Scaler:
@@ -67,7 +60,7 @@ class Scaler:
         progress = self.watcher.scale(servers, drain)
         for _ in range(progress["awaited"]):
             self._running.embedded.add_server(self._running.listen)
-        until(f"{servers} servers own even shares", lambda: self._settled(progress["wanted"]))
+        wait_until(lambda: self._settled(progress["wanted"]), 20, f"{servers} servers to own even shares")
         return self.status()
 
     def _settled(self, servers: int) -> bool:
@@ -136,7 +129,7 @@ def test_a_cluster_grows_from_two_servers_to_four_and_back_while_trainers_push()
         def scale(cluster: Cluster) -> None:
             set_up(cluster)
             try:
-                until("all keys have rows", lambda: scaler.status()["rows"] == KEYS)
+                wait_until(lambda: scaler.status()["rows"] == KEYS, 20, "all keys to have rows")
                 seen.extend(scaler.to(servers) for servers in (4, 2))
             finally:
                 load.stop()
@@ -197,7 +190,7 @@ def test_two_servers_then_three_then_five_then_two_have_the_same_bits_as_two_all
 
         def scale(_cluster: Cluster) -> None:
             try:
-                until("it trains", lambda: moved.pushes > 50)
+                wait_until(lambda: moved.pushes > 50, 20, "the training to begin")
                 for servers in (3, 5, 2):
                     scaler.to(servers)
             finally:
@@ -224,7 +217,7 @@ def test_a_server_that_would_be_too_full_keeps_nobody_from_training_and_loses_no
             for some in np.array_split(keys, 10):
                 cluster.client.push({"wide": (some, np.ones((some.size, 64), np.float32))}).wait(PATIENCE_S)
             scaler.watcher.scale(1)
-            until("the moves end", lambda: scaler.status()["moves"]["stopped"] is not None)
+            wait_until(lambda: scaler.status()["moves"]["stopped"] is not None, 20, "the moves to end")
             status = scaler.status()
             assert "units stay with server 1: server 0 does not take unit" in status["moves"]["stopped"]
             assert "memory" in status["moves"]["stopped"]
@@ -251,7 +244,7 @@ def test_a_training_in_step_goes_on_while_servers_come_and_go(tmp_path: Path) ->
         scaler = Scaler(running)
 
         def scale() -> None:
-            until("it trains", lambda: scaler.status()["examples"] > 100)
+            wait_until(lambda: scaler.status()["examples"] > 100, 20, "the training to begin")
             for servers in (4, 2):
                 scaler.to(servers)
                 assert scaler.status()["phase"] == "training"
@@ -285,11 +278,13 @@ def test_a_training_goes_on_exactly_from_an_increment_that_was_made_between_move
 
         def scale() -> None:
             try:
-                until("it trains", lambda: scaler.status()["examples"] > 100)
+                wait_until(lambda: scaler.status()["examples"] > 100, 20, "the training to begin")
                 for servers in (3, 1, 2):
                     scaler.to(servers)
                     saved = scaler.status()["saved"]
-                    until("another checkpoint", lambda saved=saved: scaler.status()["saved"] != saved)
+                    wait_until(
+                        lambda saved=saved: scaler.status()["saved"] != saved, 20, "another checkpoint"
+                    )
             finally:
                 scaled.set()
 
@@ -336,7 +331,7 @@ def test_rows_that_were_erased_before_their_partition_moved_do_not_come_back_wit
         assert {entry.kind for entry in save(client, "bbbb", "aaaa")} >= {"gone"}
         client.erase({"counts": keys[100:200]}).wait()
         scaler.to(1)
-        until("one server is left", lambda: sum(map(bool, client.servers)) == 1)
+        wait_until(lambda: sum(map(bool, client.servers)) == 1, 20, "one server to be left")
         with pytest.raises(CheckpointError, match="that an increment could follow: ask for a full one"):
             save(client, "cccc", "bbbb")
         rank, server = next((rank, server) for rank, server in enumerate(client.servers) if server)

@@ -9,8 +9,8 @@ import pytest
 
 from launch.running_cluster import find_cluster
 from pslib.cluster import Watcher
-from tests.command import wait_until
 from tests.counting_runs import Start, assert_counted_once, launch_counting, write_counting_examples
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak
 
@@ -27,7 +27,11 @@ def test_a_server_that_somebody_starts_takes_its_share_and_leaves_in_order(
         start("server", "--coordinator", address, "--cluster-id", cluster_id) for _ in range(2)
     )
     try:
-        wait_until(lambda: watcher.status()["servers"] == 3, 20, asked_for.output + spare.output)
+        wait_until(
+            lambda: watcher.status()["servers"] == 3,
+            20,
+            lambda: f"three servers:\n{asked_for.output}{spare.output}",
+        )
         grown = start("scale", "--servers", "2", tmp_path / "out")
         assert grown.finish(30) == 0, grown.output
         shrunk = start("scale", "--servers", "1", tmp_path / "out")
@@ -52,9 +56,9 @@ def test_a_spare_server_that_dies_ends_nothing(start: Start, tmp_path: Path) -> 
     watcher = Watcher(address, cluster_id)
     spare = start("server", "--coordinator", address, "--cluster-id", cluster_id)
     try:
-        wait_until(lambda: watcher.status()["servers"] == 2, 20, spare.output)
+        wait_until(lambda: watcher.status()["servers"] == 2, 20, lambda: f"two servers:\n{spare.output}")
         spare.process.send_signal(signal.SIGKILL)
-        wait_until(lambda: watcher.status()["servers"] == 1, 20, "it counts as lost")
+        wait_until(lambda: watcher.status()["servers"] == 1, 20, "it to count as lost")
         assert watcher.status()["phase"] == "training"
     finally:
         watcher.close()

@@ -14,8 +14,9 @@ from pslib.protocol.messages import Pull, Pulled, Push, Stats
 from pslib.server.shard_thread import DRAIN_FROM
 from pslib.transport import ZmqTransport
 from tests.clusters import cluster_of
-from tests.links import LOOPBACK, WAIT_S, come
+from tests.links import LOOPBACK, come
 from tests.test_client import PLAIN
+from tests.waiting import WAIT_S, wait_until
 
 NO_BLOCKS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.float32)
 
@@ -39,11 +40,14 @@ class Asked:
 
     def answers(self, count: int) -> dict[int, Any]:
         came: dict[int, Any] = {}
-        until_s = time.monotonic() + WAIT_S
-        while len(came) < count and time.monotonic() < until_s:
+
+        def all_came() -> bool:
             for _peer, frames in come(self.link, 0.1):
                 request_id, message = self.codec.decode(frames)
                 came[request_id] = message
+            return len(came) >= count
+
+        wait_until(all_came, WAIT_S, lambda: f"{count} answers, of which {sorted(came)} came", pause_s=0)
         return came
 
 
@@ -137,8 +141,6 @@ def test_a_client_counts_messages_and_bytes_that_come_by_its_turns(asked: Asked)
     messages, size = endpoint.messages_received, endpoint.bytes_received
     for _ in range(10):
         asked.client.pull({"plain": keys_to(4)}).wait()
-    until_s = time.monotonic() + WAIT_S
-    while endpoint.messages_received < messages + 10 and time.monotonic() < until_s:
-        time.sleep(0.001)  # a turn counts after it has told who waits
-    assert endpoint.messages_received >= messages + 10
+    # a turn counts after it has told who waits
+    wait_until(lambda: endpoint.messages_received >= messages + 10, WAIT_S, "ten messages", 0.001)
     assert endpoint.bytes_received >= size + 10 * 4 * 2 * 4

@@ -13,8 +13,7 @@ from pslib.protocol.messages import Pull
 from pslib.protocol.shard_jobs import Job
 from pslib.server.shard_thread import DRAIN_FROM, ShardThread
 from tests.protocol_worlds import NO_BLOCKS, OneServer, setup_of
-
-WAIT_S = 10.0
+from tests.waiting import WAIT_S, wait_until
 
 
 class Working:
@@ -36,9 +35,7 @@ class Working:
 
     def taken_in(self, count: int) -> None:
         """Return when the thread knows of so many."""
-        until_s = time.monotonic() + WAIT_S
-        while len(self.thread._turns) < count and time.monotonic() < until_s:
-            time.sleep(0.001)
+        wait_until(lambda: len(self.thread._turns) >= count, WAIT_S, f"{count} jobs to be taken in", 0.001)
 
 
 @pytest.fixture

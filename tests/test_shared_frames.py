@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cython_ext.cores import turn_s
 from pslib.server.shard_thread import TURN_S
-from tests.links import WAIT_S
 from tests.shared_memory import (
     FRAME_BYTES_MAX,
     HEAD,
@@ -26,6 +25,7 @@ from tests.shared_memory import (
     told,
 )
 from tests.test_cores import HEEDS
+from tests.waiting import WAIT_S, wait_until
 
 __all__ = ["pair"]
 
@@ -113,9 +113,7 @@ def test_who_has_no_room_for_a_large_message_gives_up_regions_that_were_idle(pai
     assert len(pair.asks.sizes) == 50
     assert pair.ask([b"", large(1, 60 << 20)]) is None
     assert len(pair.asks.sizes) == 50
-    until_s = time.monotonic() + WAIT_S
-    while pair.ask([b"", large(1, 60 << 20)]) is None and time.monotonic() < until_s:
-        time.sleep(0.1)
+    wait_until(lambda: pair.ask([b"", large(1, 60 << 20)]), WAIT_S, "idle regions to be given up", 0.1)
     assert len(pair.asks.sizes) == len(pair.takes.sizes) == 1
 
 
@@ -176,9 +174,8 @@ def test_a_message_that_could_not_be_sent_gives_its_region_back(pair: Pair) -> N
 
 
 def test_without_room_in_the_lane_nothing_is_laid(pair: Pair) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while pair.client.lanes.tell(pair.lane, told(b"12345678", 7, 0), -1) and time.monotonic() < until_s:
-        pass
+    more = told(b"12345678", 7, 0)
+    wait_until(lambda: not pair.client.lanes.tell(pair.lane, more, -1), WAIT_S, "a full lane", pause_s=0)
     assert pair.asks.lay("server", [b"", large(1)]) is None
     assert pair.asks.sizes == []
 

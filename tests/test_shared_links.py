@@ -19,9 +19,10 @@ from pslib.protocol.requests import Outgoing, ShortOutgoing
 from pslib.transport import ZmqTransport
 from pslib.transport.keys import make_keys
 from tests.clusters import cluster_of
-from tests.links import LOOPBACK, WAIT_S, poll, poll_all
+from tests.links import LOOPBACK, poll, poll_all
 from tests.test_client import PLAIN
 from tests.test_lane_links import ask, greeted, met, opened
+from tests.waiting import WAIT_S, wait_until
 
 __all__ = ["opened"]
 
@@ -45,6 +46,18 @@ def ask_large(client: Any, server: Any, number: int = 1, size: int = SIZE) -> by
     server.send(peer, large(number + 1, size))
     assert poll(client) == (server.address, as_bytes(large(number + 1, size)))
     return peer
+
+
+def taken(server: Any, count: int) -> list[Any]:
+    """The next messages; their frames stay where they lie."""
+    came: list[Any] = []
+
+    def all_came() -> bool:
+        came.extend(server.poll(0.05))
+        return len(came) >= count
+
+    wait_until(all_came, WAIT_S, lambda: f"{count} messages, of which {len(came)} came", pause_s=0)
+    return came
 
 
 def shared_bytes(link: Any) -> int:
@@ -110,10 +123,7 @@ def test_short_messages_of_lanes_keep_their_order_beside_new_regions(opened: Any
         for number in range(5):
             other.send_all([ShortOutgoing(server.address, [b"%d %d" % (turn, number)])])
             client.send(server.address, large(number, SIZE * (1 + turn)))
-        came: list[Any] = []
-        until_s = time.monotonic() + WAIT_S
-        while len(came) < 10 and time.monotonic() < until_s:
-            came += server.poll(0.05)
+        came = taken(server, 10)
         short = [bytes(frames[0]) for _peer, frames in came if len(frames) == 1]
         assert short == [b"%d %d" % (turn, number) for number in range(5)]
         sizes = [len(frames[1]) for _peer, frames in came if len(frames) == 3]
@@ -162,9 +172,12 @@ def test_a_link_without_large_requests_gives_up_its_regions_as_it_goes_on(opened
     met(client, server)
     ask_large(client, server)
     begun_s = time.monotonic()
-    while client.shared.sizes and time.monotonic() - begun_s < 3 * IDLE_S:
+
+    def given_up() -> bool:
         ask(client, server, kind=Outgoing)
-        time.sleep(0.1)
+        return not client.shared.sizes
+
+    wait_until(given_up, IDLE_S, "the regions to be given up", pause_s=0.1)
     assert time.monotonic() - begun_s >= IDLE_S
     ask(client, server)
     assert shared_bytes(client) == shared_bytes(server) == 0
@@ -175,15 +188,16 @@ def test_what_lanes_that_ended_have_not_sent_after_all_is_forgotten_as_a_server_
     met(client, server)
     met(other, server)
     client.send(server.address, large(1))
-    ((_peer, held),) = server.poll(WAIT_S)
+    ((_peer, held),) = taken(server, 1)
     client.lanes.close()
     begun_s = time.monotonic()
-    until_s = begun_s + 3 * IDLE_S
-    while not server.shared.kept and time.monotonic() < until_s:
+
+    def kept() -> bool:
         ask(other, server, kind=Outgoing)
-    while server.shared.kept and time.monotonic() < until_s:
-        ask(other, server, kind=Outgoing)
-        time.sleep(0.1)
+        return bool(server.shared.kept)
+
+    wait_until(kept, WAIT_S, "the server to keep what it has not sent", pause_s=0)
+    wait_until(lambda: not kept(), IDLE_S, "it to be forgotten", pause_s=0.1)
     assert IDLE_S <= time.monotonic() - begun_s < 3 * IDLE_S
     assert as_bytes(held) == as_bytes(large(1))
 
@@ -268,7 +282,7 @@ def test_a_child_that_uses_and_closes_what_it_has_inherited_touches_no_region(op
     ask_large(client, server)
     client.send(server.address, large(2))
     time.sleep(0.05)
-    ((_peer, held),) = server.poll(WAIT_S)
+    ((_peer, held),) = taken(server, 1)
     placard = client.shared.lay(server.address, large(3))
     client.shared.settle(False)
     server.wait(0.05)
@@ -308,9 +322,12 @@ def test_links_of_many_clients_have_memory_of_their_own(opened: Any) -> None:
             assert poll(client)[1] == [b"back", *as_bytes(large(number + turn))[1:]]
     assert len(server.shared.sizes) == 8
     clients[0].close()
-    until_s = time.monotonic() + WAIT_S
-    while len(server.shared.sizes) > 7 and time.monotonic() < until_s:
+
+    def seven_left() -> bool:
         server.poll(0.01)
+        return len(server.shared.sizes) <= 7
+
+    wait_until(seven_left, WAIT_S, "a region to be given up", pause_s=0)
     assert len(server.shared.sizes) == 7
 
 
@@ -334,12 +351,7 @@ def test_a_server_that_was_killed_leaves_no_regions(opened: Any) -> None:
         greeted(client, address)
         for number in range(3):
             client.send(address, large(number))
-            until_s = time.monotonic() + WAIT_S
-            came: list[Any] = []
-            while not came and time.monotonic() < until_s:
-                client.wait(0.05)
-                came = client.receive()
-            assert as_bytes(came[0][1]) == as_bytes(large(number))
+            assert poll(client)[1] == as_bytes(large(number))
         assert shared_bytes(client) > 0
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -18,10 +19,11 @@ from pslib.protocol.messages import Pulled, Pushed, Stats
 from pslib.protocol.requests import ShortOutgoing
 from pslib.transport import MemoryTransport, ZmqTransport, listen_short, short_answers, short_serving
 from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
-from tests.links import LOOPBACK, WAIT_S, come, poll_all
+from tests.links import LOOPBACK, come, poll_all
 from tests.protocol_worlds import CODEC, NO_BLOCKS, OneServer, make_client, push_ones, setup_of
 from tests.test_short import KEYS, OWNED, PULL, PUSH, SHORT
 from tests.test_zmq_frames import Library
+from tests.waiting import WAIT_S, wait_until
 
 
 class Thread:
@@ -62,9 +64,7 @@ class Meeting:
 
     def arrived(self) -> None:
         """Return when something is at the server."""
-        until_s = time.monotonic() + WAIT_S
-        while not self.server.ready() and time.monotonic() < until_s:
-            time.sleep(0.001)
+        wait_until(self.server.ready, WAIT_S, "a message at the server", pause_s=0.001)
         time.sleep(0.05)  # and what was sent with it
 
 
@@ -349,12 +349,15 @@ def test_what_a_client_sends_by_zeromq_is_taken_behind_what_it_sent_by_a_lane_be
     transport = ZmqTransport()
     clients: list[ZmqClientLink] = [transport.connect() for _ in range(11)]
     listen_short(two.server)
+
+    def greeted(client: ZmqClientLink) -> bool:
+        two.serve(0.01)
+        client.receive()
+        return two.server.address in client.lanes.ways
+
     for client in clients:
         client.send(two.server.address, CODEC.encode(1, PULL))
-        until_s = time.monotonic() + WAIT_S
-        while two.server.address not in client.lanes.ways and time.monotonic() < until_s:
-            two.serve(0.01)
-            client.receive()
+        wait_until(partial(greeted, client), WAIT_S, "the greeting", pause_s=0)
     last = clients.pop()
 
     def by_lane(client: ZmqClientLink, *requests: Any) -> None:

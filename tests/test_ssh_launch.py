@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,8 @@ import pytest
 from launch.cli import main
 from launch.ssh import SshLauncher, read_hosts
 from pslib.data.generator import GeneratorConfig, generate
-from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher, wait_until
+from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher
+from tests.waiting import wait_until
 
 SSHD = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
 NET = "10.83.47"
@@ -120,10 +120,9 @@ def two_hosts(namespaces: list[str], tmp_path_factory: pytest.TempPathFactory) -
             command = ["ip", "netns", "exec", name, "sh", "-c", alone]
             with (folder / f"sshd-{place}.log").open("wb") as log:
                 daemons.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
-        end_s = time.monotonic() + 15
-        while not all(map(_listens, ADDRESSES)):
-            assert time.monotonic() < end_s, (folder / "sshd-0.log").read_text()
-            time.sleep(0.05)
+        wait_until(
+            lambda: all(map(_listens, ADDRESSES)), 15, lambda: f"sshd:\n{(folder / 'sshd-0.log').read_text()}"
+        )
         yield config
     finally:
         for daemon in daemons:
@@ -171,7 +170,7 @@ def test_a_run_over_ssh_gathers_results_and_names_a_killed_trainer(two_hosts, tm
     assert len(said) == 1
     assert said[0].startswith(f"trainer 0 ({ADDRESSES[0]}, pid ")
     assert "was killed by signal 9 (SIGKILL)" in said[0]
-    wait_until(lambda: not processes_of(tmp_path), 10)
+    wait_until(lambda: not processes_of(tmp_path), 10, "all processes to end")
 
 
 @pytest.mark.root
@@ -184,7 +183,7 @@ def test_processes_on_other_hosts_end_when_the_launcher_is_killed(two_hosts, tmp
     launcher = start_launcher(tmp_path, behaviours, str(write_hosts(tmp_path)), str(two_hosts))
     launcher.kill()
     launcher.communicate(timeout=60)
-    wait_until(lambda: not processes_of(tmp_path), 15)
+    wait_until(lambda: not processes_of(tmp_path), 15, "all processes to end")
 
 
 SCRIPT = """\

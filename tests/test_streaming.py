@@ -32,9 +32,10 @@ from pslib.trainer.jobs import Job, JobSpec
 from pslib.trainer.streaming import WindowJobs
 from rec_models import build
 from tests.clusters import cluster_of
-from tests.command import Command, wait_until
+from tests.command import Command
 from tests.counting import SCHEMA, CountingModel, write_examples
 from tests.training import counts_of, examples_counted, trainer_on
+from tests.waiting import wait_until
 
 SECOND_FIT = 6
 """Number of the call that trains the second window: each is window, evaluate, fit; they count from 1."""

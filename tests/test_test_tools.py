@@ -10,6 +10,7 @@ import pytest
 from tests.counting_runs import Start, train_in_step
 from tests.kernel_age import older_kernels
 from tests.queues import starts_processes
+from tests.waiting import PATIENCE, wait_until
 
 
 def test_a_run_that_ends_before_its_first_step_is_not_waited_for(start: Start, tmp_path: Path) -> None:
@@ -34,3 +35,14 @@ def test_tests_that_start_processes_are_known_by_what_they_or_their_helpers_say(
         assert starts_processes(here / f"{name}.py"), name
     for name in ("test_simulation", "test_store_model", "test_marks", "test_codec"):
         assert not starts_processes(here / f"{name}.py"), name
+
+
+def test_who_waits_in_vain_is_told_what_for() -> None:
+    asked: list[int] = []
+    with pytest.raises(AssertionError, match=r"^waited 0\.03 s for the moon, after [1-9]\d* looks$"):
+        wait_until(
+            lambda: asked.append(1), 0.03 / PATIENCE, lambda: f"the moon, after {len(asked)} looks", 0.001
+        )
+    with pytest.raises(AssertionError, match=r"^waited 0 s for the sun$"):
+        wait_until(lambda: False, 0.0, "the sun")
+    wait_until(lambda: True, 0.0, "nothing")

@@ -16,7 +16,8 @@ import zmq
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.transport import ZmqTransport
 from pslib.transport.router import ZMQ_FUNCTIONS
-from tests.links import LOOPBACK, WAIT_S, come
+from tests.links import LOOPBACK, come
+from tests.waiting import WAIT_S
 
 SHAPES: dict[str, tuple[Any, ...]] = {
     "zmq_msg_recv": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),

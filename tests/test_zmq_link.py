@@ -15,7 +15,8 @@ from pslib.config import Limits
 from pslib.errors import ConfigurationError
 from pslib.transport import ZmqTransport, router, zmq_link
 from pslib.transport.same_host import is_loopback
-from tests.links import LOOPBACK, WAIT_S, come, poll, poll_all
+from tests.links import LOOPBACK, come, poll, poll_all
+from tests.waiting import WAIT_S
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"])

@@ -11,8 +11,8 @@ import pslib
 from cython_ext.hashing import hash_ints
 from pslib.cluster import Cluster
 from pslib.config import Timing
-from tests.command import PATIENCE
 from tests.counting import SCHEMA, STEP, CountingModel
+from tests.waiting import PATIENCE
 
 UNHURRIED = Timing(heartbeat_s=0.2, silence_s=2.0, retry_s=0.5, request_s=20.0, start_s=20.0)
 """A trainer that is only slow, on a busy machine, must not count as lost."""
