@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from tests.counting_runs import Start, train_in_step
 from tests.kernel_age import older_kernels
 from tests.queues import starts_processes
 from tests.waiting import PATIENCE, wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+IMPORTED = re.compile(r"^from cython_ext\.(\w+) import", re.MULTILINE)
 
 
 def test_a_run_that_ends_before_its_first_step_is_not_waited_for(start: Start, tmp_path: Path) -> None:
@@ -46,3 +50,50 @@ def test_who_waits_in_vain_is_told_what_for() -> None:
     with pytest.raises(AssertionError, match=r"^waited 0 s for the sun$"):
         wait_until(lambda: False, 0.0, "the sun")
     wait_until(lambda: True, 0.0, "nothing")
+
+
+# --- what `make asan` runs ---------------------------------------------------------------------------------
+
+
+def kernels() -> list[str]:
+    return [path.stem for path in (ROOT / "cython_ext").glob("*.pyx")]
+
+
+def kernel_tests() -> dict[str, str]:
+    """The files that the Makefile calls tests of kernels, and what is in them."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^KERNEL_TESTS := ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
+    assert "$(patsubst cython_ext/%.pyx,tests/test_%.py,$(wildcard cython_ext/*.pyx))" in said
+    names = [*re.findall(r"\btests/(test_[\w*]+\.py)", said), *(f"test_{kernel}.py" for kernel in kernels())]
+    named = {name: list((ROOT / "tests").glob(name)) for name in names}
+    assert [name for name in re.findall(r"\btests/(test_\w+\.py)", said) if not named[name]] == []
+    return {path.name: path.read_text(encoding="utf-8") for paths in named.values() for path in paths}
+
+
+def test_every_kernel_has_a_test_that_runs_under_the_address_sanitizer() -> None:
+    """Imported by a test, or by a module of which it is a test, or a part of such a kernel."""
+    found: set[str] = set()
+    for text in kernel_tests().values():
+        found |= {*IMPORTED.findall(text)}
+        for module in re.findall(r"^from ((?:pslib|rec_models)\.[\w.]+) import", text, re.MULTILINE):
+            path = ROOT / f"{module.replace('.', '/')}.py"
+            found |= {*IMPORTED.findall(path.read_text(encoding="utf-8"))} if path.exists() else set()
+    to_look_at = list(found)
+    while to_look_at:
+        path = ROOT / "cython_ext" / f"{to_look_at.pop()}.pyx"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        parts = {*re.findall(r"^from cython_ext\.(\w+) cimport", text, re.MULTILINE)} - found
+        found |= parts
+        to_look_at += parts
+    assert sorted({*kernels()} - found) == []
+
+
+def test_every_test_that_calls_a_kernel_runs_under_the_address_sanitizer() -> None:
+    """Hashes alone are what tests of anything ask for."""
+    listed = kernel_tests().keys()
+    calling = {
+        path.name
+        for path in (ROOT / "tests").glob("test_*.py")
+        if {*IMPORTED.findall(path.read_text(encoding="utf-8"))} - {"hashing"}
+    }
+    assert sorted(calling - listed) == []
