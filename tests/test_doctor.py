@@ -25,8 +25,11 @@ from pslib.table.tables import PartSpec, TableSpec
 from tests.clusters import QUICK, cluster_of
 from tests.command import Command
 from tests.counting_runs import Start, launch_counting, write_counting_examples
+from tests.waiting import PATIENCE, WAIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
+NAMED_S = 10.0
+"""Within so long whoever hangs is named."""
 
 
 def status_of(now_s: float = 1.0, **changes: Any) -> dict[str, Any]:
@@ -151,18 +154,20 @@ def test_heartbeats_carry_queues_credit_and_waits() -> None:
         client = cluster.join().client
         client.setup([TableSpec("t", (PartSpec("v", 2, SGD(1.0)),))])
         client.push({"t": (np.arange(5, dtype=np.uint64), np.ones((5, 2), np.float32))}).wait()
-        end_s = time.monotonic() + 10
-        while time.monotonic() < end_s:
-            answer = client.ask_coordinator(Status(True))
-            servers = [one for one in answer.values["members"] if one["role"] == "server"]
-            if sum(one.get("rows", 0) for one in servers) == 5:
-                break
-            time.sleep(0.05)
+        servers: list[dict[str, Any]] = []
+        members: list[dict[str, Any]] = []
+
+        def are_told() -> bool:
+            members[:] = client.ask_coordinator(Status(True)).values["members"]
+            servers[:] = [one for one in members if one["role"] == "server"]
+            return sum(one.get("rows", 0) for one in servers) == 5
+
+        wait_until(are_told, WAIT_S, "heartbeats to tell of five rows", pause_s=0.05)
     assert [one["jobs_waiting"] for one in servers] == [[0], [0]]
     assert all(
         one["credit_bytes"] > one["credit_granted_bytes"] == one["credit_wished_bytes"] for one in servers
     )
-    (trainer,) = [one for one in answer.values["members"] if one["role"] == "trainer"]
+    (trainer,) = [one for one in members if one["role"] == "trainer"]
     assert trainer["waits"] == []
 
 
@@ -186,27 +191,33 @@ def test_a_healthy_cluster_ends_with_0_and_a_stopped_server_or_coordinator_is_na
     command: Command = launch_counting(
         start, examples, tmp_path, more=["--pause-s", "0.05", "--epochs", "50"]
     )
-    time.sleep(1.5)  # let heartbeats tell of the training
-    code, report, _ = doctor(command.out)
-    assert (code, report["healthy"]) == (0, True), report["findings"]
-    assert report["status"]["pushes_sent"] > 0
+    report: dict[str, Any] = {}
+
+    def is_healthy() -> bool:
+        nonlocal report
+        code, report, _ = doctor(command.out)
+        assert report["healthy"] == (code == 0)
+        return code == 0 and report["status"]["pushes_sent"] > 0
+
+    wait_until(is_healthy, WAIT_S, lambda: f"heartbeats to tell of the training: {report['findings']}")
     command.kill("coordinator", signal.SIGSTOP)
     code, report, seconds = doctor(command.out)
     command.kill("coordinator", signal.SIGCONT)
     assert code == 1
-    assert seconds < 10
+    assert seconds < PATIENCE * NAMED_S
     assert "does not answer" in report["findings"][0]["what"]
-    time.sleep(1.5)
+    wait_until(is_healthy, WAIT_S, lambda: f"the coordinator to go on: {report['findings']}")
     command.kill("server 1", signal.SIGSTOP)
     time.sleep(3.2)
-    code, report, seconds = doctor(command.out)
     stopped = f"pid {command.pid_of('server 1')} on "
-    for _ in range(3):  # a coordinator that finds no core meanwhile counts less of the silence
-        if any(stopped in one["what"] for one in report["findings"]):
-            break
+
+    def is_named() -> bool:  # a coordinator that finds no core meanwhile counts less of the silence
+        nonlocal code, report, seconds
         code, report, seconds = doctor(command.out)
+        return any(stopped in one["what"] for one in report["findings"])
+
+    wait_until(is_named, NAMED_S, lambda: f"{stopped} to be named: {report['findings']}")
     assert code == 1
-    assert seconds < 10
-    assert any(stopped in one["what"] for one in report["findings"])
+    assert seconds < PATIENCE * NAMED_S
     command.process.send_signal(signal.SIGINT)
     assert command.finish(20) in (69, 130)

@@ -23,12 +23,12 @@ class Left(FixedStatus):
         return STATUS | {"trainers_left": [f"pid {pid} on host" for pid in pids]}
 
 
-def run_with_a_successor(folder, does):
-    """Trainer 0 dies at once, its successor ``does``, trainer 1 ends the work: outcome, lines, seconds."""
+def run_with_a_successor(folder, does, other="sleep 1.5;over"):
+    """Trainer 0 dies at once, its successor ``does``, trainer 1 the ``other``: outcome, lines, seconds."""
     (folder / "logs").mkdir()
     said, begin_s = [], time.monotonic()
     outcome = run_cluster(
-        StandIns(folder, {"trainer 0": f"first die;{does}", "trainer 1": "sleep 1.5;over"}),
+        StandIns(folder, {"trainer 0": f"first die;{does}", "trainer 1": other}),
         Plan(ClusterConfig(trainers=2, restarts=3), "test", (), folder / "logs", echo=False),
         say=said.append,
         watch=lambda address, cluster_id: Left(folder),
@@ -48,8 +48,8 @@ def test_a_trainer_that_is_started_again_as_the_work_ends_does_not_keep_the_run_
 
 
 def test_a_successor_that_has_left_in_order_may_go_on_with_its_script(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervise, "LOST_S", 1.0)
-    outcome, said, seconds = run_with_a_successor(tmp_path, "ready;sleep 6")
+    monkeypatch.setattr(supervise, "LOST_S", 3.0)
+    outcome, said, seconds = run_with_a_successor(tmp_path, "ready;over;sleep 6", other="wait")
     assert outcome.exit_code == 0
     assert seconds > 6.0
     assert len(said) == 1
