@@ -241,6 +241,42 @@ def test_packed_text_that_is_cut_is_refused(tmp_path, out, kind):
         convert_criteo(written(tmp_path, packed[: len(packed) // 2]), out)
 
 
+HEAD, TAIL = b"label,a\n" + b"1,2\n" * 30_000, b"0,3\n" * 30_000
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_all_streams_of_a_packed_file_are_read(tmp_path, out, kind):
+    head, none, tail = (PACKED[kind](text) for text in (HEAD, b"", TAIL))
+    assert convert_csv(written(tmp_path, head + none + tail + none), out).rows == 60_000
+
+
+def test_zeros_between_streams_of_xz_are_passed_over(tmp_path, out):
+    zeros = b"\0" * 131_072
+    packed = PACKED["xz"](HEAD) + zeros + PACKED["xz"](TAIL) + zeros
+    assert convert_csv(written(tmp_path, packed), out).rows == 60_000
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_damaged_stream_does_not_end_a_packed_file(tmp_path, out, kind):
+    head, tail = PACKED[kind](HEAD), PACKED[kind](TAIL)
+    turned = bytes([tail[0] ^ 1])
+    damages = {
+        "its first byte": turned + tail[1:],
+        "its first byte, and a sound one after it": turned + tail[1:] + tail,
+        "cut": tail[: len(tail) // 2],
+        "cut in its head": tail[:3],
+        "one byte is missing": tail[:-1],
+        "garbage after the first": b"garbage",
+        "garbage after the second": tail + b"g",
+    }
+    if kind == "xz":
+        damages |= {"three zeros": b"\0\0\0" + tail, "three zeros at the end": tail + b"\0\0\0"}
+    for what, rest in damages.items():
+        with pytest.raises(DataError, match=f"the {kind} data is cut or damaged .*; fetch the file again"):
+            raise AssertionError(what, convert_csv(written(tmp_path, head + rest), out, overwrite=True))
+        assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import re
@@ -27,6 +28,7 @@ from pslib.words import counted
 __all__ = ["Parsed", "Piece", "RejectedRecord", "Rejects", "parse_piece", "pieces"]
 
 PIECE_BYTES = 4 << 20  # read at once: large enough for Arrow's parser to be fast, small beside any memory
+PACKED_BYTES = 64 << 10  # read at once of a packed file
 RECORD_BYTES_MAX = 16 << 20  # the longest line; more means that this is no text file of records
 QUOTED_BYTES_MAX = 1 << 20  # a quote must close within this, or one stray quote would swallow the file
 EARLY_LINES = 100_000  # allowed for, until the end: one bad line of the first ten is no verdict
@@ -38,8 +40,11 @@ _BZIP2_BLOCKS = b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"
 _BZIP2 = [b"BZh%d%b" % (level, block) for level in range(1, 10) for block in _BZIP2_BLOCKS]
 _PACKED: dict[bytes, tuple[str, Callable[[IO[bytes]], Any]]] = {
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
-    **dict.fromkeys(_BZIP2, ("bzip2", bz2.BZ2File)),
-    b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
+    **dict.fromkeys(_BZIP2, ("bzip2", lambda file: _streams(file, bz2.BZ2Decompressor))),
+    b"\xfd7zXZ\0": (
+        "xz",
+        lambda file: _streams(file, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), padding=4),
+    ),
     b"\x28\xb5\x2f\xfd": ("zstd", lambda file: pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")),
 }
 """What a packed file begins with, its kind, and what reads it."""
@@ -209,7 +214,8 @@ def pieces(source: Path, quoted_by: bytes | None = None, comment: bytes | None =
     Raises
     ------
     DataError
-        When the file can't be read or is no text, ends inside packed data, or a record is longer than 16 MiB.
+        When the file can't be read or is no text, packed data is cut or damaged or something else follows it,
+        or a record is longer than 16 MiB.
     """
     try:
         with _opened(source) as file:
@@ -238,6 +244,51 @@ class _Unpacked:
             if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the data's
                 raise
             raise _Damaged(f"the {self._kind} data is cut or damaged ({error})") from error
+
+
+class _Streams(io.RawIOBase):
+    """One stream after another; BZ2File and LZMAFile end where the beginning of a further one is damaged."""
+
+    def __init__(self, file: IO[bytes], stream: Callable[[], Any], padding: int) -> None:
+        self._file, self._new, self._padding = file, stream, padding
+        self._stream = stream()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As of any file; EOFError, and what the decompressor raises, where the data is damaged."""
+        text = b""
+        while not text:
+            packed = b""
+            if self._stream.eof:
+                packed = self._after()
+                if not packed:
+                    return 0
+                self._stream = self._new()
+            elif self._stream.needs_input:
+                packed = self._file.read(PACKED_BYTES)
+                if not packed:
+                    raise EOFError("it ends within a stream")
+            text = self._stream.decompress(packed, len(buffer))
+        buffer[: len(text)] = text
+        return len(text)
+
+    def _after(self) -> bytes:
+        """What follows a stream, without the zeros that may stand between two."""
+        packed, zeros = self._stream.unused_data or self._file.read(PACKED_BYTES), 0
+        while self._padding and packed.startswith(b"\0"):
+            rest = packed.lstrip(b"\0")
+            zeros += len(packed) - len(rest)
+            packed = rest or self._file.read(PACKED_BYTES)
+        if zeros and zeros % self._padding:
+            raise EOFError(f"{counted(zeros, 'zero byte')} after a stream, no multiple of {self._padding}")
+        return bytes(packed)
+
+
+def _streams(file: IO[bytes], stream: Callable[[], Any], padding: int = 0) -> io.BufferedReader:
+    return io.BufferedReader(_Streams(file, stream, padding))
 
 
 def _end_of(source: Path, size: int) -> bytes:
