@@ -106,6 +106,23 @@ def test_two_records_in_a_line_are_seen_where_another_line_is_blank(tmp_path, ou
     assert rejects_path(out).read_bytes() == rejects.encode()
 
 
+BROKEN = ['{"label":0,"x":70,', '"y":"}"}', '{"label":0,"x":80}{"label":1,"x":90}']
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", " \t\n"])
+@pytest.mark.parametrize("between", [0, 30_000])
+def test_an_object_of_two_lines_does_not_make_up_for_a_line_of_two_objects(tmp_path, out, ending, between):
+    good = '{"label":1,"x":1,"y":"}{"}'
+    found = [good, *BROKEN[:2], *[good] * between, *BROKEN[2:], good, *BROKEN, good]
+    text = "".join(line + ending for line in found)
+    report = convert_jsonl(written(tmp_path, text), out, rejects_max_share=1)
+    assert [row["x"] for row in rows_of(out)] == [1] * (3 + between) == [1] * report.rows
+    numbers = [number for number, line in enumerate(found, 1) if line != good]
+    assert [(line, kept.strip()) for line, _, kept in rejects_of(out)] == [
+        (number, found[number - 1]) for number in numbers
+    ]
+
+
 @pytest.mark.parametrize(
     ("records", "said"),
     [

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
@@ -91,6 +92,24 @@ def _type_of(plain: set[str], lists: set[str]) -> pa.DataType | str:
     return _PLAIN.get(frozenset(plain)) or f"expected one type, got {', '.join(sorted(plain))}"
 
 
+_BORDER = re.compile(rb"\}[ \t\r]*\n[ \t\r]*\{")
+
+
+def _in_a_line_each(raw: bytes) -> bool:
+    """Whether no object of lines that Arrow can read goes over several.
+
+    A newline is in no string, and in no object may ``{`` come right after ``}``: where they stand around a
+    newline, one object ends and the next begins.
+    """
+    octets = np.frombuffer(raw, np.uint8)
+    newlines = np.flatnonzero(octets == ord("\n"))[:-1]
+    before = octets[newlines - 1]
+    before = np.where(before == ord("\r"), octets[newlines - 2], before)
+    if (before == ord("}")).all() and (octets[newlines + 1] == ord("{")).all():
+        return True
+    return len(_BORDER.findall(raw)) == newlines.size
+
+
 def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
     """Parser of objects with these columns; one that is absent is a null, a further one makes a reject."""
     meaning = pajson.ParseOptions(
@@ -98,6 +117,8 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
     )
 
     def parse(raw: bytes) -> Parsed:
+        if not _in_a_line_each(raw):
+            raise ValueError("expected an object a line, got one that goes over several")
         reading = pajson.ReadOptions(block_size=len(raw) + 1)
         try:
             table = pajson.read_json(pa.BufferReader(raw), reading, meaning)
