@@ -106,6 +106,20 @@ def test_two_records_in_a_line_are_seen_where_another_line_is_blank(tmp_path, ou
     assert rejects_path(out).read_bytes() == rejects.encode()
 
 
+@pytest.mark.parametrize(
+    "other", [b"caf\xe9", b"\xed\xa0\x80", b"\xc0\x80"], ids=["latin", "surrogate", "long"]
+)
+def test_a_text_that_is_no_utf8_is_set_aside(tmp_path, out, other):
+    good = lines(
+        *({"label": number % 2, "x": "Z\u00fcrich \u6771\u4eac"} for number in range(2_000))
+    ).encode()
+    line = b'{"label": 1, "x": "%b"}' % other
+    report = convert_jsonl(written(tmp_path, good + line + b"\n" + good), out)
+    assert (report.rows, report.rejected) == (4_000, 1)
+    assert rejects_path(out).read_bytes() == b"2001\tcolumn 'x': expected UTF-8, got other bytes\t%b\n" % line
+    pq.read_table(out).validate(full=True)
+
+
 BROKEN = ['{"label":0,"x":70,', '"y":"}"}', '{"label":0,"x":80}{"label":1,"x":90}']
 
 

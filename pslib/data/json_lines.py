@@ -122,6 +122,8 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
         reading = pajson.ReadOptions(block_size=len(raw) + 1)
         try:
             table = pajson.read_json(pa.BufferReader(raw), reading, meaning)
+            if not raw.isascii():
+                table.validate(full=True)  # it takes over bytes that are no UTF-8 as they are
         except pa.ArrowInvalid as error:
             raise ValueError(_reason(str(error), list(types))) from error
         place = table.schema.get_field_index(label)
@@ -140,6 +142,9 @@ def _reason(text: str, names: Sequence[str]) -> str:
         return f"expected an {changed[2]}, got {'an' if changed[3] == 'array' else 'a'} {changed[3]}"
     if changed:
         return f"column {changed[1].removesuffix('/[]')!r}: expected a {changed[2]}, got a {changed[3]}"
+    other = re.search(r"Column (\d+): .*Invalid UTF8", text)
+    if other:
+        return f"column {names[int(other[1])]!r}: expected UTF-8, got other bytes"
     failed = re.search(r"Failed to convert JSON to (\w[^\s,]*).*?: ?(.*)", text)
     if failed:
         return f"expected {failed[1]}, got {failed[2]}"
