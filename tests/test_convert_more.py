@@ -120,6 +120,14 @@ def test_a_text_that_is_no_utf8_is_set_aside(tmp_path, out, other):
     pq.read_table(out).validate(full=True)
 
 
+@pytest.mark.parametrize("line", ['{"label":1,"x":%b}', "%b"])
+def test_a_line_that_is_nested_too_deep_is_set_aside(tmp_path, out, line):
+    good, deep = lines({"label": 1, "x": 1}) * 2_000, line.replace("%b", "[" * 20_000 + "]" * 20_000)
+    report = convert_jsonl(written(tmp_path, good + deep + "\n" + good), out)
+    assert (report.rows, report.rejected) == (4_000, 1)
+    assert rejects_of(out)[0][0] == 2_001
+
+
 BROKEN = ['{"label":0,"x":70,', '"y":"}"}', '{"label":0,"x":80}{"label":1,"x":90}']
 
 

@@ -65,7 +65,7 @@ def json_columns(records: Iterable[bytes], source: Path) -> dict[str, pa.DataTyp
 def _objects(records: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Those that are objects; the conversion itself sets the others aside."""
     for text in records:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):  # the second where lists are nested too deep
             record = json.loads(text)
             if isinstance(record, dict):
                 yield record
