@@ -153,6 +153,7 @@ def test_an_object_of_two_lines_does_not_make_up_for_a_line_of_two_objects(tmp_p
         ([{"label": 1, "x": [1, "a"]}], "column 'x': expected lists of int or str, got int, str"),
         ([{"label": 1, "x": [1]}, {"label": 1, "x": 1}], "column 'x': expected one type, got lists and int"),
         ([{"labe": 1, "x": 1}], "no column 'label'; did you mean 'labe'?"),
+        ([{"label": [1], "x": 1}], "column 'label': expected 0 or 1, got lists; choose another"),
         ([{"label": 1, "": 1}], "column '': expected a name, got none"),
         ([7], "expected a JSON object a line, found none in the first 10,000"),
     ],

@@ -256,7 +256,8 @@ def convert_jsonl(
     Raises
     ------
     ConfigurationError, DataError
-        As for `convert_criteo`; also when a column is of no one type, or holds objects.
+        As for `convert_criteo`; also when a column is of no one type or holds objects, or the label
+        holds lists.
     """
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
     found = pieces(run.source)
@@ -265,6 +266,8 @@ def convert_jsonl(
         raise DataError(f"{run.source}: expected a JSON object a line, got an empty file")
     columns = json_columns((text for _, text in first.split()), run.source)
     roles_of(list(columns), label, dense, sparse, (), run.source)
+    if pa.types.is_list(columns[label]):
+        raise DataError(f"{run.source}: column {label!r}: expected 0 or 1, got lists; choose another label")
     columns |= {name: pa.float64() for name in dense or ()}
     numbers = {name for name, kind in columns.items() if kind == pa.float64()} if dense is None else {*dense}
     if wrong := sorted(numbers & {*(sparse or ())}):
