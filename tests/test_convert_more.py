@@ -128,6 +128,39 @@ def test_a_line_that_is_nested_too_deep_is_set_aside(tmp_path, out, line):
     assert rejects_of(out)[0][0] == 2_001
 
 
+LARGE = [str(2**53), str(-(2**62)), "9007199254740993.5", "1e300", "1" + "0" * 22, "-9007199254740994", "NaN"]
+OTHER = [str(2**53 + 1), str(-(2**63) + 1), "9" * 30]
+
+
+@pytest.mark.parametrize(
+    ("convert", "dense", "large", "other"),
+    [
+        (convert_jsonl, None, [*LARGE, "Infinity", "-Infinity"], OTHER),
+        (convert_jsonl, ["x"], [*LARGE, "Infinity", "-Infinity"], OTHER),
+        (convert_csv, None, LARGE[:-1], [*OTHER, "1e999"]),
+        (convert_csv, ["x"], [*LARGE, "inf", " -Infinity", "+INF"], [*OTHER, "1e999", "-1e999", "9" * 400]),
+    ],
+)
+def test_a_number_that_float64_would_change_is_set_aside(tmp_path, out, convert, dense, large, other):
+    cells = ["1.5", *large, *other, "2.5", "2.25"]
+    if convert is convert_csv:
+        start, pattern = "label,x\n", "{label},{cell}\n"
+    else:
+        start, pattern = "", '{{"label": {label}, "x": {cell}}}\n'
+    text = "".join(pattern.format(label=1, cell=cell) for cell in cells)
+    text += pattern.format(label=2, cell=OTHER[0])
+    convert(written(tmp_path, start + text), out, dense=dense, rejects_max_share=1)
+    assert [repr(row["x"]) for row in rows_of(out)] == [
+        repr(float(cell)) for cell in cells if cell not in other
+    ]
+    first = 1 + len(start.splitlines())
+    said = "column 'x': expected a number that float64 holds, got "
+    assert [(line, reason) for line, reason, _ in rejects_of(out)] == [
+        *((cells.index(cell) + first, said + cell) for cell in other),
+        (len(cells) + first, "column 'label': expected 0 or 1, got '2'"),
+    ]
+
+
 BROKEN = ['{"label":0,"x":70,', '"y":"}"}', '{"label":0,"x":80}{"label":1,"x":90}']
 
 

@@ -1,8 +1,10 @@
 """Text files into Parquet: Criteo's logs, CSV with a header, JSON lines, libsvm, libffm.
 
 No value is lost or changed: a missing value is a null, a string is kept as it stands, an integer that does
-not fit is a reject. Records that can't be read go to ``<out>.rejects.tsv`` (line number, reason, record);
-more than a stated share of them stops the run, and then nothing is left behind.
+not fit is a reject. A column of float64 has the nearest number to a fraction; a whole number that it would
+change, such as 9007199254740993, is a reject there too, and so is one beyond its range, such as 1e999 (but
+not in values of libsvm and libffm). Records that can't be read go to ``<out>.rejects.tsv`` (line number,
+reason, record); more than a stated share of them stops the run, and then nothing is left behind.
 """
 
 from __future__ import annotations

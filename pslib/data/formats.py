@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ __all__ = [
     "csv_parser",
     "header_of",
     "libsvm_parser",
+    "no_other_numbers",
     "roles_of",
     "tokens_of",
     "with_fractions",
@@ -49,6 +52,35 @@ def labelled(table: Any, label: str) -> Parsed:
     return Parsed(table.set_column(place, pa.field(label, pa.int8(), nullable=False), numbers), bad)
 
 
+def no_other_numbers(parsed: Parsed, text_of: Callable[[str, int], str]) -> Parsed:
+    """Bad ones as well: rows with a number that float64 makes another one of.
+
+    That is a whole number beyond 2^53 between two that it has, and what it has only infinity for. Fractions
+    are the nearest ones.
+
+    Parameters
+    ----------
+    parsed : Parsed
+    text_of : callable
+        From a column and a row to the number as it stands in the file; asked where a value is that large.
+    """
+    bad = dict[int, str]()
+    for name, column in zip(parsed.table.column_names, parsed.table.columns, strict=True):
+        if column.type != pa.float64():
+            continue
+        large = pc.greater_equal(pc.abs(column), 2.0**53)
+        rows = pc.indices_nonzero(large).to_pylist() if pc.any(large).as_py() else []
+        for row in rows:
+            text, value = text_of(name, row), column[row].as_py()
+            if math.isinf(value):
+                same = "inf" in text.lower()
+            else:
+                same = not _WHOLE.fullmatch(text) or int(text) == value
+            if not same:
+                bad[row] = f"column {name!r}: expected a number that float64 holds, got {text.strip()}"
+    return Parsed(parsed.table, sorted((bad | dict(parsed.bad)).items())) if bad else parsed
+
+
 def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
     """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string.
 
@@ -61,6 +93,10 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
         column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
     )
     names = list(types)
+    as_text = pacsv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        include_columns=[name for name in names if types[name] == pa.float64()],
+    )
 
     def parse(raw: bytes) -> Parsed:
         # One block: the columns of a piece are converted in parallel all the same.
@@ -69,7 +105,10 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
             table = pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
         except pa.ArrowInvalid as error:
             raise ValueError(_csv_reason(str(error), names)) from error
-        return labelled(table, label)
+        texts = cache(lambda: pacsv.read_csv(pa.BufferReader(raw), reading, layout, as_text))
+        return no_other_numbers(
+            labelled(table, label), lambda name, row: str(texts().column(name)[row].as_py())
+        )
 
     return parse
 

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from pslib.data.formats import SAMPLE_ROWS, labelled
+from pslib.data.formats import SAMPLE_ROWS, labelled, no_other_numbers
 from pslib.data.records import Parsed, Parser
 from pslib.errors import DataError
 
@@ -95,8 +96,8 @@ def _type_of(plain: set[str], lists: set[str]) -> pa.DataType | str:
 _BORDER = re.compile(rb"\}[ \t\r]*\n[ \t\r]*\{")
 
 
-def _in_a_line_each(raw: bytes) -> bool:
-    """Whether no object of lines that Arrow can read goes over several.
+def _lines(raw: bytes) -> int:
+    """How many there are; ValueError where one object of those that Arrow can read goes over several.
 
     A newline is in no string, and in no object may ``{`` come right after ``}``: where they stand around a
     newline, one object ends and the next begins.
@@ -105,9 +106,10 @@ def _in_a_line_each(raw: bytes) -> bool:
     newlines = np.flatnonzero(octets == ord("\n"))[:-1]
     before = octets[newlines - 1]
     before = np.where(before == ord("\r"), octets[newlines - 2], before)
-    if (before == ord("}")).all() and (octets[newlines + 1] == ord("{")).all():
-        return True
-    return len(_BORDER.findall(raw)) == newlines.size
+    bare = (before == ord("}")).all() and (octets[newlines + 1] == ord("{")).all()
+    if not bare and len(_BORDER.findall(raw)) != newlines.size:
+        raise ValueError("expected an object a line, got one that goes over several")
+    return newlines.size + 1
 
 
 def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
@@ -117,8 +119,7 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
     )
 
     def parse(raw: bytes) -> Parsed:
-        if not _in_a_line_each(raw):
-            raise ValueError("expected an object a line, got one that goes over several")
+        lines = _lines(raw)
         reading = pajson.ReadOptions(block_size=len(raw) + 1)
         try:
             table = pajson.read_json(pa.BufferReader(raw), reading, meaning)
@@ -128,9 +129,18 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
             raise ValueError(_reason(str(error), list(types))) from error
         place = table.schema.get_field_index(label)
         text = table.column(place).cast(pa.string())
-        return labelled(table.set_column(place, label, text), label)
+        parsed = labelled(table.set_column(place, label, text), label)
+        if table.num_rows != lines:  # one of them holds two: no place for its numbers, and refused as it is
+            return parsed
+        objects = cache(lambda: raw.split(b"\n"))
+        return no_other_numbers(parsed, lambda name, row: _number(objects()[row], name))
 
     return parse
+
+
+def _number(text: bytes, name: str) -> str:
+    """A member of an object as it is written."""
+    return str(json.loads(text, parse_int=str, parse_float=str, parse_constant=str)[name])
 
 
 def _reason(text: str, names: Sequence[str]) -> str:
