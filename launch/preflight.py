@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RUN_FILES",
+    "check_content",
     "check_data",
     "check_load",
     "check_log",
@@ -126,20 +127,15 @@ def check_load(job: Job) -> None:
     Raises
     ------
     CheckpointError
-        When there is none, its manifest can't be read, it holds other tables or parameters, or another
-        model has learned them.
+        When there is none, or `check_content` refuses it.
     ConfigurationError
         When it lies in the run's own folder.
     """
-    from pslib.checkpoint import LoadOptions, check_fits, check_model, newest, read_manifest
     from pslib.places import is_uri
-    from pslib.table.tables import DenseSpec
-    from pslib.trainer.dense import DenseLayout
-    from pslib.trainer.saving import description_of
 
     if job.load is None:
         return
-    path, tables = job.load.path, job.load.tables
+    path = job.load.path
     if not is_uri(path) and Path(path).resolve().is_relative_to(Path(job.out).resolve()):
         raise ConfigurationError(
             f"load.path: {path} lies in {job.out}, where this run puts its own files: give another out"
@@ -148,6 +144,26 @@ def check_load(job: Job) -> None:
         raise CheckpointError(
             f"load.path: no such folder: {path}; expected a checkpoint, or a folder of them"
         )
+    check_content(job)
+
+
+def check_content(job: Job) -> None:
+    """See whether the checkpoint that the training begins with is of this model.
+
+    Raises
+    ------
+    CheckpointError
+        When its manifest can't be read, it holds other tables or parameters, or another model has learned
+        them.
+    """
+    from pslib.checkpoint import LoadOptions, check_fits, check_model, newest, read_manifest
+    from pslib.table.tables import DenseSpec
+    from pslib.trainer.dense import DenseLayout
+    from pslib.trainer.saving import description_of
+
+    if job.load is None:
+        return
+    path, tables = job.load.path, job.load.tables
     place, model = newest(path), job.build_model()
     table = job.table_of(model)
     layout, manifest = DenseLayout(model.dense_shapes()), read_manifest(place)

@@ -13,6 +13,7 @@ from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.paths import from_here
 from launch.preflight import (
+    check_content,
     check_data,
     check_load,
     check_log,
@@ -33,6 +34,7 @@ from launch.resuming import (
 )
 from launch.rollback import goes_back, step_back
 from launch.run_plan import Launcher, Plan
+from launch.same_training import check_same_training
 from launch.ssh import SshLauncher
 from launch.summary import best_possible, records_line, summary_lines
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError, UnavailableError
@@ -178,7 +180,11 @@ def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
     """
     from_logs = resume and job.cluster_config.durability != "memory"
     from_saved = resume and not from_logs
-    job = from_checkpoint(job) if from_saved else job
+    if resume:
+        check_same_training(job, from_logs)
+    if from_saved:
+        job = from_checkpoint(job)
+        check_content(job)
     out = prepare_out(job.out, overwrite, resume)
     if from_saved:
         keep_records(out)
