@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.job import Job
@@ -32,6 +33,7 @@ __all__ = [
     "check_port",
     "check_save",
     "check_seen",
+    "hold_out",
     "prepare_out",
 ]
 
@@ -273,8 +275,14 @@ _held: dict[str, int] = {}
 """Folders of this process's runs, open and locked until it ends, however it ends."""
 
 
-def _hold(folder: Path) -> None:
-    """Keep others out of a folder while this process lives; some file systems have no such locks."""
+def hold_out(folder: Path, resume: bool) -> None:
+    """Keep others out of a run's folder while this process lives; some file systems have no such locks.
+
+    Raises
+    ------
+    ConfigurationError
+        When a run goes on there.
+    """
     name = str(folder.resolve())
     if name in _held:
         return
@@ -283,7 +291,12 @@ def _hold(folder: Path) -> None:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(opened)
-        raise ConfigurationError(f"out: a run goes on in {folder}: end it, or give another --out") from None
+        raise ConfigurationError(
+            f"--resume: the run in {folder} goes on: wait for it, or end it first; pslib doctor "
+            f"{quote(str(folder))} tells how it goes"
+            if resume
+            else f"out: a run goes on in {folder}: end it, or give another --out"
+        ) from None
     except OSError:
         os.close(opened)
     else:
@@ -315,7 +328,7 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
         raise ConfigurationError(f"out: {folder} can't be made: {why}; give another --out") from error
     if why := unwritable(folder):
         raise ConfigurationError(f"out: {folder} can't be written to: {why}; give another --out")
-    _hold(folder)
+    hold_out(folder, resume)
     if resume:
         return folder
     earlier = [path for name in RUN_FILES for path in sorted(folder.glob(name))]

@@ -13,6 +13,7 @@ from shlex import quote
 from typing import Any
 
 from launch.job import Job, LoadSection
+from launch.paths import from_here
 from launch.running_cluster import BEGAN_WITH, NOTE, ended_run
 from launch.train_job import preempted_place, saved_place
 from launch.yaml_text import read_yaml
@@ -23,6 +24,7 @@ from pslib.words import counted
 
 __all__ = [
     "Identity",
+    "check_no_logs",
     "completed",
     "from_checkpoint",
     "identity_of",
@@ -76,7 +78,9 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
         raise ConfigurationError("--resume: which run? give --out with its folder")
     if config.durability == "memory":
         raise ConfigurationError(
-            "--resume needs logs (durability log or disk); a script loads its checkpoint itself"
+            f"--resume: this run has logs, {log}: add --durability log"
+            if (log := _logs_of(out))
+            else "--resume needs logs (durability log or disk); a script loads its checkpoint itself"
         )
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
@@ -87,6 +91,38 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
         keep_records(out, launch)
         return identity
     raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+
+
+def _logs_of(out: Path) -> str | None:
+    """Where the logs of a run are; None: it has none, or this machine does not see them."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        log = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))["log"]
+        return str(log) if log is not None and Path(log).is_dir() else None
+    return None
+
+
+def check_no_logs(out: Path) -> None:
+    """Refuse to begin at a checkpoint where a run has logs: they know all that was acknowledged since.
+
+    Raises
+    ------
+    ConfigurationError
+        When there are logs.
+    """
+    if log := _logs_of(out):
+        durability = _began_with(out).get("cluster", {}).get("durability", "log")
+        recipe = f"pslib train {quote(from_here(out / 'job.yaml'))} --resume"
+        raise ConfigurationError(
+            f"--resume: this run has logs, {log}: add --set cluster.durability={durability}, or {recipe}"
+        )
+
+
+def _began_with(out: Path) -> dict[str, Any]:
+    """The effective settings of a run, as they stand in its folder; none where nobody can read them."""
+    with suppress(OSError, ValueError, ConfigurationError):
+        plain = read_yaml((out / "job.yaml").read_text(encoding="utf-8"), "job.yaml")
+        return plain if isinstance(plain, dict) else {}
+    return {}
 
 
 def _other_numbers(note: Mapping[str, Any], config: ClusterConfig, log: str | None, out: Path) -> list[str]:
@@ -149,9 +185,8 @@ def completed(job: Job) -> str | None:
 
 def _planned_in(out: Path) -> int:
     """How many epochs a run was to add to those that it began with; 0: nobody knows."""
-    with suppress(OSError, ValueError, KeyError, TypeError, ConfigurationError):
-        text = (out / "job.yaml").read_text(encoding="utf-8")
-        return int(read_yaml(text, "job.yaml")["training"]["epochs"])
+    with suppress(ValueError, KeyError, TypeError):
+        return int(_began_with(out)["training"]["epochs"])
     return 0
 
 

@@ -20,11 +20,13 @@ from launch.preflight import (
     check_port,
     check_save,
     check_seen,
+    hold_out,
     prepare_out,
 )
 from launch.recorded import run_recorded, say
 from launch.resuming import (
     Identity,
+    check_no_logs,
     completed,
     from_checkpoint,
     identity_of,
@@ -180,6 +182,10 @@ def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
     """
     from_logs = resume and job.cluster_config.durability != "memory"
     from_saved = resume and not from_logs
+    if resume and Path(job.out).is_dir():
+        hold_out(Path(job.out), resume)
+    if from_saved:
+        check_no_logs(Path(job.out))
     if resume:
         check_same_training(job, from_logs)
     if from_saved:

@@ -236,8 +236,11 @@ def test_a_run_that_goes_on_keeps_its_folder(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("of the first")
     first = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(first, fcntl.LOCK_EX)
-    for how in ({"overwrite": True}, {"overwrite": False, "resume": True}):
-        with pytest.raises(ConfigurationError, match=r"a run goes on in .*: end it, or give another --out"):
+    for how, words in (
+        ({"overwrite": True}, "a run goes on in .*: end it, or give another --out"),
+        ({"overwrite": False, "resume": True}, "--resume: the run in .* goes on: wait for it, or end it"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
             prepare_out(tmp_path, **how)
     assert (tmp_path / "metrics.jsonl").read_text() == "of the first"
     os.close(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -223,3 +224,50 @@ def test_resuming_a_run_that_was_never_begun_says_to_begin_it_plainly(
 ) -> None:
     assert main(["train", str(job_in(tmp_path)), "--resume"]) == 64
     assert "begin anew without --resume (" in capsys.readouterr().err
+
+
+def test_a_run_with_logs_says_how_it_goes_on_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not that it must begin anew: what its servers have acknowledged is there."""
+    folder = run_in(tmp_path / "run", FAILED)
+    (tmp_path / "log").mkdir()
+    note_cluster(folder / "logs", "tcp://127.0.0.1:5", "abc", 0, str(tmp_path / "log"))
+    job = job_in(tmp_path)
+    (folder / "job.yaml").write_text(read_job(job, ["cluster.durability=disk"]).to_yaml())
+    assert main(["train", str(job), "--resume"]) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"pslib: --resume: this run has logs, {tmp_path / 'log'}: add --set cluster.durability=disk, or "
+        f"pslib train {folder / 'job.yaml'} --resume"
+    )
+    (tmp_path / "log").rmdir()
+    assert main(["train", str(job), "--resume"]) == 64
+    assert "--resume: nothing to go on from" in capsys.readouterr().err
+
+
+def test_the_logs_of_a_script_are_not_denied_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, script = run_in(tmp_path / "run", FAILED), tmp_path / "script.py"
+    script.touch()
+    note_cluster(folder / "logs", "tcp://127.0.0.1:5", "abc", 0, str(tmp_path))
+    assert main(["launch", "--resume", "--out", str(folder), str(script)]) == 64
+    assert capsys.readouterr().err == (
+        f"pslib: --resume: this run has logs, {tmp_path}: add --durability log\n"
+    )
+
+
+def test_resuming_a_run_that_goes_on_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_in(tmp_path / "run", FAILED, later_s=-1.0)
+    job = job_in(tmp_path)
+    other = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as its launcher holds it
+        assert main(["train", str(job), "--resume"]) == 64
+    finally:
+        os.close(other)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"pslib: --resume: the run in {folder} goes on: wait for it, or end it first; ")
+    assert main(["train", str(job), "--resume"]) == 64
+    assert "--resume: nothing to go on from" in capsys.readouterr().err
