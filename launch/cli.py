@@ -197,8 +197,9 @@ def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument(
         "--keys", metavar="DIR", help="encrypt, with the keys of this folder (see pslib keys make)"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
-    parser.add_argument(
+    earlier = parser.add_mutually_exclusive_group()
+    earlier.add_argument("--overwrite", action="store_true", help="replace an earlier run in that folder")
+    earlier.add_argument(
         "--resume", action="store_true", help="go on with the run in that folder, from its logs or checkpoint"
     )
     parser.add_argument("--quiet", action="store_true", help="no bar, or lines in a log, of progress")

@@ -271,3 +271,13 @@ def test_resuming_a_run_that_goes_on_says_so(tmp_path: Path, capsys: pytest.Capt
     assert line.startswith(f"pslib: --resume: the run in {folder} goes on: wait for it, or end it first; ")
     assert main(["train", str(job), "--resume"]) == 64
     assert "--resume: nothing to go on from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "launch"])
+def test_a_run_is_gone_on_with_or_replaced_and_not_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    folder = run_in(tmp_path / "run", FAILED)
+    assert main([command, "--resume", "--overwrite", "--out", str(folder), str(job_in(tmp_path))]) == 64
+    assert "argument --overwrite: not allowed with argument --resume" in capsys.readouterr().err
+    assert (folder / "summary.json").exists()
