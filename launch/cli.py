@@ -19,9 +19,10 @@ from launch.checkpoint_options import add_checkpoint
 from launch.durability import add_durability
 from launch.examples_text import FIRST_STEPS, epilog_of
 from launch.hosts_options import add_hosts
+from launch.lasting_output import keep_output
 from launch.retrieval_options import add_retrieval
 from pslib.environment import DEBUG_VARIABLE
-from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PslibError
+from pslib.errors import EXIT_INTERRUPTED, ConfigurationError, PslibError
 
 __all__ = ["build_parser", "main"]
 
@@ -69,16 +70,13 @@ _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. No traceback reaches the user unless PSLIB_DEBUG=1."""
+    keep_output()
     try:
         return _run(build_parser().parse_args(arguments))
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else ConfigurationError.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Somebody closed our output, `pslib ... | head`: nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_DONE
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -95,7 +93,7 @@ def _run(options: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr)
         return error.exit_code
-    except (KeyboardInterrupt, BrokenPipeError):
+    except KeyboardInterrupt:
         raise
     except OSError as error:
         return _place_refused(error) if error.errno in REFUSALS else _internal(error)

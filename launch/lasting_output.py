@@ -1,0 +1,70 @@
+"""Standard output and error that end no command: when nobody reads them any more it goes on in silence."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["keep_output"]
+
+NOBODY_READS = (errno.EPIPE, errno.EIO)
+"""What writing says when a pipe's reader has ended (``| head -1``), and when a terminal has been closed."""
+
+
+class _Lasting(io.RawIOBase):
+    """A file that leads nowhere once nobody reads it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._file = io.FileIO(number, "w", closefd=False)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def write(self, data: ReadableBuffer, /) -> int | None:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            if error.errno not in NOBODY_READS:
+                raise
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self.fileno())
+        os.close(nothing)
+        return self._file.write(data)
+
+
+def keep_output() -> None:
+    """Let this process's output be such files.
+
+    Nothing is changed where somebody has put something else in their place, as a notebook does.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # None where it was closed before the start
+        if stream is getattr(sys, f"__{name}__") and isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, _kept(stream))
+
+
+def _kept(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    raw = _Lasting(stream.fileno())
+    # As Python has it: PYTHONUNBUFFERED asks for no buffer at all.
+    buffer: Any = raw if stream.write_through else io.BufferedWriter(raw)
+    return io.TextIOWrapper(
+        buffer,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

@@ -1,0 +1,69 @@
+"""A command whose output nobody reads any more still does its work."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.standin_launch import ROOT
+
+CODE = """
+import pathlib, sys
+from launch import commands
+from launch.cli import main
+
+def version(options):
+    print("a line", flush=True)
+    print("an error", file=sys.stderr)
+    sys.stdin.read()
+    for _ in range(3):
+        print("x" * 100_000, flush=True)
+        print("y" * 100_000, file=sys.stderr, flush=True)
+    pathlib.Path(sys.argv[1]).touch()
+    return 75
+
+commands.version = version
+sys.exit(main(["version"]))
+"""
+
+
+def begin(tmp_path: Path, output: int, *python: str) -> subprocess.Popen[bytes]:
+    """A command that says a line, then waits until its input ends, says more and does its work."""
+    return subprocess.Popen(
+        [sys.executable, *python, "-c", CODE, str(tmp_path / "done")],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.parametrize("python", [(), ("-u",)])
+def test_a_command_goes_on_to_its_end_when_the_pipe_of_its_output_breaks(
+    tmp_path: Path, python: tuple[str, ...]
+) -> None:
+    """``pslib train ... | head -1`` ended the training, with exit code 0."""
+    reads, writes = os.pipe()
+    process = begin(tmp_path, writes, *python)
+    os.close(writes)
+    assert os.read(reads, 6) == b"a line"
+    os.close(reads)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert (tmp_path / "done").exists()
+
+
+def test_it_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    process = begin(tmp_path, its)
+    os.close(its)
+    assert os.read(ours, 6) == b"a line"
+    os.close(ours)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert (tmp_path / "done").exists()
