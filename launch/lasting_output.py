@@ -46,7 +46,7 @@ class _Lasting(io.RawIOBase):
 
 
 def keep_output() -> None:
-    """Let this process's output be such files.
+    """Let this process's output be such files; what its encoding lacks is written as an escape.
 
     Nothing is changed where somebody has put something else in their place, as a notebook does.
     """
@@ -64,7 +64,7 @@ def _kept(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         buffer,
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

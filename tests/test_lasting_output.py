@@ -1,4 +1,4 @@
-"""A command whose output nobody reads any more still does its work."""
+"""A command whose output nobody reads, or in whose encoding it can't be written, still does its work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.standin_launch import ROOT
@@ -67,3 +69,17 @@ def test_it_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 75
     assert (tmp_path / "done").exists()
+
+
+def test_names_that_the_outputs_encoding_lacks_are_written_all_the_same(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"click": [0, 1], "ü": [1, 2]}), tmp_path / "a.parquet")
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.cli", "data", "check", str(tmp_path / "a.parquet")],
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"\xfc" in done.stdout
