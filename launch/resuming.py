@@ -5,21 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.job import Job, LoadSection
+from launch.job import Job, LoadSection, read_job
 from launch.paths import from_here
 from launch.running_cluster import BEGAN_WITH, NOTE, ended_run
-from launch.train_job import preempted_place, saved_place
+from launch.train_job import CHECKPOINT, PREEMPTED, preempted_place, saved_place
 from launch.yaml_text import read_yaml
 from pslib.config import ClusterConfig
 from pslib.errors import EXIT_DONE, CheckpointError, ConfigurationError
-from pslib.places import shown
+from pslib.places import is_uri, shown
 from pslib.words import counted
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "keep_records",
     "note_earlier",
     "way_on",
+    "what_is_left",
 ]
 
 EARLIER = "checkpoints-before.json"
@@ -252,19 +253,18 @@ def _earlier(out: Path) -> dict[str, str]:
     return {}
 
 
-def from_checkpoint(job: Job) -> Job:
-    """The same job, to begin at the last complete checkpoint of its run.
+def _places(job: Job) -> tuple[str, ...]:
+    """Where a run saves, and where it does so when it is asked to leave."""
+    return tuple(dict.fromkeys((saved_place(job), preempted_place(job))))
 
-    Raises
-    ------
-    CheckpointError
-        When there is none.
-    """
+
+def _saved_since(out: Path, places: Sequence[str]) -> tuple[list[tuple[str, str]], CheckpointError | None]:
+    """When a run saved what is newest at each of some places, and its path; why there is none elsewhere."""
     from pslib.checkpoint import read_manifest
 
-    found, why = [], None
-    earlier = _earlier(Path(job.out))
-    for folder in dict.fromkeys((saved_place(job), preempted_place(job))):
+    found: list[tuple[str, str]] = []
+    why, earlier = None, _earlier(out)
+    for folder in places:
         try:
             place, print_ = _newest_with_print(folder)
             saved_utc = read_manifest(place).saved_utc
@@ -276,6 +276,40 @@ def from_checkpoint(job: Job) -> Job:
             )
         except CheckpointError as error:
             why = why or error
+    return found, why
+
+
+def what_is_left(out: Path, done: bool) -> str:
+    """What an ended run has left of its training, for people, by the look that ``--resume`` takes at it."""
+    from pslib.checkpoint import list_checkpoints
+
+    logs = "" if done or not (log := _logs_of(out)) else f"all that was acknowledged is in its logs, {log}; "
+    try:
+        job = read_job(out / "job.yaml").model_copy(update={"out": str(out.resolve())})
+        places, none = _places(job), "it left no checkpoint"
+    except ConfigurationError:  # that of a script
+        places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{PREEMPTED}"))
+        none = "its folder holds no checkpoint"
+    found, _ = _saved_since(out, places)
+    for place in [max(found)[1]] if found else places:
+        with suppress(CheckpointError):
+            for one in list_checkpoints(place)[:1]:
+                where = shown(one.path) if is_uri(one.path) else from_here(Path(one.path))
+                if one.state == "complete":
+                    return f"{logs}its checkpoint is {where}"
+                return f"{logs}its checkpoint {where} is {one.state}: {one.problem}"
+    return logs + none
+
+
+def from_checkpoint(job: Job) -> Job:
+    """The same job, to begin at the last complete checkpoint of its run.
+
+    Raises
+    ------
+    CheckpointError
+        When there is none.
+    """
+    found, why = _saved_since(Path(job.out), _places(job))
     if not found:
         out = Path(job.out)
         how = "with --overwrite" if out.is_dir() and any(out.iterdir()) else "without --resume"

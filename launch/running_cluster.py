@@ -72,19 +72,15 @@ class EndedRun:
     epochs: int
     examples: int
 
-    @property
-    def checkpoint(self) -> Path | None:
-        """Where it has saved what it trained, if that is in its folder."""
-        place = self.folder / "checkpoint"
-        return place if place.exists() else None
-
     def line(self) -> str:
-        """For people: when, and with what result."""
+        """For people: when, with what result, and what is left of it."""
+        from launch.resuming import what_is_left
+
         how = "done" if self.exit_code == EXIT_DONE else f"exit code {self.exit_code}"
         said = f": {self.error}" if self.error else ""
         trained = f"{counted(self.epochs, 'finished epoch')}, {counted(self.examples, 'example')}"
-        saved = f"; its checkpoint is {self.checkpoint}" if self.checkpoint else "; it left no checkpoint"
-        return f"{self.folder}: that run ended at {self.ended_utc}, {how}{said} ({trained}){saved}"
+        left = what_is_left(self.folder, self.exit_code == EXIT_DONE)
+        return f"{self.folder}: that run ended at {self.ended_utc}, {how}{said} ({trained}); {left}"
 
 
 def ended_run(where: str | Path) -> EndedRun | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 import pslib
 from launch.cli import main
 from launch.job import LoadSection, read_job
-from launch.resuming import from_checkpoint, note_earlier
+from launch.resuming import from_checkpoint, note_earlier, what_is_left
 from launch.running_cluster import NOTE, ended_run, find_cluster, note_cluster
 from pslib.errors import CheckpointError, UnavailableError
 from rec_models import LR
@@ -41,10 +42,11 @@ def test_an_ended_run_tells_when_and_how(tmp_path: Path) -> None:
     when = "ended at 2027-01-15T08:00:00+00:00"
     folder = tmp_path / "run"
     assert ended.line() == (
-        f"{folder}: that run {when}, done (2 finished epochs, 6 examples); it left no checkpoint"
+        f"{folder}: that run {when}, done (2 finished epochs, 6 examples); its folder holds no checkpoint"
     )
     (folder / "checkpoint").mkdir()
-    assert ended.line().endswith(f"; its checkpoint is {folder / 'checkpoint'}")
+    assert ended.line().endswith("; its folder holds no checkpoint")
+    (folder / "checkpoint" / "rows-a.arrow").touch()
     assert ended_run(folder / "logs") == ended
 
 
@@ -66,7 +68,7 @@ def test_of_a_summary_that_nobody_can_read_nothing_is_said(tmp_path: Path, text:
 def test_a_run_that_has_ended_before_it_trained_has_no_epochs(tmp_path: Path) -> None:
     ended = ended_run(run_in(tmp_path / "run", {"exit_code": 64, "epochs": None}))
     assert ended is not None
-    assert ", exit code 64 (0 finished epochs, 0 examples); it left" in ended.line()
+    assert ", exit code 64 (0 finished epochs, 0 examples); its folder holds" in ended.line()
 
 
 @pytest.mark.parametrize(("summary", "code"), [(DONE, 0), (FAILED, 1)])
@@ -281,3 +283,31 @@ def test_a_run_is_gone_on_with_or_replaced_and_not_both(
     assert main([command, "--resume", "--overwrite", "--out", str(folder), str(job_in(tmp_path))]) == 64
     assert "argument --overwrite: not allowed with argument --resume" in capsys.readouterr().err
     assert (folder / "summary.json").exists()
+
+
+def test_what_an_ended_run_has_left_is_what_a_resume_would_begin_with(tmp_path: Path) -> None:
+    """Wherever the job file puts it, and only what is whole."""
+    file, folder = job_in(tmp_path), run_in(tmp_path / "run", FAILED)
+    (folder / "job.yaml").write_text(read_job(file).to_yaml())
+    assert what_is_left(folder, done=False) == "it left no checkpoint"
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+        for place in ("run/checkpoint-preempted/checkpoint-000001", "elsewhere", "run/checkpoint"):
+            setting = ["checkpoint.path=elsewhere"] if place == "elsewhere" else []
+            (folder / "job.yaml").write_text(read_job(file, setting).to_yaml())
+            shutil.rmtree(folder / "checkpoint-preempted", ignore_errors=True)
+            trainer.save(tmp_path / place)
+            assert what_is_left(folder, done=True) == f"its checkpoint is {tmp_path / place}"
+    ended = ended_run(folder)
+    assert ended is not None
+    assert ended.line().endswith(f"; its checkpoint is {folder / 'checkpoint'}")
+    rows = next((folder / "checkpoint").glob("*.arrow"))
+    rows.unlink()
+    assert what_is_left(folder, done=True) == (
+        f"its checkpoint {folder / 'checkpoint'} is damaged: {rows.name} is missing"
+    )
+    (folder / "checkpoint" / "manifest.json").unlink()
+    assert what_is_left(folder, done=True).startswith(f"its checkpoint {folder / 'checkpoint'} is incomplete")
+    note_cluster(folder / "logs", "tcp://127.0.0.1:5", "abc", 0, str(tmp_path))
+    logs = f"all that was acknowledged is in its logs, {tmp_path}; "
+    assert what_is_left(folder, done=False).startswith(logs)

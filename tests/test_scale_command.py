@@ -97,13 +97,13 @@ SAID = "runs/x: that run ended at 2026-11-23 10:00 UTC, done (2 finished epochs,
 def test_a_run_that_ends_when_all_units_have_moved_is_told_and_not_waited_for() -> None:
     leaving = [status(leaving=[2, 3])] * 2
     lines = Played(*leaving, {}).lines(ENDED)
-    assert lines == [SAID + "it left no checkpoint; all units had moved"]
+    assert lines == [SAID + "its folder holds no checkpoint; all units had moved"]
 
 
 def test_a_run_that_ends_before_all_units_have_moved_is_an_error() -> None:
     with pytest.raises(UnavailableError) as caught:
         Played(status(moving=True, moved=4), {}).lines(ENDED)
-    assert str(caught.value) == SAID + "it left no checkpoint; it ended before all units had moved"
+    assert str(caught.value) == SAID + "its folder holds no checkpoint; it ended before all units had moved"
 
 
 def test_units_that_have_to_stay_are_an_error_in_one_line() -> None:
