@@ -157,7 +157,7 @@ def start(
         When the command can't be started.
     """
     try:
-        kept = log.open("ab")
+        kept = log.open("ab", buffering=0)  # so that closing it has nothing to write, which may fail
     except OSError as error:
         raise ConfigurationError(
             f"{log}: the log of {task.name} can't be written: {error.strerror}; make room for it, or give "
@@ -198,7 +198,6 @@ def _pump(
                 data += output.readline(MESSAGE_BYTES_MAX)
             with suppress(OSError):  # a full disk must not stop it, or the worker would wait for ever
                 log.write(data)
-                log.flush()
             line = data.decode("utf-8", "replace").rstrip("\r\n")
             if not line.startswith(LOG_PREFIX):  # however many there are, what it said of its end stays
                 tail.append(line)

@@ -15,7 +15,7 @@ import pytest
 
 from launch.cli import main
 from launch.demo import demo_job
-from launch.process import LINE_BYTES_MAX, Running
+from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Outcome, Plan
 from launch.supervise import run_cluster
 from launch.verdict import judge
@@ -38,6 +38,19 @@ STATUS = {"rows": 12345, "updates_applied": 678, "servers_configured": 2, "saved
 
 
 # --- processes ---
+
+
+def test_a_disk_that_is_full_loses_lines_of_a_log_and_nothing_else(monkeypatch):
+    """Also when the log is closed, which wrote once more what had found no space."""
+    failed, heard = [], []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    command = Command(("/bin/sh", "-c", "echo one; echo two"), dict(os.environ), "here")
+    running = start(Task("trainer", 0), command, Path("/dev/full"), lambda task, line: heard.append(line))
+    running.pump.join(60)
+    running.stop()
+    running.process.wait(60)
+    assert heard == list(running.tail) == ["one", "two"]
+    assert failed == []
 
 
 def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
