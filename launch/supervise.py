@@ -133,13 +133,14 @@ class _Run:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run in order; a second one at once."""
+        """Ctrl-C, SIGTERM and the end of a terminal (SIGHUP) end the run in order; a second one at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup says that it shall go on
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             yield
         finally:
@@ -147,6 +148,8 @@ class _Run:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None and number == signal.SIGHUP:
+            return  # the kernel sends one as a terminal closes, and so does its shell
         if self._signal is not None:
             for running in self._running.values():
                 running.kill()
@@ -327,16 +330,17 @@ class _Run:
     def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         if self._draining is not None:
             return self._draining.turn(exits)
-        if self._signal == signal.SIGTERM and any(task.role == "trainer" for task in exits):
+        asked = signal.Signals(self._signal or 0)
+        if asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
-            self._say(f"got SIGTERM: all leave in order, trainers within {drain_s:g} s; again: at once")
+            self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
             address, cluster_id = self._voices.address or "", self._plan.cluster_id
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
             self._draining = Draining(self._running, drain_s, self._waited, saves or None)
             return None
         processes = counted(len(self._running), "process", "processes")
-        self._say(f"got {signal.Signals(self._signal or 0).name}: ending {processes}")
-        return Verdict(EXIT_INTERRUPTED if self._signal == signal.SIGINT else PreemptedError.exit_code)
+        self._say(f"got {asked.name}: ending {processes}")
+        return Verdict(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
 
     def _await_news(self) -> None:
         if self._poller is not None:

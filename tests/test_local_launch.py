@@ -278,6 +278,30 @@ def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_pat
     wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
+def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path):
+    """Once, though the kernel and the shell both say so."""
+    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    for _ in range(2):
+        launcher.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 75
+    assert "got SIGHUP: all leave in order, trainers within 1 s; again: at once\n" in output
+    wait_until(lambda: not processes_of(tmp_path), 5)
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    said = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP))
+    try:
+        said.start()
+        outcome, _ = run_standins(tmp_path, {"trainer": "sleep 1;result a;over"})
+    finally:
+        said.join()
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.exit_code == 0
+
+
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "spawn;stubborn;ready;sleep"})
     stopped = next(pid for pid, line in processes_of(tmp_path).items() if " server " in line)
