@@ -173,6 +173,7 @@ def recommend_items(
     ConfigurationError
         When there are no examples, or the model ranks no items.
     """
+    _check_ranks(job)
     paths = data or job.data.test
     if not paths:
         raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
@@ -205,8 +206,9 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
     ConfigurationError
         When there is nothing to read, or the model has no vectors.
     """
+    _check_ranks(job)
     paths = data or (job.data.items if side == "item" else job.data.test)
-    if not paths and ranks_items(job.model.name):  # else that is what is wrong
+    if not paths:
         name = "data.items" if side == "item" else "data.test"
         raise ConfigurationError(
             f"no rows of the {side} side: give --data PATH or {name} in the job file"
@@ -218,7 +220,14 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
         )
     history = job.ranking.history if job.ranking else None
     with _loaded(job, checkpoint) as trainer:
-        trainer.export_vectors(paths or [], out, side=side, history=history)
+        trainer.export_vectors(paths, out, side=side, history=history)
+
+
+def _check_ranks(job: Job) -> None:
+    """Refuse a model of clicks before anything is loaded or looked for."""
+    if not ranks_items(job.model.name):
+        model = type(job.build_model()).__name__
+        raise ConfigurationError(f"{model} predicts clicks and ranks no items: pslib eval evaluates it")
 
 
 def saved_place(job: Job) -> str:
