@@ -18,7 +18,7 @@ from launch.calibration.timing import over_tcp
 from launch.calibration.whole import Run, distinct_of, run_rate
 from launch.local import LocalLauncher
 from launch.run_plan import Plan
-from launch.supervise import run_cluster
+from launch.supervise import end_as_asked, run_cluster
 from pslib.clock import utc_now_text
 from pslib.config import ClusterConfig
 from pslib.data.files import atomic_output
@@ -163,6 +163,7 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
     )
     with over_tcp():
         outcome = run_cluster(LocalLauncher(1), plan)
+    end_as_asked(outcome)
     if outcome.exit_code != EXIT_DONE:
         raise UnavailableError(f"calibrate: a process failed: {outcome.reason}")
     return dict(json.loads(out.read_text(encoding="utf-8")))

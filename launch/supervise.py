@@ -32,7 +32,7 @@ from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.words import counted
 
-__all__ = ["run_cluster"]
+__all__ = ["end_as_asked", "run_cluster"]
 
 LOOK_S = 0.1
 """How often to look at the processes: a dead server is named long before anybody else notices."""
@@ -90,6 +90,20 @@ def run_cluster(
             return run.to_the_end()
         finally:
             run.end_all()
+
+
+def end_as_asked(outcome: Outcome) -> None:
+    """End a command whose cluster somebody has ended as that was: by Ctrl-C, or by SIGTERM.
+
+    Raises
+    ------
+    KeyboardInterrupt
+    PreemptedError
+    """
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if outcome.exit_code == PreemptedError.exit_code:
+        raise PreemptedError("asked to leave (SIGTERM), and not done")
 
 
 def _to_stderr(line: str) -> None:

@@ -23,7 +23,7 @@ from launch.local import LocalLauncher
 from launch.preflight import check_data, prepare_out
 from launch.ranking_settings import ranks_items
 from launch.run_plan import Outcome, Plan
-from launch.supervise import run_cluster
+from launch.supervise import end_as_asked, run_cluster
 from launch.train_job import evaluate_checkpoint, make_trainer
 from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -205,6 +205,7 @@ def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int
     plan = Plan(config, secrets.token_hex(8), arguments, out / "logs", log=logs)
     killer = _Killer(kill, out / "logs")
     outcome: Outcome = run_cluster(LocalLauncher(job.cluster.trainers), plan, observe=killer.observe)
+    end_as_asked(outcome)
     if outcome.exit_code != EXIT_DONE:
         why = outcome.reason or f"exit code {outcome.exit_code}"
         raise ConfigurationError(f"verify: the run in {out} has failed: {why}")

@@ -10,6 +10,7 @@ from launch.calibration import steps, whole
 from launch.calibration.fit import fit_costs
 from launch.calibration.whole import Run, run_rate
 from launch.cli import main
+from launch.run_plan import Outcome
 from pslib.data.generator import GeneratorConfig, generated_schema
 from pslib.errors import UnavailableError
 from pslib.planner.coefficients import read_coefficients
@@ -112,6 +113,15 @@ def test_a_cost_that_would_be_negative_is_zero_and_the_rest_still_fit():
 
 def test_a_run_has_a_name_for_people():
     assert Run(trainers=2).name == "1 server x 2 trainers, batch 2048, dim 16, 256-256"
+
+
+@pytest.mark.parametrize("code", [130, 75])
+def test_a_calibration_that_somebody_ends_has_not_failed(tmp_path, monkeypatch, capsys, code):
+    monkeypatch.setattr(calibrate, "run_cluster", lambda *_all: Outcome(code, [], {}, None))
+    file = tmp_path / "costs.json"
+    assert main(["bench", "calibrate", "--quick", "--json", str(file)]) == code
+    assert "failed" not in capsys.readouterr().err
+    assert not file.exists()
 
 
 def test_calibration_measures_steps_and_trainings_with_the_products_that_it_is_asked_for(

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launch import verify
 from launch.cli import main
 from launch.demo import demo_job
 from launch.job import read_job
+from launch.run_plan import Outcome
 from launch.verify import Verified, kill_problem, plain_modes, verdict_of
 from launch.yaml_text import write_yaml
 from pslib.data.generator import GeneratorConfig, generate
@@ -149,3 +151,15 @@ def test_a_process_that_is_killed_changes_nothing_that_counts(
     for run in report["runs"]:
         assert run["killed"] == 1
         assert run["pushes_due"] == run["pushes_applied"] == 240
+
+
+def test_ctrl_c_ends_it_as_such_and_is_no_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "run_cluster", lambda *_all, **_more: Outcome(130))
+    (tmp_path / "data.parquet").touch()
+    job = {
+        "data": {"train": "data.parquet", "schema": {"label": "click", "sparse": ["user"]}},
+        "model": {"name": "lr"},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    with pytest.raises(KeyboardInterrupt):
+        verify._train_cluster(read_job(tmp_path / "job.yaml"), tmp_path, None)
