@@ -158,10 +158,10 @@ def _command(commands: _Commands, name: str, function: str, text: str) -> _Parse
         name,
         help=text,
         description=text[0].upper() + text[1:] + ".",
-        epilog=epilog_of(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.epilog = epilog_of(parser.prog)
     parser.set_defaults(command_function=function)
     return parser
 

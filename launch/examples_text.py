@@ -34,23 +34,25 @@ pslib scale --drain 1 runs/clicks""",
     "plan": "pslib plan --rows 5e9 --examples-per-s 2e6 --machine cores=32,memory=256GB,network=25Gbit",
     "keys": """pslib keys make keys
 pslib keys add keys dashboard --role reader""",
-    "calibrate": "pslib bench calibrate --json costs.json",
-    "check": "pslib data check clicks.parquet --config clicks.yaml",
-    "generate": "pslib data generate generated --rows 400000",
-    "criteo": "pslib convert criteo day_0.tsv.gz day_0.parquet",
-    "csv": "pslib convert csv clicks.csv clicks.parquet --label click --dense price --sparse user,item",
-    "jsonl": "pslib convert jsonl events.jsonl.gz events.parquet --label clicked",
-    "libsvm": "pslib convert libsvm a9a.txt a9a.parquet",
-    "libffm": "pslib convert libffm ffm.txt ffm.parquet",
-    "ls": "pslib checkpoint ls runs",
-    "diff": "pslib checkpoint diff runs/first/checkpoint runs/second/checkpoint",
-    "export": "pslib checkpoint export runs/first/checkpoint exported --parquet",
+    "bench calibrate": "pslib bench calibrate --json costs.json",
+    "data check": "pslib data check clicks.parquet --config clicks.yaml",
+    "data generate": "pslib data generate generated --rows 400000",
+    "convert criteo": "pslib convert criteo day_0.tsv.gz day_0.parquet",
+    "convert csv": "pslib convert csv clicks.csv clicks.parquet --label click --sparse user,item",
+    "convert jsonl": "pslib convert jsonl events.jsonl.gz events.parquet --label clicked",
+    "convert libsvm": "pslib convert libsvm a9a.txt a9a.parquet",
+    "convert libffm": "pslib convert libffm ffm.txt ffm.parquet",
+    "checkpoint ls": "pslib checkpoint ls runs",
+    "checkpoint verify": "pslib checkpoint verify runs/first/checkpoint",
+    "checkpoint diff": "pslib checkpoint diff runs/first/checkpoint runs/second/checkpoint",
+    "checkpoint export": "pslib checkpoint export runs/first/checkpoint exported --parquet",
 }
-"""By the command's last word."""
+"""By the command, as it follows ``pslib``."""
 
 
-def epilog_of(name: str) -> str | None:
-    """What stands below the help of a command."""
+def epilog_of(program: str) -> str | None:
+    """What stands below the help of a command, ``pslib checkpoint ls`` for one."""
+    name = program.removeprefix("pslib ")
     if name not in EXAMPLES:
         return None
     lines = EXAMPLES[name].splitlines()

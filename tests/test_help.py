@@ -16,6 +16,13 @@ def test_every_example_of_the_help_is_read_as_arguments(capsys):
     said = capsys.readouterr().out
     assert all(line in said for line in first)
     for name in EXAMPLES:
-        words = next(line for line in shown if name in line.split()).split()[1:]
-        assert main([*words[: words.index(name) + 1], "--help"]) == 0
-        assert EXAMPLES[name].splitlines()[0] in capsys.readouterr().out
+        assert EXAMPLES[name].startswith(f"pslib {name} ")
+        assert main([*name.split(), "--help"]) == 0
+        examples = "".join(f"  {line}\n" for line in EXAMPLES[name].splitlines())
+        assert capsys.readouterr().out.endswith(examples)
+
+
+def test_no_command_shows_the_example_of_another(capsys):
+    for name in ("verify", "checkpoint verify"):
+        assert main([*name.split(), "--help"]) == 0
+        assert f"example:\n  pslib {name} " in capsys.readouterr().out
