@@ -40,7 +40,7 @@ def add_scale(parser: argparse.ArgumentParser) -> None:
         "where", nargs="?", metavar="WHERE", help="a run's folder, or the coordinator's tcp://host:port"
     )
     parser.add_argument(
-        "--servers", type=int, default=0, metavar="N", help="so many shall own all rows (default: as many)"
+        "--servers", type=int, metavar="N", help="so many shall own all rows (default: as many)"
     )
     parser.add_argument(
         "--drain",
@@ -113,14 +113,14 @@ def run_scale(options: argparse.Namespace) -> int:
     """
     from pslib.cluster import watch
 
-    if options.servers < 0:
+    if options.servers is not None and options.servers < 1:
         raise ConfigurationError(f"--servers: expected at least 1, got {options.servers}")
     address, cluster_id = find_cluster(options.where, options.cluster_id)
     keys = "" if options.keys is None else " --keys FILE"
     more = f"pslib server --coordinator {shlex.quote(address)} --cluster-id {shlex.quote(cluster_id)}{keys}"
     watcher = watch(address, cluster_id, options.keys)
     try:
-        watcher.scale(options.servers, options.drain)
+        watcher.scale(options.servers or 0, options.drain)
         watch_moves(
             watcher,
             lambda line: print(line, flush=True),

@@ -117,6 +117,7 @@ def test_units_that_have_to_stay_are_an_error_in_one_line() -> None:
     ("arguments", "text"),
     [
         (["scale", "--servers", "-1", "runs/x"], "--servers: expected at least 1, got -1"),
+        (["scale", "--servers", "0", "runs/x"], "--servers: expected at least 1, got 0"),
         (["scale", "--servers", "3", "tcp://127.0.0.1:1"], "its cluster id is missing"),
         (["scale", "--servers", "3", "nowhere"], "expected the folder of a run that has started"),
         (["server", "--coordinator", "tcp://127.0.0.1:1"], "--cluster-id"),
