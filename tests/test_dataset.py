@@ -1,5 +1,6 @@
 """Opening data: what is listed, and what is refused, all problems at once."""
 
+import os
 import re
 from pathlib import Path
 
@@ -289,3 +290,19 @@ def test_a_data_frame_is_not_taken_for_the_names_of_its_columns() -> None:
     pandas = pytest.importorskip("pandas")
     with pytest.raises(ConfigurationError, match="got DataFrame; write it to a file first"):
         ParquetData(pandas.DataFrame(GOOD), SCHEMA)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path, monkeypatch):
+    """Root, as whom tests may run, may read all."""
+    table = pa.table({"click": [0, 1], "user": [1, 2]})
+    pq.write_table(table, tmp_path / "a.parquet")
+
+    def refuse(file):
+        raise PermissionError(13, "Permission denied", file)
+
+    monkeypatch.setattr("pslib.data.dataset.open_file", refuse)
+    with pytest.raises(DataError) as error:
+        ParquetData(tmp_path, Schema(label="click", sparse=["user"]))
+    (line,) = error.value.problems
+    assert line.startswith(f"{tmp_path}/a.parquet: this user (uid {os.geteuid()}) may not read it: chmod a+r")
+    assert "Parquet" not in line

@@ -188,6 +188,9 @@ def _taken(
 
 def not_parquet(file: str, error: Exception) -> str:
     """A line about a file that can't be opened as Parquet, with the way out."""
+    if isinstance(error, PermissionError) and not is_uri(file):
+        who = f"this user (uid {os.geteuid()}) may not read it"
+        return f"{file}: {who}: chmod a+r it, or let its owner do so; a folder above it needs a+x"
     text = f"{shown(file)}: expected a Parquet file; {one_line(error)}"
     name = file.lower().removesuffix(".gz")
     advice = "write it anew, or take it out of the data"
