@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from launch.job import Job, read_job
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError
-from pslib.places import below, parent_and_name
+from pslib.places import below, is_uri, parent_and_name
 from rec_models import SESSION_MODELS
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def recommend_items(
     if not paths:
         raise ConfigurationError("no examples: give --data PATH or data.test in the job file")
     how, items = job.ranking or RankingSection(), job.data.items or job.data.train
-    with _loaded(job, checkpoint) as trainer:
+    with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
         trainer.recommend(
             paths,
             items,
@@ -219,8 +219,21 @@ def write_vectors(job: Job, checkpoint: str, data: list[str] | None, out: str, s
             )
         )
     history = job.ranking.history if job.ranking else None
-    with _loaded(job, checkpoint) as trainer:
+    with _without_empty_folders(out), _loaded(job, checkpoint) as trainer:
         trainer.export_vectors(paths, out, side=side, history=history)
+
+
+@contextmanager
+def _without_empty_folders(out: str) -> Iterator[None]:
+    """Where nothing comes out, the folders that were made for it go again."""
+    missing = [] if is_uri(out) else [one for one in (Path(out), *Path(out).parents) if not one.exists()]
+    try:
+        yield
+    except BaseException:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+        raise
 
 
 def _check_ranks(job: Job) -> None:

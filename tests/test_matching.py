@@ -354,7 +354,7 @@ def test_without_faiss_an_approximate_search_says_what_to_install(trained, tmp_p
         trainer.recommend(test, items, tmp_path, approximate=True)
 
 
-def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys):
+def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys, monkeypatch):
     trainer, folder, every, test = trained
     trainer.save(tmp_path / "saved")
     items = tmp_path / "some.parquet"  # of fewer items than the examples have
@@ -375,6 +375,11 @@ def test_the_commands_write_what_the_trainer_writes(trained, tmp_path, capsys):
     assert main(["recommend", *said, str(tmp_path / "best"), "-k", "5"]) == 0
     assert main(["vectors", *said, str(tmp_path / "vectors")]) == 0
     assert main(["vectors", *said, str(tmp_path / "users"), "--side", "query"]) == 0
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    for more in (["--approximate"], ["--data", str(tmp_path / "unfit.parquet")]):
+        pq.write_table(pa.table({"user": [1]}), tmp_path / "unfit.parquet")
+        assert main(["recommend", *said, str(tmp_path / "a" / "b"), *more]) == 64
+        assert not (tmp_path / "a").exists(), "nothing has come out"
     trainer.recommend(test, items, tmp_path / "mine", k=5, history="before", exclude_seen=True)
     trainer.export_vectors(items, tmp_path / "my vectors")
     assert lists_of(tmp_path / "best")[0] == lists_of(tmp_path / "mine")[0]
