@@ -16,8 +16,9 @@ from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
 from launch.run_plan import Launcher, Plan
 from launch.ssh import hosts_of
+from launch.train import ENDED_EARLY
 from pslib.config import ClusterConfig, Timing
-from pslib.errors import EXIT_DONE, ConfigurationError, PreemptedError
+from pslib.errors import EXIT_DONE, ConfigurationError
 
 __all__ = ["run_script"]
 
@@ -61,7 +62,7 @@ def run_script(options: argparse.Namespace) -> int:
     )
     facts = {"job": Path(options.script).name}
     outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)
-    if outcome.exit_code == PreemptedError.exit_code and out is not None and plan.log is not None:
+    if outcome.exit_code in ENDED_EARLY and out is not None and plan.log is not None:
         say(f"all that was acknowledged is in its logs, {plan.log}; go on with the same command and --resume")
     if out is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)

@@ -45,7 +45,7 @@ from pslib.places import shown
 if TYPE_CHECKING:
     from pslib.transport import Keys
 
-__all__ = ["run_job"]
+__all__ = ["ENDED_EARLY", "run_job"]
 
 ENDED_EARLY = (PreemptedError.exit_code, UnavailableError.exit_code, EXIT_INTERRUPTED)
 """Ends of a run with which nothing is wrong but that it has not come to its own."""

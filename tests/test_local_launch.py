@@ -450,3 +450,17 @@ def test_options_of_launch_behind_the_script_are_the_scripts_and_pointed_out(
     assert given == [tuple(arguments.split())]
     line = f"pslib: {said} after train.py go to train.py; options of pslib launch stand before the script\n"
     assert capsys.readouterr().err == (line if said else "")
+
+
+@pytest.mark.parametrize("code", [130, 75, 69])
+@pytest.mark.parametrize("durability", ["log", "memory"])
+def test_a_launched_script_with_logs_that_ended_early_tells_how_it_goes_on(
+    tmp_path, monkeypatch, capsys, code, durability
+):
+    monkeypatch.setattr("launch.script.run_recorded", lambda *_all, **_more: (Outcome(code), {}))
+    (tmp_path / "script.py").touch()
+    out = tmp_path / "run"
+    arguments = ["launch", "--durability", durability, "--out", str(out), str(tmp_path / "script.py")]
+    assert main(arguments) == code
+    told = f"its logs, {out}/log; go on with the same command and --resume"
+    assert (told in capsys.readouterr().err) == (durability == "log")
