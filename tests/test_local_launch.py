@@ -81,7 +81,7 @@ def test_a_process_whose_log_can_not_be_written_is_not_started(tmp_path):
         ConfigurationError, match=r"trainer-0\.log: the log of trainer 0 can't be written: Is a"
     ):
         run_standins(tmp_path, {})
-    wait_until(lambda: not processes_of(tmp_path))
+    wait_until(lambda: not processes_of(tmp_path), 20, "all processes to end")
 
 
 def test_trainers_get_the_coordinators_address_and_their_own_arguments(tmp_path):
@@ -287,7 +287,7 @@ def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path):
     output, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 75
     assert "got SIGHUP: all leave in order, trainers within 1 s; again: at once\n" in output
-    wait_until(lambda: not processes_of(tmp_path), 5)
+    wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
 def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
