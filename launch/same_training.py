@@ -65,7 +65,9 @@ def _differences(began: Job, job: Job, from_logs: bool) -> Iterator[str]:
         yield from _of_values("data.schema", *schemas)
         yield from _of_values("model", plain["model"], other["model"])
     yield from _of_optimizers(plain["optimizers"], other["optimizers"], from_logs)
-    training = ({name: one["training"].get(name) for name in CALLS} for one in (plain, other))
+    each_epoch = began.data.valid and job.data.valid  # is a call of its own, and others may follow
+    calls = [name for name in CALLS if not (each_epoch and name == "epochs")]
+    training = ({name: one["training"].get(name) for name in calls} for one in (plain, other))
     yield from _of_values("training", *training)
     if job.data.valid:
         rankings = ((one.ranking or RankingSection()).model_dump() for one in (began, job))

@@ -49,6 +49,14 @@ def problems(file: Path, *settings: str, from_logs: bool = False) -> tuple[str, 
     return refusal.value.problems
 
 
+def test_more_epochs_may_follow_where_each_is_a_call_of_its_own(tmp_path: Path) -> None:
+    file = begun(tmp_path, "data.valid=a.parquet")
+    more = read_job(file, ["data.valid=a.parquet", "training.epochs=120"])
+    check_same_training(more, from_logs=False)
+    told = problems(file, "training.epochs=120", "data.valid=null")
+    assert [line.split(":")[0] for line in told] == ["data.valid", "training.epochs"]
+
+
 LOGGED = ("cluster.durability=log",)
 
 
