@@ -458,7 +458,7 @@ cdef class Lanes:
         return 0
 
     cdef int leave_to_parent(self) except -1:
-        """Close a child's copies of the sockets: a lane ends when nobody has it, and the child may live longer."""
+        """Close a child's copies of the sockets: a lane ends when nobody has it; a child may live longer."""
         cdef Lane lane
         for lane in self.lanes.values():
             lane_close(lane.fd)
