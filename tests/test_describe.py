@@ -356,6 +356,17 @@ def test_lists_of_fractions_are_left_out_since_no_field_reads_them(tmp_path):
     assert describe(tmp_path / "sessions.parquet").schema == Schema(label=None, ragged=["items"])
 
 
+def test_a_column_with_infinite_values_is_left_out_with_what_to_do(tmp_path):
+    """A training would refuse it."""
+    price = np.linspace(1, 2, ROWS)
+    price[[3, 7]] = np.inf, -1e39
+    found = describe(written(tmp_path / "data.parquet", price=price))
+    assert [field.name for field in found.schema.dense] == ["share"]
+    assert [one.reason for one in found.choices if one.name == "price"] == [
+        "2 infinite values, and a dense one is finite in float32: replace them, then add it"
+    ]
+
+
 def test_a_file_whose_columns_make_no_field_says_why(tmp_path):
     labels, names = pa.array([0, 1] * 9), pa.array(["a", "b"] * 9)
     twice = pa.Table.from_arrays([labels, names, names], ["click", "user", "user"])

@@ -242,7 +242,8 @@ def _scattered(path: str, missing: Sequence[str], files: int) -> str:
         f"checkpoint {shown(path)}: {len(missing)} of its {files} files are not there as {gethostname()} "
         f"sees that folder ({missing[0]}): servers write where they run, so give one that all machines "
         "share, or s3://...; nothing is lost: bring the files from the other machines here and rename "
-        f"{INCOMPLETE_NAME} to {MANIFEST_NAME}"
+        f"{INCOMPLETE_NAME} to {MANIFEST_NAME} (or another run has saved to this folder meanwhile: give each "
+        "its own)"
     )
 
 

@@ -15,6 +15,7 @@ from pslib.data.leaks import LabelSample
 from pslib.errors import DataError
 from pslib.places import shown
 from pslib.schema import DenseField, RaggedField, Schema, SparseField
+from pslib.words import counted
 
 __all__ = ["Choice", "Description", "describe"]
 
@@ -254,6 +255,16 @@ def _is_list_of_fractions(column: ColumnReport) -> bool:
     return column.lengths is not None and any(word in column.kind for word in ("float", "double"))
 
 
+def _number(column: ColumnReport) -> Choice:
+    """What becomes of numbers with fractions."""
+    if column.infinite:
+        what = counted(column.infinite, "infinite value")
+        reason = f"{what}, and a dense one is finite in float32: replace them, then add it"
+        return Choice(column.name, "", reason)
+    log1p = f", and it reaches {column.reach:,.6g}: log1p" if column.reach > DENSE_FAR else ""
+    return Choice(column.name, "dense", f"a number with fractions{log1p}")
+
+
 def _choice(column: ColumnReport, label: str) -> Choice:
     name, rows = column.name, max(column.rows, 1)
     if name == label:
@@ -265,8 +276,7 @@ def _choice(column: ColumnReport, label: str) -> Choice:
     if column.lengths:
         return Choice(name, "ragged", f"lists of {column.lengths[1]:.1f} on average")
     if column.distinct is None:
-        log1p = f", and it reaches {column.reach:,.6g}: log1p" if column.reach > DENSE_FAR else ""
-        return Choice(name, "dense", f"a number with fractions{log1p}")
+        return _number(column)
     if column.distinct <= 1:
         return Choice(name, "", "always the same value")
     if rows >= UNIQUE_ROWS and column.distinct > UNIQUE_SHARE * rows:
