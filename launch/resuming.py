@@ -290,6 +290,8 @@ def what_is_left(out: Path, done: bool) -> str:
     except ConfigurationError:  # that of a script
         places = tuple(str(out.resolve() / name) for name in (CHECKPOINT, f"{CHECKPOINT}-{PREEMPTED}"))
         none = "its folder holds no checkpoint"
+    if remote := next((place for place in places if is_uri(place)), None):  # a line waits for no store
+        return f"{logs}its checkpoints, if any, are in {shown(remote)}"
     found, _ = _saved_since(out, places)
     for place in [max(found)[1]] if found else places:
         with suppress(CheckpointError):

@@ -248,7 +248,7 @@ class TestGoldenBytes:
 
     def test_a_push(self) -> None:
         assert [bytes(frame).hex() for frame in CODEC.encode(9, PUSH)] == [
-            "9705a464656d6fa45075736809dc00110703010205"
+            "9706a464656d6fa45075736809dc00110703010205"
             "91a46974656d91a46974656dcd012ccb3ff800000000000091a46974656d91a46974656d90"
             "cb3ff0000000000000c200c290"
             "9692a275380293a26634020192a275340192a266340192a266340292a2663402"
@@ -265,7 +265,7 @@ class TestGoldenBytes:
         keys = np.arange(1025, dtype=np.uint64)
         frames = CODEC.encode(9, Pull({"item": keys}, np.array([4], np.uint32), 7, 1.5))
         assert [bytes(frame).hex() for frame in frames] == [
-            "9705a464656d6fa450756c6c099691a46974656d07cb3ff8000000000000a7666c6f61743332a7666c6f6174333290"
+            "9706a464656d6fa450756c6c099691a46974656d07cb3ff8000000000000a7666c6f61743332a7666c6f6174333290"
             "9292a27538cd040192a2753401"
             "c40404000000",
             keys.astype("<u8").tobytes().hex(),
@@ -276,7 +276,7 @@ class TestGoldenBytes:
         refused = np.array([3], np.uint32), np.array([0xFFFF], np.uint16)
         answer = Pulled(rows, np.empty(0, np.float32), *refused, pushes_before=300)
         assert [bytes(frame).hex() for frame in CODEC.encode(2**64 - 1, answer)] == [
-            "9705a464656d6fa650756c6c6564cfffffffffffffffff"
+            "9706a464656d6fa650756c6c6564cfffffffffffffffff"
             "9491a46974656d9090cd012c9493a26634010292a266340092a275340192a2753201"
             "c412"
             "0000c03f00000040"
@@ -292,7 +292,7 @@ class TestGoldenBytes:
         }
         push = replace(PUSH, shows={}, clicks={}, **packed)
         assert [bytes(frame).hex() for frame in CODEC.encode(9, push)] == [
-            "9705a464656d6fa45075736809dc00110703010205"
+            "9706a464656d6fa45075736809dc00110703010205"
             "91a46974656d91a46974656dcd012ccb3ff8000000000000909091a46974656d"
             "cb3ff0000000000000c200c290"
             "9592a275380293a26931020292a275340192a275320192a2663402"

@@ -132,6 +132,24 @@ class TestTheDesk:
             assert cluster.end(1, index, epoch) == Done()
         assert cluster.lease(0, job=1).state == "held"
 
+    def test_one_who_is_in_no_call_is_not_waited_for(self) -> None:
+        """A client that trains nothing is a member too: a save after a failed fit waited until it left."""
+        cluster = Cluster()
+        cluster.open(1, job=1)
+        cluster.lease(1, job=1)
+        cluster.open(1, job=2, leases=1, what="save", details={"path": "x"})
+        assert cluster.lease(1, job=2).state == "held"
+
+    def test_no_lease_is_given_out_while_somebody_saves_in_a_later_call(self) -> None:
+        cluster = Cluster()
+        cluster.open(1, job=1)
+        cluster.open(1, job=2, leases=1, what="save", details={"path": "x"})
+        assert cluster.lease(1, job=2).state == "held"
+        cluster.open(0, job=1)
+        assert cluster.lease(0, job=1).state == "wait"
+        assert cluster.end(1, 0, job=2) == Done()
+        assert cluster.lease(0, job=1).state == "held"
+
     @pytest.mark.parametrize("what", ["save", "load"])
     def test_one_that_has_failed_is_others_to_try_and_keeps_no_moves_out(self, what: str) -> None:
         cluster = Cluster()

@@ -18,7 +18,13 @@ from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
 from pslib.checkpoint.rows import RowReader, table_in, table_schema
-from pslib.errors import CheckpointError, CheckpointIncompatibleError, ConfigurationError, PslibError
+from pslib.errors import (
+    CheckpointError,
+    CheckpointIncompatibleError,
+    ConfigurationError,
+    MemoryLimitError,
+    PslibError,
+)
 from pslib.places import shown
 from pslib.schema import Schema
 from pslib.shard.shard import Shard
@@ -155,7 +161,9 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
             ) from error
 
     found: dict[str, dict[str, Any]] = {}
-    of_rows = [one for one in files if one.kind == ROWS and one.table]
+    # One of a server, whose shard threads have the same tables: each file costs two answers of a store.
+    servers = {(one.table, _server_of(one.name)): one for one in files if one.kind == ROWS and one.table}
+    of_rows = list(servers.values())
     with ThreadPoolExecutor(READERS, thread_name_prefix="reads tables back") as pool:
         for one, plain in zip(of_rows, pool.map(described, of_rows), strict=True):
             first = found.setdefault(one.table, plain)
@@ -167,6 +175,11 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
                     "on with the last one in a new cluster"
                 )
     return [found[table] for table in sorted(found) if table != known]
+
+
+def _server_of(name: str) -> str:
+    """What names of one server's files have in common: TOKEN-SERVER of table.TOKEN-SERVER-SHARD.arrow."""
+    return name.rsplit("-", 1)[0].rsplit(".", 1)[-1]
 
 
 def check_fits(
@@ -274,7 +287,16 @@ def _check_room(shard: Shard, saved: Mapping[str, TableSpec], tables: list[str],
         return  # else keys would be read for nothing
     specs, others = shard.tables, {name: one for name, one in shard.stores.items() if name not in tables}
     fixed = [table for table in tables if specs[table].when_full == "refuse"]
-    shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
+    try:  # if all were for this shard; keys are not read then
+        shard.room.check({table: _all_rows(table, links) for table in fixed}, others, specs)
+    except MemoryLimitError:
+        shard.room.check({table: _least_rows(shard, saved[table], links) for table in fixed}, others, specs)
+
+
+def _all_rows(table: str, links: list[Link]) -> int:
+    """How many rows of a table there are at most, as manifests say."""
+    files = [[one for one in link.manifest.files if (one.table, one.kind) == (table, ROWS)] for link in links]
+    return max(sum(one.rows for one in own) for own in files)
 
 
 def _least_rows(shard: Shard, saved: TableSpec, links: list[Link]) -> int:

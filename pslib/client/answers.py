@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pslib.client.pending import Pending
-from pslib.errors import PslibError
+from pslib.errors import PreemptedError, PslibError
 from pslib.protocol.messages import Message, Result
 from pslib.protocol.server_session import merge_results
 
@@ -23,6 +23,8 @@ def all_of(pending: Sequence[Pending[Message]], outcome: str) -> list[Message]:
     for one in pending:
         try:
             answers.append(one.wait())
+        except PreemptedError:  # of a signal, and of no server: who waits is to leave
+            raise
         except PslibError as error:
             errors.append(error)
     if errors:

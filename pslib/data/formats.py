@@ -7,6 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def labelled(table: Any, label: str) -> Parsed:
     return Parsed(table.set_column(place, pa.field(label, pa.int8(), nullable=False), numbers), bad)
 
 
-def no_other_numbers(parsed: Parsed, text_of: Callable[[str, int], str]) -> Parsed:
+def no_other_numbers(
+    parsed: Parsed, wholes_of: Callable[[str], Any], text_of: Callable[[str, int], str]
+) -> Parsed:
     """Bad ones as well: rows with a number that float64 makes another one of.
 
     That is a whole number beyond 2^53 between two that it has, and what it has only infinity for. Fractions
@@ -61,16 +64,21 @@ def no_other_numbers(parsed: Parsed, text_of: Callable[[str, int], str]) -> Pars
     Parameters
     ----------
     parsed : Parsed
+    wholes_of : callable
+        From a column that has values so large to the same as int64; ArrowInvalid where one is no such number.
     text_of : callable
-        From a column and a row to the number as it stands in the file; asked where a value is that large.
+        From a column and a row to the number as it stands in the file; asked where that is not so.
     """
     bad = dict[int, str]()
     for name, column in zip(parsed.table.column_names, parsed.table.columns, strict=True):
         if column.type != pa.float64():
             continue
         large = pc.greater_equal(pc.abs(column), 2.0**53)
-        rows = pc.indices_nonzero(large).to_pylist() if pc.any(large).as_py() else []
-        for row in rows:
+        if not pc.any(large).as_py():
+            continue
+        with suppress(pa.ArrowInvalid):  # times in ns, say, which all are whole
+            large = pc.and_(large, pc.not_equal(column.cast(pa.int64(), safe=False), wholes_of(name)))
+        for row in pc.indices_nonzero(large).to_pylist():
             text, value = text_of(name, row), column[row].as_py()
             if math.isinf(value):
                 same = "inf" in text.lower()
@@ -105,9 +113,16 @@ def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quo
             table = pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
         except pa.ArrowInvalid as error:
             raise ValueError(_csv_reason(str(error), names)) from error
+
+        def wholes_of(name: str) -> Any:
+            whole = pacsv.ConvertOptions(
+                column_types={name: pa.int64()}, include_columns=[name], null_values=[""]
+            )
+            return pacsv.read_csv(pa.BufferReader(raw), reading, layout, whole).column(0)
+
         texts = cache(lambda: pacsv.read_csv(pa.BufferReader(raw), reading, layout, as_text))
         return no_other_numbers(
-            labelled(table, label), lambda name, row: str(texts().column(name)[row].as_py())
+            labelled(table, label), wholes_of, lambda name, row: str(texts().column(name)[row].as_py())
         )
 
     return parse

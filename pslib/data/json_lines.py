@@ -132,8 +132,15 @@ def json_parser(types: Mapping[str, pa.DataType], label: str) -> Parser:
         parsed = labelled(table.set_column(place, label, text), label)
         if table.num_rows != lines:  # one of them holds two: no place for its numbers, and refused as it is
             return parsed
+
+        def wholes_of(name: str) -> Any:
+            whole = pajson.ParseOptions(
+                explicit_schema=pa.schema([(name, pa.int64())]), unexpected_field_behavior="ignore"
+            )
+            return pajson.read_json(pa.BufferReader(raw), reading, whole).column(0)
+
         objects = cache(lambda: raw.split(b"\n"))
-        return no_other_numbers(parsed, lambda name, row: _number(objects()[row], name))
+        return no_other_numbers(parsed, wholes_of, lambda name, row: _number(objects()[row], name))
 
     return parse
 

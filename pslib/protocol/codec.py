@@ -28,7 +28,7 @@ from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
 
 __all__ = ["NAME_CHARS_MAX", "PROTOCOL_VERSION", "Codec", "Envelope", "Reply"]
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 SMALL_BYTES_MAX = 8192
 """An array of so many bytes travels in the header: a frame of its own costs both ends some 5 us together, a
 copy of 8 KiB less than one."""

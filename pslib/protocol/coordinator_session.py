@@ -344,16 +344,18 @@ class CoordinatorSession:
         return answer
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
-        about_files = self.desk.is_about_files(message.job)
-        if about_files and self.desk.first_open < message.job:
-            return Lease(
-                "wait", 0, 0, 0, 0
-            )  # an earlier call of others goes on: it changes rows, or loads them
-        if about_files and self.moves.wave is not None:
-            return Lease("wait", 0, 0, 0, 0)  # a unit on its way would be in no file
-        if self.cuts.holds_leases or (self.cuts.busy and about_files):
+        if not self.diary.replaying and self._must_wait(message.job):  # what is in a journal was given out
             return Lease("wait", 0, 0, 0, 0)
         return self.desk.next_lease(now_s, message, self.since_s(now_s))
+
+    def _must_wait(self, number: int) -> bool:
+        """Whether no lease of a job may be given out now: saves and loads are of rows that nobody changes."""
+        if self.cuts.holds_leases or self.desk.is_at_files_after(number):
+            return True
+        if not self.desk.is_about_files(number):
+            return False
+        moves = self.moves.wave is not None  # a unit on its way would be in no file
+        return moves or self.cuts.busy or self.desk.goes_on_before(number)
 
     def _cut_ready(self, now_s: float, message: CutReady) -> Message:
         return self.cuts.ready(now_s, message, self.since_s(now_s))

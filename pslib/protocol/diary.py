@@ -63,6 +63,11 @@ class Diary:
         self._version = 0
         self._replaying = False
 
+    @property
+    def replaying(self) -> bool:
+        """Whether what is handled just now was handled before, by a predecessor."""
+        return self._replaying
+
     # --- writing ------------------------------------------------------------------------------------------
 
     def before(self, message: Message) -> None:

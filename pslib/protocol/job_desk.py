@@ -200,6 +200,21 @@ class JobDesk:
         numbers = range(self.first_open, len(self.jobs))
         return any(self.is_about_files(number) and self.jobs[number].book.holders() for number in numbers)
 
+    def goes_on_before(self, number: int) -> bool:
+        """Whether somebody works on a job before this one, or is in such a call and may get work of it.
+
+        A client that trains nothing is in none.
+        """
+        first = self.first_open
+        if any(job.book.holders() for job in self.jobs[first:number] if not job.over):
+            return True
+        return any(first <= member.call < number for member in self._members.live("trainer"))
+
+    def is_at_files_after(self, number: int) -> bool:
+        """Whether somebody saves or loads in a later call than this one."""
+        later = range(max(number + 1, self.first_open), len(self.jobs))
+        return any(self.is_about_files(one) and self.jobs[one].book.holders() for one in later)
+
     @property
     def all_done(self) -> bool:
         """Whether no job is open."""

@@ -135,8 +135,8 @@ class PartFiles:
         ]
         if foreign:
             raise ConfigurationError(
-                f"{self._what}: {shown(self._place)} holds {min(foreign)}, which no earlier call wrote: "
-                "move it away, or give another folder"
+                f"{self._what}: {shown(self._place)} holds {min(foreign)}, which no earlier call of this "
+                "version wrote: move it away, or give another folder"
             )
 
     def _is_own(self, path: str) -> bool:
