@@ -164,6 +164,24 @@ class TestTheDesk:
         assert cluster.session.desk.at_files
         assert cluster.end(0, 0).code == "fenced"
 
+    def test_a_lease_that_was_given_out_is_given_out_when_the_journal_is_replayed(self) -> None:
+        """What it waited for may be in no journal, as that a trainer is silent."""
+        cluster = Cluster()
+        records = [[cluster.session.diary.image(cluster.now_s)]]
+        cluster.session.diary.append = lambda entries: records.append(list(entries))
+        for rank in range(2):
+            cluster.open(rank)
+            cluster.lease(rank)
+        cluster.open(0, job=1, leases=1, what="save", details={"path": "x"})
+        assert cluster.lease(0, job=1).state == "wait"
+        cluster.pass_time(10.0, *EVERYBODY[:3])
+        held = cluster.lease(0, job=1)
+        assert held.state == "held"
+        cluster.session = CoordinatorSession(CONFIG)
+        for record in records:
+            cluster.session.diary.replay(record)
+        assert cluster.end(0, 0, held.epoch, job=1) == Done()
+
     def give_up(self, cluster: Cluster) -> None:
         cluster.open(0)
         cluster.open(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ import pytest
 from cython_ext.hashing import partition_of
 from pslib import checkpoint
 from pslib.checkpoint import LoadOptions, check_shard
+from pslib.client.answers import all_of
 from pslib.client.client import Client
-from pslib.errors import CheckpointError, MemoryLimitError
-from pslib.protocol.messages import CheckLoad
+from pslib.errors import CheckpointError, MemoryLimitError, PreemptedError
+from pslib.protocol.messages import CheckLoad, Message
 from pslib.server import shard_thread
 from pslib.server.shard_thread import _Loads
 from pslib.shard.shard import Shard
@@ -156,3 +159,14 @@ def test_a_copy_of_the_question_looks_at_nothing_again(
     for stem in ("1", "1", "2"):
         assert work(shard, CheckLoad(place, stem)) == {}
     assert looks == [place, place]
+
+
+def test_who_is_asked_to_leave_while_it_waits_for_servers_waits_for_no_other() -> None:
+    """A signal is raised out of a wait; it is no server's refusal."""
+
+    def leaves() -> Message:
+        raise PreemptedError("asked to leave")
+
+    pending: Any = [SimpleNamespace(wait=leaves), SimpleNamespace(wait=lambda: pytest.fail("waits on"))]
+    with pytest.raises(PreemptedError, match=r"^asked to leave$"):
+        all_of(pending, "{} of {}")
