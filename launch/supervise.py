@@ -34,6 +34,8 @@ from pslib.words import counted
 
 __all__ = ["end_as_asked", "run_cluster"]
 
+CLOSES_S = 2.0
+"""Signals of one end of a terminal or session come within that."""
 LOOK_S = 0.1
 """How often to look at the processes: a dead server is named long before anybody else notices."""
 
@@ -135,6 +137,7 @@ class _Run:
         self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
         self._poller: StatusPoller | None = None
         self._signal: int | None = None
+        self._asked_s = 0.0
         self._draining: Draining | None = None
         self._launch = plan.launch or Identity(plan.cluster_id)
         self._waits: dict[str, tuple[float, float]] = {}
@@ -162,14 +165,16 @@ class _Run:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._signal is not None and number == signal.SIGHUP:
-            return  # the kernel sends one as a terminal closes, and so does its shell
+        now_s = self._clock.now_s()
+        closes = self._signal == signal.SIGHUP and now_s - self._asked_s < CLOSES_S
+        if self._signal is not None and (number == signal.SIGHUP or (closes and number == signal.SIGTERM)):
+            return  # as a terminal closes the kernel sends one, and its shell; a session's end both kinds
         if self._signal is not None:
             for running in self._running.values():
                 running.kill()
             if self._draining is not None:
                 self._draining.hurried = True
-        self._signal = number
+        self._signal, self._asked_s = number, now_s
 
     # --- from start to end ---
 

@@ -278,11 +278,12 @@ def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_pat
     wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
 
 
-def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path):
-    """Once, though the kernel and the shell both say so."""
+@pytest.mark.parametrize("second", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path, second):
+    """Once, though the kernel and the shell both say so, or the end of a session does."""
     launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
-    for _ in range(2):
-        launcher.send_signal(signal.SIGHUP)
+    for number in (signal.SIGHUP, second):
+        launcher.send_signal(number)
         time.sleep(0.3)
     output, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 75
