@@ -82,7 +82,7 @@ def test_a_folder_that_can_not_be_made_is_named_before_anything_is_computed(tmp_
         PartFiles("vectors", tmp_path / "file" / "out", [])
 
 
-FOREIGN = "predictions: {} holds part-{:06d}.parquet, which no earlier call wrote: "
+FOREIGN = "predictions: {} holds part-{:06d}.parquet, which no earlier call of this version wrote: "
 
 
 def made_by_others(folder: Path, how: str) -> Path:
