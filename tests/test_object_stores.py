@@ -122,7 +122,9 @@ def test_data_in_a_bucket_is_not_replaced(server: S3Server) -> None:
     pq.write_table(pa.table({"a": [1]}), "bucket/mine/part-000000.parquet", filesystem=server.filesystem)
     with pytest.raises(ConfigurationError, match="holds data that is read"):
         PartFiles("predictions", server.uri("mine/"), [place])
-    with pytest.raises(ConfigurationError, match=r"s3://\*\*\*@bucket/mine.* no earlier call of this") as told:
+    with pytest.raises(
+        ConfigurationError, match=r"s3://\*\*\*@bucket/mine.* no earlier call of this"
+    ) as told:
         PartFiles("predictions", server.uri("mine"), [])
     assert "secret" not in str(told.value)
     assert server.names("mine") == ["part-000000.parquet"]
