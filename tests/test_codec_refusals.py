@@ -99,9 +99,9 @@ class TestWhatIsNotAMessage:
     @pytest.mark.parametrize(
         ("changes", "error"),
         [
-            ({"version": 1}, "protocol version: expected 5, got 1; install one pslib everywhere"),
+            ({"version": 1}, "protocol version: expected 6, got 1; install one pslib everywhere"),
             ({"version": True}, "protocol version"),
-            ({"version": [[]]}, "protocol version: expected 5, got list"),
+            ({"version": [[]]}, "protocol version: expected 6, got list"),
             ({"cluster": "other"}, "cluster id: expected 'demo', got 'other'; this is another cluster"),
             ({"cluster": {}}, "cluster id: expected 'demo', got dict"),
             ({"kind": "Nothing"}, "message kind: unknown 'Nothing'"),

@@ -94,21 +94,18 @@ def test_whoever_has_had_everything_is_told_nothing(model: tuple[Sides, Formula]
     assert Ranker(sides, ranked, parameters, "before", True).best(batch, 5)[0].tolist() == [[-1, -1]]
 
 
-def test_what_has_diverged_is_neither_a_hit_nor_recommended(
+def test_one_item_that_has_diverged_is_enough_to_be_told(
     model: tuple[Sides, Formula], tmp_path: Path
 ) -> None:
+    """It would be a miss for whom it is the target, and shown to nobody, without a word."""
     sides, parameters = model
     ranked = sides.items([written(tmp_path / "items.parquet", list(range(ITEMS)))], parameters)
     vectors = ranked.vectors.copy()
     vectors[4] = np.nan
-    ranker = Ranker(sides, RankedItems(ranked.keys, ranked.values, vectors), parameters, None, False)
-    goal = [ranked.values[4].as_py()] * 3
-    pq.write_table(pa.table({"user": [0, 1, 2], "item": goal}), tmp_path / "users.parquet")
-    schema = sides.example_schema(None, [sides.goal(None)])
-    (batch,) = whole_batches(ParquetData([str(tmp_path / "users.parquet")], schema), 99)
-    places, _ = ranker.best(batch, ITEMS)
-    assert sorted(places[0].tolist()) == [-1, *(place for place in range(ITEMS) if place != 4)]
-    assert ranker.rank(iter([batch])).scores.tolist() == [0.0]  # 1 / rank: a miss
+    with pytest.raises(
+        ConfigurationError, match=f"no finite numbers for 1 of {ITEMS} items: it has diverged"
+    ):
+        Ranker(sides, RankedItems(ranked.keys, ranked.values, vectors), parameters, None, False)
 
 
 @pytest.mark.parametrize("parts", [[3, None, 1, None], [None, 0, 5], [2, 1, None]])
