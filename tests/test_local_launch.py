@@ -281,7 +281,11 @@ def test_sigterm_ends_all_with_exit_code_75_and_a_stubborn_one_is_killed(tmp_pat
 @pytest.mark.parametrize("second", [signal.SIGHUP, signal.SIGTERM])
 def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path, second):
     """Once, though the kernel and the shell both say so, or the end of a session does."""
-    launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # of tests that run under nohup
+    try:
+        launcher = start_launcher(tmp_path, {**ALL_READY, "trainer": "stubborn;ready;sleep"})
+    finally:
+        signal.signal(signal.SIGHUP, before)
     for number in (signal.SIGHUP, second):
         launcher.send_signal(number)
         time.sleep(0.3)

@@ -133,6 +133,7 @@ class CheckpointJobs:
         place = next_place(folder) if keep_last else folder
         entries = self._client.save_files(place, secrets.token_hex(4))
         files = [ManifestFile(**entry) for entry in entries]
+        job.confirm()  # whose heir may have removed them
         manifest = self.manifest(place, files, position, lease.time_s)
         job.confirm()  # one that slept too long must not put its manifest over that of its heir
         commit(place, manifest)
