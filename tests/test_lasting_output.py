@@ -45,6 +45,13 @@ def begin(tmp_path: Path, output: int, *python: str) -> subprocess.Popen[bytes]:
     )
 
 
+def assert_done(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """With the exit code that it had chosen, at the end of its work."""
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert (folder / "done").exists()
+
+
 @pytest.mark.parametrize("python", [(), ("-u",)])
 def test_a_command_goes_on_to_its_end_when_the_pipe_of_its_output_breaks(
     tmp_path: Path, python: tuple[str, ...]
@@ -55,9 +62,7 @@ def test_a_command_goes_on_to_its_end_when_the_pipe_of_its_output_breaks(
     os.close(writes)
     assert os.read(reads, 6) == b"a line"
     os.close(reads)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert (tmp_path / "done").exists()
+    assert_done(process, tmp_path)
 
 
 def test_it_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
@@ -66,9 +71,7 @@ def test_it_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
     os.close(its)
     assert os.read(ours, 6) == b"a line"
     os.close(ours)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert (tmp_path / "done").exists()
+    assert_done(process, tmp_path)
 
 
 def test_names_that_the_outputs_encoding_lacks_are_written_all_the_same(tmp_path: Path) -> None:

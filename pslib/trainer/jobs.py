@@ -193,31 +193,20 @@ class Job:
 
     def end(self, lease: HeldLease, payload: Arrays | None = None) -> Pending[Message]:
         """Say that all batches of a lease are applied everywhere; the pending is done when it is recorded."""
-        message = EndLease(
-            self.client.rank,
-            self.client.member.incarnation,
-            self.number,
-            lease.stream,
-            lease.epoch,
-            payload or {},
-        )
-        pending = self.client.endpoint.ask(self.client.member.coordinator, message)
+        pending = self._end(lease, payload or {})
         pending.on_done(lambda: self.progress.drop(lease.stream))
         return pending
 
     def give_back(self, lease: HeldLease) -> None:
         """Let others have the one lease of a job that has failed here; nobody waits for the answer."""
-        message = EndLease(
-            self.client.rank,
-            self.client.member.incarnation,
-            self.number,
-            lease.stream,
-            lease.epoch,
-            {"given_back": np.ones(1, np.uint8)},
-        )
         self.progress.drop(lease.stream)
         with suppress(PslibError):  # a client that has ended can ask nothing
-            self.client.endpoint.ask(self.client.member.coordinator, message)
+            self._end(lease, {"given_back": np.ones(1, np.uint8)})
+
+    def _end(self, lease: HeldLease, payload: Arrays) -> Pending[Message]:
+        client = self.client
+        about = (client.rank, client.member.incarnation, self.number, lease.stream, lease.epoch)
+        return client.endpoint.ask(client.member.coordinator, EndLease(*about, payload))
 
     def outcome(self) -> dict[str, Any]:
         """What the job came to; all its leases must be done."""
