@@ -165,16 +165,15 @@ class TestTheDesk:
         assert cluster.end(0, 0).code == "fenced"
 
     def test_a_lease_that_was_given_out_is_given_out_when_the_journal_is_replayed(self) -> None:
-        """What it waited for may be in no journal, as that a trainer is silent."""
+        """Also by a coordinator that waited for less, as earlier ones did: the trainer has done the work."""
         cluster = Cluster()
         records = [[cluster.session.diary.image(cluster.now_s)]]
         cluster.session.diary.append = lambda entries: records.append(list(entries))
+        cluster.session._must_wait = lambda _job: False  # type: ignore[method-assign]
         for rank in range(2):
             cluster.open(rank)
             cluster.lease(rank)
         cluster.open(0, job=1, leases=1, what="save", details={"path": "x"})
-        assert cluster.lease(0, job=1).state == "wait"
-        cluster.pass_time(10.0, *EVERYBODY[:3])
         held = cluster.lease(0, job=1)
         assert held.state == "held"
         cluster.session = CoordinatorSession(CONFIG)

@@ -201,13 +201,11 @@ class JobDesk:
         return any(self.is_about_files(number) and self.jobs[number].book.holders() for number in numbers)
 
     def goes_on_before(self, number: int) -> bool:
-        """Whether somebody works on a job before this one, or is in such a call and may get work of it.
+        """Whether somebody is in a call before this one, and has work of it or may get some.
 
         A client that trains nothing is in none.
         """
         first = self.first_open
-        if any(job.book.holders() for job in self.jobs[first:number] if not job.over):
-            return True
         return any(first <= member.call < number for member in self._members.live("trainer"))
 
     def is_at_files_after(self, number: int) -> bool:
