@@ -130,7 +130,8 @@ class TestTheDesk:
             assert cluster.lease(1).index == index
             assert cluster.lease(0, job=1).state == "wait"
             assert cluster.end(1, index, epoch) == Done()
-        assert cluster.lease(0, job=1).state == "held"
+            is_over = index == 2  # else the other one, which holds nothing just now, may get more
+            assert cluster.lease(0, job=1).state == ("held" if is_over else "wait")
 
     def test_one_who_is_in_no_call_is_not_waited_for(self) -> None:
         """A client that trains nothing is a member too: a save after a failed fit waited until it left."""
