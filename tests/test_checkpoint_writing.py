@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from pslib.checkpoint import arrow_files, sums
 from pslib.checkpoint.arrow_files import write_file
+from tests.waiting import WAIT_S, wait_until
 
 SCHEMA = pa.schema([("key", pa.uint64())])
 BLOCK = 64
@@ -90,4 +91,21 @@ def test_a_write_that_fails_leaves_no_thread_and_no_open_file(
         written = 0
         with pytest.raises(OSError, match="no space"):
             write_file(fs.LocalFileSystem(), str(tmp_path), f"{count}.arrow", SCHEMA, batches(count))
+    assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_who_ends_a_file_of_which_an_error_is_known_keeps_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int, _views: list[memoryview]) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(arrow_files, "PIECE_BYTES", 256)
+    monkeypatch.setattr(os, "writev", full)
+    before = sorted(os.listdir("/proc/self/fd")), threading.active_count()
+    writer = arrow_files._Writer(arrow_files._LocalTarget(str(tmp_path / "a.arrow")))
+    writer.write(bytes(300))
+    wait_until(lambda: writer._error, WAIT_S, "the writing thread to meet the error")
+    with pytest.raises(OSError, match="no space"):
+        writer.finish()
     assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before

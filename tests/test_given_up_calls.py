@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pslib
+from pslib.errors import CheckpointError
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Done, Failure, Leave
 from tests.clusters import cluster_of
@@ -18,6 +19,7 @@ from tests.counting import CountingModel, write_examples
 from tests.counting_runs import Start, write_counting_examples
 from tests.one_coordinator import CONFIG, EVERYBODY, Cluster
 from tests.training import counts_of, examples_counted, trainer_on, within
+from tests.waiting import WAIT_S, wait_until
 
 ROWS = 200
 SCRIPT = """
@@ -296,3 +298,23 @@ def test_under_a_launcher_it_ends_with_done_too(start: Start, tmp_path: Path) ->
     summary = json.loads((out / "summary.json").read_text())
     assert summary["phase"] == "done"
     assert summary["pushes_sent"] == summary["pushes_applied"]
+
+
+def refuse(*_arguments: object, **_named: object) -> None:
+    raise CheckpointError("no room")
+
+
+@pytest.mark.parametrize("call", ["save", "load"])
+def test_a_trainer_whose_save_or_load_fails_gives_it_back_at_once(tmp_path: Path, call: str) -> None:
+    """Moves, and other trainers, would wait until its script calls something else."""
+    with cluster_of() as running:
+        cluster = running.join()
+        trainer = trainer_on(cluster)
+        trainer.save(tmp_path / "saved")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster.client, {"save": "save_files", "load": "load"}[call], refuse)
+            with pytest.raises(CheckpointError, match="no room"):
+                getattr(trainer, call)(tmp_path / "saved")
+        desk = running.embedded.coordinator.session.desk
+        assert not desk.all_done
+        wait_until(lambda: not desk.at_files, WAIT_S, "the lease to be given back")

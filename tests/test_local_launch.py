@@ -6,12 +6,13 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Plan
-from launch.supervise import run_cluster
+from launch.supervise import _Run, run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
 from pslib.config import ClusterConfig
@@ -284,6 +285,21 @@ def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path, seco
     assert launcher.returncode == 75
     assert "got SIGHUP: all leave in order, trainers within 1 s; again: at once\n" in output
     wait_until(lambda: not processes_of(tmp_path), 5, "all processes to end")
+
+
+def test_sigterm_after_sighup_hurries_nobody_unless_it_comes_later():
+    """A session that ends sends both."""
+    plan = SimpleNamespace(config=ClusterConfig(), echo=False, launch=None, cluster_id="")
+    run = _Run(None, plan, None, None, None)
+    run._clock = SimpleNamespace(now_s=lambda: now_s)
+    run._draining, now_s = SimpleNamespace(hurried=False), 10.0
+    run._on_signal(signal.SIGHUP, None)
+    now_s = 11.5
+    run._on_signal(signal.SIGTERM, None)
+    assert not run._draining.hurried
+    now_s = 13.0
+    run._on_signal(signal.SIGTERM, None)
+    assert run._draining.hurried
 
 
 def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
