@@ -131,7 +131,7 @@ PSLIB_INLINE void pslib_unit_prefetch(const PslibRowClass *shape, uint32_t unit,
     const uint8_t *at = weights ? (const uint8_t *)pslib_row_weights(shape, row)
                                 : (const uint8_t *)pslib_row_state(shape, row);
     const size_t bytes = (weights ? shape->weight_step : shape->state_step) << shape->unit_shift;
-    for (size_t i = 0; i < bytes; i += PSLIB_CACHE_LINE) __builtin_prefetch(at + i);
+    for (size_t i = 0; i < bytes; i += PSLIB_CACHE_LINE) PSLIB_PREFETCH(at + i);
 }
 
 /* Returns how many rows leave. */

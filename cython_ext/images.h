@@ -143,8 +143,8 @@ static inline uint32_t pslib_image_ranks(const PslibTable *table, const PslibAre
     const uint32_t units = pslib_arena_units(arena, shape);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < units; i++) { /* units lie anywhere: what is read of each is asked for together */
-        __builtin_prefetch(&shape->flags[arena->units[i] << shape->unit_shift]);
-        __builtin_prefetch(pslib_unit_position(shape, arena->units[i]));
+        PSLIB_PREFETCH(&shape->flags[arena->units[i] << shape->unit_shift]);
+        PSLIB_PREFETCH(pslib_unit_position(shape, arena->units[i]));
     }
     for (uint32_t number = 0; number < arena->next; number++) {
         if (ranks[number] == PSLIB_ERASED) continue;

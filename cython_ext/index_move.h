@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "index_line.h"
+#include "prefetch.h"
 #include "mix.h"
 
 enum {
@@ -54,7 +55,7 @@ PSLIB_INLINE uint32_t pslib_lines_read(const PslibLine *from, const PslibLine *e
 {
     uint32_t count = 0;
     for (; from != end; from++) {
-        __builtin_prefetch(from + PSLIB_LINES_AHEAD);
+        PSLIB_PREFETCH(from + PSLIB_LINES_AHEAD);
         const uint32_t empty = pslib_line_empty_at(level, from);
         const uint32_t first = (uint32_t)pslib_lowest_cell(empty | UINT32_C(1) << PSLIB_CELLS);
         memcpy(moved->key + count, from->key, sizeof from->key);

@@ -103,7 +103,7 @@ PSLIB_APART PslibStatus pslib_index_resize(PslibPartition *partition, PslibHeap 
 {
     uint8_t some[PSLIB_FILLS], *fills = some;
     for (uint32_t number = 0; number < PSLIB_LINES_AHEAD && number < partition->line_count; number++)
-        __builtin_prefetch(partition->lines + number);
+        PSLIB_PREFETCH(partition->lines + number);
     if (line_count > PSLIB_FILLS) fills = malloc(line_count);
     PslibLine *lines = fills == NULL ? NULL : pslib_heap_take(heap, (size_t)line_count * sizeof *lines);
     if (lines != NULL) {

@@ -18,7 +18,7 @@ PSLIB_INLINE void pslib_strips_open(PslibStrips *strips)
 PSLIB_INLINE void pslib_strips_lay_by(const PslibTable *table, int for_push, PslibStrips *strips, uint32_t noted)
 {
     for (uint32_t q = 0; for_push && q < noted; q++)
-        __builtin_prefetch(pslib_table_arenas(table, strips->mixed[strips->now[q]]), 1);
+        PSLIB_PREFETCH(pslib_table_arenas(table, strips->mixed[strips->now[q]]));
     uint32_t *list = strips->now;
     strips->now = strips->later;
     strips->later = list;

@@ -4,7 +4,7 @@
  * A look-up follows three addresses, each read from the memory that the one before leads to, and each usually a
  * cache miss: the directory, a line of the index, the row. The misses of many keys have to overlap. The work of a
  * key that does not wait for memory is as dear as the waiting, so it is done for strips of eight keys, of which the
- * first stage is vector code, and without branches that the processor would have to guess:
+ * first stage is vector code:
  *
  *     strip s          mix the keys; read the directory    prefetch the home lines
  *     strip s - 2      is the key in its home line?        yes: prefetch the row; no: note it, prefetch the line
@@ -22,6 +22,7 @@
 #define PSLIB_STRIPS_H
 
 #include "mix_vectors.h"
+#include "prefetch.h"
 #include "promotion.h"
 #include "row_io.h"
 #include "vectors.h"
@@ -73,12 +74,11 @@ typedef struct {
 } PslibRowMap;
 
 static const PslibLine pslib_empty_line __attribute__((aligned(64)));
-static uint8_t *const pslib_no_slab = NULL;
 
 PSLIB_INLINE PslibClassMap pslib_class_map(const PslibRowClass *shape, int one16, int storage)
 {
     const int apart = shape->split && shape->state_floats > 0;
-    return (PslibClassMap){.bases = shape->bases == NULL ? &pslib_no_slab : shape->bases,
+    return (PslibClassMap){.bases = shape->bases,
                            .slab_shift = shape->slab_shift, .inside = (UINT32_C(1) << shape->slab_shift) - 1,
                            .weight_step = one16 ? (storage == PSLIB_FLOAT32 ? 64 : 32) : shape->weight_step,
                            .state_start = shape->state_start, .state_step = shape->state_step,
@@ -178,7 +178,7 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
     else
 #endif
         pslib_strip_keys(table, keys, count, level, strips, at);
-    for (int j = 0; j < PSLIB_STRIP; j++) __builtin_prefetch(strips->home[at + j]);
+    for (int j = 0; j < PSLIB_STRIP; j++) PSLIB_PREFETCH(strips->home[at + j]);
 }
 
 /* --- strip s - 2: one key, in its home line or noted */
@@ -189,11 +189,11 @@ PSLIB_INLINE int pslib_strip_class(const PslibRowMap *map, const PslibStrips *st
     return map->policies ? strips->of[at] : PSLIB_WIDE;
 }
 
-/* Where the row of a place lies, and its class; place 0 gives some address. state: OUT, where it is wanted. */
+/* Where the row of a place lies, and its class. state: OUT, where it is wanted. */
 PSLIB_INLINE void *pslib_strip_row(const PslibRowMap *map, uint32_t place, PslibStrips *strips, uint32_t at,
                                    float **state)
 {
-    const uint32_t id = place - (place != 0);
+    const uint32_t id = place - 1;
     if (map->policies) strips->of[at] = (uint8_t)(id >> PSLIB_ROW_BITS);
     const PslibClassMap *of = &map->of[map->policies ? id >> PSLIB_ROW_BITS : PSLIB_WIDE];
     const uint32_t row = map->policies ? id & (PSLIB_ROW_IDS - 1) : id;
@@ -207,7 +207,7 @@ PSLIB_INLINE void *pslib_strip_row(const PslibRowMap *map, uint32_t place, Pslib
 PSLIB_INLINE void pslib_strip_prefetch_state(const PslibRowMap *map, const PslibStrips *strips, uint32_t at)
 {
     const size_t bytes = map->of[PSLIB_WIDE].state_step;
-    __builtin_prefetch(strips->state[at], 1);
+    PSLIB_PREFETCH(strips->state[at]);
     if (map->one16 && bytes > sizeof(float)) pslib_prefetch_bytes(strips->state[at], bytes);
 }
 
@@ -216,7 +216,7 @@ PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push,
 {
     const void *weights = strips->weights[at];
     if (map->one16) {
-        __builtin_prefetch(weights, for_push);
+        PSLIB_PREFETCH(weights);
         if (for_push) pslib_strip_prefetch_state(map, strips, at);
         return;
     }
@@ -225,31 +225,43 @@ PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push,
     if ((for_push || map->with_state) && of->apart_bytes > 0) pslib_prefetch_bytes(strips->state[at], of->apart_bytes);
 }
 
+/* The place of the row of a key in its home line; 0: it has none there. Where most keys of a batch have one, or most
+ * have none, the processor guesses the branches and goes on with the next key: look-ups take 0.92 to 0.96 of the time
+ * that they take without branches (AMD Zen 4), and no more where half of the keys are absent. */
+PSLIB_INLINE uint32_t pslib_strip_place(const PslibRowMap *map, int level, int for_push, const PslibLine *line,
+                                        uint64_t key)
+{
+    const uint32_t mask = pslib_line_same_at(level, line, key);
+    if (__builtin_expect(mask == 0, 0)) return 0;
+    const uint32_t place = line->place[pslib_lowest_cell(mask)];
+    return (for_push && !map->policies) || place < PSLIB_COUNTED ? place : 0; /* a counted key has no row */
+}
+
 /* Returns how many keys are noted then. next: OUT, what is to be prefetched, the row or the line behind; for a push
- * also the state. Whether a key is found is decided without a branch. */
+ * also the state. */
 PSLIB_INLINE uint32_t pslib_strip_find(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
                                        uint32_t at, uint32_t noted, const void **next)
 {
     const PslibLine *line = strips->home[at];
-    const uint32_t mask = pslib_line_same_at(level, line, strips->key[at]);
-    const uint32_t cell = line->place[pslib_lowest_cell(mask | 1 << (PSLIB_CELLS - 1))];
-    const int row = (for_push && !map->policies) || cell < PSLIB_COUNTED; /* a counted key has none */
-    const uint32_t place = mask != 0 && row ? cell : 0;
+    const uint32_t place = pslib_strip_place(map, level, for_push, line, strips->key[at]);
     const int with_state = for_push || map->with_state;
-    float *state;
-    void *weights = pslib_strip_row(map, place, strips, at, with_state ? &state : NULL);
-    const int full = line->place[PSLIB_CELLS - 1] != 0;
-    const void *behind = line + full;
-    *next = place != 0 ? weights : behind;
-    strips->weights[at] = place != 0 ? weights : NULL;
-    if (with_state) /* one new key in ten goes by that line too */
-        strips->state[at] = place != 0 ? state : (float *)(uintptr_t)(line + 2 * full);
     if (for_push) strips->made[at] = 0;
+    if (__builtin_expect(place != 0, 1)) {
+        float *state;
+        *next = strips->weights[at] = pslib_strip_row(map, place, strips, at, with_state ? &state : NULL);
+        if (with_state) strips->state[at] = state;
+        return noted;
+    }
+    const int full = line->place[PSLIB_CELLS - 1] != 0;
+    *next = line + full;
+    strips->weights[at] = NULL;
+    if (map->policies) strips->of[at] = PSLIB_WIDE;
+    if (with_state) strips->state[at] = (float *)(uintptr_t)(line + 2 * full); /* one new key in ten goes by it too */
     strips->now[noted] = at;
-    return noted + (place == 0);
+    return noted + 1;
 }
 
-/* Of a row of one line this needs no branch either; where there are more, a key without a row wants few of them. */
+/* Of a row of one line whatever is next; where there are more lines, a key without a row wants few of them. */
 PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, const PslibStrips *strips, uint32_t at,
                                        const void *next)
 {
@@ -257,7 +269,7 @@ PSLIB_INLINE void pslib_strip_prefetch(const PslibRowMap *map, int for_push, con
         pslib_strip_prefetch_row(map, for_push, strips, at);
         return;
     }
-    __builtin_prefetch(next, for_push);
+    PSLIB_PREFETCH(next);
     if (for_push) pslib_strip_prefetch_state(map, strips, at);
 }
 

@@ -14,6 +14,7 @@
 #include "optimizer_steps.h"
 #include "partition.h"
 #include "policies.h"
+#include "prefetch.h"
 #include "storage.h"
 
 enum { PSLIB_BLOCK = 64, PSLIB_PARTS_MAX = 8, PSLIB_PARTITION_BITS_MAX = 20 };
@@ -143,15 +144,15 @@ static inline void pslib_table_close(PslibTable *table)
 PSLIB_INLINE void pslib_prefetch_home(const PslibPartition *partition, uint64_t mixed)
 {
     if (partition->line_count == 0) return;
-    __builtin_prefetch(&partition->lines[pslib_home_line(mixed, partition->line_count)]);
+    PSLIB_PREFETCH(&partition->lines[pslib_home_line(mixed, partition->line_count)]);
 }
 
 PSLIB_INLINE void pslib_prefetch_bytes(const void *start, size_t bytes)
 {
     const uint8_t *at = start;
     if (bytes > PSLIB_PREFETCH_BYTES) bytes = PSLIB_PREFETCH_BYTES;
-    for (size_t i = 0; i < bytes; i += PSLIB_CACHE_LINE) __builtin_prefetch(at + i);
-    if (((uintptr_t)at & (PSLIB_CACHE_LINE - 1)) != 0) __builtin_prefetch(at + bytes - 1);
+    for (size_t i = 0; i < bytes; i += PSLIB_CACHE_LINE) PSLIB_PREFETCH(at + i);
+    if (((uintptr_t)at & (PSLIB_CACHE_LINE - 1)) != 0) PSLIB_PREFETCH(at + bytes - 1);
 }
 
 /* The weights of a row and, where it will be stepped or a pull needs it, its state. */
@@ -170,8 +171,8 @@ static inline void pslib_block_prefetch(const PslibTable *table, const uint64_t 
 {
     for (int64_t i = 0; i < count; i++) {
         mixed[i] = pslib_mix64(keys[i]);
-        __builtin_prefetch(pslib_table_partition(table, mixed[i]));
-        __builtin_prefetch(pslib_table_arenas(table, mixed[i]));
+        PSLIB_PREFETCH(pslib_table_partition(table, mixed[i]));
+        PSLIB_PREFETCH(pslib_table_arenas(table, mixed[i]));
     }
     for (int64_t i = 0; i < count; i++) pslib_prefetch_home(pslib_table_partition(table, mixed[i]), mixed[i]);
     for (int64_t i = 0; i < count; i++) {
@@ -199,7 +200,7 @@ static inline int64_t pslib_table_missing(const PslibTable *table, const uint64_
         const int64_t count = n - start < PSLIB_BLOCK ? n - start : PSLIB_BLOCK;
         for (int64_t i = 0; i < count; i++) {
             mixed[i] = pslib_mix64(keys[start + i]);
-            __builtin_prefetch(pslib_table_partition(table, mixed[i]));
+            PSLIB_PREFETCH(pslib_table_partition(table, mixed[i]));
         }
         for (int64_t i = 0; i < count; i++) pslib_prefetch_home(pslib_table_partition(table, mixed[i]), mixed[i]);
         for (int64_t i = 0; i < count; i++)

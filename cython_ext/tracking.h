@@ -284,7 +284,7 @@ PSLIB_INLINE void pslib_watch(const PslibTable *table, const uint64_t *keys, int
         const uint32_t number = pslib_partition_of_mixed(mixed, table->partition_bits);
         watched->key[kept] = keys[i];
         watched->mixed[kept] = mixed;
-        __builtin_prefetch(&table->partitions[number]);
+        PSLIB_PREFETCH(&table->partitions[number]);
         kept += all | (pending != NULL && pending[number] != 0);
     }
     watched->count = kept;
@@ -305,7 +305,7 @@ PSLIB_INLINE void pslib_watch_places(const PslibTable *table, PslibWatched *watc
         watched->mixed[kept] = mixed;
         watched->place[kept] = found.place;
         if (found.place != 0) {
-            __builtin_prefetch(pslib_row_flags(table, found.place), 1);
+            PSLIB_PREFETCH(pslib_row_flags(table, found.place));
             kept++;
             continue;
         }
