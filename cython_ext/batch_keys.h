@@ -16,13 +16,8 @@
 #include <string.h>
 
 #include "mix.h"
+#include "prefetch.h"
 #include "vectors.h"
-
-#if defined(__GNUC__) || defined(__clang__)
-#define PSLIB_SOON(address) __builtin_prefetch(address)
-#else
-#define PSLIB_SOON(address) ((void)0)
-#endif
 
 /* Lists ahead of the one at hand that are asked for; their offsets three times as far. */
 #define PSLIB_ROWS_AHEAD 32
@@ -64,7 +59,7 @@ static inline __attribute__((always_inline)) void pslib_set_cell(void *cells, ui
 static inline void pslib_open_cells(PslibSoFar *so_far)
 {
     if (so_far->open) return;
-    so_far->bytes = so_far->level == PSLIB_AVX2 && so_far->count <= PSLIB_NARROW_MAX ? 2 : 4; /* others: not measured */
+    so_far->bytes = so_far->level != PSLIB_PLAIN && so_far->count <= PSLIB_NARROW_MAX ? 2 : 4;
     memset(so_far->cells, 0, (size_t)(so_far->mask + 1) * (size_t)so_far->bytes);
     for (uint32_t i = 0; i < so_far->count; i++) {
         uint64_t where = so_far->found[i] & so_far->mask;
@@ -129,7 +124,7 @@ typedef struct {
 
 static inline __attribute__((always_inline)) void pslib_ask(PslibSoon *soon, int64_t pace)
 {
-    for (int64_t i = 0; soon && i < pace && soon->asked < soon->count; i++) PSLIB_SOON(soon->at[soon->asked++]);
+    for (int64_t i = 0; soon && i < pace && soon->asked < soon->count; i++) PSLIB_PREFETCH(soon->at[soon->asked++]);
 }
 
 static inline int64_t pslib_pace(const PslibSoon *soon, int64_t n)
@@ -168,7 +163,7 @@ static inline __attribute__((always_inline)) void pslib_place_block_as(PslibSoFa
         for (; i < stop; i++) {
             const uint32_t cell = pslib_cell(cells, keys[i] & mask, bytes);
             places[i] = (int32_t)(cell - 1);
-            PSLIB_SOON(&found[cell]);
+            PSLIB_PREFETCH(&found[cell]);
         }
     }
     for (int64_t i = 0; i < n; i++) {
@@ -198,7 +193,7 @@ static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, in
 {
     if (n == 0) return; /* nor are cells made ready for nothing */
     pslib_open_cells(so_far);
-    if (so_far->level != PSLIB_AVX2) { /* AVX-512 and ARM: not measured */
+    if (so_far->level == PSLIB_PLAIN) { /* on ARM not measured */
         pslib_place_in_turn(so_far, keys, n, places);
         return;
     }
@@ -210,8 +205,8 @@ static inline void pslib_place_keys(PslibSoFar *so_far, const uint64_t *keys, in
 
 static inline void pslib_soon(const uint64_t *keys, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 8) PSLIB_SOON(keys + i);
-    if (n > 0) PSLIB_SOON(keys + n - 1);
+    for (int64_t i = 0; i < n; i += 8) PSLIB_PREFETCH(keys + i);
+    if (n > 0) PSLIB_PREFETCH(keys + n - 1);
 }
 
 /* Rows of a matrix (lists, fields); each row is in range. */
@@ -235,7 +230,7 @@ static void pslib_place_rows(PslibSoFar *so_far, const uint64_t *matrix, int64_t
     if (fields == 0 || count == 0) return;
     pslib_open_cells(so_far);
     const int64_t together = PSLIB_KEYS_BLOCK / fields;
-    if (so_far->level != PSLIB_AVX2 || together < 2) {
+    if (so_far->level == PSLIB_PLAIN || together < 2) {
         pslib_place_rows_in_turn(so_far, matrix, fields, rows, count, places);
         return;
     }
@@ -260,8 +255,8 @@ static void pslib_take_rows(const float *matrix, int64_t numbers, const int64_t 
     for (int64_t k = 0; k < count; k++) {
         if (k + PSLIB_ROWS_AHEAD < count) {
             const float *later = matrix + rows[k + PSLIB_ROWS_AHEAD] * numbers;
-            PSLIB_SOON(later);
-            PSLIB_SOON(later + numbers - 1);
+            PSLIB_PREFETCH(later);
+            PSLIB_PREFETCH(later + numbers - 1);
         }
         if (numbers == 1) {
             to[k] = matrix[rows[k]];

@@ -44,8 +44,8 @@ static inline __attribute__((always_inline)) void pslib_gather_as(const PslibLis
     for (int64_t k = 0; k < count; k++) {
         if (ahead > 0 && k + ahead < count) {
             const uint8_t *later = values + firsts[k + ahead] * width;
-            PSLIB_SOON(later);
-            PSLIB_SOON(later + 8 * width);
+            PSLIB_PREFETCH(later);
+            PSLIB_PREFETCH(later + 8 * width);
         }
         const int64_t first = firsts[k], length = starts[k + 1] - starts[k];
         if (length <= PSLIB_LIST_COPY && first + PSLIB_LIST_COPY <= from->size) {
@@ -174,7 +174,7 @@ static void pslib_place_lists(PslibSoFar *so_far, const PslibLists *lists, int64
     const int64_t n = placed->starts[count];
     uint64_t keys[PSLIB_KEYS_BLOCK];
     if (n == 0) return;
-    if (so_far->level == PSLIB_AVX2) {
+    if (so_far->level != PSLIB_PLAIN) {
         pslib_place_lists_by_block(so_far, lists, count, placed, flat, places);
         return;
     }
@@ -205,7 +205,7 @@ static inline __attribute__((always_inline)) int64_t pslib_place_starts_as(const
     for (int64_t k = 0; k < count; k++) {
         if (k + 3 * PSLIB_ROWS_AHEAD < count) {
             const uint64_t later = (uint64_t)rows[k + 3 * PSLIB_ROWS_AHEAD];
-            if (later < (uint64_t)lists) PSLIB_SOON((const uint8_t *)offsets + later * (narrow ? 4 : 8));
+            if (later < (uint64_t)lists) PSLIB_PREFETCH((const uint8_t *)offsets + later * (narrow ? 4 : 8));
         }
         if (rows[k] < 0 || rows[k] >= lists) return k; /* lists may be -1: no offsets at all */
         const int64_t first = PSLIB_OFFSET(offsets, rows[k], narrow), end = PSLIB_OFFSET(offsets, rows[k] + 1, narrow);
