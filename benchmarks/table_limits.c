@@ -1,6 +1,7 @@
 /* What memory alone allows: the gathers that benchmarks/table.py holds the table against.
  *
- * Places are line numbers, drawn at random by the caller; all are prefetched AHEAD places before use.
+ * Places are line numbers, drawn at random by the caller; all are prefetched AHEAD places before use, into the first
+ * cache of the core or, `second`, the second one, as the table does since 2026-11-26 (cython_ext/prefetch.h).
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -32,19 +33,31 @@ static inline int64_t later(int64_t i, int64_t n)
     return i + AHEAD < n ? i + AHEAD : n - 1;
 }
 
-/* One float of each line is read. */
-float gather_bare(const char *lines, const int64_t *places, int64_t n)
+/* What is known of a row's size, and of the cache, makes code of its own, as it does in the table. */
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void prefetch(const char *address, int second)
+{
+    if (second) __builtin_prefetch(address, 0, 2);
+    else __builtin_prefetch(address);
+}
+
+INLINE float bare(const char *lines, const int64_t *places, int64_t n, int second)
 {
     float sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        __builtin_prefetch(lines + places[later(i, n)] * LINE);
+        prefetch(lines + places[later(i, n)] * LINE, second);
         sum += *(const float *)(lines + places[i] * LINE);
     }
     return sum;
 }
 
-/* What is known of a row's size makes code of its own, as it does in the table. */
-#define INLINE static inline __attribute__((always_inline))
+/* One float of each line is read. */
+float gather_bare(const char *lines, const int64_t *places, int64_t n, int second)
+{
+    return second ? bare(lines, places, n, 1) : bare(lines, places, n, 0);
+}
+
 #define BY_ROW_BYTES(call)                                                                                   \
     switch (row_bytes) {                                                                                     \
     case 4: return call(4);                                                                                  \
@@ -57,18 +70,18 @@ float gather_bare(const char *lines, const int64_t *places, int64_t n)
     default: return call(row_bytes);                                                                         \
     }
 
-INLINE void prefetch_row(const char *row, int64_t row_bytes)
+INLINE void prefetch_row(const char *row, int64_t row_bytes, int second)
 {
-    for (int64_t line = 0; line < row_bytes; line += LINE) __builtin_prefetch(row + line);
+    for (int64_t line = 0; line < row_bytes; line += LINE) prefetch(row + line, second);
 }
 
 INLINE float copied(const char *index, const int64_t *index_places, const char *rows, const int64_t *row_places,
-                    int64_t n, char *out, int64_t row_bytes)
+                    int64_t n, char *out, int64_t row_bytes, int second)
 {
     float sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        __builtin_prefetch(index + index_places[later(i, n)] * LINE);
-        prefetch_row(rows + row_places[later(i, n)] * row_bytes, row_bytes);
+        prefetch(index + index_places[later(i, n)] * LINE, second);
+        prefetch_row(rows + row_places[later(i, n)] * row_bytes, row_bytes, second);
         sum += *(const float *)(index + index_places[i] * LINE);
         memcpy(out + i * row_bytes, rows + row_places[i] * row_bytes, (size_t)row_bytes);
     }
@@ -76,13 +89,13 @@ INLINE float copied(const char *index, const int64_t *index_places, const char *
 }
 
 INLINE float updated(const char *index, const int64_t *index_places, char *rows, const int64_t *row_places,
-                     char *state, int64_t n, const char *in, int64_t row_bytes)
+                     char *state, int64_t n, const char *in, int64_t row_bytes, int second)
 {
     float sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        __builtin_prefetch(index + index_places[later(i, n)] * LINE);
-        prefetch_row(rows + row_places[later(i, n)] * row_bytes, row_bytes);
-        __builtin_prefetch(state + row_places[later(i, n)] * 4);
+        prefetch(index + index_places[later(i, n)] * LINE, second);
+        prefetch_row(rows + row_places[later(i, n)] * row_bytes, row_bytes, second);
+        prefetch(state + row_places[later(i, n)] * 4, second);
         sum += *(const float *)(index + index_places[i] * LINE);
         float *row = (float *)(rows + row_places[i] * row_bytes);
         const float *more = (const float *)(in + i * row_bytes);
@@ -95,16 +108,18 @@ INLINE float updated(const char *index, const int64_t *index_places, char *rows,
 /* Read a line of one array, copy a row of another to out: what a look-up has to touch. Rows are so many bytes, a
  * power of two from 4 on, side by side from the start of a line: none lies in more lines than it must. */
 float gather_copy(const char *index, const int64_t *index_places, const char *rows, const int64_t *row_places,
-                  int64_t n, char *out, int64_t row_bytes)
+                  int64_t n, char *out, int64_t row_bytes, int second)
 {
-#define COPIED(bytes) copied(index, index_places, rows, row_places, n, out, bytes)
+#define COPIED(bytes) (second ? copied(index, index_places, rows, row_places, n, out, bytes, 1)      \
+                              : copied(index, index_places, rows, row_places, n, out, bytes, 0))
     BY_ROW_BYTES(COPIED)
 }
 
 /* Read a line of one array, add a row of `in` to a row of another, and 1 to a float of a third: an update. */
 float gather_update(const char *index, const int64_t *index_places, char *rows, const int64_t *row_places,
-                    char *state, int64_t n, const char *in, int64_t row_bytes)
+                    char *state, int64_t n, const char *in, int64_t row_bytes, int second)
 {
-#define UPDATED(bytes) updated(index, index_places, rows, row_places, state, n, in, bytes)
+#define UPDATED(bytes) (second ? updated(index, index_places, rows, row_places, state, n, in, bytes, 1)      \
+                               : updated(index, index_places, rows, row_places, state, n, in, bytes, 0))
     BY_ROW_BYTES(UPDATED)
 }
