@@ -16,45 +16,71 @@ PSLIB_INLINE uint32_t pslib_strip_keys_of(int64_t strip, int64_t n)
     return strip < 0 || left <= 0 ? 0 : left < PSLIB_STRIP ? (uint32_t)left : PSLIB_STRIP;
 }
 
-/* Find the rows of the first `finds` keys of a strip, then prefetch them. Returns how many keys are noted then. */
-PSLIB_INLINE uint32_t pslib_strip_find_all(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
-                                           uint32_t at, uint32_t finds, uint32_t noted)
+/* The three strips that are worked on in turn: where they stand in the ring, and how many keys they have. */
+typedef struct {
+    uint32_t begun_at, begun; /* has its home lines: prefetch them */
+    uint32_t find_at, finds;
+    uint32_t work_at, works;
+} PslibStripTurn;
+
+PSLIB_INLINE PslibStripTurn pslib_strip_turn(int64_t find, int64_t n)
 {
+    const int64_t begun = find + PSLIB_STRIPS_TO_FIND, work = find - PSLIB_STRIPS_BEHIND;
+    return (PslibStripTurn){.begun_at = pslib_strip_at(begun), .begun = pslib_strip_keys_of(begun, n),
+                            .find_at = pslib_strip_at(find), .finds = pslib_strip_keys_of(find, n),
+                            .work_at = pslib_strip_at(work), .works = pslib_strip_keys_of(work, n)};
+}
+
+/* Whether to go key by key through whole strips, or strip after strip.
+ *
+ * With AVX-512 key by key, so that the processor has all three to do and prefetches come one by one: to ask for the
+ * home lines of a strip at once takes 1.05 of the time of a look-up and 1.1 of an update (AMD Zen 4). So too for rows
+ * of any length: of these a key may want four lines, and those of eight keys at once are more than the processor can wait
+ * for (1 + 16 floats on AMD Zen 4, AVX2: an update 105 instead of 71 ns). Else the prefetches of a strip follow each
+ * other closely: one retires when its address is translated, which takes long where the address cache (TLB) misses, and
+ * with the code of a key between two of them few fit into the processor's window (AMD Zen 3).
+ */
+PSLIB_INLINE int pslib_turns_by_key(const PslibRowMap *map, int level, PslibStripTurn turn)
+{
+    return (turn.begun == PSLIB_STRIP) & (turn.finds == PSLIB_STRIP) & (turn.works == PSLIB_STRIP) &&
+           (level == PSLIB_AVX512 || !map->one16);
+}
+
+/* Prefetch the home lines of one strip, find the rows of another and then prefetch these. Returns how many keys are
+ * noted then. */
+PSLIB_INLINE uint32_t pslib_strip_find_all(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
+                                           PslibStripTurn turn, uint32_t noted)
+{
+    const uint32_t at = turn.find_at, finds = turn.finds;
     const void *next[PSLIB_STRIP];
+    if (turn.begun > 0) pslib_strip_ask(strips, turn.begun_at);
     for (uint32_t j = 0; j < finds; j++)
         noted = pslib_strip_find(map, level, for_push, strips, at + j, noted, &next[j]);
     for (uint32_t j = 0; j < finds; j++) pslib_strip_prefetch(map, for_push, strips, at + j, next[j]);
     return noted;
 }
 
-/* Read the rows of one strip and find those of another. absent: INOUT. Returns how many keys are noted then.
- *
- * With AVX-512 key by key in turn, so that the processor has both to do, and so for rows of any length: of these a key
- * may want four lines, and those of eight keys at once are more than the processor can wait for (1 + 16 floats on AMD
- * Zen 4, AVX2: an update 105 instead of 71 ns). Else the prefetches of a strip follow each other closely: one retires
- * when its address is translated, which takes long where the address cache (TLB) misses, and with the code of a key
- * between two of them few fit into the processor's window (AMD Zen 3).
- */
+/* Read the rows of one strip, find those of another and ask for the home lines of a third. absent: INOUT. Returns how
+ * many keys are noted then. */
 PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowMap *map, int level,
                                         PslibStrips *strips, int64_t n, int64_t find, uint32_t noted, float now,
                                         float *out, int64_t *absent)
 {
-    const int64_t work = find - PSLIB_STRIPS_BEHIND;
-    const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
-    const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
-    float *to = out + work * PSLIB_STRIP * map->dim;
-    if (finds == PSLIB_STRIP && works == PSLIB_STRIP && (level == PSLIB_AVX512 || !map->one16)) {
+    const PslibStripTurn turn = pslib_strip_turn(find, n);
+    float *to = out + (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP * map->dim;
+    if (pslib_turns_by_key(map, level, turn)) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
             const void *next;
-            noted = pslib_strip_find(map, level, 0, strips, find_at + j, noted, &next);
-            pslib_strip_prefetch(map, 0, strips, find_at + j, next);
-            *absent += pslib_strip_pull(table, map, level, strips, work_at + j, now, to + map->dim * j);
+            PSLIB_PREFETCH(strips->home[turn.begun_at + j]);
+            noted = pslib_strip_find(map, level, 0, strips, turn.find_at + j, noted, &next);
+            pslib_strip_prefetch(map, 0, strips, turn.find_at + j, next);
+            *absent += pslib_strip_pull(table, map, level, strips, turn.work_at + j, now, to + map->dim * j);
         }
         return noted;
     }
-    noted = pslib_strip_find_all(map, level, 0, strips, find_at, finds, noted);
-    for (uint32_t j = 0; j < works; j++)
-        *absent += pslib_strip_pull(table, map, level, strips, work_at + j, now, to + map->dim * j);
+    noted = pslib_strip_find_all(map, level, 0, strips, turn, noted);
+    for (uint32_t j = 0; j < turn.works; j++)
+        *absent += pslib_strip_pull(table, map, level, strips, turn.work_at + j, now, to + map->dim * j);
     return noted;
 }
 
@@ -71,7 +97,10 @@ PSLIB_INLINE int64_t pslib_strips_pull_body(const PslibTable *table, const uint6
         const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
         const int64_t start = strip * PSLIB_STRIP;
         if (strip < count) pslib_strip_begin(table, keys + start, n - start, level, &strips, pslib_strip_at(strip));
-        if (find < 0) continue;
+        if (find < 0) {
+            if (strip < count) pslib_strip_ask(&strips, pslib_strip_at(strip));
+            continue;
+        }
         noted = pslib_strips_pull(table, &map, level, &strips, n, find, noted, now, out, &absent);
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
             pslib_strips_lay_by(table, 0, &strips, noted);
@@ -88,23 +117,22 @@ PSLIB_INLINE uint32_t pslib_strips_push(PslibTable *table, const PslibRowMap *ma
                                         PslibStrips *strips, int64_t n, int64_t find, uint32_t noted,
                                         const float *gradients, const PslibRecord *record)
 {
-    const int64_t work = find - PSLIB_STRIPS_BEHIND;
-    const uint32_t find_at = pslib_strip_at(find), work_at = pslib_strip_at(work);
-    const uint32_t finds = pslib_strip_keys_of(find, n), works = pslib_strip_keys_of(work, n);
-    const int64_t first = work * PSLIB_STRIP;
+    const PslibStripTurn turn = pslib_strip_turn(find, n);
+    const int64_t first = (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP;
     const float *from = gradients + first * map->dim;
-    if (finds == PSLIB_STRIP && works == PSLIB_STRIP && (level == PSLIB_AVX512 || !map->one16)) {
+    if (pslib_turns_by_key(map, level, turn)) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
             const void *next;
-            noted = pslib_strip_find(map, level, 1, strips, find_at + j, noted, &next);
-            pslib_strip_prefetch(map, 1, strips, find_at + j, next);
-            pslib_strip_push(table, map, level, strips, work_at + j, from + map->dim * j, record, first + j);
+            PSLIB_PREFETCH(strips->home[turn.begun_at + j]);
+            noted = pslib_strip_find(map, level, 1, strips, turn.find_at + j, noted, &next);
+            pslib_strip_prefetch(map, 1, strips, turn.find_at + j, next);
+            pslib_strip_push(table, map, level, strips, turn.work_at + j, from + map->dim * j, record, first + j);
         }
         return noted;
     }
-    noted = pslib_strip_find_all(map, level, 1, strips, find_at, finds, noted);
-    for (uint32_t j = 0; j < works; j++)
-        pslib_strip_push(table, map, level, strips, work_at + j, from + map->dim * j, record, first + j);
+    noted = pslib_strip_find_all(map, level, 1, strips, turn, noted);
+    for (uint32_t j = 0; j < turn.works; j++)
+        pslib_strip_push(table, map, level, strips, turn.work_at + j, from + map->dim * j, record, first + j);
     return noted;
 }
 
@@ -122,7 +150,10 @@ PSLIB_INLINE PslibStatus pslib_strips_push_body(PslibTable *table, const uint64_
         const int64_t find = strip - PSLIB_STRIPS_TO_FIND;
         const int64_t start = strip * PSLIB_STRIP;
         if (strip < count) pslib_strip_begin(table, keys + start, all - start, level, &strips, pslib_strip_at(strip));
-        if (find < 0) continue;
+        if (find < 0) {
+            if (strip < count) pslib_strip_ask(&strips, pslib_strip_at(strip));
+            continue;
+        }
         noted = pslib_strips_push(table, &map, level, &strips, n, find, noted, gradients, record);
         if (find % PSLIB_STRIPS_NOTED == PSLIB_STRIPS_NOTED - 1) {
             pslib_strips_lay_by(table, 1, &strips, noted);

@@ -178,6 +178,11 @@ PSLIB_INLINE void pslib_strip_begin(const PslibTable *table, const uint64_t *key
     else
 #endif
         pslib_strip_keys(table, keys, count, level, strips, at);
+}
+
+/* Ask for the home lines of a strip that has begun. */
+PSLIB_INLINE void pslib_strip_ask(const PslibStrips *strips, uint32_t at)
+{
     for (int j = 0; j < PSLIB_STRIP; j++) PSLIB_PREFETCH(strips->home[at + j]);
 }
 
