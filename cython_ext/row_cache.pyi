@@ -4,15 +4,13 @@ from typing import final
 from numpy import bool_, float32, int32, uint64
 from numpy.typing import NDArray
 
+from cython_ext.cached_keys import CachedKeys
+
 __all__ = ["RowCache"]
 
 @final
-class RowCache:
-    spots: int
+class RowCache(CachedKeys):
     dim: int
-    batch: int
-    filled: int
-    age: int
     def __init__(
         self,
         spots: int,
@@ -23,7 +21,6 @@ class RowCache:
         pushers: int,
         age: int,
     ) -> None: ...
-    def plan(self, keys: NDArray[uint64]) -> tuple[NDArray[int32], NDArray[int32]]: ...
     def assemble(
         self,
         keys: NDArray[uint64],

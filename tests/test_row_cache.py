@@ -196,6 +196,26 @@ def test_it_does_what_the_definition_does_however_far_plans_run_ahead(
         move()
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    spots=st.integers(1, 300),
+    age=st.integers(1, 3),
+    seed=st.integers(0, 10_000),
+    universe=st.integers(100, 1000),
+)
+def test_plans_of_many_keys_which_go_in_blocks_are_the_definitions(
+    spots: int, age: int, seed: int, universe: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    given_ = (spots, [1], [0.1], [0], [0.0], 1, age)
+    cache, definition = RowCache(*given_), CacheByDefinition(*given_)
+    for _ in range(12):
+        size = rng.integers(0, universe // 2 + 1)
+        keys = rng.choice(universe, size, replace=False).astype(np.uint64) * np.uint64(2**60 + 1)
+        places, missed = cache.plan(keys)
+        assert (places.tolist(), missed.tolist()) == definition.plan(keys.tolist())
+
+
 def cache_of(spots: int, age: int, dim: int = 1, mode: int = 1, first_sum: float = 0.0) -> RowCache:
     return RowCache(spots, [dim], [0.1], [mode], [first_sum], 1, age)
 
