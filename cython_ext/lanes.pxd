@@ -1,21 +1,15 @@
 """For frames of a socket beside which there are lanes (``zmq_frames.pyx``)."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
 
-cdef extern from "lane_sockets.h":
-    enum:
-        LANE_BYTES_MAX
-        LANE_EVENTS
-        LANE_MESSAGES
-        LANE_WHOLE
-    ctypedef struct LaneEvent:
-        uint64_t number
-        int can_read
-        int can_write
-    ctypedef struct LaneMessages:
-        unsigned int sizes[LANE_MESSAGES]
-        int fds[LANE_MESSAGES]
-        unsigned char data[LANE_MESSAGES][LANE_BYTES_MAX]
+from cython_ext.lane_sockets cimport LaneMessages
+from cython_ext.lane_watch cimport LaneWatch
+
+
+cdef enum:
+    NAME_BYTES = 9  # a 0, and a number: who calls himself so by ZeroMQ gets no answer
 
 
 cdef class Lane:
@@ -29,7 +23,8 @@ cdef class Lane:
 
 cdef class Lanes:
     cdef object __weakref__
-    cdef int epoll, listening
+    cdef LaneWatch watch
+    cdef int listening
     cdef int64_t process  # others that it has forked share its epoll, and must not touch it
     cdef uint64_t opened
     cdef dict lanes  # by number
@@ -38,8 +33,6 @@ cdef class Lanes:
     cdef public object shared  # SharedFrames or SharedViews: hears of regions and ends; None: nobody does
     cdef readonly int waiting_count
     cdef LaneMessages *memory
-    cdef LaneEvent events[LANE_EVENTS]  # of which nothing has been taken yet
-    cdef int event_count
 
     cdef int wait(self, int timeout_ms, bint *woken) except -1
     cpdef int send(self, bytes name, bytes frame) except -1
@@ -59,4 +52,18 @@ cdef class Lanes:
     cdef int leave_to_parent(self) except -1
 
 
-cdef bint is_lane(bytes name) noexcept
+cdef inline bytes name_of(uint64_t number):
+    return b"\0" + PyBytes_FromStringAndSize(<char *>&number, sizeof(number))
+
+
+cdef inline bint is_lane(bytes name) noexcept:
+    """Whether somebody is reached by a lane; all others are ZeroMQ's."""
+    return PyBytes_GET_SIZE(name) == NAME_BYTES and PyBytes_AS_STRING(name)[0] == 0
+
+
+cdef inline uint64_t number_of(bytes name) noexcept:
+    """Of a lane; 0 is none's."""
+    cdef uint64_t number = 0
+    if is_lane(name):
+        memcpy(&number, PyBytes_AS_STRING(name) + 1, sizeof(number))
+    return number

@@ -2,59 +2,60 @@
 
 A message by ZeroMQ passes two threads more than those that have to do with it, one at each end, and each has
 to be woken: of the 20 to 50 us of CPU that a short message took with hundreds of processes most went there. A
-lane is a Unix socket of sequenced packets that both ends use themselves: 7 us. Whoever has one connects by
-ZeroMQ as well: what is long, what is sent again, and all else goes there, so a lane may fail at any time.
-
-A packet is a message:
-
-    packet      = one frame | more frames | region packet    the last: `shared_frames.pyx`
-    one frame   = %x01 octets
-    more frames = count size{count - 1} octets        count: uint8, above 1; sizes: uint32, little-endian,
-                                                      of all frames but the last
+lane is a Unix socket of sequenced packets (``lane_packets.pxd``) that both ends use themselves: 7 us. Whoever
+has one connects by ZeroMQ as well: what is long, what is sent again, and all else goes there, so a lane may
+fail at any time.
 
 The first packet of a lane is a greeting, from the end that listens: who gets none sends nothing there, so
 somebody at the name who takes all and answers nothing holds up nobody.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, ECONNABORTED, EHOSTUNREACH, EINTR, ENOTSOCK, errno
-from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, ECONNABORTED, EHOSTUNREACH, EINTR, errno
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, strerror
 
 import os
 from weakref import WeakSet
 
-cdef extern from "lane_sockets.h":
-    int lane_epoll()
-    int lane_socket()
-    void lane_close(int fd)
-    void lane_end(int fd)
-    int lane_is_affordable(int fd)
-    int lane_bind(int fd, const char *name, size_t size, int backlog)
-    int lane_connect(int fd, const char *name, size_t size)
-    int lane_accept(int fd)
-    int lane_bound(int fd)
-    int lane_is_ours(int fd)
-    int lane_watch(int epoll, int fd, uint64_t number, int can_write, int is_new)
-    void lane_forget(int epoll, int fd)
-    int64_t lane_process()
-    int lane_events(int epoll, LaneEvent *out, int timeout_ms) nogil
-    int64_t lane_send(int fd, const void *head, size_t head_size, const void *rest, size_t rest_size)
-    int64_t lane_send_with(int fd, const void *data, size_t size, int passed)
-    int lane_receive(int fd, LaneMessages *out)
+from cython_ext.lane_packets cimport (
+    close_passed,
+    frames_at,
+    has_room,
+    head_of,
+    head_of_one,
+    region_packet_at,
+    write_packet,
+    write_region_packet,
+)
+from cython_ext.lane_sockets cimport (
+    LANE_EVENTS,
+    LANE_MESSAGES,
+    LANE_WHOLE,
+    LaneEvent,
+    LaneMessages,
+    lane_accept,
+    lane_bind,
+    lane_bound,
+    lane_close,
+    lane_connect,
+    lane_end,
+    lane_is_affordable,
+    lane_is_ours,
+    lane_process,
+    lane_receive,
+    lane_socket,
+)
+from cython_ext.lane_watch cimport LaneWatch
 
 __all__ = ["Lanes"]
 
 cdef enum:
-    NAME_BYTES = 9  # a 0, and a number: who calls himself so by ZeroMQ gets no answer
     LISTENING = 0  # what epoll calls the socket that listens; lanes have numbers from 1 on
     BACKLOG = 1024  # hundreds of trainers connect at once
     WAITING_MAX = 1000  # messages that wait for room in a lane: as many as ZeroMQ keeps for a peer
 
-cdef uint64_t SOCKET = UINT64_MAX, WAKER = UINT64_MAX - 1  # what else it watches
-cdef bytes ONE = b"\1", GREETING = b"pslib lane 2"
+cdef bytes GREETING = b"pslib lane 2"
 cdef object EVERY = WeakSet()  # Lanes of this process
 
 
@@ -95,20 +96,14 @@ cdef class Lanes:
     """
 
     def __cinit__(self):
-        self.epoll = self.listening = -1
-        self.memory = NULL
+        self.listening = -1
+        self.watch = LaneWatch.__new__(LaneWatch)
 
     def __init__(self, int socket, int waker):
         self.lanes, self.ways, self.came = {}, {}, []
         self.process = lane_process()
         EVERY.add(self)
-        self.epoll = lane_epoll()
-        if (
-            self.epoll < 0
-            or lane_watch(self.epoll, socket, SOCKET, False, True) < 0
-            or lane_watch(self.epoll, waker, WAKER, False, True) < 0
-        ):
-            raise OSError(errno, strerror(errno).decode("ascii", "replace"))
+        self.watch.open(socket, waker)
         self.memory = <LaneMessages *>malloc(sizeof(LaneMessages))
         if self.memory == NULL:
             raise MemoryError
@@ -116,8 +111,6 @@ cdef class Lanes:
     def __dealloc__(self):
         if self.listening >= 0:
             lane_close(self.listening)
-        if self.epoll >= 0:
-            lane_close(self.epoll)
         free(self.memory)
 
     def __len__(self):
@@ -127,11 +120,11 @@ cdef class Lanes:
     @property
     def fd(self):
         """A descriptor that can be read whenever something is to be done here."""
-        return self.epoll
+        return self.watch.fd
 
     @property
     def is_closed(self):
-        return self.epoll < 0
+        return self.watch.fd < 0
 
     def listen(self, bytes name):
         """Let processes of this user begin lanes at an abstract name; False: somebody has it."""
@@ -140,7 +133,7 @@ cdef class Lanes:
             return False
         if (
             lane_bind(fd, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), BACKLOG) < 0
-            or lane_watch(self.epoll, fd, LISTENING, False, True) < 0
+            or not self.watch.add(fd, LISTENING)
         ):
             lane_close(fd)
             return False
@@ -169,18 +162,17 @@ cdef class Lanes:
         """A new lane, to a peer or from whoever has asked for it; None: of another user, or one too many."""
         cdef Lane lane
         cdef uint64_t number = self.opened + 1
-        cdef bytes name = b"\0" + PyBytes_FromStringAndSize(<char *>&number, sizeof(number))
         if (
-            self.epoll < 0
+            self.watch.fd < 0
             or not lane_is_ours(fd)
             or not lane_is_affordable(fd)
             or lane_bound(fd) < 0
-            or lane_watch(self.epoll, fd, number, False, True) < 0
+            or not self.watch.add(fd, number)
         ):
             lane_close(fd)
             return None
         self.opened = number
-        lane = self.lanes[number] = Lane(fd, number, name, peer)
+        lane = self.lanes[number] = Lane(fd, number, name_of(number), peer)
         return lane
 
     def has(self, bytes name):
@@ -198,31 +190,26 @@ cdef class Lanes:
             0, or why it is not sent: EHOSTUNREACH, there is no such lane any more; EAGAIN, too many wait, or
             it is too long.
         """
-        return self.give(self.lanes.get(number_of(name)), ONE, frame)
+        return self.give(self.lanes.get(number_of(name)), head_of_one(), frame)
 
     def send_frames(self, bytes name, frames):
         """The same for any number of frames, 1 to 255."""
-        cdef uint32_t size
-        head = bytes([len(frames)])
-        for frame in frames[: len(frames) - 1]:
-            size = len(frame)
-            head += PyBytes_FromStringAndSize(<char *>&size, sizeof(size))
-        return self.give(self.lanes.get(number_of(name)), head, b"".join(frames))
+        return self.give(self.lanes.get(number_of(name)), head_of(frames), b"".join(frames))
 
     cdef int give(self, Lane lane, bytes head, bytes frame) except -1:
         cdef int reason
         if lane is None:
             return EHOSTUNREACH
-        if PyBytes_GET_SIZE(head) + PyBytes_GET_SIZE(frame) > LANE_BYTES_MAX:
+        if not has_room(head, frame):
             return EAGAIN
         if not lane.waiting:
-            reason = given(lane.fd, head, frame)
+            reason = write_packet(lane.fd, head, frame)
             if reason != EAGAIN:
                 if reason:
                     self.end(lane)
                     return EHOSTUNREACH
                 return 0
-            if lane_watch(self.epoll, lane.fd, lane.number, True, False) < 0:
+            if not self.watch.heed_room(lane.fd, lane.number, True):
                 return EAGAIN
         if len(lane.waiting) >= WAITING_MAX:
             return EAGAIN
@@ -242,7 +229,7 @@ cdef class Lanes:
             lane is not None
             and lane.greeted
             and self.process == lane_process()
-            and lane_send_with(lane.fd, PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), passed) >= 0
+            and write_region_packet(lane.fd, packet, passed)
         )
 
     cdef list unsent(self, object peer):
@@ -254,7 +241,7 @@ cdef class Lanes:
         frames = [frame for _head, frame in lane.waiting]
         self.waiting_count -= len(frames)
         lane.waiting = []
-        lane_watch(self.epoll, lane.fd, lane.number, False, False)
+        self.watch.heed_room(lane.fd, lane.number, False)
         return frames
 
     cdef int flush(self, Lane lane) except -1:
@@ -263,7 +250,7 @@ cdef class Lanes:
         cdef Py_ssize_t sent = 0
         cdef int reason
         for head, frame in lane.waiting:
-            reason = given(lane.fd, head, frame)
+            reason = write_packet(lane.fd, head, frame)
             if reason == EAGAIN:
                 break
             if reason:
@@ -272,7 +259,7 @@ cdef class Lanes:
         del lane.waiting[:sent]
         self.waiting_count -= <int>sent
         if not lane.waiting:
-            lane_watch(self.epoll, lane.fd, lane.number, False, False)
+            self.watch.heed_room(lane.fd, lane.number, False)
         return 0
 
     # --- in -----------------------------------------------------------------------------------------------
@@ -292,44 +279,17 @@ cdef class Lanes:
         return bool(self.came)
 
     cdef int wait(self, int timeout_ms, bint *woken) except -1:
-        """Wait for a message, of a lane or of the socket, or for the waker (woken: OUT).
-
-        Returns
-        -------
-        int
-            How much there is to look at. What of it is of lanes is kept for `next`.
-        """
-        cdef LaneEvent events[LANE_EVENTS]
-        cdef int place, count, reason, epoll = self.epoll
-        woken[0] = False
-        with nogil:
-            count = lane_events(epoll, events, timeout_ms)
-            reason = errno
-        if count < 0:
-            if self.epoll < 0:  # closed meanwhile
-                reason = ENOTSOCK
-            if reason != EINTR:
-                raise OSError(reason, strerror(reason).decode("ascii", "replace"))
-            PyErr_CheckSignals()
-            woken[0] = True
-            return 1
-        self.event_count = 0
-        for place in range(count):
-            if events[place].number == WAKER:
-                woken[0] = True
-            elif events[place].number != SOCKET:
-                self.events[self.event_count] = events[place]
-                self.event_count += 1
-        return count
+        """Wait as `LaneWatch` does: what it is told is for whoever takes the next message."""
+        return self.watch.wait(timeout_ms, woken)
 
     cdef Py_ssize_t fill(self, bint look) except -1:
         """Take what has come by lanes that the last wait has told of, or if `look`, that tell now.
 
         Returns how many messages are to be taken from `came`.
         """
-        if self.event_count == 0 and look:
+        if self.watch.event_count == 0 and look:
             self.look()
-        if self.event_count:
+        if self.watch.event_count:
             self.take_all(False)
             self.came.reverse()
         return len(self.came)
@@ -341,7 +301,7 @@ cdef class Lanes:
         self.came.reverse()  # what is left of a look before goes first
         while count == LANE_EVENTS and looked_at < <Py_ssize_t>len(self.lanes):
             self.look()  # the last wait may know less than there is now
-            count = self.event_count
+            count = self.watch.event_count
             self.take_all(True)
             looked_at += LANE_EVENTS - 3  # it tells of the socket, the waker and who listens as well
         self.came.reverse()
@@ -349,18 +309,18 @@ cdef class Lanes:
 
     cdef int look(self) except -1:
         """Which lanes tell of something just now."""
-        if self.epoll >= 0 and (self.lanes or self.listening >= 0):
-            self.event_count = max(0, lane_events(self.epoll, self.events, 0))
+        if self.watch.fd >= 0 and (self.lanes or self.listening >= 0):
+            self.watch.look()
         return 0
 
     cdef int take_all(self, bint whole) except -1:
         """Take what has come by the lanes that tell of something, and do whatever else they ask for."""
         cdef Lane lane
         cdef LaneEvent event
-        cdef int place, count = self.event_count
-        self.event_count = 0
+        cdef int place, count = self.watch.event_count
+        self.watch.event_count = 0
         for place in range(count):
-            event = self.events[place]
+            event = self.watch.events[place]
             if event.number == LISTENING:
                 self.accept()
                 continue
@@ -375,15 +335,14 @@ cdef class Lanes:
 
     cdef int take(self, Lane lane, bint whole) except -1:
         """Take some messages of a lane, or all; it ends where the other end has gone, or is none of ours."""
-        cdef int place, left, count = LANE_MESSAGES, taken = 0
+        cdef int place, count = LANE_MESSAGES, taken = 0
         while count == LANE_MESSAGES:
             count = lane_receive(lane.fd, self.memory)
             if count < 0:
                 return 0 if errno == EAGAIN or errno == EINTR else self.end(lane)
             for place in range(count):
                 if not self.take_one(lane, place):
-                    for left in range(place + 1, count):
-                        close_passed(self.memory.fds[left])
+                    close_passed(self.memory, place + 1, count)
                     return self.end(lane)
             taken += count
             if not whole or taken >= LANE_WHOLE:
@@ -392,14 +351,14 @@ cdef class Lanes:
 
     cdef bint take_one(self, Lane lane, int place) except -1:
         """Take a message, or what is told of a region; False: it is none of ours."""
-        cdef const unsigned char *data = self.memory.data[place]
-        cdef unsigned int size = self.memory.sizes[place]
-        cdef int passed = self.memory.fds[place]
+        cdef bytes packet
         cdef list frames
-        if 0 < size <= LANE_BYTES_MAX and data[0] == 0 and lane.greeted and self.shared is not None:
-            return self.shared.told(lane.name, PyBytes_FromStringAndSize(<char *>data, size), passed)
-        close_passed(passed)
-        frames = frames_of(data, size)
+        if lane.greeted and self.shared is not None:
+            packet = region_packet_at(self.memory, place)
+            if packet is not None:
+                return self.shared.told(lane.name, packet, self.memory.fds[place])
+        close_passed(self.memory, place, place + 1)
+        frames = frames_at(self.memory, place)
         if frames is None or (not lane.greeted and frames != [GREETING]):
             return False
         if lane.greeted:
@@ -418,7 +377,7 @@ cdef class Lanes:
             if fd >= 0:
                 lane = self.open(fd, None)
                 if lane is not None:
-                    self.give(lane, ONE, GREETING)
+                    self.give(lane, head_of_one(), GREETING)
             elif errno == ECONNABORTED:
                 continue
             elif errno == EAGAIN or errno == EINTR:
@@ -452,7 +411,7 @@ cdef class Lanes:
         if fd < 0:  # left to the parent
             return 0
         if self.process == lane_process():
-            lane_forget(self.epoll, fd)
+            self.watch.forget(fd)
             lane_end(fd)
         lane_close(fd)
         return 0
@@ -471,7 +430,7 @@ cdef class Lanes:
     def close(self):
         """End all lanes; what was sent and has room arrives all the same."""
         cdef Lane lane
-        if self.epoll < 0:
+        if self.watch.fd < 0:
             return
         for lane in list(self.lanes.values()) if self.process == lane_process() else ():
             self.flush(lane)
@@ -479,9 +438,8 @@ cdef class Lanes:
             self.end(lane)
         if self.listening >= 0:
             self.leave(self.listening)
-        lane_close(self.epoll)
-        self.epoll = self.listening = -1
-        self.event_count = 0
+        self.listening = -1
+        self.watch.close()
         self.came.clear()
 
 
@@ -492,53 +450,3 @@ def _leave_to_parent():
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
-
-
-cdef int given(int fd, bytes head, bytes frame) noexcept:
-    """0, EAGAIN when there is no room, or what is against it."""
-    while lane_send(
-        fd, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head), PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame)
-    ) < 0:
-        if errno != EINTR:  # a send that does not wait is not interrupted by much
-            return errno
-    return 0
-
-
-cdef int close_passed(int fd) noexcept:
-    if fd >= 0:
-        lane_close(fd)
-    return 0
-
-
-cdef list frames_of(const unsigned char *data, uint64_t size):
-    """The frames of a packet; None: it is none."""
-    cdef uint64_t count, at, place
-    cdef uint32_t length
-    cdef list frames = []
-    if size == 0 or size > LANE_BYTES_MAX or data[0] == 0:
-        return None
-    count = data[0]
-    at = 1 + 4 * (count - 1)
-    if at > size:
-        return None
-    for place in range(count - 1):
-        memcpy(&length, data + 1 + 4 * place, sizeof(length))
-        if length > size - at:
-            return None
-        frames.append(PyBytes_FromStringAndSize(<char *>data + at, length))
-        at += length
-    frames.append(PyBytes_FromStringAndSize(<char *>data + at, size - at))
-    return frames
-
-
-cdef bint is_lane(bytes name) noexcept:
-    """Whether somebody is reached by a lane; all others are ZeroMQ's."""
-    return PyBytes_GET_SIZE(name) == NAME_BYTES and PyBytes_AS_STRING(name)[0] == 0
-
-
-cdef uint64_t number_of(bytes name) noexcept:
-    """Of a lane; 0 is none's."""
-    cdef uint64_t number = 0
-    if is_lane(name):
-        memcpy(&number, PyBytes_AS_STRING(name) + 1, sizeof(number))
-    return number
