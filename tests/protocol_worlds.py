@@ -26,7 +26,7 @@ from pslib.protocol.messages import (
 )
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import run_on_shard
+from pslib.protocol.shard_requests import run_on_shard
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -109,7 +109,7 @@ def completed(client: ClientSession) -> list[tuple[int, str | None]]:
 
 
 class OneServer:
-    """A `ServerSession` whose shards do each job at once, in order."""
+    """A `ServerSession` whose shards serve each request at once, in order."""
 
     def __init__(
         self, shards: int = 1, units: list[int] | None = None, dense_blocks: int = 4, codec: Codec = CODEC
@@ -130,10 +130,10 @@ class OneServer:
     def answer_to(self, frames: Sequence[Buffer], peer: bytes = PEER) -> list[bytes]:
         """The bytes that answer these bytes."""
         came: list[Buffer] = [bytes(frame) for frame in frames]
-        job = None if self.session.receive_short([(peer, came)]) else self.session.receive(peer, came)
-        if job:
-            for index in job.shards:
-                self.session.complete(job, index, run_on_shard(self.shards[index], job, _no_files))
+        request = None if self.session.receive_short([(peer, came)]) else self.session.receive(peer, came)
+        if request:
+            for index in request.shards:
+                self.session.complete(request, index, run_on_shard(self.shards[index], request, _no_files))
         (reply,) = self.session.outbox
         self.session.outbox.clear()
         assert reply.peer == peer

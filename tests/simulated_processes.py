@@ -19,7 +19,7 @@ from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Releas
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import Answers, Came, ServerSession
-from pslib.protocol.shard_jobs import ShardTurns, answer_frames, answer_now
+from pslib.protocol.shard_requests import ShardTurns, answer_frames, answer_now
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -77,9 +77,9 @@ class Server:
         """Take a message from the network."""
         self.session.tick(self.world.now_s)
         who = peer.to_bytes(4, "big")
-        job = None if self.session.receive_short([(who, frames)]) else self.session.receive(who, frames)
-        for index in job.shards if job else ():
-            self._put(index, job)
+        request = None if self.session.receive_short([(who, frames)]) else self.session.receive(who, frames)
+        for index in request.shards if request else ():
+            self._put(index, request)
         self._send()
 
     def _answer_now(self, message: Message) -> Message | None:
@@ -101,12 +101,12 @@ class Server:
         over = self._turns[index].turn()
         if self._turns[index]:
             self._later(index)
-        for job, result in over:
+        for request, result in over:
             if isinstance(result, Failure) and result.code == "internal":
                 raise SimulationError(f"server {self.index}: {result.text}")
-            if isinstance(job.message, Release | Adopt):
+            if isinstance(request.message, Release | Adopt):
                 check_owners(self.world)
-            self.session.complete(job, index, result)
+            self.session.complete(request, index, result)
             self._send()
 
     def _send(self) -> None:

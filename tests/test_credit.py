@@ -20,7 +20,7 @@ from pslib.protocol.credit import SMALL_BYTES, ClientShares, CreditPool
 from pslib.protocol.messages import Done, Failure, Message, Pull, Pulled, Push, Reserve
 from pslib.protocol.requests import RequestTable
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import Job, run_on_shard
+from pslib.protocol.shard_requests import ShardRequest, run_on_shard
 from pslib.shard.shard import Shard
 from tests.protocol_worlds import NO_BLOCKS, setup_of
 
@@ -263,7 +263,7 @@ class OneServer:
             for index in range(clients)
         ]
         self.wire: list[deque[list[bytes]]] = [deque() for _ in range(clients)]
-        self.jobs: deque[Job] = deque()
+        self.requests: deque[ShardRequest] = deque()
         self.answered = 0
 
     def flush(self) -> None:
@@ -274,15 +274,15 @@ class OneServer:
     def arrive(self, client: int) -> None:
         """The next message of a client comes to the server."""
         if self.wire[client]:
-            job = self.session.receive(client.to_bytes(1, "big"), self.wire[client].popleft())
-            if job:
-                self.jobs.append(job)
+            request = self.session.receive(client.to_bytes(1, "big"), self.wire[client].popleft())
+            if request:
+                self.requests.append(request)
             self.reply()
 
     def work(self) -> None:
-        if self.jobs:
-            job = self.jobs.popleft()
-            self.session.complete(job, 0, run_on_shard(self.shard, job, lambda *_: {}))
+        if self.requests:
+            request = self.requests.popleft()
+            self.session.complete(request, 0, run_on_shard(self.shard, request, lambda *_: {}))
             self.reply()
 
     def reply(self) -> None:
@@ -299,7 +299,7 @@ class OneServer:
     def held_bytes(self) -> int:
         """Of all requests on the wire or at the server, with their answers."""
         flying = [sum(map(len, frames)) for wire in self.wire for frames in wire]
-        keys = [job.key_count for job in self.jobs]
+        keys = [request.key_count for request in self.requests]
         on_wire = [CODEC.decode(frames).message for wire in self.wire for frames in wire]
         keys += [one.keys["t"].size for one in on_wire if isinstance(one, Pull)]
         return sum(flying) + sum(count * 72 for count in keys)
@@ -319,7 +319,7 @@ def test_many_clients_never_push_a_server_past_its_pool(seed: int) -> None:
             server.flush()
         choice.choice([server.work, lambda one=client: server.arrive(one)])()
         most = max(most, server.held_bytes)
-    while server.jobs or any(server.wire):
+    while server.requests or any(server.wire):
         server.work()
         for client in range(clients):
             server.arrive(client)
@@ -342,7 +342,7 @@ def test_a_server_that_was_stopped_for_long_finds_no_second_copies() -> None:
     copies = [one for one in kinds if isinstance(one, Pull)]
     assert len(copies) <= 12
     assert server.held_bytes <= (8 << 20) + 200_000
-    while server.jobs or any(server.wire):
+    while server.requests or any(server.wire):
         for client in range(3):
             server.arrive(client)
         server.work()

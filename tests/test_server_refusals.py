@@ -11,7 +11,7 @@ import pytest
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import Failure, Maintain, Message, Push, Pushed, Reserve
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import run_on_shard
+from pslib.protocol.shard_requests import run_on_shard
 from pslib.shard.shard import Shard
 from pslib.table.policies import ByAge, ByCount, Compact, Score
 from tests.test_maintain import ALL, NO_BLOCKS, NO_FLOATS, PLAIN, content, many, shard_of
@@ -30,9 +30,9 @@ SPEC = replace(
 def answer(shard: Shard, message: Message) -> Message:
     """What a server with this one shard answers, through the bytes of the wire."""
     session = ServerSession(CODEC, [shard])
-    job = session.receive(b"peer", [bytes(frame) for frame in CODEC.encode(1, message)])
-    if job:
-        session.complete(job, 0, run_on_shard(shard, job, lambda *_: {}))
+    request = session.receive(b"peer", [bytes(frame) for frame in CODEC.encode(1, message)])
+    if request:
+        session.complete(request, 0, run_on_shard(shard, request, lambda *_: {}))
     (reply,) = session.outbox
     return CODEC.decode([bytes(frame) for frame in reply.frames]).message
 

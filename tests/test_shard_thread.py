@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pslib.protocol.messages import Pull
-from pslib.protocol.shard_jobs import Job
+from pslib.protocol.shard_requests import ShardRequest
 from pslib.server.shard_thread import DRAIN_FROM, ShardThread
 from tests.protocol_worlds import NO_BLOCKS, OneServer, setup_of
 from tests.waiting import WAIT_S, wait_until
@@ -22,20 +22,22 @@ class Working:
     def __init__(self) -> None:
         server = OneServer()
         server.ask(setup_of(t=1))
-        self.done: list[Job] = []
+        self.done: list[ShardRequest] = []
         self.failed: list[BaseException] = []
         self.thread = ShardThread(
-            server.shards[0], lambda job, _index, _result: self.done.append(job), self.failed.append
+            server.shards[0], lambda request, _index, _result: self.done.append(request), self.failed.append
         )
 
     def put(self, keys: int, count: int = 1) -> None:
         for _ in range(count):
             message: Any = Pull({"t": np.arange(keys, dtype=np.uint64)}, NO_BLOCKS)
-            self.thread.put(Job(b"", 1, message, (0,), taker=lambda _answer: None))
+            self.thread.put(ShardRequest(b"", 1, message, (0,), taker=lambda _answer: None))
 
     def taken_in(self, count: int) -> None:
         """Return when the thread knows of so many."""
-        wait_until(lambda: len(self.thread._turns) >= count, WAIT_S, f"{count} jobs to be taken in", 0.001)
+        wait_until(
+            lambda: len(self.thread._turns) >= count, WAIT_S, f"{count} requests to be taken in", 0.001
+        )
 
 
 @pytest.fixture

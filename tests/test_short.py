@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pslib.protocol.messages import Message, Pull, Pulled, Push
 from pslib.protocol.server_session import Answers, Came
-from pslib.protocol.shard_jobs import answer_frames, answer_now, shard_stats
+from pslib.protocol.shard_requests import answer_frames, answer_now, shard_stats
 from pslib.transport.link import Peer
 from tests.protocol_worlds import CODEC, NO_BLOCKS, NO_FLOATS, OneServer, push_ones, setup_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pslib.protocol.messages import Erase, Failure, Message, Pull, Push, Pushed
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import Job, ShardTurns
+from pslib.protocol.shard_requests import ShardRequest, ShardTurns
 from pslib.shard.shard import Shard
 from tests.invariants import SimulationError
 from tests.protocol_worlds import BITS, CODEC, NO_BLOCKS, NO_FLOATS, key_in, setup_of
@@ -42,16 +42,16 @@ class Queue:
 
     def put(self, number: int, message: Message) -> None:
         """A request comes in."""
-        job = self.session.receive(b"me", [bytes(frame) for frame in CODEC.encode(number, message)])
-        assert job
-        for index in job.shards:
-            self.turns[index].put(job)
+        request = self.session.receive(b"me", [bytes(frame) for frame in CODEC.encode(number, message)])
+        assert request
+        for index in request.shards:
+            self.turns[index].put(request)
 
     def turn(self, index: int = 0) -> None:
         """One shard has one turn, if anything waits for it."""
         over = self.turns[index].turn() if self.turns[index] else []
-        for job, result in over:
-            self.session.complete(job, index, result)
+        for request, result in over:
+            self.session.complete(request, index, result)
         for reply in self.session.outbox:
             envelope = CODEC.decode([bytes(frame) for frame in reply.frames])
             self.answers[envelope.request_id] = envelope.message
@@ -272,7 +272,7 @@ class PushesPass(ShardTurns):
     """Short pushes pass too, also the second copy of a push that is half applied."""
 
     def put(self, work: Any) -> None:
-        if isinstance(work, Job) and isinstance(work.message, Push) and self._long:
+        if isinstance(work, ShardRequest) and isinstance(work.message, Push) and self._long:
             self._passing.append(work)
         else:
             super().put(work)

@@ -1,7 +1,8 @@
-"""A server's side of the wire, as a pure machine: frames in, jobs for shards and replies out.
+"""A server's side of the wire, as a pure machine: frames in, requests for shards and replies out.
 
-The receiving thread decodes a request and makes a `Job` of it, with the keys split by shard; the shards that
-have a part in it run it (`pslib.protocol.shard_jobs`); when the last of them is done the reply is built.
+The receiving thread decodes a request and makes a `ShardRequest` of it, with the keys split by shard; the
+shards that have a part in it run it (`pslib.protocol.shard_requests`); when the last of them is done the
+reply is built.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from pslib.protocol.messages import (
 )
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
 from pslib.protocol.roles import refusal
-from pslib.protocol.shard_jobs import Job
+from pslib.protocol.shard_requests import ShardRequest
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.shard import PullPart, PushPart, Shard
 from pslib.shard.short import TIME_S_MAX
@@ -79,7 +80,7 @@ Answers = tuple[list[Reply], Failure | None]
 
 
 class ServerSession:
-    """Decodes requests, makes jobs, builds replies.
+    """Decodes requests, splits them among shards, builds replies.
 
     Parameters
     ----------
@@ -107,9 +108,9 @@ class ServerSession:
         self.comeback: Comeback | None = None
         """Of a server that has lost what it knew: nobody is answered until it has what is left."""
         self.answer_now: Callable[[Message], Message | None] = lambda _message: None
-        """Answers a request at once, if it may and can: see `pslib.protocol.shard_jobs.answer_now`."""
+        """Answers a request at once, if it may and can: see `pslib.protocol.shard_requests.answer_now`."""
         self.answer_frames: Callable[[list[Came]], Answers] = lambda _came: ([], None)
-        """The same of all that came, before it is decoded: see `pslib.protocol.shard_jobs.answer_frames`."""
+        """The same of all that came, before it is decoded: `pslib.protocol.shard_requests.answer_frames`."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
@@ -129,8 +130,8 @@ class ServerSession:
         """Tell a peer with what its request has ended half-way."""
         self._reply(peer, self.codec.decode(frames).request_id, failure)
 
-    def receive(self, peer: bytes, frames: Sequence[Buffer]) -> Job | None:
-        """A job for all shards, or None when the request was answered at once (refused, or not a message)."""
+    def receive(self, peer: bytes, frames: Sequence[Buffer]) -> ShardRequest | None:
+        """A request for all shards, or None when it was answered at once (refused, or not a message)."""
         try:
             envelope = self.codec.decode(frames)
         except RemoteProtocolError as error:
@@ -143,28 +144,28 @@ class ServerSession:
         if problem is None and (answer := self.answer_now(envelope.message)) is not None:
             self._reply(peer, envelope.request_id, answer)
             return None
-        job = Job(peer, envelope.request_id, envelope.message, self._everybody)
+        request = ShardRequest(peer, envelope.request_id, envelope.message, self._everybody)
         problem = problem or self._problem(envelope.message)
         if problem:
-            self._reply(peer, job.request_id, problem)
+            self._reply(peer, request.request_id, problem)
             return None
-        if isinstance(job.message, Reserve):
-            self._reserve(peer, job.request_id, job.message)
+        if isinstance(request.message, Reserve):
+            self._reserve(peer, request.request_id, request.message)
             return None
-        self._prepare(job)
-        self._open.add((peer, job.request_id))
-        return job
+        self._prepare(request)
+        self._open.add((peer, request.request_id))
+        return request
 
-    def _prepare(self, job: Job) -> None:
-        """Split a job among the shards, and make room for what it asks for."""
-        message = job.message
+    def _prepare(self, request: ShardRequest) -> None:
+        """Split a request among the shards, and make room for what it asks for."""
+        message = request.message
         if isinstance(message, SPLIT):
-            self._split(job, message)
+            self._split(request, message)
         if isinstance(message, Pull):
-            self._make_outputs(job, message)
+            self._make_outputs(request, message)
         elif isinstance(message, Push) and message.sync:
             # it waits for others, who may need the same credit: what is held is bounded by its step
-            self._granted(self.credit.give_back((job.peer, job.request_id)))
+            self._granted(self.credit.give_back((request.peer, request.request_id)))
 
     def _waits(self, message: Message) -> bool:
         """Whether nobody is answered yet; once somebody is, that is over."""
@@ -175,25 +176,26 @@ class ServerSession:
         self.comeback = None
         return False
 
-    def complete(self, job: Job, shard_index: int, result: Any) -> None:
+    def complete(self, request: ShardRequest, shard_index: int, result: Any) -> None:
         """Take one shard's result; the last one builds the reply, as does one that refuses part of a step."""
-        job.results[shard_index] = result
-        if job.answered:
+        message = request.message
+        request.results[shard_index] = result
+        if request.answered:
             return
-        splits = isinstance(job.message, Push) and job.message.sync and getattr(result, "refused", None)
-        if splits or len(job.results) == len(job.shards):
-            job.answered = True
-            if self.gate is None or not isinstance(job.message, CHANGES):
-                self._send_answer(job)
+        splits = isinstance(message, Push) and message.sync and getattr(result, "refused", None)
+        if splits or len(request.results) == len(request.shards):
+            request.answered = True
+            if self.gate is None or not isinstance(message, CHANGES):
+                self._send_answer(request)
             else:
-                self.gate.pass_when_durable(job.shards, partial(self._send_answer, job))
+                self.gate.pass_when_durable(request.shards, partial(self._send_answer, request))
 
-    def _send_answer(self, job: Job) -> None:
-        self._open.discard((job.peer, job.request_id))
-        if job.taker:
-            job.taker(self._answer(job))
+    def _send_answer(self, request: ShardRequest) -> None:
+        self._open.discard((request.peer, request.request_id))
+        if request.taker:
+            request.taker(self._answer(request))
         else:
-            self._reply(job.peer, job.request_id, self._answer(job))
+            self._reply(request.peer, request.request_id, self._answer(request))
 
     def tick(self, now_s: float) -> None:
         """Time passes: credit that nobody has given back is granted to others."""
@@ -316,7 +318,7 @@ class ServerSession:
         problem = manner_problem(message, first.tables, dense, units)
         return Failure("configuration", problem) if problem else None
 
-    def _split(self, job: Job, message: Pull | Push | Erase) -> None:
+    def _split(self, request: ShardRequest, message: Pull | Push | Erase) -> None:
         """Give each of several shards its own keys, so that they need not all look at all of them."""
         if len(self.shards) == 1 or (isinstance(message, Push) and message.sync):
             return  # a push of a sync step speaks for units of all shards, and waits in each
@@ -334,44 +336,44 @@ class ServerSession:
         blocks = [] if isinstance(message, Erase) else message.blocks.tolist()
         for block in blocks:
             shares.setdefault((first.partitions + block) % len(self.shards), {})
-        job.shares = shares or {0: {}}
-        job.shards = tuple(job.shares)
+        request.shares = shares or {0: {}}
+        request.shards = tuple(request.shares)
 
-    def _make_outputs(self, job: Job, message: Pull) -> None:
+    def _make_outputs(self, request: ShardRequest, message: Pull) -> None:
         """Room for the rows, with whatever is in it: each row is written by the shard that answers for it."""
         first = self.shards[0]
         for name, keys in message.keys.items():
-            job.rows[name] = PackedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
+            request.rows[name] = PackedRows.empty(keys.size, first.tables[name].dim, message.rows_as)
         if first.dense and message.blocks.size:
-            job.dense = DenseAnswer.to(message, first.dense.bounds)
+            request.dense = DenseAnswer.to(message, first.dense.bounds)
 
-    def _answer(self, job: Job) -> Message:
-        results = [job.results[index] for index in sorted(job.results)]
+    def _answer(self, request: ShardRequest) -> Message:
+        results = [request.results[index] for index in sorted(request.results)]
         for result in results:
             if isinstance(result, Failure):
                 return result
-        if isinstance(job.message, ANSWERED_BY_UNIT):
-            return self._answer_split(job, results)
-        if isinstance(job.message, Setup | Adopt | Keep | BeginSave | EndSave | CheckLoad | TrimLog):
+        if isinstance(request.message, ANSWERED_BY_UNIT):
+            return self._answer_split(request, results)
+        if isinstance(request.message, Setup | Adopt | Keep | BeginSave | EndSave | CheckLoad | TrimLog):
             return Done()
-        if isinstance(job.message, Release):
+        if isinstance(request.message, Release):
             return next(result for result in results if isinstance(result, Image))
         return Result(merge_results(results))
 
-    def _answer_split(self, job: Job, results: list[PullPart | PushPart]) -> Message:
+    def _answer_split(self, request: ShardRequest, results: list[PullPart | PushPart]) -> Message:
         refused = {unit: owner for part in results for unit, owner in part.refused.items()}
-        first = job.results.get(0)
+        first = request.results.get(0)
         pushes_before = first.pushes_before if first else 0
-        if refused and isinstance(job.message, Push) and job.message.sync:
-            refused = refused_in_step(job.message, refused)
+        if refused and isinstance(request.message, Push) and request.message.sync:
+            refused = refused_in_step(request.message, refused)
         units, owners = NO_UNITS, NO_OWNERS
         if refused:
             units = np.fromiter(refused.keys(), np.uint32, len(refused))
             owners = np.fromiter(refused.values(), np.uint16, len(refused))
-        if isinstance(job.message, Pull):
-            scales = {name: rows.scales for name, rows in job.rows.items() if rows.scales.size}
-            values = {name: rows.values for name, rows in job.rows.items()}
-            dense, versions = job.dense.frames()
+        if isinstance(request.message, Pull):
+            scales = {name: rows.scales for name, rows in request.rows.items() if rows.scales.size}
+            values = {name: rows.values for name, rows in request.rows.items()}
+            dense, versions = request.dense.frames()
             return Pulled(values, dense, units, owners, scales, versions, pushes_before)
         return Pushed(units, owners, pushes_before)
 

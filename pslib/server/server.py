@@ -24,7 +24,7 @@ from pslib.protocol.credit import CreditPool
 from pslib.protocol.gate import Gate
 from pslib.protocol.messages import Keep, Message, Release
 from pslib.protocol.server_session import Came, ServerSession, merge_results
-from pslib.protocol.shard_jobs import Job
+from pslib.protocol.shard_requests import ShardRequest
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
 from pslib.shard.shard import Shard
@@ -265,9 +265,9 @@ class Server:
             others = self._serve_short(self._serving, patience_s)
         for peer, frames in others:
             with self._lock:
-                job = self._session.receive(peer, frames)
-            if job:
-                self._serve(job)
+                request = self._session.receive(peer, frames)
+            if request:
+                self._serve(request)
         now_s = self._clock.now_s()
         if not others and now_s < self._tick_s:
             return
@@ -302,21 +302,21 @@ class Server:
             self._send_all()
         return []
 
-    def _serve(self, job: Job) -> None:
-        """Do a job at once if it is short and its shards are idle; else their threads do it."""
-        short = job.is_short(SHORT_ROWS)
-        for index in job.shards:
-            outcome = self._threads[index].serve_now(job) if short else None
+    def _serve(self, request: ShardRequest) -> None:
+        """Serve a request at once if it is short and its shards are idle; else their threads do it."""
+        short = request.is_short(SHORT_ROWS)
+        for index in request.shards:
+            outcome = self._threads[index].serve_now(request) if short else None
             if outcome is None:
-                self._threads[index].put(job)
+                self._threads[index].put(request)
             else:
                 with self._lock:
-                    self._session.complete(job, index, outcome[0])
+                    self._session.complete(request, index, outcome[0])
 
-    def _done(self, job: Job, shard_index: int, result: Any) -> None:
-        """A shard thread is done with a job; the last one sends the answer: nobody has to be woken for it."""
+    def _done(self, request: ShardRequest, shard_index: int, result: Any) -> None:
+        """A shard thread is done with a request; the last one sends the answer: nobody has to be woken."""
         with self._lock:
-            self._session.complete(job, shard_index, result)
+            self._session.complete(request, shard_index, result)
             self._send_and_wake()
 
     def _send_and_wake(self) -> None:
@@ -387,7 +387,7 @@ class Server:
         """A request of our own about one unit, in its turn among those of others."""
         assert isinstance(message, Release | Keep)
         index = message.unit % len(self._threads)
-        self._threads[index].put(Job(b"", 0, message, (index,), taker=taker))
+        self._threads[index].put(ShardRequest(b"", 0, message, (index,), taker=taker))
 
     def _close(self) -> None:
         if self._hands is not None:

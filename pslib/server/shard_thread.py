@@ -14,8 +14,8 @@ from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitErr
 from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.journal import Note
 from pslib.protocol.messages import CheckLoad, Failure, Load, Message
-from pslib.protocol.shard_jobs import (
-    Job,
+from pslib.protocol.shard_requests import (
+    ShardRequest,
     ShardTurns,
     Work,
     answer_frames,
@@ -35,7 +35,7 @@ SHORT_ROWS = 1024
 """Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
 to hand them to another thread and their answer back."""
 DRAIN_FROM = 32
-"""Jobs that wait, before they are served to the last one."""
+"""Requests that wait, before they are served to the last one."""
 TURN_S = 0.0003
 """Of the thread on its core, about what one slice of a long request takes. Else it keeps others there waiting
 for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is mostly on the core of the thread
@@ -113,16 +113,16 @@ def _names(message: Load | CheckLoad) -> tuple[str, ...] | None:
 
 
 class ShardThread:
-    """Does jobs on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
+    """Serves requests on one shard, in the order of `ShardTurns`; ``failed`` hears of it if it can't go on.
 
-    While it has no job, the receiving thread does short ones itself (`serve_now`): two hand-overs between
+    While it has none, the receiving thread serves short ones itself (`serve_now`): two hand-overs between
     threads cost more than a few rows. Whoever touches the shard holds ``turn``.
     """
 
     def __init__(
         self,
         shard: Shard,
-        done: Callable[[Job, int, Any], None],
+        done: Callable[[ShardRequest, int, Any], None],
         failed: Callable[[BaseException], None],
         log: ShardLog | None = None,
     ) -> None:
@@ -141,12 +141,12 @@ class ShardThread:
         """Pieces of work that have been queued; and the same when none of them was left to do."""
         self._taken = 0
         self._drained = threading.Event()
-        self._work: SimpleQueue[Job | Work | None] = SimpleQueue()
+        self._work: SimpleQueue[ShardRequest | Work | None] = SimpleQueue()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name=f"pslib-shard-{shard.index}", daemon=True)
         self._thread.start()
 
-    def put(self, work: Job | Work) -> None:
+    def put(self, work: ShardRequest | Work) -> None:
         """Queue some work."""
         with self._counting:
             self.given += 1
@@ -156,12 +156,12 @@ class ShardThread:
         """Load a checkpoint into the shard, in its thread."""
         self._loads(shard, message)
 
-    def serve_now(self, job: Job) -> tuple[Any] | None:
-        """The outcome of a job, when nothing else waits or is on its way; None: it has not been touched."""
+    def serve_now(self, request: ShardRequest) -> tuple[Any] | None:
+        """The outcome of a request, when nothing else waits or is on its way; None: it is untouched."""
         if not self._begin():
             return None
         try:
-            outcome = (run_on_shard(self.shard, job, self._loads),)
+            outcome = (run_on_shard(self.shard, request, self._loads),)
             if self._log is not None and self._log.owes:
                 self.put(lambda _shard: None)  # the thread does not sleep while it owes images
             return outcome
@@ -229,8 +229,8 @@ class ShardThread:
             while self._take():
                 with self.turn:
                     over = self._turns.turn()
-                for job, result in over:
-                    self._done(job, self.shard.index, result)
+                for request, result in over:
+                    self._done(request, self.shard.index, result)
                 if self.waiting:
                     turns.give_way()
                 if self.shard.cuts.active:
@@ -259,7 +259,7 @@ class ShardThread:
                 self._taken += 1
         return True
 
-    def _next_work(self) -> Job | Work | None:
+    def _next_work(self) -> ShardRequest | Work | None:
         """The next piece of work; while there is none, an image is written."""
         while self.shard.cuts.active:
             try:
@@ -275,8 +275,8 @@ class ShardThread:
         with self.turn:
             moved = self._image.step()
             over = saves_over(self.shard)
-        for job, result in over:
-            self._done(job, self.shard.index, result)
+        for request, result in over:
+            self._done(request, self.shard.index, result)
         return moved
 
     def _write_log_images(self, log: ShardLog) -> None:

@@ -268,8 +268,8 @@ class Cuts:
         self._places[stem] = message.path
         self._outcomes.pop(stem, None)
 
-    def wait(self, job: Any, message: Save | SaveFiles) -> Any:
-        """The files of an image, or `HELD`: the job is over when they are written.
+    def wait(self, request: Any, message: Save | SaveFiles) -> Any:
+        """The files of an image, or `HELD`: the request is over when they are written.
 
         Raises
         ------
@@ -283,7 +283,7 @@ class Cuts:
             return {"files": outcome}
         if self._image is None or self._image.stem != message.stem:
             raise CheckpointError(f"this server has begun no image {message.stem!r} since it started")
-        self._waiters.append((job, message.stem))
+        self._waiters.append((request, message.stem))
         return HELD
 
     def settle(self, message: EndSave) -> None:
@@ -337,7 +337,7 @@ class Cuts:
         self.base = self._unsettled = ""
 
     def take_over(self) -> list[tuple[Any, Any]]:
-        """Jobs that waited for files and are over, with their outcomes or errors."""
+        """Requests that waited for files and are over, with their outcomes or errors."""
         over, self._over = self._over, []
         return over
 
@@ -355,5 +355,5 @@ class Cuts:
             del self._outcomes[oldest], self._places[oldest]
         self._outcomes[stem] = outcome
         result: Any = outcome if isinstance(outcome, CheckpointError) else {"files": outcome}
-        self._over += [(job, result) for job, wanted in self._waiters if wanted == stem]
-        self._waiters = [(job, wanted) for job, wanted in self._waiters if wanted != stem]
+        self._over += [(request, result) for request, wanted in self._waiters if wanted == stem]
+        self._waiters = [(request, wanted) for request, wanted in self._waiters if wanted != stem]

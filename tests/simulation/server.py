@@ -12,7 +12,7 @@ from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.messages import Failure, Keep, Load, Message, Release, TrimLog
 from pslib.protocol.server_session import ServerSession
-from pslib.protocol.shard_jobs import Job, ShardTurns, Work
+from pslib.protocol.shard_requests import ShardRequest, ShardTurns, Work
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import PartitionMap
 from tests.invariants import SimulationError
@@ -139,9 +139,9 @@ class Server(Member):
         if not self.shards:
             return
         self._session.tick(self.now_s())
-        job = self._session.receive(source.encode(), frames)
-        for index in job.shards if job else ():
-            self._put(index, job)
+        request = self._session.receive(source.encode(), frames)
+        for index in request.shards if request else ():
+            self._put(index, request)
         self.send_replies()
 
     def _put(self, index: int, work: Any) -> None:
@@ -163,13 +163,13 @@ class Server(Member):
             return
         if self._turns[index]:
             self._later(index)
-        for job, result in over:
+        for request, result in over:
             if isinstance(result, Failure) and result.code == "internal":
                 raise SimulationError(f"{self}: {result.text}")
-            self.world.checks.shard_did(self, self.shards[index], job.message, result)
-            if isinstance(job.message, TrimLog) and self.logs is not None:
+            self.world.checks.shard_did(self, self.shards[index], request.message, result)
+            if isinstance(request.message, TrimLog) and self.logs is not None:
                 self.forgotten.asked(index)
-            self._session.complete(job, index, result)
+            self._session.complete(request, index, result)
         self.send_replies()
         if self.logs is not None and not self._turns[index].in_request:
             self.logs.journals[index].pace()
@@ -203,7 +203,7 @@ class Server(Member):
         """A request of our own about one unit, in its turn among those of others."""
         assert isinstance(message, Release | Keep)
         index = message.unit % len(self.shards)
-        self._put(index, Job(b"", 0, message, (index,), taker=taker))
+        self._put(index, ShardRequest(b"", 0, message, (index,), taker=taker))
 
     def _all_shards(self, work: Work) -> None:
         for index in range(len(self.shards)):

@@ -49,13 +49,13 @@ from pslib.shard.short import short_answer
 
 __all__ = [
     "HELD",
-    "Job",
     "Loads",
+    "ShardRequest",
     "ShardTurns",
     "Work",
     "answer_frames",
     "answer_now",
-    "jobs_over",
+    "requests_over",
     "run_on_shard",
     "saves_over",
     "shard_stats",
@@ -74,7 +74,7 @@ NO_DENSE = DenseAnswer()
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ShardRequest:
     """One request on its way through the shards.
 
     Attributes
@@ -129,25 +129,25 @@ class Job:
         return self.key_count + dense.size // ROW_FLOATS <= rows
 
 
-def run_on_shard(shard: Shard, job: Job, loads: Loads) -> Any:
-    """Do one shard's share of a job, all at once."""
-    return finish(steps_on_shard(shard, job, loads))
+def run_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
+    """Do one shard's share of a request, all at once."""
+    return finish(steps_on_shard(shard, request, loads))
 
 
-def steps_on_shard(shard: Shard, job: Job, loads: Loads) -> Steps[Any]:
-    """Do one shard's share of a job; errors come back as values, so that one bad request harms no other."""
+def steps_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
+    """Do one shard's share of a request; errors come back as values, so that a bad one harms no other."""
     if shard.broken:
         return Failure("internal", f"shard {shard.index} stopped: {shard.broken}")
     try:
-        return (yield from _steps(shard, job, loads))
+        return (yield from _steps(shard, request, loads))
     except LogError:  # nothing can be promised any more: the server ends
         raise
     except Exception as error:
-        return failure_in(shard, job.message, error)
+        return failure_in(shard, request.message, error)
 
 
 def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
-    """The answer to a short and plain request to the only shard; None: make a job of it."""
+    """The answer to a short and plain request to the only shard; None: it goes the way of all others."""
     if shard.broken:
         return None
     try:
@@ -182,31 +182,31 @@ def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:
     return failure
 
 
-def jobs_over(shard: Shard, job: Job, result: Any) -> list[tuple[Job, Any]]:
-    """The jobs that one shard is through with when a job has come to ``result``, with their outcomes.
+def requests_over(shard: Shard, request: ShardRequest, result: Any) -> list[tuple[ShardRequest, Any]]:
+    """The requests that one shard is through with when one has come to ``result``, with their outcomes.
 
-    Nearly always that is the job itself. A push of a sync step waits, and the last of its step ends them all.
+    Nearly always that is this one alone. A push of a sync step waits, and the last of its step ends them all.
     """
-    over: list[tuple[Job, Any]] = [] if result is HELD else [(job, result)]
+    over: list[tuple[ShardRequest, Any]] = [] if result is HELD else [(request, result)]
     for waiter, outcome in shard.sync.take_over():
         over.append((waiter, failure_of(outcome) if isinstance(outcome, Exception) else PushPart(outcome)))
     return over + saves_over(shard)
 
 
-def saves_over(shard: Shard) -> list[tuple[Job, Any]]:
-    """Jobs that waited for the files of an image, and are over."""
+def saves_over(shard: Shard) -> list[tuple[ShardRequest, Any]]:
+    """Requests that waited for the files of an image, and are over."""
     return [
-        (job, failure_of(outcome) if isinstance(outcome, Exception) else outcome)
-        for job, outcome in shard.cuts.take_over()
+        (request, failure_of(outcome) if isinstance(outcome, Exception) else outcome)
+        for request, outcome in shard.cuts.take_over()
     ]
 
 
-def _steps(shard: Shard, job: Job, loads: Loads) -> Steps[Any]:
-    message, shares = job.message, job.shares.get(shard.index)
+def _steps(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[Any]:
+    message, shares = request.message, request.shares.get(shard.index)
     if isinstance(message, Pull):
-        return (yield from shard.pull_steps(message, job.rows, job.dense, shares))
+        return (yield from shard.pull_steps(message, request.rows, request.dense, shares))
     if isinstance(message, Push) and message.sync:
-        yield from shard.sync.push_steps(message, job)
+        yield from shard.sync.push_steps(message, request)
         return HELD
     if isinstance(message, Push):
         return (yield from shard.push_steps(message, shares))
@@ -217,16 +217,16 @@ def _steps(shard: Shard, job: Job, loads: Loads) -> Steps[Any]:
             if not shard.cuts.step():
                 shard.cuts.rest()
             yield
-    return _run_rare(shard, job, loads)
+    return _run_rare(shard, request, loads)
 
 
-def _run_save(shard: Shard, job: Job) -> Any:
-    message, cuts = job.message, shard.cuts
+def _run_save(shard: Shard, request: ShardRequest) -> Any:
+    message, cuts = request.message, shard.cuts
     if isinstance(message, BeginSave | Save):
         cuts.begin(message)
     if isinstance(message, EndSave):
         cuts.settle(message)
-    return cuts.wait(job, message) if isinstance(message, Save | SaveFiles) else None
+    return cuts.wait(request, message) if isinstance(message, Save | SaveFiles) else None
 
 
 def _run_load(shard: Shard, message: CheckLoad | Load, loads: Loads) -> Any:
@@ -235,10 +235,10 @@ def _run_load(shard: Shard, message: CheckLoad | Load, loads: Loads) -> Any:
     return loads(shard, message)
 
 
-def _run_rare(shard: Shard, job: Job, loads: Loads) -> Any:
-    message = job.message
+def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
+    message = request.message
     if isinstance(message, Save | BeginSave | SaveFiles | EndSave):
-        return _run_save(shard, job)
+        return _run_save(shard, request)
     if isinstance(message, CheckLoad | Load):
         return _run_load(shard, message, loads)
     if isinstance(message, Maintain):
@@ -318,8 +318,8 @@ class ShardTurns:
 
     def __init__(self, shard: Shard, loads: Loads) -> None:
         self._shard, self._loads = shard, loads
-        self._lane: deque[Job | Work] = deque()
-        self._passing: deque[Job] = deque()
+        self._lane: deque[ShardRequest | Work] = deque()
+        self._passing: deque[ShardRequest] = deque()
         self._steps: Steps[Any] | None = None
         self._long = 0
         self._passed_rows = 0
@@ -340,9 +340,9 @@ class ShardTurns:
         """Whether a long request is half done."""
         return self._steps is not None
 
-    def put(self, work: Job | Work) -> None:
+    def put(self, work: ShardRequest | Work) -> None:
         """Take in a request, or a function of the shard, which is called in its turn."""
-        if isinstance(work, Job):
+        if isinstance(work, ShardRequest):
             is_long = work.key_count > self._shard.slice_rows
             if self._long and not is_long and isinstance(work.message, Pull):
                 self._passing.append(work)
@@ -350,18 +350,18 @@ class ShardTurns:
             self._long += is_long
         self._lane.append(work)
 
-    def turn(self) -> list[tuple[Job, Any]]:
-        """Serve one short request or one slice; the jobs that this ended, with their outcomes.
+    def turn(self) -> list[tuple[ShardRequest, Any]]:
+        """Serve one short request or one slice; the requests that this ended, with their outcomes.
 
         Short pulls go first, but long requests get every second slice: nobody waits for ever.
         """
         if self._passing and (self._passed_rows < self._shard.slice_rows or not self._lane):
-            job = self._passing.popleft()
-            self._passed_rows += job.key_count
-            return [(job, run_on_shard(self._shard, job, self._loads))]
+            request = self._passing.popleft()
+            self._passed_rows += request.key_count
+            return [(request, run_on_shard(self._shard, request, self._loads))]
         self._passed_rows = 0
         work = self._lane[0]
-        if not isinstance(work, Job):
+        if not isinstance(work, ShardRequest):
             self._lane.popleft()
             work(self._shard)
             return []
@@ -373,5 +373,5 @@ class ShardTurns:
             self._lane.popleft()
             self._steps = None
             self._long -= work.key_count > self._shard.slice_rows
-            return jobs_over(self._shard, work, over.value)
+            return requests_over(self._shard, work, over.value)
         return []
