@@ -1,8 +1,8 @@
-__all__ = ["ShortTurns", "turn_s"]
+__all__ = ["CoreTurns", "turn_s"]
 
 def turn_s() -> float | None: ...
 
-class ShortTurns:
+class CoreTurns:
     given_way: int
     @property
     def taken(self) -> bool: ...

@@ -7,13 +7,13 @@ thread that is woken there waits as long, though it needs it for 50 us only.
 from libc.stdint cimport int64_t
 
 cdef extern from "cores.h" nogil:
-    ctypedef struct CoreTurns:
+    ctypedef struct Turns "CoreTurns":
         int64_t before
     int64_t core_turn_now()
-    CoreTurns core_turns_begin(int64_t nanoseconds)
-    int core_give_way(CoreTurns *turns)
+    Turns core_turns_begin(int64_t nanoseconds)
+    int core_give_way(Turns *turns)
 
-__all__ = ["ShortTurns", "turn_s"]
+__all__ = ["CoreTurns", "turn_s"]
 
 
 def turn_s():
@@ -22,8 +22,8 @@ def turn_s():
     return None if nanoseconds < 0 else nanoseconds / 1e9
 
 
-cdef class ShortTurns:
-    """Short turns of the thread that makes this.
+cdef class CoreTurns:
+    """Short turns on its core of the thread that makes this.
 
     Its share of the core is what it was.
 
@@ -40,7 +40,7 @@ cdef class ShortTurns:
         How often.
     """
 
-    cdef CoreTurns turns
+    cdef Turns turns
     cdef readonly long long given_way
 
     def __init__(self, double seconds):

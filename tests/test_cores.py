@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cython_ext.cores import ShortTurns, turn_s
+from cython_ext.cores import CoreTurns, turn_s
 from pslib.server.shard_thread import TURN_S
 
 HEEDS = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def work_for(seconds: float) -> None:
 
 def test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for() -> None:
     def told() -> tuple[bool, float | None, int]:
-        turns = ShortTurns(TURN_S)
+        turns = CoreTurns(TURN_S)
         work_for(0.01)
         turns.give_way()
         return turns.taken, turn_s(), turns.given_way
@@ -63,7 +63,7 @@ def test_a_thread_gives_way_only_where_its_turns_are_what_it_has_asked_for() -> 
 def test_a_thread_with_a_policy_of_its_own_keeps_it() -> None:
     def told() -> tuple[bool, int]:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        return ShortTurns(TURN_S).taken, os.sched_getscheduler(0)
+        return CoreTurns(TURN_S).taken, os.sched_getscheduler(0)
 
     assert in_thread(told) == (False, os.SCHED_BATCH)
 
@@ -73,7 +73,7 @@ def test_niceness_is_kept() -> None:
     def told() -> tuple[int, int]:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
         before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        ShortTurns(TURN_S)
+        CoreTurns(TURN_S)
         return before, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     assert in_thread(told) == (5, 5)
@@ -82,7 +82,7 @@ def test_niceness_is_kept() -> None:
 @HEEDS
 def test_a_thread_gives_way_at_the_end_of_a_turn_and_not_before() -> None:
     def given_way() -> list[int]:
-        turns, seen = ShortTurns(0.05), []
+        turns, seen = CoreTurns(0.05), []
         for seconds in (0.0, 0.01, 0.04, 0.0, 0.01, 0.04):
             work_for(seconds)
             turns.give_way()
@@ -96,7 +96,7 @@ def test_a_thread_gives_way_at_the_end_of_a_turn_and_not_before() -> None:
 def test_a_thread_whose_turns_are_not_short_does_not_give_way() -> None:
     def given_way() -> int:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        turns = ShortTurns(TURN_S)
+        turns = CoreTurns(TURN_S)
         work_for(0.01)
         turns.give_way()
         return turns.given_way
@@ -106,7 +106,7 @@ def test_a_thread_whose_turns_are_not_short_does_not_give_way() -> None:
 
 @HEEDS
 def test_turns_that_the_system_makes_shorter_are_not_taken() -> None:
-    assert not in_thread(lambda: ShortTurns(1.0).taken)
+    assert not in_thread(lambda: CoreTurns(1.0).taken)
 
 
 def switches() -> int:
@@ -121,7 +121,7 @@ def test_giving_way_leaves_the_core_to_who_wants_it() -> None:
 
     def left() -> int:
         os.sched_setaffinity(0, [core])
-        turns, before = ShortTurns(TURN_S), switches()
+        turns, before = CoreTurns(TURN_S), switches()
         while turns.given_way < 100 * ENOUGH and switches() - before < ENOUGH:
             work_for(TURN_S)
             turns.give_way()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from cython_ext.cores import ShortTurns
+from cython_ext.cores import CoreTurns
 from cython_ext.short_requests import ShortRequests
 from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitError, PslibError
 from pslib.protocol.codec import Buffer, Codec, Reply
@@ -224,7 +224,7 @@ class ShardThread:
         self.stats = shard_stats(self.shard)
 
     def _run(self) -> None:
-        turns = ShortTurns(TURN_S)
+        turns = CoreTurns(TURN_S)
         try:
             while self._take():
                 with self.turn:
