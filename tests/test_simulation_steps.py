@@ -34,7 +34,7 @@ from tests.test_simulator_sync import (
     KEYS,
     TABLE,
     KeepsWhatHasLeft,
-    Plan,
+    PushPlan,
     Reference,
     check_bits,
     rate_of,
@@ -130,9 +130,9 @@ class StepWorld(World):
         super().__init__(seed, Planted(**about | planted))
         self.restless = [*partition_of(KEYS, PARTITION_BITS).tolist(), self.config.partitions]
         self.checks.__class__ = StepChecks
-        self.plan = Plan(self.random)
+        self.plan = PushPlan(self.random)
         while len(self.plan.of_rank) != self.config.trainers:
-            self.plan = Plan(self.random)
+            self.plan = PushPlan(self.random)
         self.reference = Reference(self.plan)
 
 

@@ -49,7 +49,7 @@ class Push:
     dense: Floats
 
 
-class Plan:
+class PushPlan:
     """Who pushes what in which step."""
 
     def __init__(self, choice: random.Random) -> None:
@@ -76,7 +76,7 @@ def rate_of(step: int) -> float:
 class Reference:
     """Rows and dense parameters after each step."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PushPlan) -> None:
         self.rows = {int(key): np.full(2, 0.5, np.float32) for key in KEYS}
         self.state = {key: np.zeros(2, np.float32) for key in self.rows}
         self.dense, self._dense_state = np.zeros((2, DENSE_LENGTH), np.float32)
@@ -156,7 +156,7 @@ class SyncWorld(World):
 
     def __init__(self, seed: int, **planted: Any) -> None:
         super().__init__(seed, **planted)
-        self.plan = Plan(self.random)
+        self.plan = PushPlan(self.random)
         self.reference = Reference(self.plan)
         self.trainers = [SyncTrainer(self, rank) for rank in range(len(self.plan.of_rank))]  # type: ignore[misc]
 

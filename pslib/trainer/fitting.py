@@ -16,7 +16,7 @@ from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.model import TrainableModel
-from pslib.trainer.modes import Mode, Plan
+from pslib.trainer.modes import JobPlan, Mode
 from pslib.trainer.pipeline import Maintain, Pipeline
 from pslib.trainer.progress import Progress
 from pslib.trainer.ranked import sampler_of
@@ -61,7 +61,7 @@ class Fit:
     counts: list[int]
     rate: float = 1.0
 
-    def train(self, tools: FitTools, job: Job, mode: Mode, steps: Plan, began_s: float) -> None:
+    def train(self, tools: FitTools, job: Job, mode: Mode, steps: JobPlan, began_s: float) -> None:
         """Train on this trainer's share, until all of the job is done."""
         settings = tools.settings
         sampler = sampler_of(tools.model, self.data, settings.seed)

@@ -31,10 +31,10 @@ from pslib.trainer.staleness import StalenessBound
 from pslib.trainer.steps import LeasePlan, StepPlan
 from pslib.trainer.sync import SyncPlan, SyncRows
 
-__all__ = ["Mode", "Plan", "TrainingMode", "plan_of"]
+__all__ = ["JobPlan", "Mode", "TrainingMode", "plan_of"]
 
 
-class Plan(Protocol):
+class JobPlan(Protocol):
     """Which steps the batches of a job are."""
 
     @property
@@ -63,7 +63,7 @@ def plan_of(
     counts: list[int],
     first_step: int,
     ranks: Sequence[int],
-) -> Plan:
+) -> JobPlan:
     """The steps of a job that is open.
 
     Parameters
@@ -130,9 +130,9 @@ class TrainingMode:
             self.staleness.skip_warmup()
         self._copy = self._new_copy()
 
-    def of_job(self, job: Job, plan: Plan) -> Mode:
+    def of_job(self, job: Job, plan: JobPlan) -> Mode:
         """The parts for one fit."""
-        make: dict[str, Callable[[Job, Plan], Mode]] = {
+        make: dict[str, Callable[[Job, JobPlan], Mode]] = {
             "async": self._async,
             "sync": self._sync,
             "ssp": self._ssp,
@@ -140,20 +140,20 @@ class TrainingMode:
         }
         return make[self._settings.consistency](job, plan)
 
-    def _async(self, job: Job, plan: Plan) -> Mode:
+    def _async(self, job: Job, plan: JobPlan) -> Mode:
         return Mode(self._server_rows(), AsyncPace(self.staleness), self._settings.staleness + 1)
 
-    def _sync(self, job: Job, plan: Plan) -> Mode:
+    def _sync(self, job: Job, plan: JobPlan) -> Mode:
         assert isinstance(plan, SyncPlan)
         rows = SyncRows(self._client, self._table, plan, self._settings.wire)
         return Mode(rows, AsyncPace(StalenessBound(0, 0)), 1)
 
-    def _ssp(self, job: Job, plan: Plan) -> Mode:
+    def _ssp(self, job: Job, plan: JobPlan) -> Mode:
         bound, alone = self._settings.ssp_bound, self._trainers == 1
         pace = SspPace(self.staleness, bound, job.tell_clock, self._progress.led, alone)
         return Mode(self._server_rows(), pace, self._settings.staleness + 1)
 
-    def _geo(self, job: Job, plan: Plan) -> Mode:
+    def _geo(self, job: Job, plan: JobPlan) -> Mode:
         assert self._copy is not None
         every = self._settings.geo_every_batches
         rows = GeoRows(

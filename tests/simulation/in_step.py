@@ -20,7 +20,7 @@ from tests.simulation.mishaps import Mishaps
 from tests.simulation.server import Server
 from tests.simulation.trainer import Held, Trainer
 from tests.simulation.world import PARTITION_BITS, Planted, World
-from tests.test_simulator_sync import KEYS, Plan, Reference, check_bits, rate_of
+from tests.test_simulator_sync import KEYS, PushPlan, Reference, check_bits, rate_of
 
 __all__ = ["InStep", "RankedTrainer", "RankedWorld"]
 
@@ -191,9 +191,9 @@ class RankedWorld(World):
         super().__init__(seed, Planted(**{"make_trainer": RankedTrainer} | planted))
         self.restless = [0, 1, 2, self.config.partitions]
         self.checks.__class__ = RankedChecks
-        self.plan = Plan(self.random)
+        self.plan = PushPlan(self.random)
         while len(self.plan.of_rank) != self.config.trainers or not any(self.plan.of_rank):
-            self.plan = Plan(self.random)
+            self.plan = PushPlan(self.random)
         self.reference = Reference(self.plan)
         self.windows, self.details = [np.zeros(self.config.trainers, np.uint32)], {}
         leases = [Script(stream_of(0, rank), ()) for rank in range(self.config.trainers)]
