@@ -29,9 +29,17 @@ class LastWords:
         self._running, self._voices, self._look = running, voices, look
 
     def own_error(self) -> str | None:
-        """What a trainer has said of an error of its own, which is why all ends; None: no trainer had one."""
-        trainers = (one for task, one in self._running.items() if task.role == "trainer")
-        failed = (one for one in trainers if is_own(one.exit_code))
+        """What a trainer has said of an error of its own, or anybody of a final one, which is why all ends.
+
+        None: nobody had one.
+        """
+        missed, final = UnavailableError.exit_code, self._voices.final
+        failed = (
+            one
+            for task, one in self._running.items()
+            if (task.role == "trainer" and is_own(one.exit_code))
+            or (task in final and one.exit_code == missed)
+        )
         return next(("; ".join(one.complaints()) for one in failed), None)
 
     def has_told_all(self, running: Running) -> bool:

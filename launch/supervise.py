@@ -247,12 +247,25 @@ class _Run:
             self._look()
             exits = {task: running.exit_code for task, running in self._running.items()}
             exits = self._take_ends(exits)
-            verdict = self._asked_to_end(exits) if self._signal else judge(exits) or self._late(exits)
+            verdict = self._asked_to_end(exits) if self._signal else self._judge(exits)
             if verdict is not None and not self._may_follow_a_trainer(verdict, exits):
                 self._look()
                 return verdict
             self._clock.sleep_s(LOOK_S)
         return None
+
+    def _judge(self, exits: Mapping[Task, int | None]) -> Verdict | None:
+        """Whether the run is over: by how processes have ended, what they said of it, or a wait too long."""
+        verdict = judge(exits) or self._late(exits)
+        final = self._final(exits)
+        if final is None or (verdict is not None and verdict.exit_code != UnavailableError.exit_code):
+            return verdict
+        return Verdict(UnavailableError.exit_code)  # it has said why itself
+
+    def _final(self, exits: Mapping[Task, int | None]) -> Task | None:
+        """Who has ended with an error that its successor would meet again, and has said so."""
+        missed = UnavailableError.exit_code
+        return next((task for task in self._voices.final if exits.get(task) == missed), None)
 
     def _may_follow_a_trainer(self, verdict: Verdict, exits: Mapping[Task, int | None]) -> bool:
         """Whether a server has given up, perhaps as trainers fail that have not ended: they get a moment."""
@@ -274,10 +287,14 @@ class _Run:
                 if task.role == "trainer" and code == UnavailableError.exit_code and not self._has_failed():
                     self._await_news()  # it may have ended because the run has: nobody is started again then
                 ends = over or self._signal is not None or self._has_failed()
+                if code == UnavailableError.exit_code:
+                    self._running[task].pump.join(timeout=1.0)  # its last lines may still be on their way
+                    self._voices.take_in()
+                ends = ends or self._final(exits) is not None
                 again = "" if ends else self._restarts.ended(now_s, task, code)
                 if line := self._last_words.of_one(task, exits, again):
                     self._say(line)
-        if over or self._signal is not None or self._has_failed():
+        if over or self._signal is not None or self._has_failed() or self._final(exits) is not None:
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):

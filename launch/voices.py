@@ -15,7 +15,7 @@ from launch.process import MESSAGE_PREFIX, Task
 __all__ = ["Voices"]
 
 PEOPLE_PREFIX = "pslib: "
-WORDS = ("started", "listening", "result", "over")
+WORDS = ("started", "listening", "result", "over", "final")
 FAILED_S = 2.0
 """A run that has failed ends within a heartbeat or two; one that hangs then is told why it has failed."""
 
@@ -44,6 +44,8 @@ class Voices:
         Process id of each worker on its own machine.
     said : set of str
         Lines that people have seen.
+    final : set of Task
+        Those that would only end again with the error that they have ended with.
     """
 
     def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:
@@ -52,6 +54,7 @@ class Voices:
         self.last_status: dict[str, Any] = {}
         self.pids: dict[Task, int] = {}
         self.said: set[str] = set()
+        self.final: set[Task] = set()
         self._failed_s = 0.0
         self._echo = echo
         self._named = trainers > 1
@@ -101,6 +104,8 @@ class Voices:
     def _take_message(self, task: Task, word: str, rest: str) -> None:
         if word == "listening" and task.role == "coordinator":
             self.address = rest
+        if word == "final":
+            self.final.add(task)
         with suppress(ValueError):  # a user's script may print anything
             if word == "started":
                 self.pids.setdefault(task, int(rest))

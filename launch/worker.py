@@ -1,9 +1,9 @@
 """``python -m launch.worker ROLE``: one process of a cluster, as a launcher starts it.
 
-It prints lines for its launcher: ``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``
-and, as a coordinator at its end, ``pslib-over JSON``. Lines ``pslib-log TEXT`` on standard error are for its
-log alone (`launch.log_lines`). What else it prints is for people. Errors are one line on standard error and
-an exit code, see `pslib.errors`.
+It prints lines for its launcher: ``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``,
+as a coordinator at its end ``pslib-over JSON``, and ``pslib-final`` with an error that its successor would
+meet again. Lines ``pslib-log TEXT`` on standard error are for its log alone (`launch.log_lines`). What else
+it prints is for people. Errors are one line on standard error and an exit code, see `pslib.errors`.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def keep_memory() -> None:
 
 
 def _run_reporting(role: Callable[[], int]) -> int:
-    from pslib.errors import EXIT_INTERRUPTED, PreemptedError, PslibError
+    from pslib.errors import EXIT_INTERRUPTED, LogFullError, PreemptedError, PslibError
 
     try:
         return role()
@@ -168,6 +168,8 @@ def _run_reporting(role: Callable[[], int]) -> int:
             traceback.print_exc()
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr, flush=True)
+        if isinstance(error, LogFullError):  # nobody has made room while it waited
+            _tell("final", "")
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

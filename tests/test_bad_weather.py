@@ -107,6 +107,47 @@ def test_pushes_wait_while_the_disk_of_the_logs_is_full_and_count_once_when_ther
     assert "Traceback" not in command.output
 
 
+@pytest.mark.root
+def test_a_disk_of_the_logs_that_stays_full_ends_the_run_once_and_names_the_disk(
+    examples: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    """Logs and journal share the disk, as with `pslib train` on one machine."""
+    (tmp_path / "logs").mkdir()
+    timing = Timing(request_s=8.0)
+    config = ClusterConfig(servers=1, trainers=1, durability="log", restarts=3, timing=timing)
+    arguments = (str(SCRIPT), str(examples), str(tmp_path / "checkpoint"))
+    log = str(small_disk / "log")
+    plan = Plan(config, "full", arguments, tmp_path / "logs", log=log)
+    said: list[str] = []
+    began_s = time.monotonic()
+    outcome = run_cluster(LocalLauncher(1), plan, say=said.append)
+    assert outcome.exit_code == 69, said
+    assert time.monotonic() - began_s < PATIENCE * (timing.request_s + 14)
+    assert outcome.reason is not None
+    assert "no space for" in outcome.reason
+    assert log in outcome.reason
+    assert not [line for line in said if "started again" in line], said
+    assert not [line for line in said if "Error: " in line or "Traceback" in line], said
+    assert [line for line in said if line.startswith("trainer 0: ") and "asked for" in line], said
+
+
+@pytest.mark.root
+def test_processes_that_begin_on_a_full_disk_say_so_in_one_line_and_nobody_is_started_again(
+    examples: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (small_disk / "filler").write_bytes(bytes(256 << 10))
+    config = ClusterConfig(servers=1, trainers=1, durability="log", restarts=3)
+    arguments = (str(SCRIPT), str(examples), str(tmp_path / "checkpoint"))
+    log = str(small_disk / "log")
+    said: list[str] = []
+    plan = Plan(config, "full", arguments, tmp_path / "logs", log=log)
+    outcome = run_cluster(LocalLauncher(1), plan, say=said.append)
+    assert outcome.exit_code == 69, said
+    assert [line for line in said if f"{log}/coordinator: no space to begin" in line], said
+    assert "Traceback" not in (tmp_path / "logs" / "coordinator.log").read_text()
+
+
 # --- a coordinator that nobody can reach -------------------------------------------------------------------
 
 

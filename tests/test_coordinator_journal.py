@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.coordinator import Coordinator
-from pslib.errors import LogCorruptError, LogError, UnavailableError
+from pslib.errors import LogCorruptError, LogError, LogFullError, PslibError, UnavailableError
 from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
@@ -290,15 +291,59 @@ def test_a_journal_that_can_not_be_opened_is_let_go_of(
     again.close()
 
 
+class SteppedClock:
+    time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.time_s += seconds
+
+
+class FullFiles(DiskFiles):
+    full = False
+
+    def append(self, name: str, pieces: Any) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().append(name, pieces)
+
+
+def test_without_space_it_is_tried_for_a_while_which_begins_again_when_there_was_some(tmp_path: Path) -> None:
+    files, clock = FullFiles(tmp_path), SteppedClock()
+    journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
+    for _time in range(2):
+        files.full = True
+        journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+        assert not journal.flush()
+        clock.time_s += 5.0
+        assert not journal.flush()
+        files.full = False
+        assert journal.flush()
+    files.full = True
+    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert not journal.flush()
+    clock.time_s += 5.6
+    with pytest.raises(LogFullError, match=r"here: no space for .*; tried for 6 s"):
+        journal.flush()
+
+
+@pytest.mark.parametrize(("number", "kind"), [(28, LogFullError), (122, LogFullError), (30, LogError)])
+def test_a_folder_that_can_not_be_claimed_is_named_in_one_line_and_given_back(
+    tmp_path: Path, number: int, kind: type[PslibError]
+) -> None:
+    class Refusing(DiskFiles):
+        def replace(self, name: str, content: bytes) -> None:
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(kind, match=r"^here: ") as caught:
+        CoordinatorLog(Refusing(tmp_path), "demo", SystemClock(), place="here")
+    assert type(caught.value) is kind
+    CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock(), patience_s=0.0).close()
+
+
 def test_without_space_it_is_tried_again(tmp_path: Path) -> None:
-    class FullFiles(DiskFiles):
-        full = False
-
-        def append(self, name: str, pieces: Any) -> None:
-            if self.full:
-                raise OSError(28, "No space left on device")
-            super().append(name, pieces)
-
     files = FullFiles(tmp_path)
     journal = CoordinatorLog(files, "demo", SystemClock(), disk=True)
     files.full = True

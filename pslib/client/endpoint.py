@@ -50,6 +50,23 @@ Came = tuple[str, list[Buffer]]
 """A message, and whose it is."""
 
 
+class _Requests(RequestTable):
+    """What nobody has space for waits no longer than people take to make some: who refuses it is there.
+
+    The patience of a request may be that for a peer which dies and comes back (`ClusterConfig.asking`).
+    """
+
+    space_s = inf
+
+    def refused_for_now(self, request_id: int, why: str) -> bool:
+        """As there; the time for room to be made begins with the first refusal."""
+        request = self._request_of(request_id)
+        if request is not None and not request.why:
+            request.deadline_s = min(request.deadline_s, self._now_s + self.space_s)
+            self.due_s = min(self.due_s, request.deadline_s)
+        return super().refused_for_now(request_id, why)
+
+
 def _bytes_of(messages: Iterable[Came]) -> int:
     """Of all frames of all messages."""
     total = 0
@@ -79,7 +96,7 @@ class Endpoint:
         self, link: ClientLink, codec: Codec, timing: Timing, clock: Clock, first_request_id: int
     ) -> None:
         self.timing, self.clock, self.machine_clock = timing, AwakeClock(clock), clock
-        self.requests = RequestTable(codec, timing, first_request_id)
+        self.requests = _Requests(codec, timing, first_request_id)
         self.requests.lanes = lanes_of(link)
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
@@ -114,6 +131,10 @@ class Endpoint:
         """Wait as the cluster's settings say, from the next request on."""
         with self.lock:
             self.timing = self.requests.timing = timing
+
+    def use_space_s(self, space_s: float) -> None:
+        """Ask a peer that has no space for its log again for at most so long; by default as any other."""
+        self.requests.space_s = space_s
 
     def ask(self, peer: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
         """Send a request until it is answered; a `Failure` becomes an exception."""

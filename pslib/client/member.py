@@ -132,6 +132,7 @@ class MemberHandle:
         self._heard_s = self.endpoint.clock.now_s()
         self._vouched_s = self.endpoint.machine_clock.now_s()
         timing, comes_back = joined.config.timing, joined.config.coordinator_comes_back
+        self.endpoint.use_space_s(timing.request_s)
         self._limit_s = timing.silence_s + (timing.restart_s if comes_back else timing.silence_s)
         self.endpoint.begin_heartbeats(self._turn)
 

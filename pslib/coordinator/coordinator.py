@@ -15,7 +15,7 @@ from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Message, Status
 from pslib.transport import Keys, Transport, ZmqTransport
-from pslib.update_log import CoordinatorLog, DiskFiles
+from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 
 __all__ = ["Coordinator", "open_journal", "run_coordinator"]
 
@@ -201,6 +201,14 @@ def open_journal(folder: str | None, config: ClusterConfig, cluster_id: str) -> 
     """The coordinator's journal in a folder; None for none."""
     if folder is None:
         return None
-    disk, patience_s = config.durability == "disk", config.timing.silence_s
-    files = DiskFiles(folder)
-    return CoordinatorLog(files, cluster_id, SystemClock(), disk=disk, patience_s=patience_s, place=folder)
+    with in_words(folder):
+        files = DiskFiles(folder)
+    return CoordinatorLog(
+        files,
+        cluster_id,
+        SystemClock(),
+        disk=config.durability == "disk",
+        patience_s=config.timing.silence_s,
+        place=folder,
+        space_s=config.timing.request_s,
+    )

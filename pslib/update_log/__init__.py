@@ -3,7 +3,7 @@
 from pslib.update_log.claim import claim
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.coordinator_log import CoordinatorLog
-from pslib.update_log.files import DiskFiles, LogFiles
+from pslib.update_log.files import DiskFiles, LogFiles, in_words
 from pslib.update_log.records import FORMAT_VERSION, Record
 from pslib.update_log.rolling import RollingLog
 from pslib.update_log.server_log import ServerLog, SyncThread
@@ -21,5 +21,6 @@ __all__ = [
     "SyncThread",
     "claim",
     "entries_of",
+    "in_words",
     "pieces_of",
 ]

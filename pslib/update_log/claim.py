@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pslib.clock import Clock
 from pslib.errors import LogCorruptError, UnavailableError
-from pslib.update_log.files import LogFiles
+from pslib.update_log.files import LogFiles, in_words
 
 __all__ = ["claim"]
 
@@ -34,9 +34,12 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
         When somebody else still owns it after ``patience_s``.
     LogCorruptError
         When the number can't be read.
+    LogFullError
+        When there is no space for the next one.
     """
     try:
-        return _claimed(files, clock, patience_s, place)
+        with in_words(place):
+            return _claimed(files, clock, patience_s, place)
     except BaseException:
         files.close()  # or the lock would be held as long as this process lives
         raise

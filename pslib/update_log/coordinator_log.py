@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from pslib.clock import Clock
@@ -47,6 +48,8 @@ class CoordinatorLog:
         Name of the folder, for messages.
     journal_bytes : int
         An image is due when so much has been written since the last one, and at least four times its size.
+    space_s : float
+        How long to try again where there is no space.
 
     Attributes
     ----------
@@ -71,12 +74,14 @@ class CoordinatorLog:
         patience_s: float = 10.0,
         place: str = "journal",
         journal_bytes: int = JOURNAL_BYTES,
+        space_s: float = inf,
     ) -> None:
         self.term = claim(files, clock, patience_s, place)
         self._log = RollingLog(files, {"coordinator": cluster_id}, disk=disk, place=place)
         self._disk = disk
         self._waiting: list[Sequence[Entry]] = []
-        self._is_full = False
+        self._clock, self._space_s = clock, space_s
+        self._full_since_s: float | None = None
         self._journal_bytes = journal_bytes
         self._due_bytes = journal_bytes
         if self._log.report:
@@ -98,17 +103,26 @@ class CoordinatorLog:
         """Write what has been appended; whether all of it is safe, so that others may hear of it.
 
         Without space it is tried again the next time.
+
+        Raises
+        ------
+        LogFullError
+            When nobody has made room for `space_s`.
         """
         try:
             while self._waiting:
                 self._log.append(ASKED, 0, pieces_of(self._waiting[0]))
                 del self._waiting[0]
         except LogFullError as error:
-            if not self._is_full:
-                log.warning("pslib coordinator: %s; nobody is answered before", error)
-            self._is_full = True
+            now_s = self._clock.now_s()
+            if self._full_since_s is None:
+                self._full_since_s = now_s
+                log.warning("pslib: %s; nobody is answered before", error)
+            tried_s = now_s - self._full_since_s
+            if tried_s > self._space_s:
+                raise LogFullError(f"{error}; tried for {tried_s:.0f} s") from error
             return False
-        self._is_full = False
+        self._full_since_s = None
         if self._disk:
             self._log.sync()
         return True

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["DiskFiles", "LogFiles"]
+from pslib.errors import LogError, LogFullError
+
+__all__ = ["NO_SPACE", "DiskFiles", "LogFiles", "in_words"]
 
 Buffer = bytes | bytearray | memoryview
 PIECES_MAX = 512
 """Of one call: the system takes 1,024."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of the system that end when somebody makes room."""
+
+
+@contextmanager
+def in_words(place: str) -> Iterator[None]:
+    """What the system says as a folder of logs is opened becomes one of our errors, naming the folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise LogFullError(
+                f"{place}: no space to begin; nothing was changed: make room on its disk"
+            ) from error
+        raise LogError(f"{place}: can't be opened: {error.strerror}") from error
 
 
 class LogFiles(Protocol):

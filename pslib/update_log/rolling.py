@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import msgpack
 
 from pslib.errors import LogError, LogFullError
-from pslib.update_log.files import LogFiles
+from pslib.update_log.files import NO_SPACE, LogFiles
 from pslib.update_log.records import (
     HEAD_BYTES,
     HEADS_BYTES,
@@ -33,7 +32,6 @@ __all__ = ["RollingLog"]
 SEGMENT_BYTES = 64 << 20
 RECORDS_BYTES = 256 << 10
 """Read at once, where all records are read: a small one costs no call of the system."""
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RollingLog:
@@ -212,7 +210,7 @@ class RollingLog:
             self._files.append(segment.name, pieces)
         except OSError as error:
             self._undo(segment)
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 raise LogFullError(
                     f"{self._place}: no space for {size:,} bytes; nothing was changed: make room on its disk"
                 ) from error

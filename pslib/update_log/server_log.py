@@ -17,7 +17,7 @@ from pslib.errors import LogCorruptError, LogForeignError
 from pslib.protocol.messages import Load
 from pslib.shard.shard import Shard
 from pslib.update_log.claim import claim
-from pslib.update_log.files import DiskFiles, LogFiles
+from pslib.update_log.files import DiskFiles, LogFiles, in_words
 from pslib.update_log.rolling import RollingLog
 from pslib.update_log.shard_log import ShardLog, recover
 
@@ -52,6 +52,8 @@ class ServerLog:
         When a predecessor still holds the folder after `Timing.start_s`.
     LogForeignError, LogCorruptError
         When it is not this server's folder, or damaged.
+    LogFullError
+        When its disk has no space.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class ServerLog:
     ) -> None:
         self._folder, self._files_of = f"{folder}/server-{rank}", files_of
         self._clock = clock
-        self._files = files_of(self._folder)
+        with in_words(self._folder):
+            self._files = files_of(self._folder)
         before = claim(self._files, clock, Timing().start_s, self._folder)
         self.generation = max(before, generation)
         """Rises with every process that opens the folder."""
@@ -117,7 +120,8 @@ class ServerLog:
 
     def _write_about(self, about: Mapping[str, Any]) -> None:
         packed = msgpack.packb(about)
-        self._files.replace(ABOUT, crc32(packed).to_bytes(4, "little") + packed)
+        with in_words(self._folder):
+            self._files.replace(ABOUT, crc32(packed).to_bytes(4, "little") + packed)
 
     # --- logs ---------------------------------------------------------------------------------------------
 
@@ -163,7 +167,8 @@ class ServerLog:
         place = f"{self._folder}/shard-{index}"
         own = {name: about[name] for name in about if name not in ("version", "durability")}
         disk = about["durability"] == "disk"
-        opened = RollingLog(self._files_of(place), {**own, "shard": index}, disk=disk, place=place)
+        with in_words(place):
+            opened = RollingLog(self._files_of(place), {**own, "shard": index}, disk=disk, place=place)
         if opened.report:
             log.warning("pslib: %s", opened.report)
         self.logs.append(opened)
