@@ -65,6 +65,8 @@ def run_recorded(
         phase = _ENDS.get(outcome.exit_code, "failed")  # to the coordinator all who leave in order are done
         ending = {"exit_code": outcome.exit_code, "phase": phase, "error": outcome.reason}
         try:
+            if outcome.status:  # newer than what was observed last, where the end came between the two
+                recorder.observe(of_kind(outcome.status, "evaluate"))
             summary = recorder.finish({**figures, **facts, **ending})
         except OSError as error:
             if outcome.exit_code == EXIT_DONE and recorder.written is None:

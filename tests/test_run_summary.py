@@ -159,3 +159,21 @@ def test_a_run_that_is_done_is_done_though_its_picture_found_no_space(tmp_path, 
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     line = f"pslib: {tmp_path}: No space left on device: run.png was not written; all else is there"
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_a_run_that_is_asked_to_leave_between_two_looks_tells_one_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_all: object, observe, **_more: object) -> Outcome:
+        observe(STATUS | {"phase": "training", "examples": 900, "examples_total": 5000})
+        last = STATUS | {"phase": "done", "examples": 1234, "examples_total": 5000, "pushes_sent": 12}
+        return Outcome(75, [], last, None)
+
+    monkeypatch.setattr(recorded, "run_cluster", run)
+    plan = Plan(ClusterConfig(), "demo", (), tmp_path)
+    _outcome, summary = recorded.run_recorded(None, plan, tmp_path, progress=True, facts={})  # type: ignore[arg-type]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    last = next(line for line in reversed(lines) if line["event"] == "progress")
+    assert (summary["examples"], last["examples"], last["phase"]) == (1234, 1234, "preempted")
+    assert (summary["pushes_sent"], last["pushes_sent"]) == (12, 12)
+    assert "preempted, 1,234 of 5,000 examples" in capsys.readouterr().err
