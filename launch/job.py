@@ -45,6 +45,7 @@ from pydantic import (
     model_validator,
 )
 
+from launch.dense_room import dense_problems
 from launch.model_settings import build_model, model_problems, parts_of
 from launch.optimizer_settings import optimizer_problems, row_optimizers
 from launch.paths import expand, path_problems
@@ -370,7 +371,9 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         rows = {} if bad_optimizers or job is None else job.row_optimizers
         problems += model_problems(raw["model"], schema, rows)
     if not problems and job is not None:
-        section, table = job.table.model_dump(), job.build_model().table()
+        model = job.build_model()
+        section, table = job.table.model_dump(), model.table()
+        problems += dense_problems(model)
         optimizers = {part.name: part.optimizer for part in table.parts}
         problems += training_problems(job.training, job.dense_optimizer, optimizers)
         problems += fit_problems(table, section) + stopping_problems(

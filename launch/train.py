@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from launch.dense_room import check_memory
 from launch.durability import log_folder
 from launch.job import Job
 from launch.keys import keys_of_run
@@ -156,6 +157,7 @@ def _check(job: Job, hosts: SshLauncher | None, resume: bool) -> None:
     if hosts:
         check_seen(job, hosts.not_seeing)
     else:  # on other hosts it is theirs
+        check_memory(job)
         check_log("cluster.log", job.cluster.log)
 
 

@@ -14,7 +14,7 @@ import pytest
 import pslib
 from pslib import Schema
 from pslib.errors import ConfigurationError, DataError, ServerLostError, UnavailableError
-from rec_models import LR
+from rec_models import LR, DeepFM
 from tests.clusters import QUICK, Trainers, cluster_of, own_threads
 from tests.counting import CountingModel, write_examples
 from tests.training import trainer_on, within
@@ -208,3 +208,12 @@ def test_a_model_that_is_none_is_refused_with_how_to_write_it() -> None:
             pslib.Trainer(LR, cluster)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=r"model: expected a model, .*got a Cluster"):
             pslib.Trainer(cluster, LR(Schema(label="y", sparse=["a"])))  # type: ignore[arg-type]
+
+
+def test_a_model_of_more_dense_parameters_than_can_be_set_up_is_refused_before_memory_is_taken() -> None:
+    model = DeepFM(Schema(label="label", sparse=["id"]), hidden=(65536, 65536))
+    with (
+        pslib.connect() as cluster,
+        pytest.raises(ConfigurationError, match=r"dense parameters take 17\.2 GB"),
+    ):
+        pslib.Trainer(model, cluster)

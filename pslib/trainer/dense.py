@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cython_ext.packing import pack_with_feedback
 from pslib.client.client import Client, Pulled
+from pslib.config import Limits
 from pslib.table.wire_format import DENSE_TYPES, WireFormat
 
 __all__ = ["DenseLayout", "DensePulls", "ErrorFeedback"]
@@ -28,6 +29,21 @@ class DenseLayout:
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = dict(shapes)
         self.length = sum(math.prod(shape) for shape in shapes.values())
+
+    def size_problem(self) -> str:
+        """What to say where first values are more than the one message holds that takes them to a server."""
+        size, most = 4 * self.length, Limits().frame_bytes_max
+        if size <= most:
+            return ""
+        return (
+            f"{self.length:,} dense parameters take {size / 1e9:,.1f} GB, and a message that sets them up "
+            f"holds {most / 1e9:,.1f} GB; {self.advice()}"
+        )
+
+    def advice(self) -> str:
+        """What to lower where there are too many."""
+        name, shape = max(self.shapes.items(), key=lambda one: math.prod(one[1]))
+        return f"the largest is {name}, {' x '.join(map(str, shape))}: lower the sizes of the model's layers"
 
     def views(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Every parameter as a view of ``vector``."""

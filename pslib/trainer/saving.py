@@ -66,8 +66,11 @@ def set_up(
     Raises
     ------
     ConfigurationError
-        When they are another model's or, unless it may ``share``, another trainer's of this connection.
+        When they are another model's or, unless it may ``share``, another trainer's of this connection; when
+        there are more dense parameters than can be set up.
     """
+    if problem := layout.size_problem():  # before memory is taken for them
+        raise ConfigurationError(f"model: {problem}")
     first_values = layout.flatten(model.initial_dense(seed))
     if share:
         cluster.client.setup([table], dense, first_values)

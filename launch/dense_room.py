@@ -1,0 +1,47 @@
+"""Whether a job's dense parameters fit: into a message, and into the memory of the machine that trains."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pslib.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from launch.job import Job
+    from rec_models import Model
+
+__all__ = ["check_memory", "dense_problems"]
+
+
+def dense_problems(model: Model) -> list[str]:
+    """What is wrong with the number of dense parameters, wherever they are trained."""
+    from pslib.trainer.dense import DenseLayout  # needs the client, which checks of other sections do without
+
+    problem = DenseLayout(model.dense_shapes()).size_problem()
+    return [f"model: {problem}"] if problem else []
+
+
+def check_memory(job: Job, machine_bytes: int | None = None) -> None:
+    """See whether the dense parameters of a run on this machine alone fit into its memory.
+
+    Counted is what all processes hold for certain: parameters and their gradient in each trainer, and on the
+    servers together parameters and the state of their optimizer. Rows and activations come on top.
+
+    Raises
+    ------
+    ConfigurationError
+        When they do not.
+    """
+    from pslib.trainer.dense import DenseLayout
+
+    layout = DenseLayout(job.build_model().dense_shapes())
+    machine = machine_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    floats = 2 * job.cluster.trainers * layout.length
+    floats += layout.length + job.dense_optimizer.state_floats(layout.length)
+    if 4 * floats > machine:
+        raise ConfigurationError(
+            f"model: {layout.length:,} dense parameters take {4 * floats / 1e9:,.1f} GB in "
+            f"{job.cluster.trainers} trainer(s) and {job.cluster.servers} server(s), and this machine has "
+            f"{machine / 1e9:,.1f} GB; {layout.advice()}, or cluster.trainers"
+        )
