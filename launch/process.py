@@ -141,10 +141,14 @@ def start(
     log: Path,
     listen: Callable[[Task, str], None],
     first_line: str | None = None,
+    missed: Callable[[str], None] | None = None,
 ) -> Running:
     """Start a command; copy its output to ``log`` and give each line of it to ``listen``.
 
     ``first_line`` is what it finds on its standard input: its key. No other process can read it there.
+
+    ``missed`` hears, in a line, that ``log`` can't be written, and the process is started all the same: a run
+    that is under way does not end for it. None: it is an error.
 
     ``listen`` is called from a thread of its own, in the order of the lines. The process leads its own group,
     so that Ctrl-C of a terminal reaches the launcher alone, which then ends all in order.
@@ -152,17 +156,18 @@ def start(
     Raises
     ------
     ConfigurationError
-        When ``log`` can't be written; nothing has been started then.
+        When ``log`` can't be written, without ``missed``; nothing has been started then.
     OSError
         When the command can't be started.
     """
     try:
         kept = log.open("ab", buffering=0)  # so that closing it has nothing to write, which may fail
     except OSError as error:
-        raise ConfigurationError(
-            f"{log}: the log of {task.name} can't be written: {error.strerror}; make room for it, or give "
-            "another out"
-        ) from error
+        line = f"{log}: the log of {task.name} can't be written: {error.strerror}"
+        if missed is None:
+            raise ConfigurationError(f"{line}; make room for it, or give another out") from error
+        missed(f"{line}; what it says from now on is in none")
+        kept = open(os.devnull, "ab", buffering=0)  # noqa: SIM115  # the pump closes it
     try:
         process = subprocess.Popen(
             command.arguments,

@@ -145,6 +145,8 @@ class _Run:
         self._last_words = LastWords(self._running, self._voices, self._look)
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
         self._gave_up_s = 0.0
+        self._begun = False
+        """Whether all processes have been started, so that there is something to lose."""
 
     # --- signals ---
 
@@ -205,6 +207,7 @@ class _Run:
         for number in range(self._plan.config.trainers):
             own = ("--rank", str(number), *self._plan.trainer_arguments)
             self._start("trainer", number, (*common, *own))
+        self._begun = True
 
     def _start_server(self, rank: int) -> None:
         assert self._voices.address is not None
@@ -229,7 +232,12 @@ class _Run:
         self._voices.pids.pop(task, None)
         try:
             self._running[task] = start(
-                task, command, log, self._voices.hear, None if key is None else key.to_text()
+                task,
+                command,
+                log,
+                self._voices.hear,
+                None if key is None else key.to_text(),
+                self._say if self._begun else None,
             )
         except OSError as error:
             raise ConfigurationError(

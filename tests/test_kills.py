@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import time
@@ -47,6 +48,21 @@ def test_a_killed_coordinator_is_started_again_and_training_goes_on(
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert len(command.lines("coordinator (localhost")) == 2
+    assert "Traceback" not in command.output
+
+
+def test_a_process_whose_log_can_not_be_opened_any_more_is_started_again_without_one(
+    start: Start, examples: Path, tmp_path: Path
+) -> None:
+    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02"], options=LOGGED)
+    log, pid = tmp_path / "out" / "logs" / "trainer-1.log", command.pid_of("trainer 1")
+    log.rename(log.with_suffix(".before"))
+    log.mkdir()
+    os.kill(pid, signal.SIGKILL)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
+    (line,) = command.lines("the log of trainer 1 can't be written: Is a directory; what it says from now on")
+    assert str(log) in line
     assert "Traceback" not in command.output
 
 

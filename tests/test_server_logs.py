@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ from pslib.client.member import Place
 from pslib.clock import SystemClock
 from pslib.cluster import Embedded, connect
 from pslib.config import ClusterConfig
+from pslib.coordinator.coordinator import Coordinator
 from pslib.errors import LogCorruptError, LogForeignError, LogFullError, PslibError, ServerLostError
 from pslib.server.server import Server
 from pslib.server.shard_thread import load_into
 from pslib.table.optimizers import SGD
-from pslib.update_log import ServerLog
-from tests.clusters import QUICK
+from pslib.transport import MemoryTransport
+from pslib.update_log import DiskFiles, ServerLog
+from tests.clusters import QUICK, own_threads, threads_of_pslib
 from tests.simulated_files import SimulatedDisk
 from tests.test_update_log_replay import table
 
@@ -210,3 +213,34 @@ def test_a_disk_that_fails_ends_its_server_with_one_line(durability: str, call: 
         client.close()
     finally:
         running.close()
+
+
+@pytest.mark.parametrize("durability", ["log", "disk"])
+@pytest.mark.parametrize("fails", ["ServerSession", "HandOver"])
+def test_a_server_that_fails_as_it_is_set_up_leaves_no_thread_address_or_folder_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, fails: str
+) -> None:
+    class PlantedError(Exception):
+        """Of this test."""
+
+    def fail(*_arguments: object, **_more: object) -> None:
+        raise PlantedError
+
+    config = ClusterConfig(partition_bits=5, shard_threads=2, durability=durability, timing=QUICK)
+    transport, clock = MemoryTransport(), SystemClock()
+    coordinator = Coordinator(transport, config, "demo", "memory:demo:0", clock)
+    thread = threading.Thread(target=coordinator.run, daemon=True)
+    thread.start()
+    try:
+        before = threads_of_pslib()
+        log = ServerLog(str(tmp_path), 0, "demo", clock)
+        monkeypatch.setattr(f"pslib.server.server.{fails}", fail)
+        with pytest.raises(PlantedError):
+            Server(transport, coordinator.address, "demo", "memory:here:7", clock, Place(0, 0), log)
+        assert own_threads(but=before) == []
+        transport.listen("memory:here:7").close()
+        assert DiskFiles(tmp_path / "server-0").lock("lock")
+    finally:
+        coordinator.stop()
+        thread.join(10)
+        transport.close()

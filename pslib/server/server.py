@@ -88,20 +88,35 @@ class Server:
         self._hands: HandOver | None = None
         self._serving: ShortServing | None = None
         codec = Codec(cluster_id)
-        with ExitStack() as undone:  # an error leaves the log's folder and the address to others
+        with ExitStack() as undone:  # an error leaves the log's folder and the address to others, no thread
             joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, place)
+            self._set_up(undone, codec, joined, shards, journals)
+            self._member.start_heartbeats(joined)
             undone.pop_all()
+
+    def _set_up(
+        self,
+        undone: ExitStack,
+        codec: Codec,
+        joined: Joined,
+        shards: list[Shard],
+        journals: list[ShardLog | None],
+    ) -> None:
+        """Make what serves as the cluster wants it. undone: gets what undoes it."""
         config = joined.config
         self._may_be_followed = config.servers_come_back
         self._endpoint.use_timing(config.timing)
         preemption.drain_s = config.timing.drain_s
         self.rank = joined.rank
         credit = CreditPool(config.grant_bytes, config.asking.request_s)
-        self._session = ServerSession(codec, shards, credit, self._gate(config))
-        self._threads = [
-            ShardThread(shard, self._done, self._fail, journal)
-            for shard, journal in zip(shards, journals, strict=True)
-        ]
+        gate = self._gate(config)
+        if self._sync is not None:
+            undone.callback(self._sync.close)
+        self._session = ServerSession(codec, shards, credit, gate)
+        self._threads: list[ShardThread] = []
+        for shard, journal in zip(shards, journals, strict=True):
+            self._threads.append(ShardThread(shard, self._done, self._fail, journal))
+            undone.callback(self._threads[-1].finish)
         if len(shards) == 1:
             self._serve_short_by(self._threads[0], codec)
         if joined.begins:
@@ -112,13 +127,12 @@ class Server:
         self._hands = HandOver(
             self._endpoint,
             self._member,
-            clock,
+            self._clock,
             self._ask_shards,
             shards[0].setup_message,
             self._moves_over,
         )
         self._member.on_hand = self._begin_hands
-        self._member.start_heartbeats(joined)
 
     def _join(
         self,
