@@ -33,7 +33,7 @@ from pslib.words import counted
 if TYPE_CHECKING:
     from pslib.metrics.paired import Difference
 
-__all__ = ["Verified", "kill_problem", "plain_modes", "run_verify", "verdict_of"]
+__all__ = ["Verified", "kill_problem", "plain_modes", "run_verify", "sync_survives", "verdict_of"]
 
 EXIT_DIFFERS = 1
 KILL_AT = 0.3
@@ -63,6 +63,8 @@ class Verified:
         Batches of the training; what trainers report; what servers report.
     killed : int
         Processes that were killed on the way.
+    step_batches : int
+        Batches of one step of the parameters: with sync one of each trainer.
     """
 
     mode: str
@@ -72,6 +74,7 @@ class Verified:
     pushes_sent: int
     pushes_applied: int
     killed: int = 0
+    step_batches: int = 1
 
     @property
     def balances(self) -> bool:
@@ -128,9 +131,14 @@ def kill_problem(kill: str | None, job: Job) -> str | None:
 
 
 def _modes(job: Job, kill: str | None) -> list[str]:
-    """Ways of training to compare: async and sync, and the job's own; sync ends when a trainer does."""
+    """Ways of training to compare: async and sync, and the job's own."""
     modes = dict.fromkeys(("async", "sync", job.training.consistency))
-    return [mode for mode in modes if not (mode == "sync" and kill == "trainer")]
+    return [mode for mode in modes if mode != "sync" or sync_survives(job, kill)]
+
+
+def sync_survives(job: Job, kill: str | None) -> bool:
+    """Whether a run with sync goes on: each of its steps needs every trainer, or its successor."""
+    return kill != "trainer" or job.cluster.restarts > 0
 
 
 def plain_modes() -> dict[str, object]:
@@ -155,6 +163,8 @@ def _verify(
         labels, scores = _scores(place / "predictions")
         references.append(scores)
     assert labels is not None
+    if not sync_survives(job, options.kill):
+        _told(options, "sync is left out: without cluster.restarts it ends with the trainer that is killed")
     for mode in _modes(job, options.kill):
         pairs, ledger = [], []
         for seed, reference in zip(seeds, references, strict=True):
@@ -169,7 +179,8 @@ def _verify(
             pairs.append((reference, _scores(place / "predictions")[1]))
         auc, logloss = paired_difference(labels, pairs)
         sent, applied = (sum(book[at] for book in ledger) for at in (0, 1))
-        yield Verified(mode, auc, logloss, due, sent, applied, sum(book[2] for book in ledger))
+        step_batches = job.cluster.trainers if mode == "sync" else 1
+        yield Verified(mode, auc, logloss, due, sent, applied, sum(book[2] for book in ledger), step_batches)
 
 
 def _told(options: argparse.Namespace, line: str) -> None:
@@ -258,11 +269,14 @@ def verdict_of(verified: Sequence[Verified], tolerance: float) -> tuple[str, int
     if problems:
         return f"verify: DIFFERS: {'; '.join(problems)}", EXIT_DIFFERS
     modes = " and ".join(one.mode for one in verified)
-    return f"verify: ok: {modes} train what one after the other does; each push counts once", EXIT_DONE
+    train = "trains" if len(verified) == 1 else "train"
+    return f"verify: ok: {modes} {train} what one after the other does; each push counts once", EXIT_DONE
 
 
 def _line_of(one: Verified) -> str:
     killed = f", {one.killed} killed" if one.killed else ""
+    if one.step_batches > 1:  # which is why it differs from the reference more than chance lets it
+        killed += f"; {one.step_batches} batches a step, the reference has 1"
     return (
         f"{one.mode:<6} AUC {_told_difference(one.auc)}, log loss {_told_difference(one.logloss)}; pushes: "
         f"{one.pushes_due:,} due, {one.pushes_sent:,} sent, {one.pushes_applied:,} applied{killed}"

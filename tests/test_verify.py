@@ -18,7 +18,7 @@ from launch.cli import main
 from launch.demo import demo_job
 from launch.job import read_job
 from launch.run_plan import Outcome
-from launch.verify import Verified, kill_problem, plain_modes, verdict_of
+from launch.verify import Verified, kill_problem, plain_modes, sync_survives, verdict_of
 from launch.yaml_text import write_yaml
 from pslib.data.generator import GeneratorConfig, generate
 from pslib.metrics.metrics import ScoreCounts
@@ -113,6 +113,13 @@ def test_who_would_end_the_run_is_not_killed(job: Path) -> None:
     assert "cluster.trainers" in (kill_problem("trainer", read_job(job, ["cluster.trainers=1"])) or "")
 
 
+def test_sync_is_left_out_only_where_nobody_would_follow_the_trainer_that_is_killed(job: Path) -> None:
+    assert sync_survives(read_job(job), "trainer")
+    alone = read_job(job, ["cluster.restarts=0"])
+    assert not sync_survives(alone, "trainer")
+    assert sync_survives(alone, None)
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_other_ways_than_the_jobs_own_are_tried_without_its_settings(job: Path, mode: str) -> None:
     own = ["training.consistency=ssp", "training.ssp_bound=3"]
@@ -126,6 +133,7 @@ def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path,
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
     assert [run["mode"] for run in report["runs"]] == ["async", "sync"]
+    assert [run["step_batches"] for run in report["runs"]] == [1, 2]
     for run in report["runs"]:
         assert run["pushes_due"] == run["pushes_sent"] == run["pushes_applied"] == 20
         assert run["auc"]["low"] <= run["auc"]["value"] <= run["auc"]["high"]
@@ -147,7 +155,7 @@ def test_a_process_that_is_killed_changes_nothing_that_counts(
     code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--kill", role, "--json", *more])
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
-    assert [run["mode"] for run in report["runs"]] == ["async", "sync"][: 1 if role == "trainer" else 2]
+    assert [run["mode"] for run in report["runs"]] == ["async", "sync"]
     for run in report["runs"]:
         assert run["killed"] == 1
         assert run["pushes_due"] == run["pushes_applied"] == 240
