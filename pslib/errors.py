@@ -13,6 +13,7 @@
     ├── UnavailableError             69  somebody who is needed does not answer
     │   ├── WaitTimeoutError             nobody answered in time
     │   ├── ServerLostError              a server died, and rows with it
+    │   ├── SupersededError              others have this process's work by now
     │   ├── MemoryLimitError             a server has no room for new rows
     │   ├── LogFullError                 no space for the update log; nothing was changed
     │   └── PreemptedError           75  asked to leave; state has been flushed
@@ -52,6 +53,7 @@ __all__ = [
     "PslibError",
     "RemoteProtocolError",
     "ServerLostError",
+    "SupersededError",
     "UnavailableError",
     "WaitTimeoutError",
 ]
@@ -121,6 +123,10 @@ class WaitTimeoutError(UnavailableError):
 
 class ServerLostError(UnavailableError):
     """A server died; the message names it and says what was lost with it."""
+
+
+class SupersededError(UnavailableError):
+    """This process was silent too long: others have its place, or its work, by now."""
 
 
 class MemoryLimitError(UnavailableError):

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.hashing import partition_of
-from pslib.client.client import CLIENT_STREAMS
 from pslib.clock import Clock
 from pslib.errors import PslibError, UnavailableError
+from pslib.protocol.leases import CLIENT_STREAMS
 from pslib.protocol.messages import Erase, Message, Pushed, TrimLog
 from pslib.words import counted
 

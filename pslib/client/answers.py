@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pslib.client.pending import Pending
-from pslib.errors import PreemptedError, PslibError
+from pslib.errors import PreemptedError, PslibError, SupersededError
 from pslib.protocol.messages import Message, Result
 from pslib.protocol.server_session import merge_results
 
@@ -17,7 +17,7 @@ def all_of(pending: Sequence[Pending[Message]], outcome: str) -> list[Message]:
     """Answers of all servers, waited for also behind a failure; the first one is raised.
 
     ``outcome`` is added to it where there are several servers: what is true then of all of them, with the
-    number of those that have done it and of all for its ``{}``.
+    number of those that have done it and of all for its ``{}``. Whose work others have by now can't say it.
     """
     answers, errors = list[Message](), list[PslibError]()
     for one in pending:
@@ -27,6 +27,8 @@ def all_of(pending: Sequence[Pending[Message]], outcome: str) -> list[Message]:
             raise
         except PslibError as error:
             errors.append(error)
+    if superseded := [error for error in errors if isinstance(error, SupersededError)]:
+        raise superseded[0]
     if errors:
         told = f"; {outcome.format(len(answers), len(pending))}" if len(pending) > 1 else ""
         raise type(errors[0])(f"{errors[0]}{told}") from errors[0]

@@ -24,6 +24,7 @@ from pslib.protocol.calls import PLAINLY, Manner
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.dense_answer import KnownDense
+from pslib.protocol.leases import CLIENT_STREAMS
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import CheckLoad, Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
@@ -38,8 +39,6 @@ __all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
-CLIENT_STREAMS = 1 << 63
-"""Streams from here on belong to clients; below are leases."""
 FILE_PATIENCE_S = 3600.0
 """A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
 
@@ -405,6 +404,7 @@ class Client:
         step: int = 0,
         time_s: float = 0.0,
         ready: Callable[[], None] = lambda: None,
+        lease: tuple[int, int] | None = None,
     ) -> int:
         """Let every server read what it owns from the checkpoint at ``path``; return the rows loaded.
 
@@ -422,6 +422,9 @@ class Client:
             When the rows of a load without state, or of some tables, count as seen last.
         ready : callable
             Called when all servers can load it, and none has begun; an error of it ends the call.
+        lease : (stream, epoch) or None
+            Under which this is done: servers refuse it when they have heard of a later holder, or that it is
+            over. None: nobody else does it.
 
         Raises
         ------
@@ -430,17 +433,21 @@ class Client:
         MemoryLimitError
             When a server has no room for its rows; the message says what became of those that were there, and
             how many servers have loaded.
+        UnavailableError
+            When another trainer holds the lease.
         """
         names = "" if tables is None else ",".join(tables)
         when = moment_of(step, time_s)
         stem, servers = secrets.token_hex(8), self.servers
+        stream, epoch = lease or (self._stream, 0)
 
         def ask(message: Message, outcome: str) -> list[Message]:
             return all_of([self.endpoint.ask(one, message, FILE_PATIENCE_S) for one in servers], outcome)
 
-        ask(CheckLoad(path, stem, state, names), "nothing has changed on any server")
+        ask(CheckLoad(path, stem, state, names, stream, epoch), "nothing has changed on any server")
         ready()
-        return rows_of(ask(Load(path, stem, state, names, when.step, when.time_s), HALF_LOADED))
+        message = Load(path, stem, state, names, when.step, when.time_s, stream, epoch)
+        return rows_of(ask(message, HALF_LOADED))
 
     def close(self, well: bool = False) -> None:
         """Leave the cluster in order, with what was pushed waited for; ``well``: see `MemberHandle.leave`."""

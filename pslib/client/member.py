@@ -17,9 +17,10 @@ import numpy as np
 from pslib.client.endpoint import Endpoint
 from pslib.client.pending import Pending
 from pslib.config import ANY_RANK, ClusterConfig
-from pslib.errors import PslibError, ServerLostError, UnavailableError, WaitTimeoutError
+from pslib.errors import PslibError, ServerLostError, SupersededError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers
 from pslib.preemption import preemption
+from pslib.protocol.failures import COUNTS_AS_LOST
 from pslib.protocol.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Message, Register, Registered
 from pslib.table.partition_map import PartitionMap
 
@@ -258,9 +259,14 @@ class MemberHandle:
             return
         self.order, self.reason = order, reason
         if order == "fail" and self.role == "trainer":
-            kind = ServerLostError if "server" in reason else UnavailableError
-            self.endpoint.fail(kind(reason))
+            self.endpoint.fail(_kind_of(reason)(reason))
         self.on_order()
+
+
+def _kind_of(reason: str) -> type[PslibError]:
+    if reason.startswith(COUNTS_AS_LOST):
+        return SupersededError
+    return ServerLostError if "server" in reason else UnavailableError
 
 
 def join(member: MemberHandle, start_s: float) -> Joined:

@@ -20,7 +20,7 @@ from pslib.protocol.comebacks import Comebacks
 from pslib.protocol.counters import is_sound
 from pslib.protocol.cut_session import CutSession
 from pslib.protocol.diary import Diary
-from pslib.protocol.failures import fitting
+from pslib.protocol.failures import COUNTS_AS_LOST, fitting
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.losses import Losses
@@ -261,9 +261,9 @@ class CoordinatorSession:
     def _why_fenced(self, message: Heartbeat) -> str:
         now = self.members.at(message.role, message.rank)
         if now is None or now.incarnation == message.incarnation:
-            return "the coordinator counts this process as lost: it was silent too long"
+            return f"{COUNTS_AS_LOST}: it was silent too long"
         return (
-            f"the coordinator counts this process as lost: {message.role} {message.rank} is {now.where} now "
+            f"{COUNTS_AS_LOST}: {message.role} {message.rank} is {now.where} now "
             f"(generation {now.generation})"
         )
 

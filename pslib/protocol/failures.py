@@ -10,13 +10,16 @@ from pslib.errors import (
     MemoryLimitError,
     PslibError,
     RemoteProtocolError,
+    SupersededError,
     UnavailableError,
 )
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import Failure, Message
 
-__all__ = ["error_of", "failure_of", "fitting"]
+__all__ = ["COUNTS_AS_LOST", "error_of", "failure_of", "fitting"]
 
+COUNTS_AS_LOST = "the coordinator counts this process as lost"
+"""What the reason begins with when others have its place, or its work."""
 CHARS_MAX = 1000
 """An error text must fit a message, whatever it quotes."""
 
@@ -33,6 +36,7 @@ _ERRORS: dict[str, type[PslibError]] = {
     "configuration": ConfigurationError,
     "unknown-table": ConfigurationError,
     "forbidden": AccessError,
+    "fenced": SupersededError,
     "checkpoint": CheckpointError,
     "log-full": LogFullError,
     "memory-limit": MemoryLimitError,

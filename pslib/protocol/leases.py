@@ -13,10 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEASES_MAX", "Grant", "JobClocks", "LeaseBook", "RankedLeases", "book_of", "stream_of"]
+__all__ = [
+    "CLIENT_STREAMS",
+    "LEASES_MAX",
+    "Grant",
+    "JobClocks",
+    "LeaseBook",
+    "RankedLeases",
+    "book_of",
+    "stream_of",
+]
 
 LEASES_MAX = 1 << 32
 """Leases of one job: the lower half of a stream number. At 65,536 examples each that is 2.8e14 examples."""
+
+CLIENT_STREAMS = 1 << 63
+"""From here on streams are clients' own: no lease is one."""
 
 DONE_BATCH = 1 << 62
 """More batches than a lease has."""
@@ -26,7 +38,7 @@ Holder = tuple[int, int]
 
 
 def stream_of(job: int, index: int) -> int:
-    """Stream number of lease ``index`` of job ``job``; below 2^63, where streams of other clients start."""
+    """Stream number of lease ``index`` of job ``job``; below `CLIENT_STREAMS`."""
     return job << 32 | index
 
 

@@ -106,6 +106,24 @@ class Marks(PushMarks):
             known.epoch = max(known.epoch, epoch)
             self.raise_floor(stream, below)
 
+    def take_over(self, stream: int, epoch: int) -> None:
+        """What is no push comes under a lease: it is its holder's, and no earlier one's from now on.
+
+        Raises
+        ------
+        FencedError
+            When a later holder has been heard of, or the lease is over.
+        """
+        known = self.streams.get(stream)
+        if stream < self.done_below:
+            raise FencedError(f"lease {stream} is over: others have gone on while this trainer was silent")
+        if known is not None and epoch < known.epoch:
+            raise FencedError(
+                f"lease {stream} is held under epoch {known.epoch}; this trainer, which was silent, had it "
+                f"under epoch {epoch}"
+            )
+        self.saw(stream, epoch, 0)
+
     def floors(self) -> list[list[int]]:
         """Number, epoch and floor of each stream: what is known of no single unit."""
         return [[stream, known.epoch, known.floor] for stream, known in self.streams.items()]

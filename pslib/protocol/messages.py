@@ -41,6 +41,7 @@ from pslib.protocol.cluster_messages import (
     Stop,
 )
 from pslib.protocol.fields import ArrayRule, Arrays, Message, Plain, PlainList, array, arrays, no_arrays
+from pslib.protocol.leases import CLIENT_STREAMS
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = [
@@ -327,7 +328,7 @@ class EndSave(Message):
 class CheckLoad(Message):
     """Say whether a `Load` of the same fields could be done, as far as it shows without reading files whole.
 
-    Changes nothing; answered by `Done`, or refused as the load would be. ``stem`` differs for every load, so
+    Changes no row; answered by `Done`, or refused as the load would be. ``stem`` differs for every load, so
     that a copy does not look at everything again.
     """
 
@@ -335,6 +336,8 @@ class CheckLoad(Message):
     stem: str
     state: bool = True
     tables: str = ""
+    stream: int = CLIENT_STREAMS
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +348,10 @@ class Load(Message):
     ``state`` the optimizer's begins anew; ``tables`` names those to load, with commas between, or is empty
     for all of them and the dense parameters. Rows that are loaded without state, or by name, count as seen
     last at ``step`` and ``time_s``.
+
+    ``stream`` and ``epoch`` are those of the lease under which this is done. A server that has heard of a
+    later holder (from a `Load` or a `CheckLoad`), or that the lease is over, refuses it (``fenced``). Streams
+    from 2^63 on are of no lease.
     """
 
     path: str
@@ -353,6 +360,8 @@ class Load(Message):
     tables: str = ""
     step: int = 0
     time_s: float = 0.0
+    stream: int = CLIENT_STREAMS
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.failures import failure_of
+from pslib.protocol.leases import CLIENT_STREAMS
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import (
     Adopt,
@@ -230,6 +231,14 @@ def _run_save(shard: Shard, request: ShardRequest) -> Any:
 
 
 def _run_load(shard: Shard, message: CheckLoad | Load, loads: Loads) -> Any:
+    """Look, or load, unless others have the lease by now.
+
+    The bar stands before anything else may fail: who goes on after a load that was refused trains as well as
+    who has loaded. Its note is in the log before the first push of anybody who has heard of the outcome.
+    """
+    if message.stream < CLIENT_STREAMS:
+        shard.marks.take_over(message.stream, message.epoch)
+        shard.say_later({"note": "seen", "stream": message.stream, "epoch": message.epoch, "below": 0})
     if isinstance(message, Load):
         shard.cuts.forget("rows are being loaded")
     return loads(shard, message)

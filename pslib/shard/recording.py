@@ -3,7 +3,7 @@
 Beside messages there are notes (`pslib.protocol.journal.Note`), by their name under ``note``:
 
 ``own``      units that are owned, empty, from now on
-``seen``     what a push that changed no row said about its stream: number of its lease's holder, floor
+``seen``     what a load, or a push that changed no row, said about its stream: its lease's epoch, floor
 ``done``     all streams below ``below`` are over
 ``forget``   images up to map ``version`` are not needed any more
 ``declined`` a unit of another server was not taken, under this map ``version``

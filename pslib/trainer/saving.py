@@ -223,13 +223,14 @@ class CheckpointJobs:
             "load",
             place,
             [state, names],
-            lambda job, _lease: self._client.load(
+            lambda job, lease: self._client.load(
                 place,
                 state=state,
                 tables=names,
                 step=now.steps,
                 time_s=now.seconds,
                 ready=job.confirm,  # one that slept must not load over what its heir has trained
+                lease=(lease.stream, lease.epoch),  # nor one that fell asleep after that
             ),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
         )
