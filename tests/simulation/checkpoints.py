@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pslib.protocol.cut_session import moment_of_cut
-from pslib.protocol.messages import Adopt, Image, Load
+from pslib.protocol.messages import Adopt, CheckLoad, Image, Load
 from pslib.shard.images import adopt_block, adopt_rows, image_of
 from pslib.shard.shard import Shard
 from pslib.table.partition_map import units_of_mask
@@ -67,6 +67,13 @@ class Checkpoints:
             self.refused += 1
             return "No space left on device"
         return "" if self._is_whole(number) else "a unit is missing"
+
+    def keep(self, shard: Shard, message: CheckLoad) -> None:
+        """Copy what a shard owns, unless it has been copied: all is as it was when somebody first looked."""
+        images = self._images.setdefault(message.path, {})
+        for unit in units_of_mask(shard.owned).tolist():
+            if unit not in images:
+                images[unit] = _copied(image_of(shard, unit, 0))
 
     def load(self, shard: Shard, message: Load) -> None:
         """Replace what a shard owns."""

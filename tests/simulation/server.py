@@ -18,6 +18,7 @@ from pslib.table.partition_map import PartitionMap
 from tests.invariants import SimulationError
 from tests.simulated_processes import CODEC, HOLD_S, SETUP
 from tests.simulation.forgotten import Forgotten
+from tests.simulation.loads import Loads
 from tests.simulation.logs import ServerLogs
 from tests.simulation.members import Member
 from tests.simulation.moves import Hands
@@ -93,7 +94,9 @@ class Server(Member):
         credit = CreditPool(self.world.credit_bytes // 2, hold_s=HOLD_S)
         gate = self.logs.gate(joined.config, self._look) if self.logs else None
         self._session = ServerSession(CODEC, self.shards, credit, gate)
-        self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
+        journals = self.logs.journals if self.logs else [None] * len(self.shards)
+        loads = [Loads(self.world.checkpoints, journal) for journal in journals]
+        self._turns = [ShardTurns(shard, one) for shard, one in zip(self.shards, loads, strict=True)]
         self.comeback = self._session.comeback = self.world.planted.make_comeback(
             joined.begins, self.generation, self.shards, self._load, self._put
         )
@@ -218,7 +221,3 @@ class Server(Member):
         if self.logs is not None:
             self.world.disk(self.name).kill(*self.logs.files)
         self.world.server_ended(self)
-
-
-def _no_files(_shard: Shard, _message: Message) -> dict[str, Any]:
-    raise AssertionError("the simulator asks for no files")
