@@ -11,6 +11,7 @@ from pslib.errors import (
     LogFullError,
     MemoryLimitError,
     RemoteProtocolError,
+    SupersededError,
     UnavailableError,
 )
 from pslib.protocol.failures import error_of, failure_of, fitting
@@ -41,9 +42,14 @@ def test_what_is_no_error_of_ours_is_told_as_a_fault():
     assert failure_of(FencedError("late")) == Failure("fenced", "late")
 
 
-@pytest.mark.parametrize("code", ["fenced", "unavailable", "internal", "of a later version"])
+@pytest.mark.parametrize("code", ["unavailable", "internal", "of a later version"])
 def test_a_refusal_without_an_error_of_its_own_is_that_somebody_is_not_available(code):
     assert type(error_of(Failure(code, "no"), PEER)) is UnavailableError
+
+
+def test_who_is_fenced_hears_that_others_have_its_work():
+    assert type(error_of(failure_of(FencedError("late")), PEER)) is SupersededError
+    assert issubclass(SupersededError, UnavailableError)
 
 
 def test_what_a_peer_could_not_read_is_an_error_of_the_protocol():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from pslib.cluster import Cluster
 from pslib.errors import CheckpointError, SupersededError
 from pslib.protocol.leases import stream_of
 from pslib.protocol.messages import CheckLoad, Failure, Load, Push
-from pslib.protocol.shard_jobs import Job, run_on_shard
+from pslib.protocol.shard_requests import ShardRequest, run_on_shard
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -22,6 +25,7 @@ from pslib.table.tables import PartSpec, TableSpec
 from pslib.trainer import jobs
 from tests.clusters import Trainers, cluster_of
 from tests.counting import write_examples
+from tests.counting_runs import Start, assert_counted_once, write_counting_examples
 from tests.test_checkpoint_policies import joined, save
 from tests.test_update_log_replay import TABLES, Run
 from tests.training import UNHURRIED, counts_of, trainer_on
@@ -31,6 +35,26 @@ SPEC = TableSpec("t", (PartSpec("v", 2, SGD(1.0), Constant(0.0)),))
 KEYS = np.arange(100, dtype=np.uint64)
 OLD, HEIR = (stream_of(3, 0), 0), (stream_of(3, 0), 1)
 """The lease of call 3 as it was given out first, and once more."""
+SCRIPT = """
+import os, signal, sys
+from tests import counting_script
+from pslib.trainer.jobs import Job
+
+confirm = Job.confirm
+
+def stops(job):
+    confirm(job)
+    try:
+        os.close(os.open(sys.argv[2] + ".stopped", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    print("stops", os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+if "--load" in sys.argv:
+    Job.confirm = stops
+counting_script.main()
+"""
 
 
 def push(client: Client) -> None:
@@ -110,7 +134,7 @@ def test_a_load_of_no_lease_is_nobody_elses(tmp_path: Path) -> None:
 
 
 def ask(shard: Shard, message: CheckLoad | Load | Push) -> Any:
-    return run_on_shard(shard, Job(b"", 0, message), lambda _shard, _message: {"rows": 0})
+    return run_on_shard(shard, ShardRequest(b"", 0, message), lambda _shard, _message: {"rows": 0})
 
 
 def outcome(shard: Shard, lease: tuple[int, int], kind: type[CheckLoad] | type[Load] = Load) -> str:
@@ -198,3 +222,34 @@ def test_a_trainer_that_falls_asleep_after_it_was_confirmed_does_not_load_over_w
         (error,) = errors
         assert isinstance(error, SupersededError)
         assert "\n" not in str(error)
+
+
+def test_a_process_that_is_stopped_after_it_was_confirmed_undoes_nothing_when_it_goes_on(
+    start: Start, tmp_path: Path
+) -> None:
+    """No push is lost, and the run ends well: the others have done all of it."""
+    examples, script = write_counting_examples(tmp_path / "a.parquet", 6000), tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    first, last = tmp_path / "first", tmp_path / "last"
+    begun = start("launch", "--servers", "1", "--out", tmp_path / "begun", script, examples, first)
+    assert begun.finish(60) == 0, begun.output
+    command = start(
+        "launch", "--servers", "2", "--trainers", "2", "--out", tmp_path / "out", script, examples, last,
+        "--load", first, "--pause-s", "0.1",
+    )  # fmt: skip
+    command.wait_for("stops")
+    (said,) = command.lines("stops")
+    command.wait_for("first batch", 40)
+    pid = int(said.split()[-1])
+    command.wait(lambda: _pushes(command.out / "metrics.jsonl") > 5, 40, "the heir to train")
+    os.kill(pid, signal.SIGCONT)
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(last, examples, epochs=2)
+    assert "Traceback" not in command.output
+    words = ("silent too long", "counts as lost", "this trainer, which was silent", "others have gone on")
+    assert any(command.lines(one) for one in words), command.output
+
+
+def _pushes(metrics: Path) -> int:
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    return max((json.loads(line).get("pushes_applied", 0) for line in lines if line.endswith("}")), default=0)

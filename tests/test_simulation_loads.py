@@ -114,7 +114,7 @@ class Weather(Mishaps):
         kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 2), (self._stop, 1)]
         kinds += [(self._forget_the_coordinator, 1), (self._kill_trainer, 1)]
         if self.world.config.durability != "memory":
-            kinds += [(self._kill_server, 3), (self._kill_coordinator, 1), (self._ask_server_to_leave, 1)]
+            kinds += [(self._kill_server, 3), (self._kill_coordinator, 1)]
         return kinds
 
 

@@ -93,7 +93,7 @@ class Admin(Asker):
             return
         targets = [choice.choice([rank for rank in ranks if rank != owner] or owners) for owner in owners]
         pairs = [(u, t) for u, o, t in zip(units, owners, targets, strict=True) if o != t]
-        if pairs and world.moves.wave is None:
+        if pairs and world.moves.wave is None and not world.coordinator.session.desk.at_files:
             self.left -= 1
             world.moves.send([unit for unit, _target in pairs], [target for _unit, target in pairs])
 
