@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from pslib.config import Limits
-from pslib.errors import ConfigurationError, LocalProtocolError, UnavailableError, WaitTimeoutError
+from pslib.errors import (
+    ConfigurationError,
+    LocalProtocolError,
+    SupersededError,
+    UnavailableError,
+    WaitTimeoutError,
+)
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.codec import Codec
 from pslib.protocol.messages import NOBODY, Done, Erase, Failure, Pull, Pulled, Push, Pushed
@@ -259,7 +265,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("code", "kind"),
         [
-            ("fenced", UnavailableError),
+            ("fenced", SupersededError),
             ("internal", UnavailableError),
             ("configuration", ConfigurationError),
             ("unknown-table", ConfigurationError),
