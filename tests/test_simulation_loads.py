@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pslib.errors import PslibError
-from pslib.protocol import shard_jobs
+from pslib.protocol import shard_requests
 from pslib.protocol.leases import CLIENT_STREAMS, stream_of
 from pslib.protocol.messages import CheckLoad, Lease, Load, Message, NextLease, OpenJob
 from pslib.shard.shard import Shard
@@ -137,11 +137,11 @@ def test_no_push_is_lost_to_a_load_of_a_trainer_that_slept(change_config: Any) -
 def test_servers_that_know_no_lease_of_a_load_are_caught(
     monkeypatch: pytest.MonkeyPatch, change_config: Any
 ) -> None:
-    run_load = shard_jobs._run_load
+    run_load = shard_requests._run_load
 
     def of_no_lease(shard: Shard, message: Any, loads: Any) -> Any:
         return run_load(shard, type(message)(message.path, message.stem), loads)
 
-    monkeypatch.setattr(shard_jobs, "_run_load", of_no_lease)
+    monkeypatch.setattr(shard_requests, "_run_load", of_no_lease)
     with pytest.raises(SimulationError, match="expected"):
         list(map(partial(run, change_config=change_config), range(SEEDS)))
