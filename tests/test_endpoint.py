@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pslib.client.endpoint import Endpoint
+from pslib.client.member import MemberHandle
 from pslib.client.pending import Pending
+from pslib.client.successors import meet_successors
 from pslib.clock import SystemClock
 from pslib.errors import UnavailableError
 from pslib.protocol.client_session import ClientSession, PushName
-from pslib.protocol.messages import Pulled, Pushed
+from pslib.protocol.messages import Pulled, Pushed, Stats
 from pslib.table.partition_map import PartitionMap
 from pslib.transport import MemoryTransport, ServerLink
 from tests.protocol_worlds import BITS, CODEC, NO_FLOATS, NO_OWNERS, NO_UNITS, TIMING, keys_in
@@ -115,3 +118,19 @@ def test_calls_that_end_begin_others_and_none_is_forgotten(server: tuple[Endpoin
     assert last.wait(WAIT_S)
     assert endpoint.session is not None
     wait_until(lambda: endpoint.session.acked_below(7) == 3, WAIT_S, "the floor to rise")
+
+
+def test_who_asked_a_server_that_has_left_is_told_at_once_and_calls_go_on_elsewhere(
+    server: tuple[Endpoint, ServerLink],
+) -> None:
+    endpoint, link = server
+    assert endpoint.session is not None
+    stats, part = endpoint.ask(link.address, Stats()), pull(endpoint)
+    before = endpoint.session.map
+    gone = replace(before, version=before.version + 1, addresses=("", "memory:elsewhere"))
+    member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
+    meet_successors(endpoint, member, replace(before, addresses=(link.address, "memory:elsewhere")), gone)
+    with pytest.raises(UnavailableError, match=f"server 0 at {link.address} has left the cluster"):
+        stats.wait(WAIT_S)
+    assert not part.done
+    assert [what for _peer, what, _waited_s in endpoint.waits(-1.0)] == ["Pull"]

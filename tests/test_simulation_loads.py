@@ -30,8 +30,9 @@ PLACE = "as it was before the load"
 class LoadWorld(World):
     """Trains, loads what it has just trained, and trains: nothing changes, if the load is not late."""
 
-    asleep = refused = 0
-    """Trainers that fell asleep with a load that was theirs; and those that were refused, or told, later."""
+    asleep = refused = left = 0
+    """Trainers that fell asleep with a load that was theirs; those that were refused, or told, later; and how
+    often a server left in the middle of a load."""
 
     def _make_scripts(self) -> None:
         choice = self.random
@@ -51,6 +52,7 @@ class SleepyLoader(Trainer):
     def __init__(self, world: World, name: str, _own: Script | None, *place: int) -> None:
         super().__init__(world, name, None, *place)
         self._loaded: set[int] = set()
+        self._looks = 0
 
     def _open(self) -> None:
         if self.job != LOAD_JOB:
@@ -70,10 +72,14 @@ class SleepyLoader(Trainer):
 
     def _look(self, lease: Lease) -> None:
         about = {"stream": lease.stream, "epoch": lease.epoch}
-        stem = f"{self}-{lease.epoch}"
-        self._ask_all(CheckLoad(PLACE, stem, **about), partial(self._confirm, Load(PLACE, stem, **about)))
+        self._looks += 1
+        stem, again = f"{self}-{lease.epoch}-{self._looks}", partial(self._refused, lease)
+        load = Load(PLACE, stem, **about)
+        self._ask_all(CheckLoad(PLACE, stem, **about), partial(self._confirm, load, again), again)
 
-    def _ask_all(self, message: Message, then: Callable[[], None]) -> None:
+    def _ask_all(
+        self, message: Message, then: Callable[[], None], otherwise: Callable[[PslibError], None]
+    ) -> None:
         """Ask every server, as clients do; then go on."""
         assert self.session is not None
         servers = [address for address in self.session.map.addresses if address]
@@ -85,26 +91,30 @@ class SleepyLoader(Trainer):
                 then()
 
         for server in servers:
-            self.ask(server, message, partial(answered, server), None, self._refused)
+            self.ask(server, message, partial(answered, server), None, otherwise)
 
-    def _refused(self, error: PslibError) -> None:
+    def _refused(self, lease: Lease, error: PslibError) -> None:
+        if "has left the cluster" in str(error):  # as it says, ask again: those that are there
+            self.world.left += 1
+            self._look(lease)
+            return
         self.world.refused += 1
         self.failed(error)
 
-    def _confirm(self, load: Load) -> None:
+    def _confirm(self, load: Load, again: Callable[[PslibError], None]) -> None:
         mine = np.array([stream for stream in self._held if stream < CLIENT_STREAMS], np.uint64)
         message = NextLease(self.rank, self.member.incarnation, LOAD_JOB, mine)
-        self.ask(COORDINATOR, message, partial(self._confirmed, load))
+        self.ask(COORDINATOR, message, partial(self._confirmed, load, again))
 
-    def _confirmed(self, load: Load, _lease: Lease) -> None:
+    def _confirmed(self, load: Load, again: Callable[[PslibError], None], _lease: Lease) -> None:
         if load.epoch == 0 and self.world.random.random() < 0.8:
             self.world.asleep += 1
             self.stop(self.world.random.uniform(0.9, 2.5) * TIMING.silence_s)
-        self.after(0.0, partial(self._load, load))
+        self.after(0.0, partial(self._load, load, again))
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: Load, again: Callable[[PslibError], None]) -> None:
         if not self.leaving:
-            self._ask_all(load, partial(self._loaded.add, load.epoch))
+            self._ask_all(load, partial(self._loaded.add, load.epoch), again)
 
 
 class Weather(Mishaps):
@@ -112,7 +122,7 @@ class Weather(Mishaps):
 
     def _kinds(self) -> list[tuple[Callable[[], None], int]]:
         kinds: list[tuple[Callable[[], None], int]] = [(self._cut, 2), (self._stop, 1)]
-        kinds += [(self._forget_the_coordinator, 1), (self._kill_trainer, 1)]
+        kinds += [(self._forget_the_coordinator, 1), (self._kill_trainer, 1), (self._ask_server_to_leave, 1)]
         if self.world.config.durability != "memory":
             kinds += [(self._kill_server, 3), (self._kill_coordinator, 1)]
         return kinds

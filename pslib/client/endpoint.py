@@ -201,6 +201,16 @@ class Endpoint:
         """Pulls and pushes that are on their way."""
         return len(self._calls)
 
+    def end_waits_for(self, peer: str, error: PslibError) -> None:
+        """End waits for answers of a peer that has left with this error; parts of calls are the session's."""
+        with self.lock:
+            tickets = [ticket for ticket in self.requests.waits_for(peer) if ticket in self._asked]
+            pending = [self._asked.pop(ticket) for ticket in tickets]
+            for ticket in tickets:
+                self.requests.cancel(ticket)
+        for one in pending:
+            one.fail(error)
+
     def fail(self, error: PslibError) -> None:
         """End every wait, now and later, with this error."""
         with self.lock:

@@ -10,7 +10,7 @@ from pslib.client.endpoint import Endpoint
 from pslib.client.member import MemberHandle
 from pslib.client.pending import Pending
 from pslib.config import ClusterConfig
-from pslib.errors import PslibError
+from pslib.errors import PslibError, UnavailableError
 from pslib.protocol.messages import Message, Missing, Result, Setup
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import TableSpec
@@ -29,6 +29,8 @@ def meet_successors(
 ) -> None:
     """Redirect what waits for servers that have a new address, after a question what they know.
 
+    Where a server has left, waits for its own answers end; its units are others' by now.
+
     ``setup`` describes our tables, where a server may come back without them.
 
     The question comes first: the pushes after it say below which number everything is acknowledged, and a
@@ -36,6 +38,9 @@ def meet_successors(
     """
     now_s = endpoint.clock.now_s()
     for rank, (before, after) in enumerate(zip(old.addresses, new.addresses, strict=False)):
+        if before and not after:
+            left = f"server {rank} at {before} has left the cluster, and had not answered; ask again"
+            endpoint.end_waits_for(before, UnavailableError(left))
         if not before or not after or before == after:
             continue
         if setup is not None:

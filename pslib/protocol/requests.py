@@ -319,10 +319,14 @@ class RequestTable:
         self.unsent_bytes = 0
         self.outbox.clear()
 
+    def waits_for(self, peer: str) -> list[int]:
+        """Tickets of what this peer has not answered."""
+        self.unfold_older()
+        return [request.ticket for request in self._open.values() if request.peer == peer]
+
     def give_up(self, peer: str) -> list[int]:
         """Ask this peer nothing any more of what it has not answered; returns the tickets of that."""
-        self.unfold_older()
-        tickets = [request.ticket for request in self._open.values() if request.peer == peer]
+        tickets = self.waits_for(peer)
         for ticket in tickets:
             self.cancel(ticket)
         return tickets
