@@ -17,7 +17,7 @@ __all__ = ["goes_back", "step_back"]
 def goes_back(outcome: Outcome, job: Job, tried: int) -> bool:
     """Whether a run that ended so is to begin again, after so many times that it has."""
     cluster = job.cluster
-    lost = outcome.exit_code == UnavailableError.exit_code
+    lost = outcome.exit_code == UnavailableError.exit_code and not outcome.final
     return lost and cluster.recovery == "rollback" and tried < cluster.restarts
 
 
@@ -30,7 +30,9 @@ def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> 
     saved = str(outcome.status.get("saved") or "")
     if saved:
         job = job.model_copy(update={"load": LoadSection(path=saved)})
-    (out / "job.yaml").write_text(job.to_yaml(), encoding="utf-8")
+    written = out / "job.yaml.new"
+    written.write_text(job.to_yaml(), encoding="utf-8")
+    written.replace(out / "job.yaml")  # a full disk cuts none that is there
     keep_records(out, tried)
     identity = Identity(secrets.token_hex(8))
     log = None if plan.log is None else f"{plan.log}/back-{tried + 1}"

@@ -83,9 +83,12 @@ class Outcome:
         The coordinator's last status; empty when there was none.
     reason : str or None
         What ended a run that failed, in one line.
+    final : bool
+        Whether it would only end so again.
     """
 
     exit_code: int
     results: list[dict[str, Any]] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     reason: str | None = None
+    final: bool = False

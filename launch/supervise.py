@@ -409,7 +409,7 @@ class _Run:
             reason = reason or line
             if not self._last_words.has_told_all(running):
                 self._say(line)
-        return Outcome(verdict.exit_code, self._voices.results, status, reason)
+        return Outcome(verdict.exit_code, self._voices.results, status, reason, bool(self._voices.final))
 
     def end_all(self) -> None:
         """End what still runs: ask, wait a bounded time, kill."""

@@ -104,8 +104,10 @@ class Voices:
     def _take_message(self, task: Task, word: str, rest: str) -> None:
         if word == "listening" and task.role == "coordinator":
             self.address = rest
-        if word == "final":
+        if word == "final" and not rest:
             self.final.add(task)
+        if word == "started":
+            self.final.discard(task)
         with suppress(ValueError):  # a user's script may print anything
             if word == "started":
                 self.pids.setdefault(task, int(rest))

@@ -159,7 +159,7 @@ def keep_memory() -> None:
 
 
 def _run_reporting(role: Callable[[], int]) -> int:
-    from pslib.errors import EXIT_INTERRUPTED, LogFullError, PreemptedError, PslibError
+    from pslib.errors import EXIT_INTERRUPTED, LogStillFullError, PreemptedError, PslibError
 
     try:
         return role()
@@ -168,7 +168,7 @@ def _run_reporting(role: Callable[[], int]) -> int:
             traceback.print_exc()
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr, flush=True)
-        if isinstance(error, LogFullError):  # nobody has made room while it waited
+        if isinstance(error, LogStillFullError):
             _tell("final", "")
         return error.exit_code
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@
     │   ├── SupersededError              others have this process's work by now
     │   ├── MemoryLimitError             a server has no room for new rows
     │   ├── LogFullError                 no space for the update log; nothing was changed
+    │   │   └── LogStillFullError        nobody has made any while it was waited for
     │   └── PreemptedError           75  asked to leave; state has been flushed
     ├── CheckpointError              64
     │   ├── CheckpointCorruptError       bytes do not match the manifest
@@ -47,6 +48,7 @@ __all__ = [
     "LogError",
     "LogForeignError",
     "LogFullError",
+    "LogStillFullError",
     "MemoryLimitError",
     "PreemptedError",
     "ProtocolError",
@@ -139,6 +141,10 @@ class MemoryLimitError(UnavailableError):
 
 class LogFullError(UnavailableError):
     """There is no space for the next record of an update log; nothing was written, nothing has changed."""
+
+
+class LogStillFullError(LogFullError):
+    """Nobody has made space for an update log while this process waited; its successor would wait, too."""
 
 
 class PreemptedError(UnavailableError):

@@ -120,6 +120,16 @@ def test_an_heir_whose_load_was_refused_has_the_lease_all_the_same(
         client.close()
 
 
+def test_a_load_of_a_client_that_knows_no_tables_is_nobody_elses(tmp_path: Path) -> None:
+    with cluster_of(2) as running:
+        client = trained(running, tmp_path)
+        client.load(str(tmp_path), lease=(stream_of(0, 0), 1))  # of the first call
+        bare = running.client()
+        assert bare.load(str(tmp_path)) == KEYS.size
+        bare.close()
+        client.close()
+
+
 def test_a_load_of_no_lease_is_nobody_elses(tmp_path: Path) -> None:
     with cluster_of(2) as running:
         client = trained(running, tmp_path)

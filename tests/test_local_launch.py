@@ -241,6 +241,16 @@ def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
     assert said == ["server 1 is lost"]
 
 
+def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
+    voices, trainer = Voices(echo=False, trainers=1, say=[].append), Task("trainer", 0)
+    voices.hear(trainer, "pslib-final state of the model: 0.7")  # a script's own line
+    voices.take_in()
+    assert voices.final == set()
+    voices.hear(trainer, "pslib-final")
+    voices.take_in()
+    assert voices.final == {trainer}
+
+
 def test_a_trainer_that_ends_with_a_traceback_is_told_by_its_last_line(tmp_path):
     _, said = run_standins(tmp_path, {"trainer": "say ZeroDivisionError: division by zero;exit 1"})
     assert "ended with exit code 1: ZeroDivisionError: division by zero" in said[0]

@@ -229,3 +229,41 @@ def test_the_credit_of_the_old_address_is_forgotten_and_the_order_kept() -> None
         answered += [table.receive(request_id) for _, request_id in sent]
     assert answered == tickets
     assert (table.unsent_bytes, table.shares.in_flight_bytes("b")) == (0, 0)
+
+
+def test_room_is_waited_for_from_the_first_refusal_on_and_no_longer() -> None:
+    table = _table()
+    table.space_s = 10.0
+    ticket = table.start(0.0, "a", Stats(), patience_s=100.0)
+    expired: list[tuple[float, str]] = []
+    for second in range(1, 40):
+        expired += [(second, one.why) for one in table.tick(second) if one.ticket == ticket]
+        for _peer, request_id in _sent(table):
+            table.refused_for_now(request_id, "no space")
+    assert expired == [(11, "no space")]
+
+
+def test_who_has_refused_once_and_answers_no_more_is_waited_for_as_one_that_never_has() -> None:
+    table = _table()
+    table.space_s = 10.0
+    table.start(0.0, "a", Stats(), patience_s=100.0)
+    table.tick(1.0)
+    assert table.refused_for_now(_sent(table)[-1][1], "no space")
+    expired = [(second, one.why) for second in range(2, 120) for one in table.tick(second)]
+    assert expired == [(100, "")]
+
+
+def test_a_successor_is_no_longer_the_one_that_refused() -> None:
+    table = _table()
+    table.space_s = 10.0
+    table.start(0.0, "a", Stats(), patience_s=20.0)
+    table.tick(1.0)
+    assert table.refused_for_now(_sent(table)[-1][1], "no space")
+    table.redirect(5.0, "a", "b")
+    times, expired = list[int](), list[tuple[int, str]]()
+    for second in range(6, 80):
+        expired += [(second, one.why) for one in table.tick(second)]
+        for _peer, request_id in _sent(table):
+            times.append(second)
+            table.refused_for_now(request_id, "none here either")
+    assert expired == [(times[0] + 10, "none here either")]

@@ -51,6 +51,10 @@ def test_only_a_lost_peer_takes_a_run_back_and_not_for_ever(
     assert goes_back(Outcome(code), job_of(tmp_path, **changes), tried) == back
 
 
+def test_a_run_that_would_only_end_so_again_does_not_go_back(tmp_path: Path) -> None:
+    assert not goes_back(Outcome(69, final=True), job_of(tmp_path), 0)
+
+
 @pytest.mark.parametrize("saved", ["", "/runs/a/checkpoint-7"])
 def test_the_next_attempt_loads_the_last_checkpoint_and_is_another_cluster(
     tmp_path: Path, saved: str

@@ -439,7 +439,7 @@ class Client:
         names = "" if tables is None else ",".join(tables)
         when = moment_of(step, time_s)
         stem, servers = secrets.token_hex(8), self.servers
-        stream, epoch = lease or (self._stream, 0)
+        stream, epoch = lease or (CLIENT_STREAMS, 0)
 
         def ask(message: Message, outcome: str) -> list[Message]:
             return all_of([self.endpoint.ask(one, message, FILE_PATIENCE_S) for one in servers], outcome)

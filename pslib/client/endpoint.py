@@ -50,23 +50,6 @@ Came = tuple[str, list[Buffer]]
 """A message, and whose it is."""
 
 
-class _Requests(RequestTable):
-    """What nobody has space for waits no longer than people take to make some: who refuses it is there.
-
-    The patience of a request may be that for a peer which dies and comes back (`ClusterConfig.asking`).
-    """
-
-    space_s = inf
-
-    def refused_for_now(self, request_id: int, why: str) -> bool:
-        """As there; the time for room to be made begins with the first refusal."""
-        request = self._request_of(request_id)
-        if request is not None and not request.why:
-            request.deadline_s = min(request.deadline_s, self._now_s + self.space_s)
-            self.due_s = min(self.due_s, request.deadline_s)
-        return super().refused_for_now(request_id, why)
-
-
 def _bytes_of(messages: Iterable[Came]) -> int:
     """Of all frames of all messages."""
     total = 0
@@ -96,7 +79,7 @@ class Endpoint:
         self, link: ClientLink, codec: Codec, timing: Timing, clock: Clock, first_request_id: int
     ) -> None:
         self.timing, self.clock, self.machine_clock = timing, AwakeClock(clock), clock
-        self.requests = _Requests(codec, timing, first_request_id)
+        self.requests = RequestTable(codec, timing, first_request_id)
         self.requests.lanes = lanes_of(link)
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
@@ -400,7 +383,7 @@ class Endpoint:
     def _expire(self, expired: Expired) -> None:
         ticket, peer, waited_s = expired.ticket, expired.peer, expired.waited_s
         if expired.why:
-            refusal = Failure("log-full", f"{expired.why}; asked for {waited_s:.0f} s")
+            refusal = Failure("log-still-full", f"{expired.why}; asked for {waited_s:.0f} s")
             self._answer(self.clock.now_s(), peer, ticket, refusal)
             return
         pending = self._asked.pop(ticket, None)

@@ -7,6 +7,7 @@ from pslib.errors import (
     CheckpointError,
     ConfigurationError,
     LogFullError,
+    LogStillFullError,
     MemoryLimitError,
     PslibError,
     RemoteProtocolError,
@@ -39,6 +40,7 @@ _ERRORS: dict[str, type[PslibError]] = {
     "fenced": SupersededError,
     "checkpoint": CheckpointError,
     "log-full": LogFullError,
+    "log-still-full": LogStillFullError,
     "memory-limit": MemoryLimitError,
     "protocol": RemoteProtocolError,
 }

@@ -71,6 +71,8 @@ class _Request:
     """Bytes that count against the credit of its peer; 0: it needs none."""
     why: str = ""
     """What the peer has answered that can't do it yet."""
+    refused: bool = False
+    """Whether it has answered so since it was sent last."""
     sent_s: float = 0.0
     """When it was sent for the first time."""
     attempts: list[int] = field(default_factory=list)
@@ -78,6 +80,11 @@ class _Request:
     """Request ids of attempts for which the peer was, or is, asked for credit."""
     wishes: list[int] = field(default_factory=list)
     """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
+    patient_until_s: float = field(init=False)
+    """The deadline while nobody refuses it."""
+
+    def __post_init__(self) -> None:
+        self.patient_until_s = self.deadline_s
 
 
 class RequestTable:
@@ -98,6 +105,9 @@ class RequestTable:
     ----------
     due_s : float
         `tick` has nothing to do before; it may have nothing to do then either.
+    space_s : float
+        How long a peer that has no space for its log is asked again: people make some, or nobody does. The
+        patience of a request may be longer, for a peer that dies and comes back (`ClusterConfig.asking`).
     short : cython_ext.short_calls.ShortCalls or None
         Calls that are no requests yet, and need not become any as long as all goes well.
     """
@@ -118,6 +128,7 @@ class RequestTable:
         self._by_wish: dict[int, tuple[_Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
+        self.space_s = inf
         self.unsent_bytes = 0
         """Of requests that wait for credit, or for their time, with their answers."""
         self.due_s = inf
@@ -252,11 +263,18 @@ class RequestTable:
         return request.ticket
 
     def refused_for_now(self, request_id: int, why: str) -> bool:
-        """A peer can't do it yet: ask again as if it had not answered. False: nobody waits for it."""
+        """A peer has no space for it yet: ask again as if it had not answered. False: nobody waits for it.
+
+        The time for room to be made (``space_s``) begins with the first refusal.
+        """
         request = self._request_of(request_id)
-        if request is not None:
-            request.why = why
-        return request is not None
+        if request is None:
+            return False
+        if not request.why:
+            request.deadline_s = min(request.deadline_s, self._now_s + self.space_s)
+            self.due_s = min(self.due_s, request.deadline_s)
+        request.why, request.refused = why, True
+        return True
 
     def cancel(self, ticket: int) -> None:
         """Stop asking; a no-op when the request is over."""
@@ -302,7 +320,8 @@ class RequestTable:
             begun = bool(request.attempts or request.reserved) or request.next_try_s == inf
             request.attempts, request.wishes, request.reserved = [], [], []
             request.peer, request.pause_s = new, self.timing.retry_s
-            request.deadline_s = max(request.deadline_s, now_s + self.timing.request_s)
+            request.patient_until_s = max(request.patient_until_s, now_s + self.timing.request_s)
+            self._wait_for_answers(request)
             if begun:
                 self._begin(now_s, request, self.codec.encode(self._next_id, request.message))
             self.due_s = min(self.due_s, request.next_try_s)
@@ -351,12 +370,19 @@ class RequestTable:
 
     def _again(self, now_s: float, request: _Request) -> None:
         """Send a request that is due: for the first time, or once more."""
+        if request.why and not request.refused:  # who refuses is there; this one does not answer any more
+            self._wait_for_answers(request)
+        request.refused = False
         if not request.attempts and not request.reserved:
             self._begin(now_s, request, self.codec.encode(self._next_id, request.message))
         elif self.shares.share_bytes and (request.cost > self.shares.small_bytes or not request.attempts):
             self._reserve(now_s, request)
         else:
             self._go(request)
+
+    def _wait_for_answers(self, request: _Request) -> None:
+        """Forget that a peer had no space for it: with all patience again."""
+        request.why, request.refused, request.deadline_s = "", False, request.patient_until_s
 
     def waiting(self, now_s: float, longer_than_s: float) -> list[tuple[str, str, float]]:
         """(peer, what, seconds) of every request that has waited longer than ``longer_than_s``.

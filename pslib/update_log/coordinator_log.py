@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from pslib.clock import Clock
-from pslib.errors import LogFullError
+from pslib.errors import LogFullError, LogStillFullError
 from pslib.protocol.journal import Entry, Note
 from pslib.update_log.claim import claim
 from pslib.update_log.contents import entries_of, pieces_of
@@ -106,7 +106,7 @@ class CoordinatorLog:
 
         Raises
         ------
-        LogFullError
+        LogStillFullError
             When nobody has made room for `space_s`.
         """
         try:
@@ -120,7 +120,7 @@ class CoordinatorLog:
                 log.warning("pslib: %s; nobody is answered before", error)
             tried_s = now_s - self._full_since_s
             if tried_s > self._space_s:
-                raise LogFullError(f"{error}; tried for {tried_s:.0f} s") from error
+                raise LogStillFullError(f"{error}; tried for {tried_s:.0f} s") from error
             return False
         self._full_since_s = None
         if self._disk:
