@@ -19,15 +19,8 @@ from libc.string cimport memcpy, memset
 from cython_ext.hashing cimport partition_number, pslib_mix64
 from cython_ext.hashing import check_partition_bits
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__) || defined(__clang__)
-    #define PSLIB_PREFETCH(address) __builtin_prefetch(address, 1)
-    #else
-    #define PSLIB_PREFETCH(address) ((void) 0)
-    #endif
-    """
-    void PSLIB_PREFETCH(const void* address) nogil
+cdef extern from "prefetch.h" nogil:
+    void PSLIB_PREFETCH_NEAR(const void *address)
 
 cdef enum:
     BLOCK = 64  # keys hashed and prefetched together: enough misses in flight, and the block stays in L1
@@ -69,7 +62,7 @@ cdef uint32_t fill_distinct(
         for j in range(size):
             at[j] = pslib_mix64(keys[start + j]) & mask
         for j in range(size):
-            PSLIB_PREFETCH(&cells[at[j]])
+            PSLIB_PREFETCH_NEAR(&cells[at[j]])
         for j in range(size):
             key = keys[start + j]
             where = at[j]

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "index_line.h"
-#include "prefetch.h"
 #include "mix.h"
+#include "prefetch.h"
 
 enum {
     PSLIB_LINES_MOVED = 32, /* read before they are written: 2.5 KB of entries */

@@ -9,15 +9,8 @@ import numpy as np
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define PSLIB_PREFETCH_ROW(address) __builtin_prefetch(address)
-    #else
-    #define PSLIB_PREFETCH_ROW(address)
-    #endif
-    """
-    void PSLIB_PREFETCH_ROW(const void *address) nogil
+cdef extern from "prefetch.h" nogil:
+    void PSLIB_PREFETCH_NEAR(const void *address)
 
 cdef enum:
     AHEAD = 16  # places from a row's prefetch to its sum: rows lie in any order, beyond the nearer caches
@@ -169,7 +162,7 @@ def pool_rows(const real[:, :] rows, const int32_t[::1] places, const int64_t[::
     with nogil:
         for i in range(b):
             for k in range(offsets[i], offsets[i + 1]):
-                PSLIB_PREFETCH_ROW(&rows[places[min(k + AHEAD, last)], 0])
+                PSLIB_PREFETCH_NEAR(&rows[places[min(k + AHEAD, last)], 0])
                 add_row(&out[i, 0], &rows[places[k], 0], d)
             length = offsets[i + 1] - offsets[i]
             if mean and length > 1:

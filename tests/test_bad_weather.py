@@ -126,13 +126,14 @@ def test_a_disk_of_the_logs_that_stays_full_ends_the_run_once_and_names_the_disk
     assert outcome.reason is not None
     assert "no space for" in outcome.reason
     assert log in outcome.reason
+    assert outcome.final
     assert not [line for line in said if "started again" in line], said
     assert not [line for line in said if "Error: " in line or "Traceback" in line], said
     assert [line for line in said if line.startswith("trainer 0: ") and "asked for" in line], said
 
 
 @pytest.mark.root
-def test_processes_that_begin_on_a_full_disk_say_so_in_one_line_and_nobody_is_started_again(
+def test_processes_that_begin_on_a_full_disk_say_so_in_one_line(
     examples: Path, tmp_path: Path, small_disk: Path
 ) -> None:
     (tmp_path / "logs").mkdir()

@@ -249,6 +249,9 @@ def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
     voices.hear(trainer, "pslib-final")
     voices.take_in()
     assert voices.final == {trainer}
+    voices.hear(trainer, "pslib-started 7")  # another one at its place
+    voices.take_in()
+    assert voices.final == set()
 
 
 def test_a_trainer_that_ends_with_a_traceback_is_told_by_its_last_line(tmp_path):

@@ -243,22 +243,24 @@ def test_room_is_waited_for_from_the_first_refusal_on_and_no_longer() -> None:
     assert expired == [(11, "no space")]
 
 
-def test_who_has_refused_once_and_answers_no_more_is_waited_for_as_one_that_never_has() -> None:
+def refused_once(patience_s: float) -> RequestTable:
+    """Room is waited for for 10 s; a request of the beginning has been refused after a second."""
     table = _table()
     table.space_s = 10.0
-    table.start(0.0, "a", Stats(), patience_s=100.0)
+    table.start(0.0, "a", Stats(), patience_s=patience_s)
     table.tick(1.0)
     assert table.refused_for_now(_sent(table)[-1][1], "no space")
+    return table
+
+
+def test_who_has_refused_once_and_answers_no_more_is_waited_for_as_one_that_never_has() -> None:
+    table = refused_once(100.0)
     expired = [(second, one.why) for second in range(2, 120) for one in table.tick(second)]
     assert expired == [(100, "")]
 
 
 def test_a_successor_is_no_longer_the_one_that_refused() -> None:
-    table = _table()
-    table.space_s = 10.0
-    table.start(0.0, "a", Stats(), patience_s=20.0)
-    table.tick(1.0)
-    assert table.refused_for_now(_sent(table)[-1][1], "no space")
+    table = refused_once(20.0)
     table.redirect(5.0, "a", "b")
     times, expired = list[int](), list[tuple[int, str]]()
     for second in range(6, 80):

@@ -155,6 +155,25 @@ class CacheByDefinition:
             spot.moved = spot.moved + gradient
 
 
+Given = tuple[int, list[int], list[float], list[int], list[float], int, int]
+
+
+class Both:
+    """A cache and its definition, whose plans must agree."""
+
+    def __init__(self, given_: Given, seed: int, universe: int) -> None:
+        self.cache, self.definition = RowCache(*given_), CacheByDefinition(*given_)
+        self.random, self.universe = np.random.default_rng(seed), universe
+
+    def plan(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Some keys, their spots and the places of the missed ones."""
+        size = self.random.integers(0, self.universe // 2 + 1)
+        keys = self.random.choice(self.universe, size, replace=False).astype(np.uint64) * np.uint64(2**60 + 1)
+        places, missed = self.cache.plan(keys)
+        assert (places.tolist(), missed.tolist()) == self.definition.plan(keys.tolist())
+        return keys, places, missed
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     spots=st.integers(1, 40),
@@ -166,10 +185,10 @@ class CacheByDefinition:
 def test_it_does_what_the_definition_does_however_far_plans_run_ahead(
     spots: int, age: int, ahead: int, seed: int, universe: int
 ) -> None:
-    rng = np.random.default_rng(seed)
     parts, rates = [1, 3], [0.1, 0.05]
     given_ = (spots, parts, rates, [seed % 3, seed % 2 + 1], [1e-6, 0.0], 1 + seed % 2, age)
-    cache, definition = RowCache(*given_), CacheByDefinition(*given_)
+    both = Both(given_, seed, universe)
+    cache, definition, rng = both.cache, both.definition, both.random
     waiting: deque[tuple[np.ndarray, np.ndarray, np.ndarray]] = deque()
 
     def move() -> None:
@@ -185,11 +204,7 @@ def test_it_does_what_the_definition_does_however_far_plans_run_ahead(
         definition.step(places.tolist(), gradients)
 
     for _ in range(25):
-        size = rng.integers(0, universe // 2 + 1)
-        keys = rng.choice(universe, size, replace=False).astype(np.uint64) * np.uint64(2**60 + 1)
-        places, missed = cache.plan(keys)
-        assert (places.tolist(), missed.tolist()) == definition.plan(keys.tolist())
-        waiting.append((keys, places, missed))
+        waiting.append(both.plan())
         if len(waiting) > ahead:
             move()
     while waiting:
@@ -206,14 +221,9 @@ def test_it_does_what_the_definition_does_however_far_plans_run_ahead(
 def test_plans_of_many_keys_which_go_in_blocks_are_the_definitions(
     spots: int, age: int, seed: int, universe: int
 ) -> None:
-    rng = np.random.default_rng(seed)
-    given_ = (spots, [1], [0.1], [0], [0.0], 1, age)
-    cache, definition = RowCache(*given_), CacheByDefinition(*given_)
+    both = Both((spots, [1], [0.1], [0], [0.0], 1, age), seed, universe)
     for _ in range(12):
-        size = rng.integers(0, universe // 2 + 1)
-        keys = rng.choice(universe, size, replace=False).astype(np.uint64) * np.uint64(2**60 + 1)
-        places, missed = cache.plan(keys)
-        assert (places.tolist(), missed.tolist()) == definition.plan(keys.tolist())
+        both.plan()
 
 
 def cache_of(spots: int, age: int, dim: int = 1, mode: int = 1, first_sum: float = 0.0) -> RowCache:
