@@ -5,12 +5,10 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from launch.demo import demo_job
-from launch.dense_room import check_memory
 from launch.job import Job, read_job
 from launch.paths import expand
 from launch.training_settings import CacheSection, StoppingSection, TrainingSection
@@ -442,23 +440,3 @@ def test_a_table_to_load_that_the_model_has_not_is_told_before_anything_starts(t
     (told,) = problems(tmp_path, GOOD, "load.path=saved", "load.tables=[item]")
     assert told == "load.tables: expected one of embedding, got 'item'"
     assert read(tmp_path, GOOD, "load.path=saved", "load.tables=[embedding]").load.tables == ["embedding"]
-
-
-# --- dense parameters beyond a machine ---
-
-
-def test_more_dense_parameters_than_can_be_set_up_are_refused_in_one_line(tmp_path):
-    (line,) = problems(tmp_path, GOOD, "model.hidden=[65536, 65536, 65536]")
-    assert "34.4 GB" in line
-    assert "holds 1.1 GB" in line
-    assert "65536 x 65536: lower the sizes of the model's layers" in line
-    read(tmp_path, GOOD, "model.hidden=[8192, 8192]")
-
-
-def test_dense_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path):
-    job = read(tmp_path, GOOD, "model.hidden=[1000, 1000]", "cluster.trainers=3", "cluster.servers=2")
-    length = sum(np.prod(shape) for shape in job.build_model().dense_shapes().values())
-    needed = 4 * length * (2 * 3 + 3)  # Adam keeps two numbers of each
-    check_memory(job, machine_bytes=needed + 8)
-    with pytest.raises(ConfigurationError, match=r"has 0\.0 GB; the largest is .* 1000 x 1000: "):
-        check_memory(job, machine_bytes=needed - 8)
