@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cython_ext.row_cache import RowCache
+from tests.definitions import unmix64
 
 SCAN, LIVES = 32, 8
 F32 = np.float32
@@ -388,3 +389,21 @@ def assembled(spots: Any = (0,), missed: Any = (), rows: int | None = None) -> N
         np.zeros(len(missed), bool),
         np.empty((1, 1), F32),
     )
+
+
+def test_two_keys_of_which_cells_hold_the_same_half_are_two() -> None:
+    cache = cache_of(8, 3)
+    one, other = (unmix64(high << 32 | 5) for high in (1, 2))
+    assert cache.plan(keys_of(one))[1].tolist() == [0]
+    assert cache.plan(keys_of(other))[1].tolist() == [0]
+    assert cache.plan(keys_of(one, other))[1].tolist() == []
+
+
+def test_a_gradient_of_0_does_not_move_a_row_whose_sum_is_0() -> None:
+    cache, key, out = cache_of(4, 3), keys_of(7), np.empty((1, 1), F32)
+    for missed in (1, 0):
+        places, found = cache.plan(key)
+        assert found.size == missed
+        cache.assemble(key, places, found, np.ones((missed, 1), F32), np.ones(missed, bool), out)
+        assert out.tolist() == [[1.0]]
+        cache.step(places, np.zeros((1, 1), F32))

@@ -270,9 +270,8 @@ class RequestTable:
         request = self._request_of(request_id)
         if request is None:
             return False
-        if not request.why:
-            request.deadline_s = min(request.deadline_s, self._now_s + self.space_s)
-            self.due_s = min(self.due_s, request.deadline_s)
+        request.deadline_s = min(request.deadline_s, self._now_s + self.space_s)
+        self.due_s = min(self.due_s, request.deadline_s)
         request.why, request.refused = why, True
         return True
 
