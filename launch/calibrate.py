@@ -17,6 +17,7 @@ from launch.calibration.steps import workload_of
 from launch.calibration.timing import over_tcp
 from launch.calibration.whole import Run, distinct_of, run_rate
 from launch.local import LocalLauncher
+from launch.preflight import hold_port
 from launch.run_plan import Plan
 from launch.supervise import end_as_asked, run_cluster
 from pslib.clock import utc_now_text
@@ -162,7 +163,7 @@ def _in_trainer(folder: Path, settings: dict[str, Any], shard_threads: int) -> d
         logs=folder,
     )
     with over_tcp():
-        outcome = run_cluster(LocalLauncher(1), plan)
+        outcome = run_cluster(LocalLauncher(1, hold_port()), plan)
     end_as_asked(outcome)
     if outcome.exit_code != EXIT_DONE:
         raise UnavailableError(f"calibrate: a process failed: {outcome.reason}")

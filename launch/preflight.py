@@ -30,10 +30,10 @@ __all__ = [
     "check_data",
     "check_load",
     "check_log",
-    "check_port",
     "check_save",
     "check_seen",
     "hold_out",
+    "hold_port",
     "prepare_out",
 ]
 
@@ -253,22 +253,29 @@ def check_seen(job: Job, not_seeing: Callable[[str], list[str]]) -> None:
             )
 
 
-def check_port(port: int) -> None:
-    """See whether a port of the loopback address is free; 0 always is.
+def hold_port(port: int = 0) -> int:
+    """Keep a port of the loopback address for this process's cluster while the process lives; 0 is any.
+
+    A coordinator that was killed comes back where all look for it. In the meantime the kernel would give the
+    port to whoever asks for any free one. It does not while a socket is bound to it; as that one does not
+    listen, and has SO_REUSEADDR, the coordinator still can.
 
     Raises
     ------
     ConfigurationError
         When somebody listens there.
     """
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            trial.bind(("127.0.0.1", port))
+            held.bind(("127.0.0.1", port))
         except OSError as error:
             raise ConfigurationError(
                 f"--port: can't listen at 127.0.0.1:{port}: {error.strerror}; choose another, or none"
             ) from error
+        port = held.getsockname()[1]
+        held.detach()  # open until this process ends
+    return port
 
 
 _held: dict[str, int] = {}

@@ -11,7 +11,7 @@ from launch.durability import durability_settings, log_folder
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.meant import behind_the_script
-from launch.preflight import check_log, check_port, prepare_out
+from launch.preflight import check_log, hold_port, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
 from launch.run_plan import Launcher, Plan
@@ -77,6 +77,5 @@ def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
         raise ConfigurationError(f"{options.script}: no such script")
     servers = 1 if options.servers is None else options.servers
     trainers = 1 if options.trainers is None else options.trainers
-    check_port(options.port)
     check_log("--log", options.log)
-    return LocalLauncher(trainers, options.port), servers, trainers
+    return LocalLauncher(trainers, hold_port(options.port)), servers, trainers

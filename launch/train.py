@@ -18,10 +18,10 @@ from launch.preflight import (
     check_data,
     check_load,
     check_log,
-    check_port,
     check_save,
     check_seen,
     hold_out,
+    hold_port,
     prepare_out,
 )
 from launch.recorded import run_recorded, say
@@ -144,8 +144,7 @@ def _place(
     """Where the processes run, and the keys that they need there."""
     if hosts:
         return hosts, keys_of_run(keys, hosts.open_addresses, hosts.insecure_network)
-    check_port(port)
-    return LocalLauncher(job.cluster.trainers, port), keys_of_run(keys, (), insecure=False)
+    return LocalLauncher(job.cluster.trainers, hold_port(port)), keys_of_run(keys, (), insecure=False)
 
 
 def _check(job: Job, hosts: SshLauncher | None, resume: bool) -> None:

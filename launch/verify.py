@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from launch.durability import log_folder
 from launch.job import Job, read_job
 from launch.local import LocalLauncher
-from launch.preflight import check_data, prepare_out
+from launch.preflight import check_data, hold_port, prepare_out
 from launch.ranking_settings import ranks_items
 from launch.run_plan import Outcome, Plan
 from launch.supervise import end_as_asked, run_cluster
@@ -215,7 +215,9 @@ def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int
     logs = log_folder(config, job.cluster.log, out)
     plan = Plan(config, secrets.token_hex(8), arguments, out / "logs", log=logs)
     killer = _Killer(kill, out / "logs")
-    outcome: Outcome = run_cluster(LocalLauncher(job.cluster.trainers), plan, observe=killer.observe)
+    outcome: Outcome = run_cluster(
+        LocalLauncher(job.cluster.trainers, hold_port()), plan, observe=killer.observe
+    )
     end_as_asked(outcome)
     if outcome.exit_code != EXIT_DONE:
         why = outcome.reason or f"exit code {outcome.exit_code}"

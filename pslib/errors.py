@@ -4,6 +4,7 @@
 
     PslibError                       exit code 70 (our own fault)
     ├── ConfigurationError           64  what the user asked for can't be done
+    │   ├── AddressInUseError        64  somebody listens there, perhaps for a moment
     │   ├── DataError                64  a file or a value in it is not what the schema says
     │   └── AccessError              64  a key opens no connection, or may not ask this
     ├── ProtocolError                70  bytes that are not a legal message
@@ -37,6 +38,7 @@ __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_SIGNALS",
     "AccessError",
+    "AddressInUseError",
     "CheckpointCorruptError",
     "CheckpointError",
     "CheckpointIncompatibleError",
@@ -87,6 +89,10 @@ class ConfigurationError(PslibError):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems: Sequence[str] = problems
+
+
+class AddressInUseError(ConfigurationError):
+    """Somebody listens where a process was asked to; it may be free again in a moment."""
 
 
 class DataError(ConfigurationError):

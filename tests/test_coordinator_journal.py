@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
 from pslib.coordinator.coordinator import Coordinator
-from pslib.errors import LogCorruptError, LogError, LogFullError, PslibError, UnavailableError
+from pslib.errors import (
+    AddressInUseError,
+    LogCorruptError,
+    LogError,
+    LogFullError,
+    PslibError,
+    UnavailableError,
+)
 from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
@@ -32,7 +39,7 @@ from pslib.protocol.messages import (
     Register,
     Stop,
 )
-from pslib.transport import MemoryTransport
+from pslib.transport import MemoryTransport, ServerLink
 from pslib.update_log import CoordinatorLog, DiskFiles, entries_of, pieces_of
 
 TIMING = Timing(silence_s=6.0, restart_s=30.0)
@@ -240,6 +247,47 @@ def test_a_coordinator_goes_on_where_a_killed_one_was(tmp_path: Path) -> None:
         coordinator._link.close()
         files.close()  # what the end of a process does to its lock, and nothing else
     assert ranks == [0, 1, 2]
+
+
+class LeavingStranger:
+    """A clock that goes on while somebody sleeps; a stranger's address is free again at a moment."""
+
+    def __init__(self, stranger: ServerLink, leaves_s: float) -> None:
+        self.stranger, self.leaves_s, self.time_s = stranger, leaves_s, 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.time_s += seconds
+        if self.time_s >= self.leaves_s:
+            self.stranger.close()
+
+
+def heir_of_a_taken_address(folder: Path, leaves_s: float) -> tuple[Coordinator, LeavingStranger]:
+    """A coordinator whose predecessor's address a stranger has for a while."""
+    for term in range(2):
+        files = DiskFiles(folder)
+        journal = CoordinatorLog(files, "demo", SystemClock())
+        assert journal.term == term
+        transport = MemoryTransport()
+        clock = LeavingStranger(transport.listen(f"memory:c:{2 - term}"), leaves_s)
+        try:
+            coordinator = Coordinator(transport, CONFIG, "demo", "memory:c:1", clock, journal)
+        finally:
+            files.close()
+    return coordinator, clock
+
+
+def test_a_successor_waits_while_a_stranger_has_its_address_and_counts_no_silence(tmp_path: Path) -> None:
+    coordinator, clock = heir_of_a_taken_address(tmp_path, leaves_s=TIMING.restart_s - 1)
+    assert clock.time_s >= TIMING.restart_s - 1
+    assert coordinator._now_s() < TIMING.silence_s
+
+
+def test_an_address_that_stays_taken_is_an_error_when_everybody_has_given_up(tmp_path: Path) -> None:
+    with pytest.raises(AddressInUseError, match="can't listen on memory:c:1"):
+        heir_of_a_taken_address(tmp_path, leaves_s=TIMING.restart_s + 1)
 
 
 def test_nobody_is_answered_before_the_journal_holds_it(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 import json
 import os
 import signal
+import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from launch.preflight import hold_port
 from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Plan
 from launch.supervise import _Run, run_cluster
@@ -17,6 +20,7 @@ from launch.verdict import judge
 from launch.voices import Voices
 from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
+from pslib.transport import ZmqTransport
 from tests.standin_launch import (
     FixedStatus,
     StandIns,
@@ -43,6 +47,28 @@ def test_a_disk_that_is_full_loses_lines_of_a_log_and_nothing_else(monkeypatch):
     running.process.wait(60)
     assert heard == list(running.tail) == ["one", "two"]
     assert failed == []
+
+
+def test_a_held_port_is_given_to_nobody_and_a_coordinator_listens_there_again():
+    """Else a coordinator that was killed finds another process at the address where all look for it."""
+    port = hold_port()
+    address = f"tcp://127.0.0.1:{port}"
+    for _ in range(3):
+        transport = ZmqTransport()
+        link = transport.listen(address)
+        assert link.address == address
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: Address already in use"):
+            hold_port(port)
+        link.close()
+        transport.close()  # waits until ZeroMQ has closed the socket
+    with ExitStack() as stack:
+        others = [stack.enter_context(socket.socket()) for _ in range(500)]
+        for other in others:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", 0))
+        assert port not in {other.getsockname()[1] for other in others}
+    with socket.socket() as stranger, pytest.raises(OSError, match="Address already in use"):
+        stranger.bind(("127.0.0.1", port))
 
 
 def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):

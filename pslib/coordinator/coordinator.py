@@ -8,13 +8,13 @@ from typing import Any
 
 from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig
-from pslib.errors import LocalProtocolError, RemoteProtocolError
+from pslib.errors import AddressInUseError, LocalProtocolError, RemoteProtocolError
 from pslib.open_files import allow_peers
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Message, Status
-from pslib.transport import Keys, Transport, ZmqTransport
+from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
 
 __all__ = ["Coordinator", "open_journal", "run_coordinator"]
@@ -57,9 +57,10 @@ class Coordinator:
         self.session = CoordinatorSession(config, journal.term if journal else 0)
         self._codec = Codec(cluster_id)
         self._clock, self._journal = AwakeClock(clock), journal
-        self._began_s = self._clock.now_s() - self._replay()
+        last_s = self._replay()
+        self._link = self._listen(transport, listen, config.timing.restart_s if self.session.term else 0.0)
+        self._began_s = self._clock.now_s() - last_s
         """When the cluster's own time was 0: it goes on where a predecessor has ended."""
-        self._link = transport.listen(listen)
         self._stopped = False
         self._failure = ""
         self._last_status_s: float | None = None
@@ -100,6 +101,17 @@ class Coordinator:
                     break
         finally:
             self._link.close()
+
+    def _listen(self, transport: Transport, address: str, patience_s: float) -> ServerLink:
+        """Listen; a successor waits while somebody has the address where all look for it."""
+        until_s = self._clock.now_s() + patience_s
+        while True:
+            try:
+                return transport.listen(address)
+            except AddressInUseError:
+                if self._clock.now_s() >= until_s:
+                    raise
+                self._clock.sleep_s(TURN_S)
 
     def _replay(self) -> float:
         """Do again what the journal says; return the cluster's time at its end."""

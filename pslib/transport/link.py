@@ -126,7 +126,7 @@ class Transport(Protocol):
         Raises
         ------
         ConfigurationError
-            When the address can't be listened on.
+            When the address can't be listened on; AddressInUseError where somebody else does.
         """
         ...
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from pslib.errors import ConfigurationError
+from pslib.errors import AddressInUseError
 from pslib.protocol.codec import Buffer
 
 __all__ = ["MemoryTransport"]
@@ -161,13 +161,13 @@ class MemoryTransport:
 
         Raises
         ------
-        ConfigurationError
+        AddressInUseError
             When somebody listens there.
         """
         if address.endswith(":0"):
             address = f"{address[:-2]}:{next(self._numbers)}"
         if address in self.servers:
-            raise ConfigurationError(f"can't listen on {address}: address already in use")
+            raise AddressInUseError(f"can't listen on {address}: address already in use")
         self.servers[address] = MemoryServerLink(self, address)
         return self.servers[address]
 

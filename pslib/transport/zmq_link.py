@@ -14,7 +14,7 @@ import zmq
 
 from cython_ext.shared_frames import SharedFrames
 from pslib.config import Limits
-from pslib.errors import ConfigurationError
+from pslib.errors import AddressInUseError, ConfigurationError
 from pslib.protocol.codec import Buffer
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
@@ -177,7 +177,8 @@ class ZmqServerLink(Router):
             self._socket.bind(address)
         except zmq.ZMQError as error:
             self._close(linger_ms=0)
-            raise ConfigurationError(
+            taken = error.errno == zmq.EADDRINUSE
+            raise (AddressInUseError if taken else ConfigurationError)(
                 f"can't listen on {address}: {error}; choose another port or 0 for any free one"
             ) from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
