@@ -31,28 +31,41 @@ PSLIB_INLINE PslibStripTurn pslib_strip_turn(int64_t find, int64_t n)
                             .work_at = pslib_strip_at(work), .works = pslib_strip_keys_of(work, n)};
 }
 
-/* Whether to go key by key through whole strips, or strip after strip.
- *
- * With AVX-512 key by key, so that the processor has all three to do and prefetches come one by one: to ask for the
- * home lines of a strip at once takes 1.05 of the time of a look-up and 1.1 of an update (AMD Zen 4). So too for rows
- * of any length: of these a key may want four lines, and those of eight keys at once are more than the processor can wait
- * for (1 + 16 floats on AMD Zen 4, AVX2: an update 105 instead of 71 ns). Else the prefetches of a strip follow each
- * other closely: one retires when its address is translated, which takes long where the address cache (TLB) misses, and
- * with the code of a key between two of them few fit into the processor's window (AMD Zen 3).
- */
-PSLIB_INLINE int pslib_turns_by_key(const PslibRowMap *map, int level, PslibStripTurn turn)
+PSLIB_INLINE int pslib_turn_is_whole(PslibStripTurn turn)
 {
-    return (turn.begun == PSLIB_STRIP) & (turn.finds == PSLIB_STRIP) & (turn.works == PSLIB_STRIP) &&
-           (level == PSLIB_AVX512 || !map->one16);
+    return (turn.begun == PSLIB_STRIP) & (turn.finds == PSLIB_STRIP) & (turn.works == PSLIB_STRIP);
 }
 
-/* Prefetch the home lines of one strip, find the rows of another and then prefetch these. Returns how many keys are
- * noted then. */
+/* Key j of each of these strips: ask for its home line; find its row and ask for that. */
+PSLIB_INLINE uint32_t pslib_strip_find_one(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
+                                           PslibStripTurn turn, uint32_t j, uint32_t noted)
+{
+    const void *next;
+    PSLIB_PREFETCH(strips->home[turn.begun_at + j]);
+    noted = pslib_strip_find(map, level, for_push, strips, turn.find_at + j, noted, &next);
+    pslib_strip_prefetch(map, for_push, strips, turn.find_at + j, next);
+    return noted;
+}
+
+/* Ask for the home lines of one strip, find the rows of another and ask for these. Returns how many keys are noted then.
+ *
+ * A prefetch leaves the processor when its address is translated, which takes long where the address cache (TLB)
+ * misses, and what stands behind it fills the processor's window meanwhile. So few instructions stand between two of
+ * them: not the steps of rows (with them an update takes 1.1 of the time for 16 floats, 1.2 to 1.5 for others; AMD
+ * Zen 4, AVX-512 and AVX2). With AVX-512 to find a key is little enough, and so is to copy its row: a look-up goes key
+ * by key through all three strips, as it takes 1.05 to 1.1 of the time otherwise. Without, the prefetches of a strip
+ * follow each other closely (AMD Zen 3).
+ */
 PSLIB_INLINE uint32_t pslib_strip_find_all(const PslibRowMap *map, int level, int for_push, PslibStrips *strips,
                                            PslibStripTurn turn, uint32_t noted)
 {
     const uint32_t at = turn.find_at, finds = turn.finds;
     const void *next[PSLIB_STRIP];
+    if (level == PSLIB_AVX512 && pslib_turn_is_whole(turn)) {
+        for (uint32_t j = 0; j < PSLIB_STRIP; j++)
+            noted = pslib_strip_find_one(map, level, for_push, strips, turn, j, noted);
+        return noted;
+    }
     if (turn.begun > 0) pslib_strip_ask(strips, turn.begun_at);
     for (uint32_t j = 0; j < finds; j++)
         noted = pslib_strip_find(map, level, for_push, strips, at + j, noted, &next[j]);
@@ -68,12 +81,9 @@ PSLIB_INLINE uint32_t pslib_strips_pull(const PslibTable *table, const PslibRowM
 {
     const PslibStripTurn turn = pslib_strip_turn(find, n);
     float *to = out + (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP * map->dim;
-    if (pslib_turns_by_key(map, level, turn)) {
+    if (level == PSLIB_AVX512 && pslib_turn_is_whole(turn)) {
         for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
-            const void *next;
-            PSLIB_PREFETCH(strips->home[turn.begun_at + j]);
-            noted = pslib_strip_find(map, level, 0, strips, turn.find_at + j, noted, &next);
-            pslib_strip_prefetch(map, 0, strips, turn.find_at + j, next);
+            noted = pslib_strip_find_one(map, level, 0, strips, turn, j, noted);
             *absent += pslib_strip_pull(table, map, level, strips, turn.work_at + j, now, to + map->dim * j);
         }
         return noted;
@@ -120,16 +130,6 @@ PSLIB_INLINE uint32_t pslib_strips_push(PslibTable *table, const PslibRowMap *ma
     const PslibStripTurn turn = pslib_strip_turn(find, n);
     const int64_t first = (find - PSLIB_STRIPS_BEHIND) * PSLIB_STRIP;
     const float *from = gradients + first * map->dim;
-    if (pslib_turns_by_key(map, level, turn)) {
-        for (uint32_t j = 0; j < PSLIB_STRIP; j++) {
-            const void *next;
-            PSLIB_PREFETCH(strips->home[turn.begun_at + j]);
-            noted = pslib_strip_find(map, level, 1, strips, turn.find_at + j, noted, &next);
-            pslib_strip_prefetch(map, 1, strips, turn.find_at + j, next);
-            pslib_strip_push(table, map, level, strips, turn.work_at + j, from + map->dim * j, record, first + j);
-        }
-        return noted;
-    }
     noted = pslib_strip_find_all(map, level, 1, strips, turn, noted);
     for (uint32_t j = 0; j < turn.works; j++)
         pslib_strip_push(table, map, level, strips, turn.work_at + j, from + map->dim * j, record, first + j);

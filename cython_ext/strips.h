@@ -226,7 +226,12 @@ PSLIB_INLINE void pslib_strip_prefetch_row(const PslibRowMap *map, int for_push,
         return;
     }
     const PslibClassMap *of = &map->of[pslib_strip_class(map, strips, at)];
-    pslib_prefetch_bytes(weights, for_push ? of->push_bytes : of->read_bytes);
+    const size_t bytes = for_push ? of->push_bytes : of->read_bytes;
+    if (bytes > PSLIB_CACHE_LINE) pslib_prefetch_bytes(weights, bytes);
+    else {
+        PSLIB_PREFETCH(weights); /* mostly one line, and what asks whether is dearer than the second prefetch */
+        PSLIB_PREFETCH((const uint8_t *)weights + bytes - 1);
+    }
     if ((for_push || map->with_state) && of->apart_bytes > 0) pslib_prefetch_bytes(strips->state[at], of->apart_bytes);
 }
 
