@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import secrets
 import tempfile
@@ -25,6 +24,7 @@ from pslib.config import ClusterConfig
 from pslib.data.files import atomic_output
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
 from pslib.errors import EXIT_DONE, UnavailableError
+from pslib.machine import cores, quota_words
 from pslib.planner.coefficients import FORMAT, Coefficients
 from pslib.planner.scenes import one_machine_rate
 from pslib.planner.workload import Workload
@@ -185,7 +185,7 @@ def _coefficients(found: dict[str, Any], more: dict[str, Any], quick: bool) -> C
             "machine": _machine(),
             "date": utc_now_text()[:10],
             "about": about,
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": cores(),
             "tables": tables,
             "thread_job_us": _rounded(thread),
             "batch_us": 0.0,
@@ -200,7 +200,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _machine() -> str:
-    """The processor's name and the number of cores that this process may use."""
+    """The processor's name, the number of cores that this process may use, and why if a quota is why."""
     name = platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -208,7 +208,7 @@ def _machine() -> str:
             if line.startswith("model name"):
                 name = line.partition(":")[2].strip()
                 break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {cores()} cores{quota_words()}"
 
 
 def _lines(costs: Coefficients) -> list[str]:

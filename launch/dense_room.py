@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from pslib.errors import ConfigurationError
+from pslib.machine import memory_bytes, physical_bytes
 
 if TYPE_CHECKING:
     from launch.job import Job
@@ -22,8 +22,8 @@ def dense_problems(model: Model) -> list[str]:
     return [f"model: {problem}"] if problem else []
 
 
-def check_memory(job: Job, machine_bytes: int | None = None) -> None:
-    """See whether the dense parameters of a run on this machine alone fit into its memory.
+def check_memory(job: Job, room_bytes: int | None = None) -> None:
+    """See whether the dense parameters of a run on this machine alone fit into what it may take.
 
     Counted is what all processes hold for certain: parameters and their gradient in each trainer, and on the
     servers together parameters and the state of their optimizer. Rows and activations come on top.
@@ -36,12 +36,13 @@ def check_memory(job: Job, machine_bytes: int | None = None) -> None:
     from pslib.trainer.dense import DenseLayout
 
     layout = DenseLayout(job.build_model().dense_shapes())
-    machine = machine_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    room = memory_bytes() if room_bytes is None else room_bytes
     floats = 2 * job.cluster.trainers * layout.length
     floats += layout.length + job.dense_optimizer.state_floats(layout.length)
-    if 4 * floats > machine:
+    if 4 * floats > room:
+        here = "the limit of this container is" if room < physical_bytes() else "this machine has"
         raise ConfigurationError(
             f"model: {layout.length:,} dense parameters take {4 * floats / 1e9:,.1f} GB in "
-            f"{job.cluster.trainers} trainer(s) and {job.cluster.servers} server(s), and this machine has "
-            f"{machine / 1e9:,.1f} GB; {layout.advice()}, or cluster.trainers"
+            f"{job.cluster.trainers} trainer(s) and {job.cluster.servers} server(s), and {here} "
+            f"{room / 1e9:,.1f} GB; {layout.advice()}, or cluster.trainers"
         )

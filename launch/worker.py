@@ -23,6 +23,7 @@ from launch.log_lines import write_log_lines
 from pslib.blas import TRAINERS_HERE, kernels_for
 from pslib.config import ANY_RANK
 from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE, DEBUG_VARIABLE, KEYS_VARIABLE
+from pslib.machine import cores
 from pslib.preemption import preemption
 
 __all__ = ["keep_memory", "main"]
@@ -132,9 +133,8 @@ def _set_threads(role: str) -> None:
     its slowest thread: with 2 threads on 2 cores that others use too, DeepFM fell from 22,000 to 5,000
     examples/s.
     """
-    cores = len(os.sched_getaffinity(0))
     sharing = int(os.environ.get(TRAINERS_HERE, "1"))
-    threads = max(1, (cores - 1) // sharing) if role == "trainer" else 1
+    threads = max(1, (cores() - 1) // sharing) if role == "trainer" else 1
     for variable in _THREAD_VARIABLES:
         os.environ.setdefault(variable, str(threads))
     if role == "trainer":

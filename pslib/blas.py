@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pslib.machine import cores
+
 __all__ = ["TRAINERS_HERE", "blas_threads", "cores_given", "describe_blas", "kernels_for"]
 
 TRAINERS_HERE = "PSLIB_TRAINERS_HERE"
@@ -20,9 +22,9 @@ _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
 def cores_given(environment: Mapping[str, str] = os.environ) -> int:
-    """Cores of this machine for one trainer: those this process may run on, shared with other trainers."""
+    """Cores of this machine for one trainer: those for this process, shared with other trainers."""
     sharing = int(environment.get(TRAINERS_HERE, "1"))
-    return max(1, len(os.sched_getaffinity(0)) // max(1, sharing))
+    return max(1, cores() // max(1, sharing))
 
 
 def kernels_for(cpu: str | None = None) -> dict[str, str]:

@@ -18,7 +18,7 @@ AVX512 = "flags\t\t: fpu sse2 avx2 avx512f avx512dq avx512bw avx512vl\n"
 
 
 def test_trainers_share_the_cores_of_a_machine(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("pslib.blas.cores", lambda: 8)
     assert cores_given({}) == 8
     assert cores_given({TRAINERS_HERE: "3"}) == 2
     assert cores_given({TRAINERS_HERE: "20"}) == 1
@@ -48,6 +48,23 @@ def test_the_log_says_each_kind_of_threads_of_a_process_once(caplog, monkeypatch
                 pass
     lines = [line for line in caplog.messages if "matrix products by" in line]
     assert [line.split("(")[0] for line in lines] == ["pslib: 2 compute thread", "pslib: 1 compute thread"]
+
+
+def test_the_log_says_that_a_cpu_quota_is_why_there_are_few_threads_unless_somebody_has_chosen_them(
+    caplog, monkeypatch
+):
+    monkeypatch.setattr("pslib.trainer.compute._said", set())
+    monkeypatch.setattr("pslib.trainer.compute.quota_words", lambda: " (a CPU quota allows 2 of 64 cores)")
+    monkeypatch.setattr("pslib.blas.cores", lambda: 2)
+    with caplog.at_level(logging.INFO, "pslib"):
+        for threads in (None, 2):
+            with ModelThreads(LR(SCHEMA), threads) as model:
+                assert model.count == 2
+    said = [line.partition("; matrix")[0] for line in caplog.messages]
+    assert said == [
+        "pslib: 2 compute thread(s) (a CPU quota allows 2 of 64 cores)",
+        "pslib: 2 compute thread(s)",
+    ]
 
 
 def test_a_model_in_parts_gets_threads_and_one_of_blas_each_and_the_log_says_so(caplog, monkeypatch):

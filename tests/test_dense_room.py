@@ -16,10 +16,23 @@ def test_more_dense_parameters_than_can_be_set_up_are_refused_in_one_line(tmp_pa
     read(tmp_path, GOOD, "model.hidden=[8192, 8192]")
 
 
-def test_dense_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path):
+def test_dense_parameters_that_this_machine_has_no_memory_for_are_refused(tmp_path, monkeypatch):
     job = read(tmp_path, GOOD, "model.hidden=[1000, 1000]", "cluster.trainers=3", "cluster.servers=2")
     length = sum(np.prod(shape) for shape in job.build_model().dense_shapes().values())
     needed = 4 * length * (2 * 3 + 3)  # Adam keeps two numbers of each
-    check_memory(job, machine_bytes=needed + 8)
-    with pytest.raises(ConfigurationError, match=r"has 0\.0 GB; the largest is .* 1000 x 1000: "):
-        check_memory(job, machine_bytes=needed - 8)
+    check_memory(job, room_bytes=needed + 8)
+    monkeypatch.setattr("launch.dense_room.physical_bytes", lambda: needed - 8)
+    with pytest.raises(
+        ConfigurationError, match=r"this machine has 0\.0 GB; the largest is .* 1000 x 1000: "
+    ):
+        check_memory(job, room_bytes=needed - 8)
+
+
+def test_dense_parameters_that_a_container_may_not_take_are_refused_by_its_limit(tmp_path, monkeypatch):
+    job = read(tmp_path, GOOD, "model.hidden=[1000, 1000]")
+    check_memory(job)
+    monkeypatch.setattr("launch.dense_room.memory_bytes", lambda: 1_000_000)
+    with pytest.raises(
+        ConfigurationError, match=r"and the limit of this container is 0\.0 GB; the largest is "
+    ):
+        check_memory(job)

@@ -97,7 +97,7 @@ def set_by(
     environment = own | ({TRAINERS_HERE: sharing} if sharing else {})
     before = dict(environment)
     monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("launch.worker.cores", lambda: cores)
     monkeypatch.setattr("launch.worker.kernels_for", lambda: kernels_for(kernels))
     _set_threads(role)
     assert {name: environment[name] for name in before} == before

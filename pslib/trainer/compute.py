@@ -16,6 +16,7 @@ from cython_ext.products import has_bfloat16, product_levels
 from pslib.batch import Batch
 from pslib.blas import blas_threads, cores_given, describe_blas
 from pslib.client.client import PendingPush
+from pslib.machine import quota_words
 from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.model import KeptStep, ModelInParts, Step, Stepper, StepperInStages, TrainableModel
@@ -78,7 +79,8 @@ class ModelThreads:
             self._stack.callback(helpers.close)
             self._model = _stepper_of(model, helpers.run, products)
         by = _describe_products(products) if in_parts and products else describe_blas()
-        line = f"pslib: {self.count} compute thread(s); matrix products by {by}"
+        why = quota_words() if threads is None else ""
+        line = f"pslib: {self.count} compute thread(s){why}; matrix products by {by}"
         if log.isEnabledFor(logging.INFO) and line not in _said:
             _said.add(line)
             log.info(line)
