@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 
-from launch.process import Running, Task, describe_exit
+from launch.process import THIS_MACHINE, Running, Task, describe_exit
 from launch.verdict import is_hopeless, is_own
 from launch.voices import Voices
 from pslib.errors import ConfigurationError, PreemptedError, UnavailableError
+from pslib.machine import oom_kills
 
 __all__ = ["LastWords"]
+
+NO_MEMORY = (
+    "; the kernel has killed a process for want of memory (OOM) since the run began, perhaps this one: keep "
+    "fewer rows (admission, eviction), bound them (server_memory_bytes), or run where there is more memory"
+)
 
 
 class LastWords:
@@ -27,6 +34,7 @@ class LastWords:
 
     def __init__(self, running: Mapping[Task, Running], voices: Voices, look: Callable[[], None]) -> None:
         self._running, self._voices, self._look = running, voices, look
+        self._oom_kills = oom_kills()
 
     def own_error(self) -> str | None:
         """What a trainer has said of an error of its own, or anybody of a final one, which is why all ends.
@@ -56,7 +64,20 @@ class LastWords:
         how = describe_exit(running.exit_code)
         said = "; ".join(line for line in running.complaints() if line not in self._voices.said)
         name = f"{running.task.name} ({running.where}, pid {self._voices.pids.get(running.task, '?')})"
-        return f"{name} {how}{': ' + said if said else ''}{lost}; its log: {running.log}"
+        end = f"{name} {how}{': ' + said if said else ''}"
+        return f"{end}{self._no_memory(running)}{lost}; its log: {running.log}"
+
+    def _no_memory(self, running: Running) -> str:
+        """A clause for one that SIGKILL has ended, where the kernel says that it lacked memory; else empty.
+
+        It tells how many it has killed, not whom: each of them may explain one end, and no more. Of another
+        machine nothing is known here, and an exit code of 137 tells of one.
+        """
+        by_others = running.exit_code == -signal.SIGKILL and not running.killed
+        if not by_others or running.where != THIS_MACHINE or oom_kills() <= self._oom_kills:
+            return ""
+        self._oom_kills += 1
+        return NO_MEMORY
 
     def of_one(self, task: Task, exits: Mapping[Task, int | None], again: str) -> str | None:
         """One line on an end that does not end the run (``again``: what follows); None: all is told."""

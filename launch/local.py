@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from launch.process import Command, Task
+from launch.process import THIS_MACHINE, Command, Task
 from pslib.blas import TRAINERS_HERE
 
 __all__ = ["LocalLauncher", "checkout_path", "worker_environment"]
@@ -40,7 +40,7 @@ class LocalLauncher:
         """The worker itself."""
         # -P: a file of the user's that is called launch.py or zmq.py must not be taken for ours.
         arguments = (sys.executable, "-P", "-m", self.module, "--guarded", task.role, *task.arguments)
-        return Command(arguments, worker_environment(os.environ, self.trainers), "localhost")
+        return Command(arguments, worker_environment(os.environ, self.trainers), THIS_MACHINE)
 
     def listen(self, task: Task) -> str:
         """The loopback address, where other machines reach nobody."""

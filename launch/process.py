@@ -17,7 +17,7 @@ from launch.guard import LEAVE
 from launch.log_lines import LOG_PREFIX
 from pslib.errors import ConfigurationError
 
-__all__ = ["MESSAGE_PREFIX", "Command", "Running", "Task", "describe_exit", "start"]
+__all__ = ["MESSAGE_PREFIX", "THIS_MACHINE", "Command", "Running", "Task", "describe_exit", "start"]
 
 MESSAGE_PREFIX = "pslib-"
 """Lines of a worker's output that begin so are for its launcher: ``pslib-word rest of the line``."""
@@ -27,6 +27,9 @@ LINE_BYTES_MAX = 1 << 16
 
 MESSAGE_BYTES_MAX = 64 << 20
 """Of a line for the launcher, of use as a whole only: a coordinator's last has the results of all epochs."""
+
+THIS_MACHINE = "localhost"
+"""Where a process runs that is a child of the launcher: its end is told by the kernel that we can ask."""
 
 TAIL_LINES = 40
 """Last lines kept for the report of a process that failed."""
@@ -95,6 +98,8 @@ class Running:
         The last lines of it.
     pump : threading.Thread
         Copies output to the log until there is no more.
+    killed : bool
+        Whether the launcher itself has killed it.
     """
 
     task: Task
@@ -103,6 +108,7 @@ class Running:
     process: subprocess.Popen[bytes]
     tail: deque[str]
     pump: threading.Thread
+    killed: bool = False
 
     @property
     def exit_code(self) -> int | None:
@@ -124,6 +130,7 @@ class Running:
 
     def kill(self) -> None:
         """End it, and what it has started on this machine, now."""
+        self.killed = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
