@@ -200,11 +200,16 @@ def test_a_process_that_was_moved_out_of_what_its_container_shows_has_no_known_l
     assert kernel.cores() == 64
 
 
+def test_a_controller_of_cgroup_v1_is_looked_for_by_its_whole_name(v1: Kernel) -> None:
+    tree = v1.sys / "cpu,cpuacct"
+    assert control_groups("cpu", v1.proc) == [tree / "pod/box", tree / "pod", tree]
+
+
 def test_a_group_may_have_a_colon_in_its_name(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
-    kernel.group("0::/cri:8f3c")
+    kernel.group("0::/cri:8f:/3c")
     kernel.mount("cgroup2", "/", ".")
-    assert control_groups(V2, kernel.proc)[0] == kernel.sys / "cri:8f3c"
+    assert control_groups(V2, kernel.proc)[0] == kernel.sys / "cri:8f:/3c"
 
 
 # --- memory ---
@@ -229,7 +234,7 @@ def test_no_limit_of_cgroup_v1_is_a_number_beyond_any_machine(v1: Kernel) -> Non
 
 
 def test_kills_for_want_of_memory_are_those_of_the_nearest_group_that_counts_them(v2: Kernel) -> None:
-    (v2.proc / "vmstat").write_text("pgfault 12\noom_kill 9\nnuma_hit 1\n")
+    (v2.proc / "vmstat").write_text("pgfault 12\nno_oom_kill 8\noom_kill 9\nnuma_hit 1\n")
     assert oom_kills(v2.proc) == 9
     v2.write(pod__memory_events="low 0\nhigh 0\nmax 7\noom 8\noom_kill 3\noom_group_kill 5")
     assert oom_kills(v2.proc) == 3

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from launch import calibrate
+from launch.calibrate import _machine
 from launch.calibration import steps, whole
 from launch.calibration.fit import fit_costs
 from launch.calibration.whole import Run, run_rate
@@ -175,3 +176,9 @@ def test_calibrating_quickly_gives_coefficients_that_a_plan_takes(tmp_path, caps
         assert getattr(costs, name) > 0, name
     assert {cost.storage for cost in costs.tables} == {"float32", "bfloat16", "float16", "int8"}
     assert main([*PLAN, "--coefficients", str(file)]) == 0
+
+
+def test_a_calibration_names_the_cores_that_it_had_and_a_quota_where_one_is_why(monkeypatch):
+    monkeypatch.setattr("launch.calibrate.cores", lambda: 3)
+    monkeypatch.setattr("launch.calibrate.quota_words", lambda: " (a CPU quota allows 3.5 of 64 cores)")
+    assert _machine().endswith(", 3 cores (a CPU quota allows 3.5 of 64 cores)")
