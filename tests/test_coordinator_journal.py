@@ -365,16 +365,57 @@ def test_without_space_it_is_tried_for_a_while_which_begins_again_when_there_was
         files.full = True
         journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
         assert not journal.flush()
-        clock.time_s += 5.0
-        assert not journal.flush()
+        try_for(journal, clock, 5.0)
         files.full = False
         assert journal.flush()
     files.full = True
     journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
     assert not journal.flush()
-    clock.time_s += 5.6
-    with pytest.raises(LogFullError, match=r"here: no space for .*; tried for 6 s"):
+    try_for(journal, clock, 5.0)
+    clock.time_s += 0.4
+    with pytest.raises(LogFullError, match=r"here: no space for .*; tried for 5 s"):
         journal.flush()
+
+
+def try_for(journal: CoordinatorLog, clock: SteppedClock, seconds: float) -> None:
+    """Flush in vain, four times a second."""
+    for _turn in range(int(seconds * 4)):
+        clock.time_s += 0.25
+        assert not journal.flush()
+
+
+def test_time_in_which_a_coordinator_was_stopped_is_no_wait_for_space(tmp_path: Path) -> None:
+    """Nobody could make room that it would have seen; each look back counts half a second."""
+    files, clock = FullFiles(tmp_path), SteppedClock()
+    journal = CoordinatorLog(files, "demo", clock, space_s=5.0, place="here")
+    files.full = True
+    journal.append([{"note": "fail", "at_s": 1.0, "reason": "x"}])
+    assert not journal.flush()
+    for _stop in range(2):
+        clock.time_s += 3600.0
+        assert not journal.flush()
+    try_for(journal, clock, 4.0)
+    clock.time_s += 0.25
+    with pytest.raises(LogFullError, match="tried for 5 s"):
+        journal.flush()
+
+
+class StoppedClock(SteppedClock):
+    """Of a process that is stopped, for an hour, as it sleeps for the third time."""
+
+    naps = 0
+
+    def sleep_s(self, seconds: float) -> None:
+        self.naps += 1
+        self.time_s += 3600.0 if self.naps == 3 else seconds
+
+
+def test_a_successor_that_was_stopped_goes_on_waiting_for_its_predecessor(tmp_path: Path) -> None:
+    first, clock = CoordinatorLog(DiskFiles(tmp_path), "demo", SystemClock()), StoppedClock()
+    with pytest.raises(UnavailableError, match="another process has used this folder for 5 s"):
+        CoordinatorLog(DiskFiles(tmp_path), "demo", clock, patience_s=5.0)
+    assert 80 < clock.naps < 100
+    first.close()
 
 
 @pytest.mark.parametrize(("number", "kind"), [(28, LogFullError), (122, LogFullError), (30, LogError)])

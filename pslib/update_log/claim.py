@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pslib.clock import Clock
+from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogCorruptError, UnavailableError
 from pslib.update_log.files import LogFiles, in_words
 
@@ -23,8 +23,9 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
     files : LogFiles
         The folder; it is closed when it can't be had.
     clock : Clock
+        The machine's.
     patience_s : float
-        How long to wait for the predecessor.
+        How long to wait for the predecessor; time in which this process was stopped is no part of it.
     place : str
         Its name, for messages.
 
@@ -39,7 +40,7 @@ def claim(files: LogFiles, clock: Clock, patience_s: float, place: str) -> int:
     """
     try:
         with in_words(place):
-            return _claimed(files, clock, patience_s, place)
+            return _claimed(files, AwakeClock(clock), patience_s, place)
     except BaseException:
         files.close()  # or the lock would be held as long as this process lives
         raise

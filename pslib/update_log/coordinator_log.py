@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 
-from pslib.clock import Clock
+from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogFullError, LogStillFullError
 from pslib.protocol.journal import Entry, Note
 from pslib.update_log.claim import claim
@@ -40,6 +40,7 @@ class CoordinatorLog:
     cluster_id : str
         Whose journal it is.
     clock : Clock
+        The machine's; its waits are counted by an `AwakeClock`.
     disk : bool
         Whether a record is safe only when it has been synced.
     patience_s : float
@@ -80,7 +81,7 @@ class CoordinatorLog:
         self._log = RollingLog(files, {"coordinator": cluster_id}, disk=disk, place=place)
         self._disk = disk
         self._waiting: list[Sequence[Entry]] = []
-        self._clock, self._space_s = clock, space_s
+        self._clock, self._space_s = AwakeClock(clock), space_s
         self._full_since_s: float | None = None
         self._journal_bytes = journal_bytes
         self._due_bytes = journal_bytes
