@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from threading import TIMEOUT_MAX
 from types import NoneType
@@ -17,10 +17,8 @@ from pslib.errors import ConfigurationError
 from pslib.protocol.calls import Manner, Moment, PushName
 from pslib.protocol.pushes_between import Seen
 from pslib.shard.push_counts import checked_dense, kind_of
-from pslib.table.descriptions import table_differences
-from pslib.table.tables import TableSpec
 
-__all__ = ["by_table", "check_process", "check_push", "check_tables", "check_timeout", "moment_of"]
+__all__ = ["by_table", "check_process", "check_push", "check_timeout", "moment_of"]
 
 STEP_MAX = (1 << 64) - 1
 
@@ -76,17 +74,6 @@ def check_push(gradients: Any, dense: Any, name: Any, manner: Any, since: Any, d
         raise ConfigurationError(f"manner: expected a Manner(...), got {kind_of(manner)}")
     if not isinstance(since, Seen):
         raise ConfigurationError(f"since: expected `pulled.seen` of a pull, got {kind_of(since)}")
-
-
-def check_tables(tables: Sequence[TableSpec]) -> None:
-    """ConfigurationError when two of them have one name and differ."""
-    known: dict[str, TableSpec] = {}
-    for spec in tables:
-        if (mine := known.setdefault(spec.name, spec)) != spec:
-            raise ConfigurationError(
-                f"tables: expected one description of {spec.name}, got two: {table_differences(mine, spec)}; "
-                "give one of them another name"
-            )
 
 
 def check_timeout(timeout_s: Any, or_none: str = ", or None") -> None:

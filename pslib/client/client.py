@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pslib.arguments import checked
 from pslib.client.answers import all_of, files_of, rows_of, stats_of
-from pslib.client.arguments import by_table, check_push, check_tables, moment_of
+from pslib.client.arguments import by_table, check_push, moment_of
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
@@ -30,6 +30,7 @@ from pslib.protocol.messages import CheckLoad, Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.pushes_between import NOTHING_SEEN, Seen
 from pslib.shard.push_counts import checked_keys, prepared
+from pslib.table.descriptions import check_tables
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import ROW_TYPES, check_type

@@ -52,7 +52,7 @@ from pslib.protocol.messages import (
 )
 from pslib.protocol.packed import PackedRows, gradients_of, request_problem
 from pslib.protocol.roles import refusal
-from pslib.protocol.shard_requests import ShardRequest
+from pslib.protocol.shard_requests import ShardRequest, failure_in
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.shard import PullPart, PushPart, Shard
 from pslib.shard.short import TIME_S_MAX
@@ -138,7 +138,9 @@ class ServerSession:
             self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
-        problem = refusal(getattr(peer, "role", None), envelope.message)
+        problem = refusal(getattr(peer, "role", None), envelope.message) or self._setup_problem(
+            envelope.message
+        )
         if problem is None and self.comeback is not None and self._waits(envelope.message):
             return None
         if problem is None and (answer := self.answer_now(envelope.message)) is not None:
@@ -232,6 +234,17 @@ class ServerSession:
             self.protocol_errors += 1
             return Failure("protocol", f"a server does not take {message.kind}")
         return self._rare_problem(message)
+
+    def _setup_problem(self, message: Message) -> Failure | None:
+        """What is wrong with a set-up, for any shard: one may know tables for which another had no space."""
+        if not isinstance(message, Setup):
+            return None
+        for shard in self.shards:
+            try:
+                shard.check_setup(message)
+            except Exception as error:
+                return failure_in(shard, message, error)
+        return None
 
     def _split_problem(self, message: Pull | Push | Erase) -> Failure | None:
         problem = self._table_problem(message.keys)

@@ -43,7 +43,7 @@ from pslib.shard.serving import (
 )
 from pslib.shard.stores import DenseBlocks, dense_of, make_store, specs_of
 from pslib.shard.sync_steps import SyncSteps
-from pslib.table.descriptions import models_of
+from pslib.table.descriptions import check_tables, models_of
 from pslib.table.partition_map import mask_of_units, units_of_mask
 from pslib.table.tables import TableSpec
 
@@ -335,6 +335,20 @@ class Shard:
             start, stop = dense.bounds(block)
             dense.put(block, message.dense[start:stop])
         self.make_tables(specs)
+
+    def check_setup(self, message: Setup) -> None:
+        """Refuse what `setup` would refuse, and two descriptions of one name, before any shard has changed.
+
+        `setup` itself takes the first of two, as logs may hold that.
+
+        Raises
+        ------
+        ConfigurationError
+            As `setup`; and when two tables in it have one name and differ.
+        """
+        check_tables(specs_of(message, self.tables))
+        models_of(self.models, message.tables.get("models", ()))
+        dense_of(message, self.dense, self.dense_blocks)
 
     def make_tables(self, specs: Iterable[TableSpec]) -> None:
         """Empty tables; those that exist stay as they are."""

@@ -9,11 +9,29 @@ from typing import Any
 from pslib.errors import ConfigurationError
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 
-__all__ = ["dense_differences", "model_description", "model_differences", "models_of", "table_differences"]
+__all__ = [
+    "check_tables",
+    "dense_differences",
+    "model_description",
+    "model_differences",
+    "models_of",
+    "table_differences",
+]
 
 Model = Mapping[str, Any]
 NAMES_SAID = 6
 """Of columns or dense parameters; a model may have hundreds."""
+
+
+def check_tables(tables: Iterable[TableSpec]) -> None:
+    """ConfigurationError when two of them have one name and differ."""
+    known: dict[str, TableSpec] = {}
+    for spec in tables:
+        if (mine := known.setdefault(spec.name, spec)) != spec:
+            raise ConfigurationError(
+                f"tables: expected one description of {spec.name}, got two: {table_differences(mine, spec)}; "
+                "give one of them another name"
+            )
 
 
 def table_differences(known: TableSpec, came: TableSpec) -> str:
