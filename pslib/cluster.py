@@ -82,6 +82,8 @@ class Cluster:
         self.client = client
         self._embedded = embedded
         self._jobs, self._begun = 1, False
+        self.open_load: tuple[int, int, str] | None = None
+        """Number, fingerprint and path of a load that is not over; see `pslib.trainer.calls.Calls`."""
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._models: dict[str, Mapping[str, Any]] = {}
@@ -120,8 +122,8 @@ class Cluster:
 
     @property
     def begun(self) -> bool:
-        """Whether there was a collective call."""
-        return self._begun
+        """Whether there was a collective call; a load before all others that is not over is none yet."""
+        return self._begun and (self.open_load is None or self.open_load[0] > 0)
 
     @contextmanager
     def claim(self, model: Mapping[str, Any]) -> Iterator[None]:

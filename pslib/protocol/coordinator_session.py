@@ -350,7 +350,8 @@ class CoordinatorSession:
 
     def _must_wait(self, number: int) -> bool:
         """Whether no lease of a job may be given out now: saves and loads are of rows that nobody changes."""
-        if self.cuts.holds_leases or self.desk.is_at_files_after(number):
+        desk = self.desk
+        if self.cuts.holds_leases or desk.is_at_files_after(number) or desk.is_at_files_before(number):
             return True
         if not self.desk.is_about_files(number):
             return False

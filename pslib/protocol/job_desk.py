@@ -213,6 +213,15 @@ class JobDesk:
         later = range(max(number + 1, self.first_open), len(self.jobs))
         return any(self.is_about_files(one) and self.jobs[one].book.holders() for one in later)
 
+    def is_at_files_before(self, number: int) -> bool:
+        """Whether a save or load before this call is not over, and somebody is in it or comes to it.
+
+        Who has caught what ended it there has gone on alone: another one does it, or does it again.
+        """
+        first = self.first_open
+        at = min((one.call for one in self._members.live("trainer") if one.call >= first), default=number)
+        return any(self.is_about_files(one) and not self.jobs[one].over for one in range(at, number))
+
     @property
     def all_done(self) -> bool:
         """Whether no job is open."""

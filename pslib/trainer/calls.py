@@ -2,6 +2,9 @@
 
 A script that goes on from a checkpoint of an unfinished `fit` makes the same calls again: those that were
 done are passed over, the one that was under way goes on with its leases, and all others are new.
+
+A load that a script has left while it waited (Ctrl-C, which it has caught) may go on at another trainer: rows
+are half of each then, and this trainer has not heard where its training goes on. So it is the next call.
 """
 
 from __future__ import annotations
@@ -85,12 +88,13 @@ class Calls:
         Raises
         ------
         ConfigurationError
-            When it is another one than that of the script whose checkpoint was loaded.
+            When it is another one than that of the script whose checkpoint was loaded, or than a load that
+            was left.
         """
-        number = self._cluster.next_job(begins=spec.what == "load")
+        number = self._number(spec)
         jobs = self._table.get("jobs", ())
         if number == 0 or number >= len(jobs):
-            return Job(client, progress, number, spec)
+            return self._joined(client, progress, number, spec)
         then = jobs[number]
         moved = spec.what in ("save", "load")  # their places may be others now
         if spec.what != then["what"] or not (moved or spec.fingerprint == then["fingerprint"]):
@@ -101,3 +105,27 @@ class Calls:
         if number == self._table["job"]:
             return Job(client, progress, number, replace(spec, resume=self._table))
         return PassedJob(number, then["outcome"] or {}, self._table["ranks"])
+
+    def load_is_over(self) -> None:
+        """The load that was opened last is done, or has failed here: other calls may follow."""
+        self._cluster.open_load = None
+
+    def _number(self, spec: JobSpec) -> int:
+        if self._cluster.open_load is None:
+            return self._cluster.next_job(begins=spec.what == "load")
+        number, fingerprint, path = self._cluster.open_load
+        if spec.fingerprint != fingerprint:
+            raise ConfigurationError(
+                f"{spec.what}: expected load of {path} again, which was left before it was done: another "
+                "trainer may be at it, and rows may be half of it; make the same call of load first"
+            )
+        return number
+
+    def _joined(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> Job:
+        if spec.what == "load":
+            self._cluster.open_load = number, spec.fingerprint, str(spec.details["path"])
+        try:
+            return Job(client, progress, number, spec)
+        except ConfigurationError:  # the coordinator refuses this call, and would do so again
+            self.load_is_over()
+            raise

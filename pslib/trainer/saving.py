@@ -272,10 +272,12 @@ class CheckpointJobs:
             try:
                 work(job, lease)
             except BaseException:  # whoever catches it goes on, and units that move must not wait for that
+                self._calls.load_is_over()
                 job.give_back(lease)
                 raise
             is_ours = True
             job.end(lease).wait()
+        self._calls.load_is_over()
         endpoint = self._client.endpoint
         with endpoint.lock:
             if endpoint.session and not job.passed:

@@ -419,7 +419,8 @@ class Trainer(Retrieval):
             When there is none, it is damaged, its rows or dense parameters do not fit this model, or another
             model has learned them.
         ConfigurationError
-            When ``tables`` names one that this model does not have.
+            When ``tables`` names one that this model does not have; or when another load was left before it
+            was done, as another trainer may be at it: call that again first.
         """
         position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
         if position is not None:
