@@ -6,6 +6,7 @@
     ├── ConfigurationError           64  what the user asked for can't be done
     │   ├── AddressInUseError        64  somebody listens there, perhaps for a moment
     │   ├── DataError                64  a file or a value in it is not what the schema says
+    │   ├── UnknownTableError        64  a table that nobody has set up
     │   └── AccessError              64  a key opens no connection, or may not ask this
     ├── ProtocolError                70  bytes that are not a legal message
     │   ├── LocalProtocolError           this side tried to send something illegal
@@ -59,6 +60,7 @@ __all__ = [
     "ServerLostError",
     "SupersededError",
     "UnavailableError",
+    "UnknownTableError",
     "WaitTimeoutError",
 ]
 
@@ -97,6 +99,10 @@ class AddressInUseError(ConfigurationError):
 
 class DataError(ConfigurationError):
     """A data file, or a value in it, is not what the schema says; the message names file, row and column."""
+
+
+class UnknownTableError(ConfigurationError):
+    """A server has no table of that name: nobody has set it up there."""
 
 
 class AccessError(ConfigurationError):

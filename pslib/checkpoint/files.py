@@ -24,6 +24,7 @@ from pslib.errors import (
     ConfigurationError,
     MemoryLimitError,
     PslibError,
+    UnknownTableError,
 )
 from pslib.places import shown
 from pslib.schema import Schema
@@ -50,12 +51,15 @@ class LoadOptions:
         Rows of these tables only; None: of all, and dense parameters.
     step, time_s : int, float
         When rows count as seen last, unless everything is loaded.
+    new_tables : bool
+        Whether tables that nobody has set up are made; else they are refused.
     """
 
     state: bool = True
     tables: tuple[str, ...] | None = None
     step: int = 0
     time_s: float = 0.0
+    new_tables: bool = True
 
     @property
     def all(self) -> bool:
@@ -83,6 +87,8 @@ def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> d
         When the checkpoint holds other tables than this cluster.
     MemoryLimitError
         When there is no room for all rows; the message says what became of those that were there.
+    UnknownTableError
+        When nobody has set up a table of it, and the options make none.
     """
     options = options or LoadOptions()
     links, saved, tables = _fitting(shard, path, options)
@@ -109,6 +115,8 @@ def check_shard(shard: Shard, path: str, options: LoadOptions) -> None:
         When the checkpoint holds other tables than this cluster.
     MemoryLimitError
         When there is no room for all rows.
+    UnknownTableError
+        As `load_shard`.
     """
     links, saved, tables = _fitting(shard, path, options)
     _each_file(check_size, links, tables, options)
@@ -122,7 +130,14 @@ def _fitting(
     links = chain_of(path)
     manifest, dense = links[-1].manifest, shard.dense.spec if shard.dense else None
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    return links, saved, check_fits(manifest, path, shard.tables, dense, options)
+    fitting = check_fits(manifest, path, shard.tables, dense, options)
+    new = sorted(saved.keys() - shard.tables.keys())
+    if new and options.tables is None and not options.new_tables:
+        raise UnknownTableError(
+            f"{shown(path)}: expected its table {new[0]!r} to be set up on this server, as on all others; "
+            "load again, or set it up before"
+        )
+    return links, saved, fitting
 
 
 def _each_file(

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.arguments import checked
-from pslib.client.answers import all_of, files_of, rows_of, stats_of
+from pslib.client.answers import files_of, stats_of
 from pslib.client.arguments import by_table, check_push, moment_of
 from pslib.client.endpoint import Endpoint
+from pslib.client.loading import FILE_PATIENCE_S, load_onto
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
 from pslib.client.successors import Successors
@@ -26,7 +27,7 @@ from pslib.protocol.codec import Codec
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.leases import CLIENT_STREAMS
 from pslib.protocol.marks import record_salt
-from pslib.protocol.messages import CheckLoad, Load, Message, Save, Setup, Stats
+from pslib.protocol.messages import Load, Message, Save, Setup, Stats
 from pslib.protocol.packed import pack_gradients
 from pslib.protocol.pushes_between import NOTHING_SEEN, Seen
 from pslib.shard.push_counts import checked_keys, prepared
@@ -40,13 +41,6 @@ __all__ = ["Client", "PendingPull", "PendingPush", "Pulled"]
 
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
-FILE_PATIENCE_S = 3600.0
-"""A checkpoint of 1e9 floats at 100 MB/s takes 40 s; an hour is far beyond any that is still going on."""
-
-HALF_LOADED = (
-    "{} of {} servers say that they have loaded it, so tables may be a mixture: load again when the cause is "
-    "gone, or start again from a checkpoint"
-)
 
 
 class Client:
@@ -150,12 +144,7 @@ class Client:
         described |= {"models": [dict(model)]} if model else {}
         message = Setup(described, *about, dense=values)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
-        asked: set[str] = set()
-        while not asked.issuperset(servers := self.servers):  # more may have joined, or come back elsewhere
-            first = servers[:1] if servers[0] not in asked else ()  # who is refused there asks no other
-            new = first or [address for address in servers if address not in asked]
-            self._ask_all(message, servers=new)
-            asked.update(new)
+        self._set_up(message)
         self._successors.remember(message, specs.values())
         with self.endpoint.lock:
             self._begin_session(
@@ -163,6 +152,14 @@ class Client:
             )
         self._specs = tuple(specs.values())
         self._counted = {spec.name for spec in self._specs if spec.takes_counts}
+
+    def _set_up(self, message: Setup) -> None:
+        asked: set[str] = set()
+        while not asked.issuperset(servers := self.servers):  # more may have joined, or come back elsewhere
+            first = servers[:1] if servers[0] not in asked else ()  # who is refused there asks no other
+            new = first or [address for address in servers if address not in asked]
+            self._ask_all(message, servers=new)
+            asked.update(new)
 
     def _begin_session(self, dims: dict[str, int], dense_length: int | None) -> None:
         """A session for these tables; one that fits already goes on, with its streams and counters."""
@@ -411,6 +408,7 @@ class Client:
 
         All servers are asked first whether they can, and none begins where one can't. What does not show
         before (damaged bytes, rows that take a little more memory than there is) may end a load half-way.
+        Tables that nobody has set up are set up as the checkpoint has them, as `setup` does it.
 
         Parameters
         ----------
@@ -436,19 +434,14 @@ class Client:
             how many servers have loaded.
         UnavailableError
             When another trainer holds the lease.
+        ConfigurationError
+            When somebody sets one of its tables up in another way meanwhile; nothing has changed then.
         """
         names = "" if tables is None else ",".join(tables)
         when = moment_of(step, time_s)
-        stem, servers = secrets.token_hex(8), self.servers
-        stream, epoch = lease or (CLIENT_STREAMS, 0)
-
-        def ask(message: Message, outcome: str) -> list[Message]:
-            return all_of([self.endpoint.ask(one, message, FILE_PATIENCE_S) for one in servers], outcome)
-
-        ask(CheckLoad(path, stem, state, names, stream, epoch), "nothing has changed on any server")
-        ready()
-        message = Load(path, stem, state, names, when.step, when.time_s, stream, epoch)
-        return rows_of(ask(message, HALF_LOADED))
+        named = (names, when.step, when.time_s, *(lease or (CLIENT_STREAMS, 0)))
+        message = Load(path, secrets.token_hex(8), state, *named)
+        return load_onto(self.endpoint, self.servers, message, ready, self._set_up)
 
     def close(self, well: bool = False) -> None:
         """Leave the cluster in order, with what was pushed waited for; ``well``: see `MemberHandle.leave`."""

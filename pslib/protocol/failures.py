@@ -13,6 +13,7 @@ from pslib.errors import (
     RemoteProtocolError,
     SupersededError,
     UnavailableError,
+    UnknownTableError,
 )
 from pslib.protocol.marks import FencedError
 from pslib.protocol.messages import Failure, Message
@@ -27,6 +28,7 @@ CHARS_MAX = 1000
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (FencedError, "fenced"),
     (AccessError, "forbidden"),
+    (UnknownTableError, "unknown-table"),
     (CheckpointError, "checkpoint"),
     (LogFullError, "log-full"),
     (MemoryLimitError, "memory-limit"),
@@ -35,7 +37,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
 """The first that an error belongs to; what is none of them is a fault of ours."""
 _ERRORS: dict[str, type[PslibError]] = {
     "configuration": ConfigurationError,
-    "unknown-table": ConfigurationError,
+    "unknown-table": UnknownTableError,
     "forbidden": AccessError,
     "fenced": SupersededError,
     "checkpoint": CheckpointError,

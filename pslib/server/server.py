@@ -26,7 +26,7 @@ from pslib.protocol.messages import Keep, Message, Release
 from pslib.protocol.server_session import Came, ServerSession, merge_results
 from pslib.protocol.shard_requests import ShardRequest
 from pslib.server.hand_over import HandOver
-from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_into
+from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_again
 from pslib.shard.shard import Shard
 from pslib.transport import Transport, listen_short, short_serving
 from pslib.update_log import ServerLog, ShardLog, SyncThread
@@ -147,7 +147,7 @@ class Server:
         timing = Timing()  # until the coordinator says which
         if self._log is not None:
             undone.callback(self._close_log)
-            self._log.recover(load_into)
+            self._log.recover(load_again)
             place = Place(place.rank, self._log.generation)
         self._link = listen_short(transport.listen(listen))
         undone.callback(self._link.close)

@@ -10,7 +10,14 @@ from typing import Any
 
 from cython_ext.cores import CoreTurns
 from cython_ext.short_requests import ShortRequests
-from pslib.errors import CheckpointError, LogError, LogFullError, MemoryLimitError, PslibError
+from pslib.errors import (
+    CheckpointError,
+    LogError,
+    LogFullError,
+    MemoryLimitError,
+    PslibError,
+    UnknownTableError,
+)
 from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.journal import Note
 from pslib.protocol.messages import CheckLoad, Failure, Load, Message
@@ -29,7 +36,7 @@ from pslib.server.image_turns import ImageThread, ImageTurns
 from pslib.shard.shard import Shard
 from pslib.update_log.shard_log import ShardLog
 
-__all__ = ["SHORT_ROWS", "ShardThread", "load_into"]
+__all__ = ["SHORT_ROWS", "ShardThread", "load_again", "load_into"]
 
 SHORT_ROWS = 1024
 """Rows (or 16 dense parameters each) that the receiving thread serves itself: some 50 us, less than it takes
@@ -81,7 +88,8 @@ class _Loads:
         tell, shard.room.tell = shard.room.tell, None if self._log is None else left.append
         try:
             outcome = load_into(shard, message)
-        except (CheckpointError, MemoryLimitError) as error:  # a late copy may find room: it gets this, too
+        except (CheckpointError, MemoryLimitError, UnknownTableError) as error:
+            # a late copy may find room, or its tables: it gets this, too
             return error
         finally:
             shard.room.tell = tell
@@ -94,10 +102,23 @@ class _Loads:
 
 
 def load_into(shard: Shard, message: Load) -> dict[str, Any]:
-    """Load a checkpoint into a shard, as the message says."""
+    """Load a checkpoint into a shard, as the message says.
+
+    It makes no tables, which other servers might have in another way: the one of the lowest rank decides what
+    they are. A server that comes back without what it knew has nobody to ask, and takes what was saved.
+    """
+    return _load(shard, message, new_tables=shard.bare)
+
+
+def load_again(shard: Shard, message: Load) -> dict[str, Any]:
+    """The same of a load that a log tells of: tables that it has made are made again."""
+    return _load(shard, message, new_tables=True)
+
+
+def _load(shard: Shard, message: Load, new_tables: bool) -> dict[str, Any]:
     from pslib.checkpoint import LoadOptions, load_shard  # pyarrow: 40 MB for files alone
 
-    options = LoadOptions(message.state, _names(message), message.step, message.time_s)
+    options = LoadOptions(message.state, _names(message), message.step, message.time_s, new_tables)
     return load_shard(shard, message.path, options)
 
 
@@ -105,7 +126,8 @@ def check_load(shard: Shard, message: CheckLoad) -> None:
     """See whether a shard can load a checkpoint, as the message says."""
     from pslib.checkpoint import LoadOptions, check_shard
 
-    check_shard(shard, message.path, LoadOptions(message.state, _names(message)))
+    options = LoadOptions(message.state, _names(message), new_tables=shard.bare)
+    check_shard(shard, message.path, options)
 
 
 def _names(message: Load | CheckLoad) -> tuple[str, ...] | None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from pslib.checkpoint import Manifest, ManifestFile, commit, next_place, prune
 from pslib.checkpoint.folders import Base, base_in
-from pslib.client.client import FILE_PATIENCE_S, Client
+from pslib.client.client import Client
+from pslib.client.loading import FILE_PATIENCE_S
 from pslib.client.pending import Pending
 from pslib.errors import CheckpointError, PslibError
 from pslib.protocol.json_arrays import plain_of
