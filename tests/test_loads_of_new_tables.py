@@ -161,6 +161,16 @@ def test_a_server_that_has_joined_and_owns_nothing_yet_loads_nothing(
     assert not shard.tables
 
 
+@pytest.mark.parametrize("kind", [CheckLoad, Load])
+def test_a_load_of_some_tables_needs_no_others(tmp_path: Path, kind: type[CheckLoad] | type[Load]) -> None:
+    tables = [SPEC.to_dict(), replace(SPEC, name="other").to_dict()]
+    commit(str(tmp_path), Manifest(tables, {"length": 0}, [], 1, about={"steps": 0}))
+    shard = shard_of(128)
+    shard.make_tables([SPEC])
+    request = ShardRequest(b"", 0, kind(str(tmp_path), "1", tables="t"))
+    assert run_on_shard(shard, request, _Loads()) == ({} if kind is CheckLoad else {"rows": 0})
+
+
 def test_a_server_that_comes_back_without_what_it_knew_takes_tables_as_they_were_saved(saved: str) -> None:
     shard = shard_of(128)
     shard.bare = True

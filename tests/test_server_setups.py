@@ -12,6 +12,7 @@ from pslib.protocol.comeback import Comeback
 from pslib.protocol.messages import Done, Failure, Setup
 from pslib.protocol.server_session import ServerSession
 from pslib.shard.shard import Shard
+from pslib.table.descriptions import model_description
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
@@ -111,18 +112,35 @@ class FullLog:
         raise LogFullError("full")
 
 
+def of_model(name: str) -> Setup:
+    """Table t as one of a model."""
+    model = model_description("t", name, {}, [])
+    return Setup({"tables": [spec("t", 2).to_dict()], "models": [model]}, 0, {}, NO_FLOATS)
+
+
 @pytest.mark.parametrize("full", [0, 1])
-def test_a_name_that_one_shard_alone_could_write_down_is_that_of_its_description(full: int) -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "difference"),
+    [
+        (setup_of(t=2), setup(spec("new", 1), spec("t", 3)), "it has dim 2, got 3"),
+        (setup_of(3, t=2), setup_of(4, new=1), "it has length 3, got 4"),
+        (of_model("A"), of_model("B"), "it is A, got B"),
+    ],
+    ids=["tables", "dense parameters", "models"],
+)
+def test_what_one_shard_alone_could_write_down_is_that_of_its_description(
+    full: int, one: Setup, other: Setup, difference: str
+) -> None:
     """Also when its server was killed in between: two descriptions of it could be on one server, for ever."""
-    server, journal = OneServer(2), FullLog()
-    server.shards[full].journal = journal  # type: ignore[assignment]
-    assert server.ask(setup(spec("t", 2))).code == "log-full"
+    server = OneServer(2)
+    server.shards[full].journal = FullLog()  # type: ignore[assignment]
+    assert server.ask(one).code == "log-full"
     server.shards[full].journal = None
     half = dims(server)
     assert half[full] == {}
-    assert_refused(server.ask(setup(spec("new", 1), spec("t", 3))), "it has dim 2, got 3")
+    assert_refused(server.ask(other), difference)
     assert dims(server) == half
-    assert server.ask(setup(spec("t", 2))) == Done()
+    assert server.ask(one) == Done()
     assert dims(server) == [{"t": 2}] * 2
 
 

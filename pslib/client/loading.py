@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +51,7 @@ def load_onto(
         ask(look, NOTHING)
     except UnknownTableError:
         set_up(_new_tables(endpoint, servers[0], message.path))
-        ask(replace(look, stem=secrets.token_hex(8)), NOTHING)
+        ask(look, NOTHING)
     ready()
     return rows_of(ask(message, HALF_LOADED))
 
