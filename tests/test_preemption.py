@@ -145,6 +145,8 @@ def test_a_run_that_is_asked_to_leave_flushes_all_it_has_pushed_and_ends_with_75
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["pushes_sent"] == summary["pushes_applied"] > 0
     assert summary["updates_sent"] == summary["updates_applied"] > 0
+    assert 0.5 < summary["fit_seconds"] < summary["seconds"]
+    assert summary["examples_per_s"] == pytest.approx(summary["examples"] / summary["fit_seconds"], rel=0.01)
     for number in range(2):
         log = (tmp_path / "out" / "logs" / f"server-{number}.log").read_text()
         assert "Traceback" not in log

@@ -10,9 +10,9 @@ import pytest
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.json_arrays import json_array, plain_of
 from pslib.protocol.leases import LeaseBook
-from pslib.protocol.messages import CutTable, Done, JobResult, OpenJob
+from pslib.protocol.messages import CutTable, Done, JobResult, Leave, OpenJob
 from pslib.protocol.results import RESULTS_TOLD, fresh_results, of_kind
-from tests.one_coordinator import CODEC, Cluster
+from tests.one_coordinator import CODEC, EVERYBODY, Cluster
 
 
 def windows_done(cluster: Cluster, count: int) -> None:
@@ -94,3 +94,35 @@ def test_a_run_that_has_gone_back_has_shown_what_it_still_has() -> None:
 def test_who_has_missed_results_sees_all_that_are_told() -> None:
     told = [{"number": number} for number in range(5)]
     assert fresh_results(told, 9, 7) == (told, 14)
+
+
+def test_a_fit_that_is_under_way_counts_as_long_as_somebody_trains() -> None:
+    """A run that is asked to leave ends in one; servers and the coordinator are there a little longer."""
+    cluster = Cluster()
+    windows_done(cluster, 1)
+    cluster.open(0, job=3)
+    cluster.pass_time(4, *EVERYBODY)
+    assert cluster.status["fit_seconds"] == 0.5 + 4
+    for rank in range(2):
+        assert cluster.ask(Leave("trainer", rank, 100 + rank, {}, preempted=True)) == Done()
+    cluster.pass_time(3, *EVERYBODY[:2])
+    assert cluster.status["fit_seconds"] == 0.5 + 4
+
+
+def test_a_fit_whose_trainers_are_silent_counts_until_they_were_heard_last() -> None:
+    cluster = Cluster()
+    cluster.open(0)
+    cluster.pass_time(4, *EVERYBODY)
+    cluster.pass_time(20, *EVERYBODY[:2])
+    assert cluster.status["trainers"] == 0
+    assert cluster.status["fit_seconds"] == 4
+
+
+def test_a_fit_that_is_done_has_the_seconds_that_it_took() -> None:
+    cluster = Cluster()
+    cluster.open(0, leases=1)
+    cluster.lease(0)
+    cluster.pass_time(4, *EVERYBODY)
+    cluster.end(0, 0)
+    cluster.pass_time(3, *EVERYBODY)
+    assert cluster.status["fit_seconds"] == 4

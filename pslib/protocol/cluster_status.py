@@ -49,7 +49,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         epochs = 0
     return {
         **counters,
-        **results_of(jobs),
+        **results_of(jobs, _trained_until_s(session, now_s)),
         "phase": _phase(session, now_s),
         "job": max(len(jobs) - 1, 0),
         "epochs": epochs,
@@ -72,6 +72,14 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "saves_soon": session.cuts.asked,
         "pushes_missing": session.pushes_missing,
     }
+
+
+def _trained_until_s(session: CoordinatorSession, now_s: float) -> float:
+    """Until when somebody has trained: servers and the coordinator are there for a while after that."""
+    members = session.members
+    if members.live("trainer"):
+        return now_s
+    return max((one.heard_s for one in members.ever("trainer")), default=now_s)
 
 
 def _phase(session: CoordinatorSession, now_s: float) -> str:

@@ -6,7 +6,7 @@ A stream of files makes a result every few seconds for as long as it goes on, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -20,13 +20,19 @@ RESULTS_TOLD = 500
 Result: TypeAlias = Mapping[str, Any]
 
 
-def results_of(jobs: Iterable[CollectiveJob]) -> dict[str, Any]:
-    """Entries of a status: ``results``, ``results_before`` by kind, and ``fit_seconds`` of all fits."""
+def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
+    """Entries of a status: ``results``, ``results_before`` by kind, and ``fit_seconds`` of all fits.
+
+    A fit that is under way counts until ``until_s``: of one that nobody goes on with, there is no other end.
+    """
+    under_way = (one for one in jobs if one.what == "fit" and one.outcome is None and not one.over)
+    fit_s = next((max(0.0, until_s - one.opened_s) for one in under_way), 0.0)
     done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what != "window"]
     return {
         "results": [outcome for _, outcome in done[-RESULTS_TOLD:]],
         "results_before": dict(Counter(what for what, _ in done[:-RESULTS_TOLD])),
-        "fit_seconds": sum(float(outcome.get("seconds", 0.0)) for what, outcome in done if what == "fit"),
+        "fit_seconds": fit_s
+        + sum(float(outcome.get("seconds", 0.0)) for what, outcome in done if what == "fit"),
     }
 
 
