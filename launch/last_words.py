@@ -51,8 +51,13 @@ class LastWords:
         return next(("; ".join(one.complaints()) for one in failed), None)
 
     def has_told_all(self, running: Running) -> bool:
-        """Whether the process has said itself what is wrong with data, or that it was asked to leave."""
-        if running.exit_code not in (ConfigurationError.exit_code, PreemptedError.exit_code):
+        """Whether the process has said itself why it ends.
+
+        That is what is wrong with data, that it was asked to leave, or an error that it would have again.
+        """
+        final = running.task in self._voices.final and running.exit_code == UnavailableError.exit_code
+        told = (ConfigurationError.exit_code, PreemptedError.exit_code)
+        if not final and running.exit_code not in told:
             return False
         complaints = running.complaints()
         self._look()

@@ -201,7 +201,7 @@ def _epochs_in(job: Job) -> int:
         return 0
 
 
-def way_on(job: Job, log: str | None, command: str) -> str | None:
+def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) -> str | None:
     """What is left of a run that ended before it was done, and how to go on with it; None: nothing is left.
 
     Parameters
@@ -211,15 +211,18 @@ def way_on(job: Job, log: str | None, command: str) -> str | None:
         Folder of its logs.
     command : str
         What goes on with it.
+    no_room : bool
+        Whether it lacked room, in memory or on a disk, and would only end so again.
     """
+    go_on = "go on, when there is room, with" if no_room else "go on with"
     if log is not None:
-        return f"all that was acknowledged is in its logs, {log}; go on with: {command}"
+        return f"all that was acknowledged is in its logs, {log}; {go_on}: {command}"
     try:
         place = from_checkpoint(job).load
     except CheckpointError:
         return None
     assert place is not None
-    return f"the checkpoint is {shown(place.path)}; go on with: {command}"
+    return f"the checkpoint is {shown(place.path)}; {go_on}: {command}"
 
 
 def _newest_with_print(folder: str) -> tuple[str, str]:

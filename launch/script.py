@@ -63,7 +63,8 @@ def run_script(options: argparse.Namespace) -> int:
     facts = {"job": Path(options.script).name}
     outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)
     if outcome.exit_code in ENDED_EARLY and out is not None and plan.log is not None:
-        say(f"all that was acknowledged is in its logs, {plan.log}; go on with the same command and --resume")
+        go_on = "go on, when there is room, with" if outcome.final else "go on with"
+        say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")
     if out is None and outcome.exit_code == EXIT_DONE:
         shutil.rmtree(logs, ignore_errors=True)
     return outcome.exit_code

@@ -292,7 +292,8 @@ class _Run:
             if code not in (None, EXIT_DONE) and task not in self._reported:
                 assert code is not None
                 self._reported.add(task)
-                if task.role == "trainer" and code == UnavailableError.exit_code and not self._has_failed():
+                missed = task.role != "coordinator" and code == UnavailableError.exit_code
+                if missed and not self._has_failed():
                     self._await_news()  # it may have ended because the run has: nobody is started again then
                 ends = over or self._signal is not None or self._has_failed()
                 if code == UnavailableError.exit_code:

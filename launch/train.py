@@ -36,7 +36,7 @@ from launch.resuming import (
     way_on,
 )
 from launch.rollback import goes_back, step_back
-from launch.run_plan import Launcher, Plan
+from launch.run_plan import Launcher, Outcome, Plan
 from launch.same_training import check_same_training
 from launch.ssh import SshLauncher
 from launch.summary import best_possible, records_line, summary_lines
@@ -134,7 +134,7 @@ def run_job(
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
     else:
-        _tell_end(job, plan, effective, outcome.exit_code, _again(keys, hosts))
+        _tell_end(job, plan, effective, outcome, _again(keys, hosts))
     return outcome.exit_code
 
 
@@ -165,14 +165,15 @@ def _again(keys: str | None, hosts: SshLauncher | None) -> str:
     return (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
 
 
-def _tell_end(job: Job, plan: Plan, effective: Path, code: int, again: str) -> None:
+def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: str) -> None:
     """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
     if records := records_line(effective.parent):
         say(f"its records: {records}")
-    if code not in ENDED_EARLY:
+    if outcome.exit_code not in ENDED_EARLY:
         return
-    line = way_on(job, plan.log, f"pslib train {quote(from_here(effective))} --resume{again}")
-    if line or code == PreemptedError.exit_code:
+    command = f"pslib train {quote(from_here(effective))} --resume{again}"
+    line = way_on(job, plan.log, command, no_room=outcome.final)
+    if line or outcome.exit_code == PreemptedError.exit_code:
         say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
 
 

@@ -159,7 +159,7 @@ def keep_memory() -> None:
 
 
 def _run_reporting(role: Callable[[], int]) -> int:
-    from pslib.errors import EXIT_INTERRUPTED, LogStillFullError, PreemptedError, PslibError
+    from pslib.errors import EXIT_INTERRUPTED, PreemptedError, PslibError
 
     try:
         return role()
@@ -168,7 +168,7 @@ def _run_reporting(role: Callable[[], int]) -> int:
             traceback.print_exc()
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr, flush=True)
-        if isinstance(error, LogStillFullError):
+        if _is_final(error):
             _tell("final", "")
         return error.exit_code
     except KeyboardInterrupt:
@@ -180,6 +180,20 @@ def _run_reporting(role: Callable[[], int]) -> int:
         traceback.print_exc()
         print(f"pslib: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return PslibError.exit_code
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether who would be started again would end with this error, too.
+
+    A disk of logs has been waited for, and what a server holds at its memory limit it still holds a second
+    later, when the successor sends the batch that was refused. Rows that a policy lets go leave when a
+    trainer asks for it at the end of its window, and this batch comes before; that another trainer's end is
+    first is luck, and ``when_full`` lets rows go before anybody is refused. A server that joins takes units
+    when a person has asked for that, which takes longer than all restarts together.
+    """
+    from pslib.errors import LogStillFullError, MemoryLimitError
+
+    return isinstance(error, LogStillFullError | MemoryLimitError)
 
 
 def _coordinator(options: argparse.Namespace) -> int:

@@ -160,7 +160,10 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
     assert any("the checkpoint runs/a is the last state" in line for line in said)
 
 
-def test_a_trainer_that_ends_as_the_run_has_failed_is_not_said_to_be_started_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("follower", "code"), [("trainer 1", 75), ("server 0", 69)])
+def test_who_ends_as_the_run_has_failed_is_not_said_to_be_started_again(
+    tmp_path, monkeypatch, follower, code
+):
     """Its end is seen a moment before the coordinator's reason is."""
     seen = threading.Event()
     exit_code = Running.exit_code.fget
@@ -178,13 +181,14 @@ def test_a_trainer_that_ends_as_the_run_has_failed_is_not_said_to_be_started_aga
     monkeypatch.setattr(Running, "exit_code", property(seen_at_its_end))
     (tmp_path / "logs").mkdir()
     said: list[str] = []
+    config = ClusterConfig(trainers=2, durability="log", restarts=3)
     outcome = run_cluster(
-        StandIns(tmp_path, {"trainer 0": "exit 75", "trainer 1": "exit 69", "server": "sleep"}),
-        Plan(ClusterConfig(trainers=2), "test", ("script.py",), tmp_path / "logs", False),
+        StandIns(tmp_path, {"server": "sleep", "trainer 0": "exit 75", follower: "exit 69"}),
+        Plan(config, "test", ("script.py",), tmp_path / "logs", False),
         say=said.append,
         watch=lambda address, cluster_id: FailedJustNow({}),
     )
-    assert (outcome.exit_code, outcome.reason) == (75, "trainer 0 has left")
+    assert (outcome.exit_code, outcome.reason) == (code, "trainer 0 has left")
     assert not any("started again" in line for line in said)
 
 

@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from launch.worker import _set_threads, _trainer
+from launch.worker import _run_reporting, _set_threads, _trainer
 from pslib.blas import TRAINERS_HERE, kernels_for
 from pslib.cluster import take_place
-from pslib.errors import ConfigurationError
+from pslib.errors import (
+    ConfigurationError,
+    LogFullError,
+    LogStillFullError,
+    MemoryLimitError,
+    PslibError,
+    ServerLostError,
+)
 
 STEPS = """
 import resource
@@ -88,6 +95,22 @@ def test_a_process_that_is_asked_to_leave_while_it_starts_or_ends_says_so_in_a_l
     command = [sys.executable, "-c", ASKED, moment]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (75, "pslib: asked to leave (SIGTERM)\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [(LogStillFullError, True), (MemoryLimitError, True), (LogFullError, False), (ServerLostError, False)],
+)
+def test_who_would_meet_the_same_error_again_says_so_to_the_launcher(
+    error: type[PslibError], final: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def role() -> int:
+        raise error("no room")
+
+    assert _run_reporting(role) == 69
+    said = capsys.readouterr()
+    assert said.err == "pslib: no room\n"
+    assert said.out == ("pslib-final \n" if final else "")
 
 
 def set_by(
