@@ -119,11 +119,16 @@ class StatusPoller:
                 watcher.close()
 
 
-def lost_with(task: Task, status: dict[str, Any]) -> str:
+def lost_with(task: Task, status: dict[str, Any], log: str | None = None) -> str:
     """What a run had when a server or the coordinator died, in words; begins with a semicolon.
 
-    Rows live on servers only: what is not in a checkpoint is gone when the run ends.
+    Rows live on servers only: what is not in a checkpoint is gone when the run ends, unless there are logs,
+    in the folder ``log``. These have more than a status, which may be from before the last pushes.
     """
+    if log is not None:
+        what = "journal" if task.role == "coordinator" else "update log"
+        own = f"{what} {log}/{task.name.replace(' ', '-')}"
+        return f"; all that it had acknowledged is in its {own}: go on with --resume"
     if not status:
         return "; nothing had been trained yet"
     rows, updates = int(status.get("rows", 0)), int(status.get("updates_applied", 0))

@@ -28,6 +28,7 @@ from launch.running_cluster import note_cluster
 from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
+from launch.waits import Waits
 from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.words import counted
@@ -140,7 +141,7 @@ class _Run:
         self._asked_s = 0.0
         self._draining: Draining | None = None
         self._launch = plan.launch or Identity(plan.cluster_id)
-        self._waits: dict[str, tuple[float, float]] = {}
+        self._waits = Waits(self._clock, plan.config.timing.report_s, say)
         self._restarts = Restarts(plan.config)
         self._last_words = LastWords(self._running, self._voices, self._look)
         self._own: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -318,7 +319,7 @@ class _Run:
         """Whether a wait of our own has taken too long: for the coordinator, or for all to leave."""
         timing = self._plan.config.timing
         if self._voices.address is None:
-            late = self._waited("the coordinator to say where it listens", timing.start_s)
+            late = self._waits.too_long("the coordinator to say where it listens", timing.start_s)
             return Verdict(UnavailableError.exit_code) if late else None
         if all(task.role != "trainer" for task in exits):
             return None
@@ -327,9 +328,9 @@ class _Run:
         if all(task.role != "trainer" for task in left):
             if self._are_lost([task for task in exits if task.role == "trainer"]):
                 return ALL_LOST
-            return Verdict(EXIT_DONE) if self._waited(f"{names} to leave", LEAVE_S) else None
+            return Verdict(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
         if all(task.role == "trainer" and self._has_no_part(task, exits) for task in left):
-            late = self._waited(f"{names} to end, whose work others have done", LOST_S)
+            late = self._waits.too_long(f"{names} to end, whose work others have done", LOST_S)
             return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
         return None
 
@@ -362,16 +363,6 @@ class _Run:
             if alive and self._counts_as_lost(task):
                 running.kill()
 
-    def _waited(self, what: str, limit_s: float) -> bool:
-        """Whether ``what`` has been waited for too long; says so every few seconds, and at the end."""
-        now_s = self._clock.now_s()
-        begin_s, said_s = self._waits.setdefault(what, (now_s, now_s))
-        late = now_s - begin_s > limit_s
-        if late or now_s - said_s > self._plan.config.timing.report_s:
-            self._waits[what] = (begin_s, now_s)
-            self._say(f"waiting {now_s - begin_s:.0f} s for {what}{'; ended' if late else ''}")
-        return late
-
     def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         if self._draining is not None:
             return self._draining.turn(exits)
@@ -381,7 +372,7 @@ class _Run:
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
             address, cluster_id = self._voices.address or "", self._plan.cluster_id
             saves = self._plan.saves and LastSave(lambda: self._watch(address, cluster_id))
-            self._draining = Draining(self._running, drain_s, self._waited, saves or None)
+            self._draining = Draining(self._running, drain_s, self._waits.too_long, saves or None)
             return None
         processes = counted(len(self._running), "process", "processes")
         self._say(f"got {asked.name}: ending {processes}")
@@ -406,11 +397,18 @@ class _Run:
             self._voices.say_once(reason)
         if verdict.culprit is not None:
             running = self._running[verdict.culprit]
-            line = self._last_words.why(running, lost_with(verdict.culprit, status))
+            line = self._last_words.why(running, self._lost_with(running, status))
             reason = reason or line
             if not self._last_words.has_told_all(running):
                 self._say(line)
         return Outcome(verdict.exit_code, self._voices.results, status, reason, bool(self._voices.final))
+
+    def _lost_with(self, running: Running, status: dict[str, Any]) -> str:
+        """What was lost with it; of logs nothing is promised after an error, which may be one of theirs."""
+        log, errors = self._plan.log, (ConfigurationError.exit_code, UnavailableError.exit_code)
+        if log is not None and running.exit_code in errors:
+            return ""
+        return lost_with(running.task, status, log)
 
     def end_all(self) -> None:
         """End what still runs: ask, wait a bounded time, kill."""

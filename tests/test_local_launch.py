@@ -160,6 +160,28 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
     assert any("the checkpoint runs/a is the last state" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("who", "where"), [("server 0", "update log LOG/server-0"), ("coordinator", "journal LOG/coordinator")]
+)
+@pytest.mark.parametrize(("code", "is_told"), [(137, True), (70, True), (64, False), (69, False)])
+def test_nothing_that_a_log_has_is_told_to_be_lost_unless_an_error_may_be_of_the_log_itself(
+    tmp_path, who, where, code, is_told
+):
+    (tmp_path / "logs").mkdir()
+    said: list[str] = []
+    plan = Plan(ClusterConfig(durability="log"), "test", ("script.py",), tmp_path / "logs", log="LOG")
+    outcome = run_cluster(
+        StandIns(tmp_path, {who: f"wait;exit {code}", "trainer": "over;sleep"}),
+        plan,
+        say=said.append,
+        watch=lambda address, cluster_id: FixedStatus(STATUS),
+    )
+    assert outcome.exit_code == (code if code < 126 else 69)
+    kept = f"; all that it had acknowledged is in its {where}: go on with --resume; its log: "
+    assert [kept in line for line in said if line.startswith(who)] == [is_told]
+    assert not any("lost with it" in line for line in said)
+
+
 @pytest.mark.parametrize(("follower", "code"), [("trainer 1", 75), ("server 0", 69)])
 def test_who_ends_as_the_run_has_failed_is_not_said_to_be_started_again(
     tmp_path, monkeypatch, follower, code
