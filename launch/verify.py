@@ -125,8 +125,9 @@ def kill_problem(kill: str | None, job: Job) -> str | None:
     """Why this process can't be killed in a run of this job without ending it; None: it can."""
     if kill in ("server", "coordinator") and job.cluster_config.durability == "memory":
         return f"--kill {kill}: the run would end with it; set cluster.durability to log or disk"
-    if kill == "trainer" and job.cluster.trainers < 2:
-        return "--kill trainer: the run would end with it; set cluster.trainers to 2 or more"
+    if kill == "trainer" and job.cluster.trainers < 2 and not job.cluster.restarts:
+        more = "set cluster.restarts to 1 or more, or cluster.trainers to 2 or more"
+        return f"--kill trainer: the run would end with it; {more}"
     return None
 
 

@@ -110,7 +110,12 @@ def test_who_would_end_the_run_is_not_killed(job: Path) -> None:
     plain = read_job(job)
     assert "durability" in (kill_problem("server", plain) or "")
     assert kill_problem("trainer", plain) is None
-    assert "cluster.trainers" in (kill_problem("trainer", read_job(job, ["cluster.trainers=1"])) or "")
+    alone = read_job(job, ["cluster.trainers=1"])
+    assert kill_problem("trainer", alone) is None  # it is started again
+    for_good = read_job(job, ["cluster.trainers=1", "cluster.restarts=0"])
+    assert "set cluster.restarts to 1 or more, or cluster" in (kill_problem("trainer", for_good) or "")
+    others_go_on = read_job(job, ["cluster.trainers=2", "cluster.restarts=0"])
+    assert kill_problem("trainer", others_go_on) is None
 
 
 def test_sync_is_left_out_only_where_nobody_would_follow_the_trainer_that_is_killed(job: Path) -> None:
@@ -145,11 +150,14 @@ def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path,
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("role", ["trainer", "server", "coordinator"])
+@pytest.mark.parametrize(
+    ("role", "trainers"), [("trainer", "1"), ("trainer", "2"), ("server", "2"), ("coordinator", "2")]
+)
 def test_a_process_that_is_killed_changes_nothing_that_counts(
-    job: Path, tmp_path: Path, capsys: Any, role: str
+    job: Path, tmp_path: Path, capsys: Any, role: str, trainers: str
 ) -> None:
-    more = ["--set", "training.epochs=12", "--tolerance", "0.05"]  # only books matter
+    more = ["--trainers", trainers]
+    more += ["--set", "training.epochs=12", "--tolerance", "0.05"]  # only books matter
     if role != "trainer":
         more += ["--set", "cluster.durability=log"]
     code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--kill", role, "--json", *more])
