@@ -160,6 +160,12 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
     assert any("the checkpoint runs/a is the last state" in line for line in said)
 
 
+def test_without_logs_a_server_that_gives_up_says_what_was_lost_as_one_that_is_killed_does(tmp_path):
+    behaviours = {"server 0": "wait;exit 69", "trainer": "over;sleep"}
+    _, said = run_standins(tmp_path, behaviours, status=STATUS)
+    assert any("69; lost with it: about 1/2 of 12,345 rows and 678 updates" in line for line in said)
+
+
 @pytest.mark.parametrize(
     ("who", "where"), [("server 0", "update log LOG/server-0"), ("coordinator", "journal LOG/coordinator")]
 )
@@ -304,6 +310,16 @@ def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
     voices.hear(trainer, "pslib-started 7")  # another one at its place
     voices.take_in()
     assert voices.final == set()
+
+
+@pytest.mark.parametrize(("code", "more"), [(69, []), (137, ["was killed by signal 9"])])
+def test_who_has_said_a_final_error_and_ends_with_it_is_told_by_that_line_alone(tmp_path, code, more):
+    does = f"say pslib: no room;say pslib-final;exit {code}"
+    other = {"trainer 1": "sleep 3;over;result b"}
+    outcome, said = run_standins(tmp_path, {"trainer 0": does, **other}, trainers=2)
+    assert said[0] == "trainer 0: no room"
+    assert [words in line for words, line in zip(more, said[1:], strict=True)] == [True] * len(more)
+    assert outcome.exit_code == (69 if code == 69 else 0)
 
 
 def test_a_trainer_that_ends_with_a_traceback_is_told_by_its_last_line(tmp_path):

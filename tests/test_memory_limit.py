@@ -126,10 +126,11 @@ def test_a_trainer_at_the_limit_of_a_server_ends_the_run_at_once_though_others_c
     script.write_text(SCRIPT)
     command = Command(
         tmp_path, "launch", "--quiet", "--trainers", "2", "--server-memory-bytes", str(LIMIT_BYTES),
-        "--out", tmp_path / "out", script,
+        "--durability", "log", "--out", tmp_path / "out", script,
     )  # fmt: skip
     try:
         assert command.finish(60) == 69, command.output
+        assert command.lines("go on, when there is room, with the same command and --resume")
         (line,) = command.lines("trainer 0")
         assert re.search(
             r"trainer 0: tcp://\S+: memory limit: .* of 33,554,432 bytes .*; raise server_m", line

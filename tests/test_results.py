@@ -102,11 +102,12 @@ def test_a_fit_that_is_under_way_counts_as_long_as_somebody_trains() -> None:
     windows_done(cluster, 1)
     cluster.open(0, job=3)
     cluster.pass_time(4, *EVERYBODY)
-    assert cluster.status["fit_seconds"] == 0.5 + 4
-    for rank in range(2):
+    cluster.now_s += 0.25  # nobody is due to be heard
+    assert cluster.status["fit_seconds"] == 0.5 + 4.25
+    for rank in (1, 0):
         assert cluster.ask(Leave("trainer", rank, 100 + rank, {}, preempted=True)) == Done()
-    cluster.pass_time(3, *EVERYBODY[:2])
-    assert cluster.status["fit_seconds"] == 0.5 + 4
+        cluster.pass_time(3, *EVERYBODY[: 2 + rank])
+    assert cluster.status["fit_seconds"] == 0.5 + 7.25
 
 
 def test_a_fit_whose_trainers_are_silent_counts_until_they_were_heard_last() -> None:
@@ -116,6 +117,21 @@ def test_a_fit_whose_trainers_are_silent_counts_until_they_were_heard_last() -> 
     cluster.pass_time(20, *EVERYBODY[:2])
     assert cluster.status["trainers"] == 0
     assert cluster.status["fit_seconds"] == 4
+
+
+def test_a_fit_that_nobody_was_heard_in_has_taken_no_time() -> None:
+    cluster = Cluster()
+    cluster.now_s += 2.5
+    cluster.open(0)
+    cluster.pass_time(20, *EVERYBODY[:2])
+    assert (cluster.status["trainers"], cluster.status["fit_seconds"]) == (0, 0)
+
+
+def test_an_evaluation_that_is_under_way_is_no_time_of_a_fit() -> None:
+    cluster = Cluster()
+    cluster.open(0, what="evaluate")
+    cluster.pass_time(4, *EVERYBODY)
+    assert cluster.status["fit_seconds"] == 0
 
 
 def test_a_fit_that_is_done_has_the_seconds_that_it_took() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from launch.resuming import Identity, identity_of, keep_records
+from launch.resuming import Identity, identity_of, keep_records, way_on
 from launch.running_cluster import note_cluster
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
@@ -48,6 +49,20 @@ def test_records_of_an_earlier_launch_never_replace_those_of_a_still_earlier_one
 
 def test_every_other_launch_is_a_cluster_of_its_own(tmp_path: Path) -> None:
     assert identity_of(tmp_path, LOGGED, resume=False) != identity_of(tmp_path, LOGGED, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("no_room", "words"), [(False, "go on with: X"), (True, "go on, when there is room, with: X")]
+)
+def test_a_run_that_lacked_room_is_said_to_need_it_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, no_room: bool, words: str
+) -> None:
+    saved = SimpleNamespace(load=SimpleNamespace(path="/runs/a"))
+    monkeypatch.setattr("launch.resuming.from_checkpoint", lambda job: saved)
+    job: Any = None
+    for log, place in (("/log", "its logs, /log"), (None, "the checkpoint is /runs/a")):
+        line = way_on(job, log, "X", no_room=no_room) or ""
+        assert f"{place}; {words}" in line
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
 
     A fit that is under way counts until ``until_s``: of one that nobody goes on with, there is no other end.
     """
-    under_way = (one for one in jobs if one.what == "fit" and one.outcome is None and not one.over)
+    under_way = (one for one in jobs if one.what == "fit" and not one.over)
     fit_s = next((max(0.0, until_s - one.opened_s) for one in under_way), 0.0)
     done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what != "window"]
     return {
