@@ -72,6 +72,8 @@ def run_script(options: argparse.Namespace) -> int:
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     """The launcher that was asked for, and how many servers and trainers it will run."""
+    if Path(options.script).suffix in (".yaml", ".yml"):
+        raise ConfigurationError(f"{options.script}: expected a Python script; pslib train runs a job file")
     if hosts := hosts_of(options):
         return hosts, hosts.count("server"), hosts.count("trainer")
     if not Path(options.script).is_file():

@@ -80,6 +80,7 @@ def test_help_loads_nothing_heavy():
         (["convert", "xml", "a", "b"], "invalid choice: 'xml'"),
         (["launch", "--on", "moon", "x.py"], "invalid choice: 'moon'"),
         (["launch", "/no/such/script.py"], "/no/such/script.py: no such script"),
+        (["launch", "job.yaml"], "job.yaml: expected a Python script; pslib train runs a job file"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_64(arguments, words, capsys):
