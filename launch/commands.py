@@ -226,9 +226,13 @@ def describe(options: argparse.Namespace) -> int:
     from launch.yaml_text import flow_text
     from pslib.data.describe import describe as described
     from pslib.data.files import atomic_output, refuse_existing
+    from pslib.errors import ConfigurationError
+    from pslib.places import unwritable
 
     if options.out is not None:  # who has made no room for it hears so before all is read
         refuse_existing(Path(options.out), overwrite=options.overwrite)
+        if why := unwritable(Path(options.out).parent):
+            raise ConfigurationError(f"--out: {options.out} can't be written: {why}; give another")
     found = described(options.files, options.label)
     for line in found.report.lines():
         print(line)

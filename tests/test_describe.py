@@ -232,6 +232,15 @@ def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):
     assert main(["train", str(job), "--quiet", "--set", f"out={tmp_path / 'run'}", "--servers", "1"]) == 0
 
 
+def test_a_place_where_no_job_file_can_be_written_is_told_before_the_data_is_read(tmp_path, capsys):
+    file = tmp_path / "taken"
+    file.write_text("a file of somebody's")
+    assert main(["describe", str(tmp_path / "gone.parquet"), "--out", str(file / "job.yaml")]) == 64
+    assert capsys.readouterr().err == (
+        f"pslib: --out: {file / 'job.yaml'} can't be written: it is a file; give another\n"
+    )
+
+
 def test_distinct_values_are_counted_within_two_percent_of_the_truth(tmp_path):
     choice = np.random.default_rng(2)
     many, label = choice.integers(0, 150_000, 200_000), choice.integers(0, 2, 200_000)
