@@ -121,7 +121,9 @@ def convert_csv(
 
     Notes
     -----
-    An empty cell is a null; ``""`` in a column of strings is the empty string.
+    An empty cell is a null; ``""`` in a column of strings is the empty string. In a column of numbers so is
+    what `pandas.read_csv` takes for missing (`pslib.data.formats.MISSING`: nan, NA, null and the like), in
+    one of strings it is a string as any other. Infinite numbers are numbers.
 
     Raises
     ------

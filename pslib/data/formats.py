@@ -33,6 +33,13 @@ __all__ = [
 # What stands for a label, in any of the formats. Anything else is a reject, also an empty one.
 LABELS = {"0": 0, "1": 1, "-1": 0, "+1": 1, "0.0": 0, "1.0": 1, "-1.0": 0, "+1.0": 1, "false": 0, "true": 1}
 
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A",
+    "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+"""What says in a column of numbers that there is none: what `pandas.read_csv` reads so when it isn't told
+otherwise. In a column of words it is a word: NA is a country."""
+
 SAMPLE_ROWS = 10_000  # looked at to tell numbers with fractions from names
 
 
@@ -92,40 +99,58 @@ def no_other_numbers(
 def csv_parser(types: dict[str, pa.DataType], label: str, delimiter: str, *, quotes: bool) -> Parser:
     """Parser of delimited text with these columns; empty cells are nulls, ``""`` the empty string.
 
-    The parser raises ValueError where a record is not like that.
+    In a column of numbers so is what is `MISSING`. The parser raises ValueError where a record is not like
+    that.
     """
     layout = pacsv.ParseOptions(
         delimiter=delimiter, quote_char='"' if quotes else False, newlines_in_values=quotes
     )
-    meaning = pacsv.ConvertOptions(
-        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
     names = list(types)
-    as_text = pacsv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()),
-        include_columns=[name for name in names if types[name] == pa.float64()],
-    )
+    texts = [name for name in names if types[name] == pa.string()]
+    numbers = [name for name in names if name not in texts]
+    floats = [name for name in names if types[name] == pa.float64()]
 
-    def parse(raw: bytes) -> Parsed:
+    def read(raw: bytes, kinds: dict[str, pa.DataType], only: Sequence[str], *nulls: str) -> Any:
         # One block: the columns of a piece are converted in parallel all the same.
         reading = pacsv.ReadOptions(column_names=names, block_size=len(raw) + 1)
+        meaning = pacsv.ConvertOptions(
+            column_types=kinds,
+            include_columns=only,
+            null_values=["", *nulls],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=bool(nulls),
+        )
+        return pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
+
+    def table_of(raw: bytes) -> Any:
+        """At once where all numbers are numbers: Arrow would take `MISSING` out of columns of words too."""
+        with suppress(pa.ArrowInvalid):
+            return read(raw, types, names)
+        words = read(raw, types, texts)
+        given = read(raw, types, numbers, *MISSING)
+        return pa.table({name: (given if name in numbers else words).column(name) for name in names})
+
+    def parse(raw: bytes) -> Parsed:
         try:
-            table = pacsv.read_csv(pa.BufferReader(raw), reading, layout, meaning)
+            table = _nan_as_null(table_of(raw))
         except pa.ArrowInvalid as error:
             raise ValueError(_csv_reason(str(error), names)) from error
-
-        def wholes_of(name: str) -> Any:
-            whole = pacsv.ConvertOptions(
-                column_types={name: pa.int64()}, include_columns=[name], null_values=[""]
-            )
-            return pacsv.read_csv(pa.BufferReader(raw), reading, layout, whole).column(0)
-
-        texts = cache(lambda: pacsv.read_csv(pa.BufferReader(raw), reading, layout, as_text))
+        in_words = cache(lambda: read(raw, dict.fromkeys(names, pa.string()), floats))
         return no_other_numbers(
-            labelled(table, label), wholes_of, lambda name, row: str(texts().column(name)[row].as_py())
+            labelled(table, label),
+            lambda name: read(raw, {name: pa.int64()}, [name], *MISSING).column(0),
+            lambda name, row: str(in_words().column(name)[row].as_py()),
         )
 
     return parse
+
+
+def _nan_as_null(table: Any) -> Any:
+    """The table with a null for each NaN, which is what the other words for it become."""
+    for place, column in enumerate(table.columns):
+        if column.type == pa.float64() and pc.any(nan := pc.is_nan(column)).as_py():
+            table = table.set_column(place, table.column_names[place], pc.if_else(nan, None, column))
+    return table
 
 
 def _csv_reason(text: str, names: Sequence[str]) -> str:
@@ -219,16 +244,15 @@ def roles_of(
 def with_fractions(
     roles: dict[str, pa.DataType], body: Piece, names: Sequence[str], label: str, delimiter: str
 ) -> dict[str, pa.DataType]:
-    """Take columns for dense that hold numbers only, and a fraction, among the first rows."""
+    """Take columns for dense that hold numbers only (or `MISSING`) and a fraction, among the first rows."""
     fraction, other = set[int](), set[int]()
     sample = (text.decode(errors="replace") for _, text in body.split()[:SAMPLE_ROWS])
     try:
         for row in csv.reader(sample, delimiter=delimiter):
             for place, cell in enumerate(row):
-                if cell and not _NUMBER.fullmatch(cell):
-                    other.add(place)
-                elif cell and not _WHOLE.fullmatch(cell):
-                    fraction.add(place)
+                if cell in MISSING or _WHOLE.fullmatch(cell) or _INFINITE.fullmatch(cell):
+                    continue
+                (fraction if _NUMBER.fullmatch(cell) else other).add(place)
     except csv.Error:
         pass  # what was seen before must do; the conversion itself names what is wrong
     chosen = {name for place, name in enumerate(names) if place in fraction - other}
@@ -236,6 +260,7 @@ def with_fractions(
 
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_INFINITE = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 
 
