@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -29,6 +30,9 @@ DenseVars: TypeAlias = Mapping[str, Var]
 
 STATISTICS = (".mean", ".inv_std")
 ONES = (".scale", ".inv_std")
+VECTORS = (".v",)
+VECTOR_BOUND = 0.01 * math.sqrt(3)
+"""Of first values of dense fields' vectors: a standard deviation of 0.01, ``V_INITIALIZER``'s of keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,9 +218,11 @@ def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     """First values of one dense parameter: a pure function of (seed, name, shape).
 
     Matrices (N, M) are uniform in ``+-sqrt(6 / N)`` (He et al., arXiv:1502.01852: what relu layers need), and
-    so are those of a stack (K, N, M). Vectors, which are biases and first-order weights, are zeros, and those
-    that scale (`ONES`) ones. The numbers come from raw Philox bits, so a new NumPy does not change them.
-    A matrix of no inputs, over the pairs of a single field, has no numbers.
+    so are those of a stack (K, N, M). Biases and first-order weights, (N,), are zeros, and those that scale
+    (`ONES`) ones. Vectors of dense fields (`VECTORS`), (N, D), are an embedding and no layer: as small as
+    those of keys. Within He's bound, which for a single field is 2.4, attention was all theirs and did not
+    come back. The numbers come from raw Philox bits, so a new NumPy does not change them. A matrix of no
+    inputs, over the pairs of a single field, has no numbers.
     """
     if name.endswith(ONES):
         return np.ones(shape, np.float32)
@@ -225,4 +231,5 @@ def initial_values(seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.f
     count = int(np.prod(shape))
     raw = np.random.Philox(key=text_hash("dense", str(seed), name)).random_raw(count)
     unit = (raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
-    return (unit * np.float32(np.sqrt(6 / max(1, shape[-2])))).reshape(shape)
+    bound = VECTOR_BOUND if name.endswith(VECTORS) else np.sqrt(6 / max(1, shape[-2]))
+    return (unit * np.float32(bound)).reshape(shape)

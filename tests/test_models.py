@@ -12,6 +12,7 @@ from pslib.table.optimizers import SGD, Adam
 from rec_models import DNN, MODELS, build
 from rec_models.layers.activation import sigmoid_of
 from rec_models.model import initial_values
+from rec_models.options import V_INITIALIZER
 from rec_models.parts import parts_of
 from tests.gradient_check import (
     BATCH,
@@ -357,6 +358,39 @@ def test_matrices_start_uniform_within_the_bound_of_he_and_vectors_at_zero():
     assert abs(values.mean()) < 5 * bound / np.sqrt(3 * values.size)
     assert values.std() == pytest.approx(np.sqrt(2 / 600), rel=0.01)
     assert not initial_values(0, "mlp.0.b", (200,)).any()
+
+
+@pytest.mark.parametrize("fields", [1, 13])
+def test_vectors_of_dense_fields_start_as_small_as_those_of_keys(fields):
+    schema = Schema(label="click", sparse=["item"], dense=[f"n{i}" for i in range(fields)])
+    values = build("autoint", schema, {"dim": 1000}).initial_dense(0)["dense.v"]
+    assert values.std() == pytest.approx(V_INITIALIZER.std, rel=0.05)
+    assert abs(values.mean()) < 0.05 * V_INITIALIZER.std
+    assert abs(values).max() <= np.sqrt(3) * V_INITIALIZER.std
+
+
+def test_one_dense_field_does_not_drown_the_others_in_attention():
+    """Prices after log1p: with vectors of a layer's size the first loss was 4, and no key was ever learnt."""
+    rng = np.random.default_rng(0)
+    keys, price = rng.integers(0, 20, 400), rng.uniform(0, 7.6, 400)
+    batch = Batch(
+        labels=(keys % 2).astype(np.float32),
+        dense=price.astype(np.float32)[:, None],
+        keys=np.arange(20, dtype=np.uint64),
+        sparse=keys.astype(np.int32)[:, None],
+        ragged={},
+    )
+    model = build("autoint", Schema(label="click", sparse=["item"], dense=["price"]), {"dim": 8})
+    rows, dense = rng.normal(0, 0.01, (20, 8)).astype(np.float32), model.initial_dense(0)
+    losses = []
+    for number in range(60):
+        result = model.loss_and_gradients(batch, rows, dense, number)
+        losses.append(result.loss)
+        rows -= 2 * result.rows_gradient
+        for name, gradient in result.dense_gradients.items():
+            dense[name] -= np.float32(0.02) * gradient
+    assert losses[0] < 0.8
+    assert losses[-1] < 0.1
 
 
 def test_first_dense_values_are_the_same_for_ever():
