@@ -135,6 +135,15 @@ def _names_of(protocol: type) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
+def _lacked(value: Any, hint: Any) -> list[str]:
+    """Members of a Protocol that a value lacks which has others of them; of any other value none."""
+    if not getattr(hint, "_is_protocol", False):
+        return []
+    names = _names_of(hint)
+    lacked = [name for name in names if not hasattr(value, name)]
+    return lacked if len(lacked) < len(names) else []
+
+
 def _is_number(value: Any, kind: type) -> bool:
     if not isinstance(value, kind) or isinstance(value, bool):
         return False
@@ -209,6 +218,8 @@ def kind_problem(name: str, value: Any, hint: Any) -> str | None:
     line = f"{name}: expected {_words(hint)}, got {came(value)}"
     if isinstance(value, type):
         return f"{line}: make one of it, {value.__name__}(...)"
+    if missing := [name for kind in kinds for name in _lacked(value, kind)]:
+        return f"{line} without {', '.join(missing)}: add what is missing"
     if _are_arrays(value) and any(_is_path(one) for kind in kinds for one in _choices(_inner(kind))):
         return f'{line}: {WRITE_FIRST}, and give "data.parquet"'
     return (

@@ -21,6 +21,7 @@ from pslib.protocol.client_session import PushName
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.model import KeptStep, ModelInParts, Step, Stepper, StepperInStages, TrainableModel
 from pslib.trainer.overlap import SLOTS, OverlappedSteps
+from pslib.trainer.own_models import check_predictions, check_step
 from pslib.trainer.pipeline import Prefetched, Send
 from pslib.trainer.progress import Progress
 from pslib.trainer.rows import Gradients, PulledRows, RowSource
@@ -64,6 +65,7 @@ class ModelThreads:
         self._model: Stepper = model
         self._overlapped: OverlappedSteps | None = None
         self._slots: list[StepperInStages] = []
+        self._tasks = len(model.schema.labels)
         self._in_parts = in_parts = isinstance(model, ModelInParts)
         self.count = (threads or cores_given()) if in_parts else 1
         limit = 1 if in_parts else threads
@@ -121,7 +123,11 @@ class ModelThreads:
         """
         if self._overlapped is None:
             step = self.step(*arguments)
-            done(step if self._in_parts else KeptStep.of(step))
+            if not self._in_parts:
+                batch, _rows, dense, _seed = arguments
+                check_step(self._model, batch, dense, step)
+                step = KeptStep.of(step)
+            done(step)
         else:
             self._overlapped.begin(lambda slot: self._slots[slot].stages(*arguments), done, failed)
 
@@ -132,7 +138,10 @@ class ModelThreads:
 
     def predict(self, batch: Batch, rows: NDArray[Any], dense: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """See `TrainableModel.predict`."""
-        return self._model.predict(batch, rows, dense)
+        predicted = self._model.predict(batch, rows, dense)
+        if not self._in_parts:
+            check_predictions(self._model, batch, self._tasks, predicted)
+        return predicted
 
 
 def _describe_products(products: str) -> str:

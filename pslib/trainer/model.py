@@ -66,7 +66,8 @@ class KeptStep:
     def of(step: Step) -> KeptStep:
         """A copy."""
         dense = {name: np.array(gradient) for name, gradient in step.dense_gradients.items()}
-        return KeptStep(step.loss, np.array(step.logits), np.array(step.rows_gradient), dense)
+        loss = float(step.loss)  # of NumPy it could not travel to who reports it
+        return KeptStep(loss, np.array(step.logits), np.array(step.rows_gradient), dense)
 
 
 class Stepper(Protocol):

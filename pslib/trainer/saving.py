@@ -36,6 +36,7 @@ from pslib.trainer.cuts import TrainerCuts
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import HeldLease, Job, JobSpec
 from pslib.trainer.model import TrainableModel
+from pslib.trainer.own_models import first_dense_of
 from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 
@@ -71,7 +72,7 @@ def set_up(
     """
     if problem := layout.size_problem():  # before memory is taken for them
         raise ConfigurationError(f"model: {problem}")
-    first_values = layout.flatten(model.initial_dense(seed))
+    first_values = layout.flatten(first_dense_of(model, layout.shapes, seed))
     if share:
         cluster.client.setup([table], dense, first_values)
         return

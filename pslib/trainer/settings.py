@@ -15,6 +15,7 @@ from pslib.table.tables import DenseSpec, TableSpec
 from pslib.table.wire_format import FLOAT32, WireFormat
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.model import ModelInParts, TrainableModel, takes_products
+from pslib.trainer.own_models import own_table_of
 from pslib.training_limits import (
     BATCH_ROWS_MAX,
     CACHE_AGE_MAX,
@@ -249,7 +250,7 @@ def table_of(model: TrainableModel, table: TableSpec | None) -> TableSpec:
     ConfigurationError
         When it has not.
     """
-    own = model.table()
+    own = own_table_of(model)
     if table is not None and (table.name, table.parts) != (own.name, own.parts):
         raise ConfigurationError(
             f"table: expected the model's, {own.name} with parts {[part.name for part in own.parts]}, and "

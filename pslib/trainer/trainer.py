@@ -30,6 +30,7 @@ from pslib.trainer.fitting import Fit, FitTools
 from pslib.trainer.jobs import HeldLease, Job, spec_of
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.modes import TrainingMode, plan_of
+from pslib.trainer.own_models import dense_shapes_of
 from pslib.trainer.predictions import PredictionFiles
 from pslib.trainer.progress import Progress
 from pslib.trainer.recording import check_out, record
@@ -168,7 +169,7 @@ class Trainer(Retrieval):
         self.model, self.cluster, self._client = model, cluster, cluster.client
         check_fits(self.settings, model, self._table)
         check_out(cluster, out)
-        self._layout = DenseLayout(model.dense_shapes())
+        self._layout = DenseLayout(dense_shapes_of(model))
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
         self._progress, self._calls = Progress.of(self._client), Calls(cluster)
