@@ -141,6 +141,11 @@ def evaluate_checkpoint(
         return _tested(job, trainer, paths, predictions, label)
 
 
+def _is_of_another_model(job: Job) -> bool:
+    """Whether a checkpoint may be of a model that the job file does not describe."""
+    return job.load is not None and job.load.other_model
+
+
 @contextmanager
 def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
     """A trainer of a cluster inside this process, with the parameters of a checkpoint."""
@@ -148,7 +153,8 @@ def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
 
     with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
-        trainer.load(checkpoint, other_model=job.load is not None and job.load.other_model)
+        # One of an unfinished fit is only looked at here: nothing goes on.
+        trainer.load(checkpoint, resume=False, other_model=_is_of_another_model(job))
         yield trainer
 
 

@@ -151,8 +151,8 @@ def test_a_script_with_other_calls_cannot_go_on_and_may_begin_anew(examples: str
     with cluster_of(1, timing=QUICK) as running:
         trainer = counting(running.join())
         trainer.load(tmp_path / "saved")
-        with pytest.raises(ConfigurationError, match="call 1 is 'evaluate', the checkpoint's was 'fit'"):
-            trainer.evaluate(examples)
+        with pytest.raises(ConfigurationError, match="call 1 is 'save', the checkpoint's was 'fit'"):
+            trainer.save(tmp_path / "copy")
     with cluster_of(1, timing=QUICK) as running:
         trainer = counting(running.join())
         trainer.load(tmp_path / "saved", resume=False)

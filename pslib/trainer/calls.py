@@ -1,7 +1,8 @@
 """Which collective call of a script comes next, and which of them a checkpoint says are done.
 
 A script that goes on from a checkpoint of an unfinished `fit` makes the same calls again: those that were
-done are passed over, the one that was under way goes on with its leases, and all others are new.
+done are passed over, the one that was under way goes on with its leases, and all others are new. One that
+begins with a look at it, where that script trained, does not go on with it: it may look, and nothing else.
 
 A load that a script has left while it waited (Ctrl-C, which it has caught) may go on at another trainer: rows
 are half of each then, and this trainer has not heard where its training goes on. So it is the next call.
@@ -22,6 +23,8 @@ from pslib.trainer.progress import Progress
 
 __all__ = ["Calls", "collective"]
 
+LOOKS = ("evaluate", "predict", "rank", "recommend", "export")
+"""Calls that read rows and change none."""
 Given = ParamSpec("Given")
 Back = TypeVar("Back")
 
@@ -61,6 +64,7 @@ class Calls:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._table: Mapping[str, Any] = {}
+        self._followed = self._left = False
 
     @property
     def cluster(self) -> Cluster:
@@ -82,6 +86,21 @@ class Calls:
             )
         self._table = table
 
+    def leave(self) -> bool:
+        """Before a call that only looks: whether it leaves the checkpoint's calls, which begin with another.
+
+        Not after the first call: a script that has begun to go on is held to all of them.
+        """
+        jobs = self._table.get("jobs", ())[1:]  # 0 is kept free for the load
+        if self._followed or not jobs or jobs[0]["what"] in LOOKS:
+            return False
+        self._table, self._left = {}, True
+        return True
+
+    def begin_anew(self) -> None:
+        """All rows are to be replaced: what was looked at does not matter any more."""
+        self._left = False
+
     def open(self, client: Client, progress: Progress, spec: JobSpec) -> Job:
         """The next call of the script.
 
@@ -89,9 +108,15 @@ class Calls:
         ------
         ConfigurationError
             When it is another one than that of the script whose checkpoint was loaded, or than a load that
-            was left.
+            was left, or goes on with a training that the script has only looked at.
         """
+        if self._left and spec.what not in (*LOOKS, "load"):
+            raise ConfigurationError(
+                f"{spec.what}: the script began with a look at its checkpoint, of an unfinished fit, which "
+                "goes on with the calls of its own script; make those first, or load with resume=False"
+            )
         number = self._number(spec)
+        self._followed = self._followed or number > 0
         jobs = self._table.get("jobs", ())
         if number == 0 or number >= len(jobs):
             return self._joined(client, progress, number, spec)
@@ -100,7 +125,7 @@ class Calls:
         if spec.what != then["what"] or not (moved or spec.fingerprint == then["fingerprint"]):
             raise ConfigurationError(
                 f"call {number} is {spec.what!r}, the checkpoint's was {then['what']!r} or had other data or "
-                "settings; go on with the same script, or load with resume=False"
+                "settings; go on with the same script, or load with resume=False (to look at it, too)"
             )
         if number == self._table["job"]:
             return Job(client, progress, number, replace(spec, resume=self._table))

@@ -62,6 +62,7 @@ class Retrieval:
     _fit: Callable[[ParquetData, int, float, int], None]
     save: Callable[..., str]
     load: Callable[..., None]
+    _look: Callable[[], None]
     _open: Callable[[str, ParquetData, Order, list[int], dict[str, Any], Any], Job]
 
     @checked()
@@ -176,6 +177,7 @@ class Retrieval:
         if min(at, default=0) < 1:
             raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
         schema = sides.example_schema(history, [sides.goal(target)])
+        self._look()
         ranker, about = self._ranker(sides, items, history, exclude_seen)
         job, reader = self._leases(
             "rank", data, schema, about, {"at": list(at)} | ({"name": name} if name else {})
@@ -225,6 +227,7 @@ class Retrieval:
         if approximate:
             self._check_vectors(sides)
         schema = sides.example_schema(history)
+        self._look()
         ranker, about = self._ranker(sides, items, history, exclude_seen)
         job, reader = self._leases("recommend", data, schema, [*about, k])
         files.begin(reader.leases)
@@ -268,6 +271,7 @@ class Retrieval:
         sides = sides_of(self.model)
         self._check_vectors(sides)
         data = strings(data)
+        self._look()
         files, parameters = PartFiles("export_vectors", out, data), self._parameters()
         schema = sides.item_schema if side == "item" else sides.example_schema(history)
         job, reader = self._leases("export", data, schema, [side])

@@ -81,6 +81,12 @@ def set_up(
         cluster.client.setup([table], dense, first_values, about)
 
 
+def _position_in(about: Mapping[str, Any]) -> Position:
+    """What a manifest says of the training."""
+    epochs, steps = int(about.get("epochs", 0)), int(about.get("steps", 0))
+    return Position(epochs, steps, float(about.get("seconds", 0.0)), tuple(about.get("files", ())))
+
+
 def description_of(model: TrainableModel, table: TableSpec, layout: DenseLayout) -> dict[str, Any]:
     """What tells a model apart from others of the same numbers, for servers and checkpoints."""
     return model_description(table.name, type(model).__name__, model.schema.to_dict(), layout.describe())
@@ -116,6 +122,8 @@ class CheckpointJobs:
         self._cluster, self._progress, self._calls = cluster, progress, calls
         self.began = Position()
         """Where the training was before the first call of its script."""
+        self.saved = Position()
+        """Where it was when the checkpoint that was loaded last was saved: where its last `fit` began."""
         self._model, self._table, self._layout, self._settings = model, table, layout, settings
 
     @property
@@ -218,6 +226,8 @@ class CheckpointJobs:
         goes_on = bool(jobs) and state and tables is None and resume
         if goes_on:
             self._calls.resume(jobs)
+        elif names is None:
+            self._calls.begin_anew()
         first = not self._cluster.begun
         now = position if names is not None else Position()
         self._single(
@@ -237,17 +247,8 @@ class CheckpointJobs:
         )
         if names is not None:
             return None
-        if not state:
-            loaded = Position()
-        elif goes_on:
-            loaded = Position(**jobs["began"])
-        else:
-            loaded = Position(
-                int(about.get("epochs", 0)),
-                int(about.get("steps", 0)),
-                float(about.get("seconds", 0.0)),
-                tuple(about.get("files", ())),
-            )
+        self.saved = _position_in(about) if state else Position()
+        loaded = Position(**jobs["began"]) if goes_on else self.saved
         if first:
             self.began = loaded
         return loaded

@@ -339,8 +339,14 @@ class Trainer(Retrieval):
             what is of no evaluation.
         DataError
             When a file or a value in it does not fit the schema.
+
+        Notes
+        -----
+        A script that begins with it (or with `rank`, `recommend`, `export_vectors`) after the load of a
+        checkpoint of an unfinished `fit` looks at that, and does not go on with it.
         """
         task = task_of(self.model.schema, label)
+        self._look()
         paths = strings(data)
         asked = data_of(paths, self.model.schema, task, self._key_kinds, predictions is not None)
         files = None if predictions is None else PredictionFiles(predictions, paths)
@@ -409,7 +415,9 @@ class Trainer(Retrieval):
             they are. None loads everything.
         resume : bool
             Whether a script whose `fit` was saved while it went on goes on exactly: calls that were done are
-            passed over, and of the one that was under way every example counts once. False: all is new.
+            passed over, and of the one that was under way every example counts once. One that begins with
+            `evaluate` or the like, where that one trained, may look at it and nothing more. False: all is
+            new.
         other_model : bool
             Whether to go on with what a model of another class, with other columns, or with parameters of
             other names has learned, where the numbers fit. False: that is refused, as it mostly is a slip.
@@ -425,9 +433,17 @@ class Trainer(Retrieval):
         """
         position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
         if position is not None:
-            self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
-            self._files[:], self._by_files = position.files, bool(position.files)
+            self._stand_at(position)
         self._mode.loaded(trained=position is not None and state)
+
+    def _stand_at(self, position: Position) -> None:
+        self._epochs, self._steps, self._seconds = position.epochs, position.steps, position.seconds
+        self._files[:], self._by_files = position.files, bool(position.files)
+
+    def _look(self) -> None:
+        """Before a call that only looks: a script that begins with it stands where its checkpoint does."""
+        if self._calls.leave():
+            self._stand_at(self._checkpoints.saved)
 
     @property
     def _position(self) -> Position:
