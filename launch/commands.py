@@ -207,11 +207,15 @@ def convert(options: argparse.Namespace) -> int:
 def data_check(options: argparse.Namespace) -> int:
     """``pslib data check``."""
     from launch.job import read_job
+    from launch.key_kinds import kinds_of_job
     from pslib.data.check import check
     from pslib.errors import EXIT_DONE, DataError
 
-    schema = read_job(options.config, options.overrides).schema_of_data if options.config else None
-    report = check(options.files, schema)
+    if options.config:
+        job = read_job(options.config, options.overrides)
+        report = check(options.files, job.schema_of_data, key_kinds=kinds_of_job(job))
+    else:
+        report = check(options.files)
     if not report.files:
         raise DataError(*report.problems)
     for line in report.lines():

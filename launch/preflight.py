@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.job import Job
+from launch.key_kinds import kinds_of_load
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import CheckpointError, ConfigurationError, DataError
 from pslib.places import check_local, unwritable
@@ -35,6 +36,7 @@ __all__ = [
     "hold_out",
     "hold_port",
     "prepare_out",
+    "schemas_asked",
 ]
 
 RUN_FILES = (
@@ -57,9 +59,9 @@ def check_data(job: Job) -> None:
     """
     problems: list[str] = []
     seen: set[str] = set()
-    key_kinds: KeyKinds = {}
+    key_kinds = kinds_of_load(job)
     schema = job.schema_of_data
-    asked, ranked = _ranked_schemas(job) if ranks_items(job.model.name) else (schema, schema)
+    asked, ranked = schemas_asked(job)
     if job.data.stream:
         _check_stream(job.data.train[0], job.data.stream)
     train = None if job.data.stream else job.data.train  # its files are looked into as they come
@@ -80,8 +82,10 @@ def _check_stream(folder: str, stream: StreamSection) -> None:
     Arrivals(folder, stream.settings())
 
 
-def _ranked_schemas(job: Job) -> tuple[Schema, Schema]:
-    """Of examples to rank items for, and of the items; those of sessions stand in sessions."""
+def schemas_asked(job: Job) -> tuple[Schema, Schema]:
+    """Of data that is evaluated, and of items that are ranked; those of sessions stand in sessions."""
+    if not ranks_items(job.model.name):
+        return job.schema_of_data, job.schema_of_data
     from pslib.trainer.ranked import sides_of
 
     sides, how = sides_of(job.build_model()), job.ranking or RankingSection()

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.job import Job, read_job
+from launch.key_kinds import check_like_training
+from launch.preflight import schemas_asked
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.errors import ConfigurationError
 from pslib.places import below, is_uri, parent_and_name
@@ -130,6 +132,9 @@ def evaluate_checkpoint(
         wanted of a model that ranks items.
     CheckpointError
         When the checkpoint can't be read or belongs to another model.
+    DataError
+        When a file does not fit, or keys of it would be made of values of another kind than those that were
+        trained.
     """
     paths = data or job.data.test
     if not paths:
@@ -137,6 +142,8 @@ def evaluate_checkpoint(
     if (predictions or label) and ranks_items(job.model.name):
         what = "--predictions" if predictions else "--label"
         raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
+    if not _is_of_another_model(job):
+        check_like_training(job, checkpoint, paths, schemas_asked(job)[0])
     with _loaded(job, checkpoint) as trainer:
         return _tested(job, trainer, paths, predictions, label)
 

@@ -27,6 +27,7 @@ from tests.counting_trainers import (
     counted_examples,
     counting,
     counts_in,
+    saved_in,
     stop_after,
 )
 from tests.job_folder import JOB, save
@@ -72,6 +73,10 @@ def unfinished(place: Path, *before: str) -> Path:
     manifest = read_manifest(str(place))
     commit(str(place), replace(manifest, format_version=0, cut={"token": "0" * 8, "table": table}))
     return place
+
+
+def test_it_says_what_its_keys_are_made_of(cut: Path) -> None:
+    assert saved_in(cut)["about"]["key_kinds"] == {"id": ["integer", "id"], "same": ["integer", "same"]}
 
 
 def test_a_script_may_begin_with_a_look_at_it(trainer: pslib.Trainer, cut: Path, examples: str) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pslib.data.column_scan import ColumnReport, ColumnScan, read_alike
-from pslib.data.column_types import is_list, key_kind
+from pslib.data.column_types import KeyKinds, is_list, key_kind
 from pslib.data.dataset import ParquetData, Paths, files_of, not_parquet, open_parquet
 from pslib.data.values import one_line
 from pslib.errors import DataError
@@ -98,7 +98,13 @@ class CheckReport:
         return said
 
 
-def check(path: Paths, schema: Schema | None = None, label: str | None = None) -> CheckReport:
+def check(
+    path: Paths,
+    schema: Schema | None = None,
+    label: str | None = None,
+    *,
+    key_kinds: KeyKinds | None = None,
+) -> CheckReport:
     r"""Read all values of some Parquet files and report on them.
 
     Nothing is raised for bad data: every problem that could be found stands in the report.
@@ -112,6 +118,8 @@ def check(path: Paths, schema: Schema | None = None, label: str | None = None) -
         and one is the label.
     label : str, optional
         Which, where there is no schema to say so. Default: one named label or click.
+    key_kinds : dict, optional
+        What the keys of a training were made of, as for `ParquetData`: other kinds are a problem.
 
     Returns
     -------
@@ -124,7 +132,7 @@ def check(path: Paths, schema: Schema | None = None, label: str | None = None) -
     problems: list[str] = []
     if schema is not None:
         try:
-            ParquetData(path, schema)
+            ParquetData(path, schema, key_kinds=dict(key_kinds or {}))
         except DataError as error:
             problems += error.problems
     scans: dict[tuple[str, str], ColumnScan] = {}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from shlex import quote
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
 
 from pslib.data.features import field_problem
+from pslib.places import shown
 from pslib.schema import Schema, SparseField
 
 __all__ = [
@@ -18,12 +21,39 @@ __all__ = [
     "column_problems",
     "is_list",
     "key_kind",
+    "kinds_of",
     "label_problem",
+    "plain_kinds",
     "weight_problem",
 ]
 
 KeyKinds = dict[str, tuple[str, str, str]]
 """Of vocabularies: ``"integer"`` or ``"string"``, and a column and a file that have it."""
+
+
+def plain_kinds(kinds: KeyKinds) -> dict[str, list[str]]:
+    """What a checkpoint keeps of them: kind and column of each vocabulary."""
+    return {vocabulary: [kind, column] for vocabulary, (kind, column, _file) in kinds.items()}
+
+
+def kinds_of(about: Mapping[str, Any], place: str) -> KeyKinds:
+    """What a checkpoint says of the keys that its rows belong to.
+
+    Parameters
+    ----------
+    about : mapping
+        `pslib.checkpoint.Manifest.about`.
+    place : str
+        The checkpoint, for the messages.
+
+    Returns
+    -------
+    KeyKinds
+        Empty for one that does not say it: saved by an earlier pslib, or before any training.
+    """
+    kept, where = about.get("key_kinds"), f"the data that {shown(place)} was trained on"
+    found = kept.items() if isinstance(kept, Mapping) else ()
+    return {vocabulary: (kind, column, where) for vocabulary, (kind, column) in found}
 
 
 def key_kind(kind: pa.DataType) -> str | None:
@@ -155,6 +185,12 @@ def _suggestion(name: str, names: list[str]) -> str:
     return f"the file has {shown or 'no columns'}"
 
 
+def _from_csv(kind: str, column: str, arrow_type: pa.DataType) -> str:
+    """Advice where texts came in place of integers: mostly they are from CSV, where all is text."""
+    is_text = kind == "string" and not is_list(arrow_type)
+    return f" (pslib convert csv makes integers with --integers {quote(column)})" if is_text else ""
+
+
 class ColumnKinds:
     """Whether the keys of each vocabulary are made of integers or of strings, the same over all files."""
 
@@ -185,6 +221,6 @@ class ColumnKinds:
                     before = f"column {first_name!r}, whose keys it shares, is {before}"
                 problems.append(
                     f"{file}: column {name!r} is {kind}, but {before}: equal values would get different "
-                    "keys; write both with one type"
+                    f"keys; write both with one type{_from_csv(kind, name, arrow_type)}"
                 )
         return list(dict.fromkeys(problems))

@@ -25,6 +25,7 @@ from pslib.checkpoint.folders import Base
 from pslib.client.client import Client
 from pslib.clock import utc_now_text
 from pslib.cluster import Cluster
+from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
 from pslib.errors import ConfigurationError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
@@ -124,6 +125,8 @@ class CheckpointJobs:
         """Where the training was before the first call of its script."""
         self.saved = Position()
         """Where it was when the checkpoint that was loaded last was saved: where its last `fit` began."""
+        self.kinds: KeyKinds = {}
+        """What the keys of rows were made of that are trained here; empty: nobody knows."""
         self._model, self._table, self._layout, self._settings = model, table, layout, settings
 
     @property
@@ -201,7 +204,8 @@ class CheckpointJobs:
                 "steps": position.steps,
                 "seconds": position.seconds + lease_s,
                 "files": list(position.files),
-            },
+            }
+            | ({"key_kinds": plain_kinds(self.kinds)} if self.kinds else {}),
             saved_utc=utc_now_text(),
         )
 
@@ -245,6 +249,8 @@ class CheckpointJobs:
             ),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
         )
+        if names is None or self._table.name in names:
+            self.kinds = {} if other_model else kinds_of(about, place)
         if names is not None:
             return None
         self.saved = _position_in(about) if state else Position()

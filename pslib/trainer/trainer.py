@@ -281,6 +281,7 @@ class Trainer(Retrieval):
     def _fit(self, data: ParquetData, epochs: int, rate: float = 1.0, to_come: int = 0) -> None:
         """One job; the call of which it is part still has ``to_come`` epochs after it."""
         settings = self.settings
+        self._checkpoints.kinds = dict(self._key_kinds)  # those of this data among them
         lease_rows = settings.lease_rows or default_lease_rows(data.rows, settings.batch_rows)
         order = Order(settings.seed, [group.rows for group in data.row_groups], lease_rows)
         first_epoch = self._epochs
@@ -420,7 +421,9 @@ class Trainer(Retrieval):
             new.
         other_model : bool
             Whether to go on with what a model of another class, with other columns, or with parameters of
-            other names has learned, where the numbers fit. False: that is refused, as it mostly is a slip.
+            other names has learned, where the numbers fit. False: that is refused, as it mostly is a slip;
+            so is data later whose keys are made of numbers where the checkpoint's were made of texts, or the
+            other way round.
 
         Raises
         ------
@@ -434,6 +437,9 @@ class Trainer(Retrieval):
         position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
         if position is not None:
             self._stand_at(position)
+        if self._checkpoints.kinds:  # in place: a stream that goes on has it, too
+            self._key_kinds.clear()
+            self._key_kinds.update(self._checkpoints.kinds)
         self._mode.loaded(trained=position is not None and state)
 
     def _stand_at(self, position: Position) -> None:
