@@ -58,13 +58,12 @@ def trainer_of(cluster: pslib.Cluster, *columns: Any) -> pslib.Trainer:
     return pslib.Trainer(DeepFM(schema, dim=2, hidden=(4,)), cluster, batch_rows=64, progress=False)
 
 
-def trained(folder: Path) -> Path:
+def trained(folder: Path, keep_last: int = 0) -> Path:
     """The checkpoint of a training on the job's data, where ``pslib train`` puts it."""
     with pslib.connect() as cluster:
         trainer = trainer_of(cluster)
         trainer.fit(folder / "train.parquet")
-        trainer.save(folder / "run" / "checkpoint")
-    return folder / "run" / "checkpoint"
+        return Path(trainer.save(folder / "run" / "checkpoint", keep_last=keep_last))
 
 
 def forgotten(place: Path) -> Path:
@@ -130,6 +129,14 @@ def test_a_check_compares_with_the_training_data_of_the_job(
     ]
 
 
+def test_lists_are_compared_as_columns_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, lists in (("train", [[1], [2]]), ("words", [["1"], ["2"]])):
+        pq.write_table(pa.table({"click": [0, 1], "seen": lists}), folder / f"{name}.parquet")
+    schema = ("--set", "data.schema={label: click, ragged: [seen]}")
+    (line,) = checked(capsys, folder / "words.parquet", "--config", folder / "job.yaml", *schema)
+    assert "column 'seen' is string, but integer in " in line
+
+
 def test_a_check_without_the_training_data_compares_with_a_checkpoint_that_the_job_names(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,12 +144,12 @@ def test_a_check_without_the_training_data_compares_with_a_checkpoint_that_the_j
     (folder / "train.parquet").rename(folder / "there.parquet")
     assert checked(capsys, *words) == []
     (folder / "there.parquet").rename(folder / "train.parquet")
-    place = trained(folder)
+    place = trained(folder, keep_last=1)
     (folder / "train.parquet").unlink()
     told = f"column 'user id' is string, but integer in the data that {place} was trained on"
     (line,) = checked(capsys, *words)
     assert told in line
-    load = (*words, "--set", "out=elsewhere", "--set", f"load.path={place}")
+    load = (*words, "--set", "out=elsewhere", "--set", f"load.path={place.parent}")
     (line,) = checked(capsys, *load)
     assert told in line
     assert checked(capsys, *load, "--set", "load.other_model=true") == []
@@ -184,6 +191,31 @@ def test_rows_of_one_checkpoint_after_those_of_another_are_held_to_their_own(fol
         with pytest.raises(DataError, match="is string, but integer in the data that"):
             trainer.evaluate(texts)
         trainer.evaluate(folder / "test.parquet")
+
+
+def test_a_column_that_had_no_values_in_a_checkpoint_may_be_of_any_type_after_it(folder: Path) -> None:
+    """Whatever the rows before the load were made of: they are gone."""
+    with pslib.connect() as cluster:
+        trainer = trainer_of(cluster)
+        trainer.fit(write(folder / "empty.parquet", USERS, [None] * 200))
+        place = trainer.save(folder / "empty")
+        trainer.fit(folder / "train.parquet")
+        trainer.load(place)
+        trainer.fit(write(folder / "numbers.parquet", USERS, USERS))
+
+
+def test_a_stream_under_way_is_held_to_the_checkpoint_that_is_loaded_meanwhile(folder: Path) -> None:
+    place, arriving = trained(folder), folder / "arriving"
+    arriving.mkdir()
+    for name in ("a", "b"):
+        write(arriving / f"{name}.parquet", [f"u{number}" for number in USERS])
+    with pslib.connect() as cluster:
+        trainer = trainer_of(cluster)
+        stream = trainer.fit_stream(arriving, pslib.StreamSettings(poll_s=0.1))
+        next(stream)
+        trainer.load(place)
+        with pytest.raises(DataError, match="is string, but integer in the data that"):
+            next(stream)
 
 
 def test_rows_of_a_table_beside_the_models_change_nothing(folder: Path) -> None:
@@ -252,7 +284,7 @@ def test_each_column_of_a_cross_is_held_to_its_own_type(folder: Path) -> None:
             trainer.evaluate(folder / "texts.parquet")
 
 
-@pytest.mark.parametrize("about", [{}, {"key_kinds": None}, {"key_kinds": []}])
+@pytest.mark.parametrize("about", [{}, {"key_kinds": None}, {"key_kinds": ["user"]}])
 def test_a_checkpoint_that_does_not_say_the_types_of_its_keys_is_taken(about: dict[str, Any]) -> None:
     assert kinds_of(about, "place") == {}
 
@@ -261,6 +293,9 @@ def test_what_a_checkpoint_keeps_of_types_comes_back_without_the_names_of_files(
     kept = plain_kinds({"user": ("integer", "buyer", "/secret/train.parquet")})
     told = ("integer", "buyer", "the data that runs/one was trained on")
     assert kinds_of({"key_kinds": kept}, "runs/one") == {"user": told}
+    _kind, _column, where = kinds_of({"key_kinds": kept}, "s3://me:hidden@bucket/one")["user"]
+    assert "bucket/one" in where
+    assert "hidden" not in where
 
 
 def test_only_texts_of_a_plain_column_are_told_how_integers_come_from_csv(folder: Path) -> None:

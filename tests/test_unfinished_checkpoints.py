@@ -90,6 +90,13 @@ def test_a_script_may_begin_with_a_look_at_it(trainer: pslib.Trainer, cut: Path,
         assert anew.evaluate(examples) == result
 
 
+def test_predictions_of_data_without_a_label_are_a_look_too(
+    trainer: pslib.Trainer, examples: str, tmp_path: Path
+) -> None:
+    pq.write_table(pq.read_table(examples).drop(["label"]), tmp_path / "new.parquet")
+    assert trainer.evaluate(tmp_path / "new.parquet", predictions=tmp_path / "out").examples == ROWS
+
+
 def test_a_script_that_has_looked_at_it_does_not_train_on(trainer: pslib.Trainer, examples: str) -> None:
     """Which of its examples count already would be a guess: some would count twice, or not at all."""
     trainer.evaluate(examples)
@@ -172,15 +179,17 @@ def test_commands_take_a_checkpoint_of_an_unfinished_fit_as_any_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = str(sessions(tmp_path))
-    said = []
-    for place in (tmp_path / "saved", unfinished(tmp_path / "saved")):
+    place, said = tmp_path / "saved", []
+    for before in (None, (), ("rank",)):
+        if before is not None:
+            unfinished(place, *before)
         with_checkpoint = [job, "--checkpoint", str(place)]
         assert main(["eval", *with_checkpoint]) == 0
         assert main(["recommend", *with_checkpoint, "--out", str(tmp_path / "best")]) == 0
         assert main(["vectors", *with_checkpoint, "--out", str(tmp_path / "vectors")]) == 0
         files = sorted([*(tmp_path / "best").iterdir(), *(tmp_path / "vectors").iterdir()])
         said.append((capsys.readouterr().out, [pq.read_table(file) for file in files]))
-    assert said[0] == said[1]
+    assert said[0] == said[1] == said[2]
 
 
 def test_so_does_a_click_models_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,11 +201,11 @@ def test_so_does_a_click_models_evaluation(tmp_path: Path, capsys: pytest.Captur
         trained.fit(job.data.train)
         trained.save(tmp_path / "saved")
     command, said = ["eval", str(tmp_path / "job.yaml"), "--checkpoint", str(tmp_path / "saved")], []
-    for _again in range(2):
+    for before in ((), ("evaluate",), ()):
         assert main(command) == 0
         said.append(capsys.readouterr().out)
-        unfinished(tmp_path / "saved")
-    assert said[0] == said[1]
+        unfinished(tmp_path / "saved", *before)
+    assert said[0] == said[1] == said[2]
 
 
 @pytest.mark.parametrize("look", ["rank", "recommend", "export_vectors"])
