@@ -28,6 +28,8 @@ __all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "preempted_place
 PREEMPTED, TEST = "preempted", "test"
 CHECKPOINT = "checkpoint"
 """Folder of a run's checkpoint below its ``out``."""
+SPACE_S = 600.0
+"""So long a run that has trained waits for space: there is nothing to lose by it, and else all of it."""
 BEST = "best"
 """The same for the best epoch of a run that stops early."""
 
@@ -65,7 +67,7 @@ def train_job(path: Path) -> str:
         others = job.schema_of_data.more_labels if test else ()
         tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
         place = saved_place(job)
-        trainer.save(place, keep_last=job.checkpoint.keep_last)
+        trainer.save(place, keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
         result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
         result |= {"test_tasks": tasks} if tasks else {}
     return json.dumps(result)

@@ -21,6 +21,7 @@
     │   │   └── LogStillFullError        nobody has made any while it was waited for
     │   └── PreemptedError           75  asked to leave; state has been flushed
     ├── CheckpointError              64
+    │   ├── CheckpointFullError      69  no space for the next one; the last one is whole
     │   ├── CheckpointCorruptError       bytes do not match the manifest
     │   └── CheckpointIncompatibleError  a checkpoint of another model
     └── LogError                     64  an update log or journal can't be read or written
@@ -42,6 +43,7 @@ __all__ = [
     "AddressInUseError",
     "CheckpointCorruptError",
     "CheckpointError",
+    "CheckpointFullError",
     "CheckpointIncompatibleError",
     "ConfigurationError",
     "DataError",
@@ -169,6 +171,12 @@ class CheckpointError(PslibError):
     """A checkpoint can't be written or read."""
 
     exit_code = 64
+
+
+class CheckpointFullError(CheckpointError):
+    """There is no space for a checkpoint; that of before is whole, and the training is as it was."""
+
+    exit_code = 69
 
 
 class CheckpointCorruptError(CheckpointError):

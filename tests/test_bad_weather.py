@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -81,12 +82,40 @@ def test_a_disk_that_is_full_refuses_the_checkpoint_in_one_line_and_leaves_the_l
     first = start(*arguments, small, small_disk / "checkpoint")
     assert first.finish(40) == 0, first.output
     second = start(*arguments, examples, small_disk / "checkpoint")
-    assert second.finish(60) == 64, second.output
+    assert second.finish(60) == 69, second.output
     (line,) = second.lines("No space left on device")
     assert str(small_disk / "checkpoint") in line
     assert "Traceback" not in second.output
     assert_counted_once(small_disk / "checkpoint", small)
     assert main(["checkpoint", "verify", str(small_disk / "checkpoint")]) == 0
+
+
+@pytest.mark.root
+def test_a_training_that_finds_no_space_for_its_model_waits_for_some(
+    start: Start, examples: Path, tmp_path: Path, small_disk: Path
+) -> None:
+    """Its ``out`` is elsewhere, so that all but the checkpoint has space."""
+    filler, saved = small_disk / "filler", small_disk / "saved"
+    filler.write_bytes(bytes(256 << 10))
+    job = {
+        "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["shared"]}},
+        "model": {"name": "fm", "dim": 4},
+        "cluster": {"servers": 2, "trainers": 2},
+        "checkpoint": {"path": str(saved)},
+    }
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(job | {"out": str(tmp_path / "out")}))  # JSON is YAML
+    filler.unlink()  # there is space when the run begins
+    command = start("train", path, "--quiet")
+    command.wait_for_file("logs/coordinator.log", "pslib-listening")
+    filler.write_bytes(bytes(256 << 10))
+    command.wait_for("make space: tried again in 2 s", 60)
+    assert not list(saved.glob("*.arrow")), "what was not written whole takes no space"
+    filler.unlink()
+    assert command.finish(60) == 0, command.output
+    assert f"{saved}: can't write: [Errno 28]" in command.output
+    assert main(["checkpoint", "verify", str(saved)]) == 0
+    assert "Traceback" not in command.output
 
 
 @pytest.mark.root

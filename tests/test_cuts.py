@@ -18,9 +18,9 @@ from pslib.batch import Batch
 from pslib.checkpoint import Manifest, commit, newest, read_manifest
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
-from pslib.errors import CheckpointError, ConfigurationError
+from pslib.errors import CheckpointError, CheckpointFullError, ConfigurationError
 from pslib.table.optimizers import Adagrad, Adam
-from pslib.trainer import cuts
+from pslib.trainer import cuts, saving
 from pslib.trainer.jobs import Job
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
@@ -264,3 +264,52 @@ def test_settings_that_make_no_sense_are_told() -> None:
         pslib.CheckpointSettings("here", every_s=5, keep_last=0)
     with pytest.raises(ConfigurationError, match="every_s: expected seconds"):
         pslib.CheckpointSettings("here", every_s=-1)
+
+
+class FullDisk:
+    """Servers that find no space for the first saves, and a clock on which pauses take no time."""
+
+    def __init__(self, trainer: pslib.Trainer, refusals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        client = trainer.cluster.client
+        self.time_s, self.pauses, self._left = 0.0, [], refusals
+        self._save_files = client.save_files
+        monkeypatch.setattr(client, "save_files", self.save_files)
+        monkeypatch.setattr(saving, "clock_of", lambda client: self)
+
+    def save_files(self, place: str, stem: str) -> Any:
+        entries = self._save_files(place, stem)
+        self._left -= 1
+        if self._left >= 0:
+            raise CheckpointFullError(f"checkpoint {place}: can't write: [Errno 28] No space left on device")
+        return entries
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.time_s += seconds
+
+
+def test_a_save_that_finds_no_space_is_tried_again_as_long_as_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster_of(2) as running:
+        trainer = counting(running.join(), None)
+        disk = FullDisk(trainer, 7, monkeypatch)
+        trainer.save(tmp_path / "saved", space_s=600)
+        assert disk.pauses == [1, 2, 4, 8, 16, 30, 30]
+        assert len([line for line in caplog.messages if line.endswith("tried again in 30 s")]) == 2
+        assert len(list((tmp_path / "saved").glob("*.arrow"))) == len(
+            read_manifest(str(tmp_path / "saved")).files
+        ), "what a save that failed has left is gone"
+        disk = FullDisk(trainer, 100, monkeypatch)
+        with pytest.raises(CheckpointFullError, match="No space left") as caught:
+            trainer.save(tmp_path / "numbered", keep_last=2, space_s=5)
+        assert (sum(disk.pauses), disk.pauses[-1]) == (5, 2)
+        assert caught.value.exit_code == 69
+        disk = FullDisk(trainer, 1, monkeypatch)
+        with pytest.raises(CheckpointFullError):
+            trainer.save(tmp_path / "at-once")
+        assert disk.pauses == []
+        assert not list(tmp_path.glob("at-once/*.arrow"))

@@ -23,6 +23,7 @@ from pslib.checkpoint.manifest import (
     Manifest,
     ManifestFile,
     commit,
+    discard,
     manifest_bytes,
     read_manifest,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "check_model",
     "check_shard",
     "commit",
+    "discard",
     "forget_rows",
     "held_rows",
     "list_checkpoints",

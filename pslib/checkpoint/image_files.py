@@ -10,7 +10,7 @@ import pyarrow as pa
 from pslib.checkpoint.arrow_files import ArrowFile
 from pslib.checkpoint.counted import count_schema, counts_batch, filters_batch, kind_of_counts
 from pslib.checkpoint.dense import DENSE_SCHEMA, dense_batch
-from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place
+from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, ManifestFile, open_place, unwritten
 from pslib.checkpoint.rows import BatchBuilder, table_schema
 from pslib.errors import CheckpointError
 from pslib.places import shown
@@ -84,7 +84,7 @@ class ImageWriter:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> CheckpointError:
-        return CheckpointError(f"checkpoint {shown(self._path)}: can't write: {error}")
+        return unwritten(f"checkpoint {shown(self._path)}: can't write: {error}", error)
 
     def _file(self, name: str, schema: pa.Schema) -> ArrowFile:
         if name not in self._open:

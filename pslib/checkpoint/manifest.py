@@ -5,6 +5,7 @@ Grammar and reasons stand in README.md beside this file.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -19,7 +20,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from cython_ext.checksums import crc32
-from pslib.errors import CheckpointCorruptError, CheckpointError, CheckpointIncompatibleError
+from pslib.errors import (
+    CheckpointCorruptError,
+    CheckpointError,
+    CheckpointFullError,
+    CheckpointIncompatibleError,
+)
 from pslib.places import open_uri, place_of, shown
 
 __all__ = [
@@ -34,10 +40,12 @@ __all__ = [
     "Manifest",
     "ManifestFile",
     "commit",
+    "discard",
     "manifest_bytes",
     "open_place",
     "read_manifest",
     "sync",
+    "unwritten",
 ]
 
 log = logging.getLogger("pslib")
@@ -154,6 +162,20 @@ def open_place(path: str) -> tuple[fs.FileSystem, str]:
         raise CheckpointError(f"checkpoint path {shown(path)!r}: {reason}") from error
 
 
+def unwritten(text: str, error: Exception) -> CheckpointError:
+    """The error of a write that the system has refused: one of its own where somebody may make space."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return CheckpointFullError(text) if full else CheckpointError(text)
+
+
+def discard(path: str, token: str) -> None:
+    """Remove the files of a save that has failed, which has a token of its own: they take space."""
+    try:
+        _remove(*open_place(path), re.compile(rf"\w+\.{token}-.*\.arrow"))
+    except OSError as error:
+        log.warning("pslib: checkpoint %s: can't remove what a save has left: %s", shown(path), error)
+
+
 def commit(path: str, manifest: Manifest) -> None:
     """Write the manifest of files that are already there; then remove those of an older checkpoint.
 
@@ -203,7 +225,8 @@ def _put(
     except OSError as error:
         if local and isinstance(error, FileNotFoundError) and os.path.isdir(root):  # what was written aside
             raise CheckpointError(_replaced(path, name)) from error
-        raise CheckpointError(f"checkpoint {shown(path)}: can't write the manifest: {error}") from error
+        text = f"checkpoint {shown(path)}: can't write the manifest: {error}"
+        raise unwritten(text, error) from error
 
 
 def _write(filesystem: fs.FileSystem, file: str, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pslib.errors import (
     AccessError,
     CheckpointError,
+    CheckpointFullError,
     ConfigurationError,
     LogFullError,
     LogStillFullError,
@@ -29,6 +30,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (FencedError, "fenced"),
     (AccessError, "forbidden"),
     (UnknownTableError, "unknown-table"),
+    (CheckpointFullError, "checkpoint-full"),
     (CheckpointError, "checkpoint"),
     (LogFullError, "log-full"),
     (MemoryLimitError, "memory-limit"),
@@ -41,6 +43,7 @@ _ERRORS: dict[str, type[PslibError]] = {
     "forbidden": AccessError,
     "fenced": SupersededError,
     "checkpoint": CheckpointError,
+    "checkpoint-full": CheckpointFullError,
     "log-full": LogFullError,
     "log-still-full": LogStillFullError,
     "memory-limit": MemoryLimitError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from pslib.checkpoint import (
     check_keep_last,
     check_model,
     commit,
+    discard,
     newest,
     next_place,
     other_tables,
@@ -23,10 +25,10 @@ from pslib.checkpoint import (
 )
 from pslib.checkpoint.folders import Base
 from pslib.client.client import Client
-from pslib.clock import utc_now_text
+from pslib.clock import Clock, utc_now_text
 from pslib.cluster import Cluster
 from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
-from pslib.errors import ConfigurationError
+from pslib.errors import CheckpointFullError, ConfigurationError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
 from pslib.table.descriptions import model_description
@@ -42,6 +44,15 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.settings import TrainerSettings
 
 __all__ = ["CheckpointJobs", "Position", "description_of"]
+
+log = logging.getLogger("pslib")
+AGAIN_S, AGAIN_MAX_S = 1.0, 30.0
+"""After a save that has found no space; twice as long each time."""
+
+
+def clock_of(client: Client) -> Clock:
+    """What pauses between two tries go by."""
+    return client.endpoint.clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +144,41 @@ class CheckpointJobs:
     def _client(self) -> Client:
         return self._cluster.client
 
-    def save(self, path: Any, keep_last: int, position: Position) -> str:
+    def save(self, path: Any, keep_last: int, position: Position, space_s: float = 0.0) -> str:
         """See `pslib.Trainer.save`; return the checkpoint's path."""
         check_keep_last(keep_last)
         place = place_of(path)
         is_ours = self._single(
-            "save", place, [keep_last], lambda job, lease: self._save(place, keep_last, position, job, lease)
+            "save",
+            place,
+            [keep_last],
+            lambda job, lease: self._save_patiently(place, keep_last, position, space_s, job, lease),
         )
         if keep_last and is_ours:  # the job is over: until then the coordinator names the one before
             prune(place, keep_last)
         return newest(place) if keep_last else place
 
-    def _save(self, folder: str, keep_last: int, position: Position, job: Job, lease: HeldLease) -> None:
+    def _save_patiently(
+        self, folder: str, keep_last: int, position: Position, space_s: float, job: Job, lease: HeldLease
+    ) -> None:
+        """Save, again and again while somebody may still make space for it."""
         place = next_place(folder) if keep_last else folder
-        entries = self._client.save_files(place, secrets.token_hex(4))
+        clock, again_s = clock_of(self._client), AGAIN_S
+        until_s = clock.now_s() + space_s
+        while True:
+            token = secrets.token_hex(4)
+            try:
+                return self._save(place, token, position, job, lease)
+            except CheckpointFullError as error:
+                discard(place, token)
+                if clock.now_s() >= until_s:
+                    raise
+                log.warning("pslib: %s; make space: tried again in %.0f s", error, again_s)
+            clock.sleep_s(min(again_s, max(0.0, until_s - clock.now_s())))
+            again_s = min(2 * again_s, AGAIN_MAX_S)
+
+    def _save(self, place: str, token: str, position: Position, job: Job, lease: HeldLease) -> None:
+        entries = self._client.save_files(place, token)
         files = [ManifestFile(**entry) for entry in entries]
         job.confirm()  # whose heir may have removed them
         manifest = self.manifest(place, files, position, lease.time_s)

@@ -372,7 +372,7 @@ class Trainer(Retrieval):
     # --- saving -------------------------------------------------------------------------------------------
 
     @collective
-    def save(self, path: PathTo, *, keep_last: int = 0) -> str:
+    def save(self, path: PathTo, *, keep_last: int = 0, space_s: float = 0.0) -> str:
         """Write a checkpoint: every server its files, then the manifest; return its path.
 
         One trainer does it while the others wait. What was at ``path`` is replaced at the last moment.
@@ -384,13 +384,17 @@ class Trainer(Retrieval):
         keep_last : int
             0: the checkpoint is ``path``. Else it is a new folder ``checkpoint-N`` in ``path``, and when it
             is complete, all but the newest ``keep_last`` complete ones there are removed.
+        space_s : float
+            How long to try again, and say so, where there is no space for it; 0: not at all.
 
         Raises
         ------
         CheckpointError
             When the place can't be written by the servers.
+        CheckpointFullError
+            When there is no space for it.
         """
-        return self._checkpoints.save(path, keep_last, self._position)
+        return self._checkpoints.save(path, keep_last, self._position, space_s)
 
     @collective
     def load(
