@@ -31,6 +31,7 @@ __all__ = [
     "keep_records",
     "note_earlier",
     "way_on",
+    "way_on_when_mended",
     "what_is_left",
 ]
 
@@ -223,6 +224,39 @@ def way_on(job: Job, log: str | None, command: str, *, no_room: bool = False) ->
         return None
     assert place is not None
     return f"the checkpoint is {shown(place.path)}; {go_on}: {command}"
+
+
+def way_on_when_mended(job: Job, log: str | None, effective: str, again: str) -> str | None:
+    """The same of a run that its data has ended: how to go on when the data is mended.
+
+    A fit that was under way, and calls that logs know, go on with the same data alone, by its size.
+
+    Parameters
+    ----------
+    job : Job
+    log : str or None
+        Folder of its logs.
+    effective : str
+        Its job file, as in a command.
+    again : str
+        Options that it needs again.
+    """
+    from pslib.checkpoint import read_manifest
+
+    try:
+        load = from_checkpoint(job).load
+    except CheckpointError:
+        return way_on(job, log, f"pslib train {effective} --resume{again}")
+    assert load is not None
+    place = shown(load.path)
+    within = "leases" in read_manifest(load.path).cut.get("table", {})
+    if not (within or log):
+        return f"the checkpoint is {place}; go on with: pslib train {effective} --resume{again}"
+    anew = " --set load.resume=false" if within else ""
+    return (
+        f"the checkpoint is {place}; when the data is mended, begin with it: pslib train {effective} --set "
+        f"load.path={quote(place)}{anew} --out ANOTHER{again}"
+    )
 
 
 def _newest_with_print(folder: str) -> tuple[str, str]:

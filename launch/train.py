@@ -34,13 +34,20 @@ from launch.resuming import (
     keep_records,
     note_earlier,
     way_on,
+    way_on_when_mended,
 )
 from launch.rollback import goes_back, step_back
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.same_training import check_same_training
 from launch.ssh import SshLauncher
 from launch.summary import best_possible, records_line, summary_lines
-from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError, UnavailableError
+from pslib.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    ConfigurationError,
+    PreemptedError,
+    UnavailableError,
+)
 from pslib.places import shown
 
 if TYPE_CHECKING:
@@ -169,12 +176,22 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
     """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
     if records := records_line(effective.parent):
         say(f"its records: {records}")
-    if outcome.exit_code not in ENDED_EARLY:
+    code, trained = outcome.exit_code, int(outcome.status.get("examples", 0)) > 0
+    by_data = code == ConfigurationError.exit_code and trained
+    if code not in ENDED_EARLY and not by_data:
         return
-    command = f"pslib train {quote(from_here(effective))} --resume{again}"
-    line = way_on(job, plan.log, command, no_room=outcome.final)
-    if line or outcome.exit_code == PreemptedError.exit_code:
+    file = quote(from_here(effective))
+    if by_data:
+        line = way_on_when_mended(job, plan.log, file, again)
+    else:
+        line = way_on(job, plan.log, f"pslib train {file} --resume{again}", no_room=outcome.final)
+    if line or code == PreemptedError.exit_code:
         say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
+    elif by_data:
+        say(
+            "nothing was saved of what was trained: begin anew with --overwrite; checkpoint.every_batches "
+            "saves while a run goes on"
+        )
 
 
 def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:

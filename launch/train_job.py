@@ -13,7 +13,7 @@ from launch.job import Job, read_job
 from launch.key_kinds import check_like_training
 from launch.preflight import schemas_asked
 from launch.ranking_settings import RankingSection, ranks_items
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, DataError
 from pslib.places import below, is_uri, parent_and_name
 from rec_models import SESSION_MODELS
 
@@ -61,16 +61,23 @@ def train_job(path: Path) -> str:
                 resume=load.resume,
                 other_model=load.other_model,
             )
-        _fit(job, trainer)
-        test = job.data.test or []
-        tested = _tested(job, trainer, test) if test else None
-        others = job.schema_of_data.more_labels if test else ()
-        tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
-        place = saved_place(job)
-        trainer.save(place, keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
-        result: dict[str, Any] = {"trainer": cluster.rank, "test": tested and asdict(tested)}
-        result |= {"test_tasks": tasks} if tasks else {}
+        try:
+            _fit(job, trainer)
+            result = {"trainer": cluster.rank, **_test(job, trainer)}
+        except DataError:  # hours of training must not go with a row that nobody could know of
+            trainer.save_as_it_is()
+            raise
+        trainer.save(saved_place(job), keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
     return json.dumps(result)
+
+
+def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """What comes out on the test data, where there is any, for each label."""
+    test = job.data.test or []
+    tested = _tested(job, trainer, test) if test else None
+    others = job.schema_of_data.more_labels if test else ()
+    tasks = {label: asdict(trainer.evaluate(test, label=label, name=TEST)) for label in others}
+    return {"test": tested and asdict(tested), **({"test_tasks": tasks} if tasks else {})}
 
 
 def _fit(job: Job, trainer: Trainer) -> None:

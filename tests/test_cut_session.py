@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -235,17 +236,106 @@ def test_a_beginning_waits_for_one_attempt_alone() -> None:
     assert cluster.lease(0, job=3).state == "held"
 
 
-def test_after_the_last_fit_there_is_nothing_to_wait_for() -> None:
-    assert not between_fits(to_come=0).ask(SaveSoon()).values["asked"]
+@pytest.mark.parametrize("to_come", [0, 1])
+def test_a_cut_that_is_asked_for_in_an_evaluation_is_made_there_and_knows_the_fit_before_it_as_done(
+    to_come: int,
+) -> None:
+    cluster = between_fits(to_come)
+    assert cluster.lease(0, job=2).state == "held"
+    assert cluster.ask(SaveSoon()).values["asked"]
+    table = made(cluster)
+    assert [job["what"] for job in table["jobs"]] == ["begin", "fit"]
+    assert (table["job"], table["ranks"]) == (2, [])
+    assert "leases" not in table
+    cluster.ask(EndLease(0, 10, 2, 2 << 32, 0, {}))
+    cluster.step("saved", path="/runs/c1", name="c1")
+    assert not cluster.session.cuts.asked
 
 
-def between_fits(to_come: int) -> Cluster:
-    """The first epoch is trained, and evaluated."""
-    cluster = Cluster(leases=1, to_come=to_come)
-    lease = cluster.lease(0)
-    cluster.ask(EndLease(0, 10, 1, lease.stream, lease.epoch, {}))
+def test_no_cut_is_made_in_an_evaluation_that_nobody_has_asked_for() -> None:
+    cluster = between_fits(to_come=1)
+    cluster.wait(60.0)
+    assert cluster.beat(0) == {}
+
+
+def test_a_cut_in_step_is_made_in_an_evaluation_and_knows_whose_steps_they_were() -> None:
+    cluster = between_fits(to_come=0, by_rank=True)
+    cluster.ask(SaveSoon())
+    assert made(cluster)["ranks"] == [0, 1]
+
+
+def test_a_cut_while_a_stream_waits_or_predicts_looks_for_the_files_of_that_window_again() -> None:
+    cluster = between_fits(to_come=0, then=("window", "evaluate"))
+    cluster.ask(SaveSoon())
+    table = made(cluster)
+    assert ([job["what"] for job in table["jobs"]], table["job"]) == (["begin", "fit"], 2)
+
+
+def test_a_cut_is_made_before_the_next_call_has_begun_and_given_up_when_that_trains() -> None:
+    cluster = between_fits(to_come=0, then=())
+    assert cluster.ask(SaveSoon()).values["asked"]
+    table = made(cluster)
+    assert (table["job"], len(table["jobs"])) == (2, 2)
+    other = between_fits(to_come=0, then=())
+    other.ask(SaveSoon())
+    other.wait(2.0)
+    for _ in range(2):
+        for rank in other.trainers:
+            other.beat(rank, cut=1)
+    for rank in other.trainers:
+        other.ask(OpenJob(rank, 2, "fit", 9, {"checkpoint": {}}, np.arange(1, dtype=np.uint32)))
+    other.ready(0, {})
+    assert "is over" in other.session.events[-1]
+
+
+def test_nothing_is_asked_for_after_a_save_or_a_fit_that_is_never_saved() -> None:
+    cluster = between_fits(to_come=0, then=("save",))
+    cluster.ask(NextLease(0, 10, 2, NO_STREAMS))
+    cluster.ask(EndLease(0, 10, 2, 2 << 32, 0, {}))
+    assert not cluster.ask(SaveSoon()).values["asked"]
+    cluster = Cluster()
+    cluster.session.desk.jobs[1].details = {}
+    cluster.session.desk.jobs[1].give_up(cluster.now_s)
+    assert not cluster.ask(SaveSoon()).values["asked"]
+
+
+def test_a_cluster_that_goes_on_from_a_cut_in_an_evaluation_may_go_on_with_another_call() -> None:
+    first = between_fits(to_come=0)
+    first.ask(SaveSoon())
+    made(first)
+    table = first.step("begun").table
+    second = Cluster(trainers=1)
+    second.session.desk.jobs.clear()
+    second.ask(OpenJob(0, 2, "save", 5, {}, np.arange(1, dtype=np.uint32), False, table))
+    assert [job.what for job in second.session.desk.jobs] == ["begin", "fit", "save"]
+    assert second.lease(0, job=2).state == "held"
+
+
+def made(cluster: Cluster) -> dict[str, Any]:
+    """The table of the first cut, for which all trainers pause at once."""
+    cluster.wait(2.0)
+    for _ in range(2):
+        for rank in cluster.trainers:
+            cluster.beat(rank, cut=1)
     for rank in cluster.trainers:
-        cluster.ask(OpenJob(rank, 2, "evaluate", 8, {}, np.arange(1, dtype=np.uint32)))
+        cluster.ready(rank, {})
+    begun = cluster.step("begun")
+    assert isinstance(begun, CutTable)
+    return dict(plain_of(begun.table))
+
+
+def between_fits(to_come: int, by_rank: bool = False, then: Sequence[str] = ("evaluate",)) -> Cluster:
+    """The first epoch is trained, and evaluated; ``then``: calls after it, all done but the last."""
+    cluster = Cluster(leases=2 if by_rank else 1, to_come=to_come, by_rank=by_rank)
+    for rank in cluster.trainers if by_rank else [0]:
+        lease = cluster.lease(rank)
+        cluster.ask(EndLease(rank, 10 + rank, 1, lease.stream, lease.epoch, {}))
+    for job, what in enumerate(then, 2):
+        if job > 2:
+            cluster.lease(0, job=job - 1)
+            cluster.ask(EndLease(0, 10, job - 1, (job - 1) << 32, 0, {}))
+        for rank in cluster.trainers:
+            cluster.ask(OpenJob(rank, job, what, 8, {}, np.arange(1, dtype=np.uint32)))
     cluster.wait(2.0)
     return cluster
 

@@ -334,11 +334,12 @@ def job_file(folder: Path, **changes: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize("durability", ["log", "memory"])
 def test_a_run_waits_for_files_is_asked_to_leave_and_resumes_where_it_was(
-    folder: Path, start: Callable[..., Command]
+    folder: Path, start: Callable[..., Command], durability: str
 ) -> None:
     arrive(folder, "a.parquet", 20, 0)
-    path = job_file(folder, cluster={"durability": "log"})
+    path = job_file(folder, cluster={"durability": durability})
     command = start("train", path, "--quiet", "--out", folder.parent / "out")
     command.wait_for_file("metrics.jsonl", '"phase": "waiting for files"', 200)
     wait_until(lambda: '"examples": 20' in (command.out / "metrics.jsonl").read_text(), 200, "a trained file")

@@ -7,6 +7,9 @@
     begin -> write   they do: trainers go on; the leader waits for the files and writes the manifest
     write -> idle    it is a checkpoint, or it is not
 
+One that is asked for is also made in a call that only reads, an evaluation say, or before the next call has
+begun: nothing is pushed then. Its table says that all calls before are done, and nothing of this one.
+
 Everything but the last step is bounded by ``Timing.cut_s``; a cut that is late, or loses somebody, is
 cancelled and tried again as another one. A lease that was taken over from a dead trainer may have batches
 applied that nobody has told of; so no cut begins before it is done.
@@ -41,6 +44,8 @@ AGAIN_S = 1.0
 """After a cut was cancelled; twice as long each time, up to a minute."""
 AGAIN_MAX_S = 60.0
 CUTS_A_TERM = 1 << 20
+READING = ("evaluate", "predict", "rank", "window", "")
+"""Calls in which nobody pushes, and no call; all that earlier ones have pushed is acknowledged by then."""
 
 
 @dataclass(slots=True)
@@ -52,6 +57,7 @@ class _Cut:
     leader: int
     began_s: float
     asked: bool = False
+    what: str = "fit"
     phase: str = "near"
     heard: set[int] = field(default_factory=set)
     reached: dict[int, int] = field(default_factory=dict)
@@ -114,9 +120,9 @@ class CutSession:
     def ask(self, now_s: float, message: SaveSoon) -> Message:
         """Make a cut as soon as one can be made, whatever the schedule; `asked` until it is a checkpoint.
 
-        Between two fits of one call, each of which is an epoch, that is when the next one begins.
+        Between two fits of one call, each of which is an epoch, that is at the latest when the next begins.
         """
-        soon = self._running() is not None or self._fit_follows()
+        soon = self._running() is not None or bool(self._last_fit().get("epochs_to_come"))
         self.asked, self._held_in_vain = soon and bool(self._members.live("trainer")), False
         return Result({"asked": self.asked})
 
@@ -180,18 +186,25 @@ class CutSession:
     # --- when ---------------------------------------------------------------------------------------------
 
     def _running(self) -> int | None:
-        """Number of the job that is cut: the first that is not done, where it trains."""
+        """Number of the job that is cut: the first that is not done, where it trains or only reads."""
         number = self._desk.first_open
-        if self._desk.all_done:
+        what = self._what(number)
+        if not self._last_fit() or (what == "" and self._what(number - 1) == "save"):  # that is a checkpoint
             return None
-        job = self._desk.jobs[number]
-        return number if job.what == "fit" and job.details.get("checkpoint") else None
+        return number if what == "fit" or what in READING else None
 
-    def _fit_follows(self) -> bool:
-        """Whether a fit is over and its call is not: what comes between is an evaluation, say."""
+    def _what(self, number: int) -> str:
+        """What a job does; nothing where nobody has opened it."""
+        return self._desk.jobs[number].what if number < len(self._desk.jobs) else ""
+
+    def _is_taken_over(self, number: int) -> bool:
+        """Whether more batches of a job may be applied than anybody has told of."""
+        return self._what(number) == "fit" and bool(self._desk.jobs[number].book.taken_over)
+
+    def _last_fit(self) -> Mapping[str, Any]:
+        """Details of the last fit, if it may be saved: not one that was given up half way."""
         last = next((job for job in reversed(self._desk.jobs) if job.what == "fit"), None)
-        about: Mapping[str, Any] = {} if last is None else last.details
-        return bool(about.get("checkpoint") and about.get("epochs_to_come"))
+        return last.details if last and last.details.get("checkpoint") and not last.given_up else {}
 
     def _holds_a_beginning(self) -> bool:
         """Whether a fit waits with its first lease for a cut: it may be over before one could be made.
@@ -199,7 +212,7 @@ class CutSession:
         Once a cut has failed for any other reason nothing waits any more.
         """
         number = self._running() if self.asked and not self._held_in_vain else None
-        if number is None:
+        if number is None or self._what(number) != "fit":
             return False
         book = self._desk.jobs[number].book
         return not (isinstance(book, RankedLeases) or book.done_count or book.holders() or book.taken_over)
@@ -211,11 +224,12 @@ class CutSession:
         batches = self._batches()
         if self._last_s is None:
             self._last_s, self._last_batches = now_s, batches
-        wanted: Mapping[str, Any] = self._desk.jobs[number].details["checkpoint"]
+        fits = self._what(number) == "fit"
+        wanted: Mapping[str, Any] = self._desk.jobs[number].details["checkpoint"] if fits else {}
         every_s, every = float(wanted.get("every_s", 0)), int(wanted.get("every_batches", 0))
         by_time = every_s > 0 and now_s - self._last_s >= every_s
         by_work = every > 0 and batches - self._last_batches >= every
-        return (by_time or by_work or self.asked) and not self._desk.jobs[number].book.taken_over
+        return (by_time or by_work or self.asked) and not self._is_taken_over(number)
 
     def _batches(self) -> int:
         return sum(int(member.progress.get("staleness_count", 0)) for member in self._members.trainers)
@@ -224,16 +238,18 @@ class CutSession:
         number = self._running()
         assert number is not None
         self._number += 1
-        self._cut = _Cut(self._number, number, min(self._leaders(number)), now_s, self.asked)
+        leader = min(self._leaders(number))
+        self._cut = _Cut(self._number, number, leader, now_s, self.asked, self._what(number))
 
     def _leaders(self, number: int) -> list[int]:
         """Who could lead a cut of a job: trainers that are in it, as a client alone knows no checkpoints."""
-        return [member.rank for member in self._members.live("trainer") if member.call >= number]
+        call = min(number, len(self._desk.jobs) - 1)
+        return [member.rank for member in self._members.live("trainer") if member.call >= call]
 
     # --- from phase to phase ------------------------------------------------------------------------------
 
     def _by_rank(self, cut: _Cut) -> bool:
-        return isinstance(self._desk.jobs[cut.job].book, RankedLeases)
+        return self._what(cut.job) == "fit" and isinstance(self._desk.jobs[cut.job].book, RankedLeases)
 
     def _live(self) -> set[int]:
         return {member.rank for member in self._members.live("trainer")}
@@ -247,14 +263,17 @@ class CutSession:
         if self._by_rank(cut) and live <= set(cut.reached):
             stands = [step for step in cut.reached.values() if step != NOWHERE]
             cut.target = max([cut.target, *stands])
-        if self._current() != cut.job:
+        if not self._is_still_on(cut):
             self._cancel(now_s, "the fit that it was for is over")
         elif all(self._is_ready(cut, rank) for rank in live):
             cut.phase, cut.table = "begin", self._table(cut, since_s)
 
-    def _current(self) -> int:
-        """The job that may have batches applied: the first that is not done, or the last."""
-        return min(self._desk.first_open, len(self._desk.jobs) - 1)
+    def _is_still_on(self, cut: _Cut) -> bool:
+        """Whether no later job than that of a cut may have batches applied, nor one that has come since."""
+        current = self._desk.first_open
+        if cut.what == "fit":
+            return cut.job == min(current, len(self._desk.jobs) - 1)
+        return cut.job == current and self._what(current) in READING
 
     def _is_ready(self, cut: _Cut, rank: int) -> bool:
         if rank not in cut.ready or not self._by_rank(cut):
@@ -264,7 +283,7 @@ class CutSession:
         return cut.target >= 0 and cut.reached[rank] >= cut.target
 
     def _watch(self, cut: _Cut, now_s: float, busy: bool, since_s: float) -> None:
-        timing, job = self._members.config.timing, self._desk.jobs[cut.job]
+        timing = self._members.config.timing
         leader = self._members.trainers[cut.leader]
         late_s = timing.cut_s + (2 * timing.silence_s if cut.phase == "near" else 0.0)
         since_phase_s = now_s - (cut.began_s if cut.phase == "near" else cut.paused_s)
@@ -274,7 +293,7 @@ class CutSession:
             return
         elif busy:
             self._cancel(now_s, "something else has begun")
-        elif job.book.taken_over:
+        elif self._is_taken_over(cut.job):
             self._cancel(now_s, "a lease has another holder")
         elif since_phase_s > late_s:
             late = sorted(self._live() - (cut.heard if cut.phase == "near" else cut.ready))
@@ -285,14 +304,28 @@ class CutSession:
 
     def _table(self, cut: _Cut, since_s: float) -> dict[str, Any]:
         """Which jobs are done, and how far each lease of the one under way is."""
+        if cut.what != "fit":
+            return self._table_of_done(cut.job, since_s)
         job = self._desk.jobs[cut.job]
         job.book.set_positions(cut.positions)
-        ranks = list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
         return {
             "jobs": [_about(one) for one in self._desk.jobs[: cut.job + 1]],
             "job": cut.job,
             "leases": job.book.table(),
-            "ranks": ranks,
+            "ranks": _ranks(job),
+            "since_s": since_s,
+        }
+
+    def _table_of_done(self, number: int, since_s: float) -> dict[str, Any]:
+        """Which jobs are done before one that only reads, which begins anew then, or another in its place."""
+        jobs = self._desk.jobs
+        while jobs[number - 1].what == "window":  # its file may be gone when somebody has mended things
+            number -= 1
+        fits = [job for job in jobs[:number] if job.what == "fit"]
+        return {
+            "jobs": [_about(one) for one in jobs[:number]],
+            "job": number,
+            "ranks": _ranks(fits[-1]),
             "since_s": since_s,
         }
 
@@ -312,7 +345,7 @@ class CutSession:
 
     def _cancel(self, now_s: float, why: str) -> None:
         if self._cut is not None:
-            self._held_in_vain = not self._desk.jobs[self._cut.job].over
+            self._held_in_vain = self._cut.what == "fit" and not self._desk.jobs[self._cut.job].over
         self._cut = None
         self._not_before_s = now_s + self._again_s
         self._say(f"checkpoint not made: {why}; again in {self._again_s:.0f} s")
@@ -322,6 +355,11 @@ class CutSession:
 def moment_of_cut(number: int) -> str:
     """The moment of a cut: all trainers have paused."""
     return f"cut {number}"
+
+
+def _ranks(job: CollectiveJob) -> list[int]:
+    """Trainers that share a job whose leases go by rank."""
+    return list(job.book.ranks) if isinstance(job.book, RankedLeases) else []
 
 
 def _about(job: CollectiveJob) -> dict[str, Any]:

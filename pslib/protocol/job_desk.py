@@ -322,7 +322,12 @@ def _details_problem(details: Mapping[str, Any]) -> str:
 
 
 def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:
-    """Take up the leases of a cut; what is wrong with them, or nothing."""
+    """Take up the leases of a cut; what is wrong with them, or nothing.
+
+    A cut in a call that only read has none: the call begins anew.
+    """
+    if "leases" not in table:
+        return ""
     ranks = list(book.ranks) if isinstance(book, RankedLeases) else []
     if ranks != list(table.get("ranks", ())):
         saved = len(table.get("ranks", ()))

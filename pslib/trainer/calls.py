@@ -117,7 +117,9 @@ class Calls:
             )
         number = self._number(spec)
         self._followed = self._followed or number > 0
-        jobs = self._table.get("jobs", ())
+        jobs, under_way = self._table.get("jobs", ()), self._table.get("job", 0)
+        if number and number == under_way == len(jobs):  # a cut in a call that read: this or another begins
+            return Job(client, progress, number, replace(spec, resume=self._table))
         if number == 0 or number >= len(jobs):
             return self._joined(client, progress, number, spec)
         then = jobs[number]
@@ -127,7 +129,7 @@ class Calls:
                 f"call {number} is {spec.what!r}, the checkpoint's was {then['what']!r} or had other data or "
                 "settings; go on with the same script, or load with resume=False (to look at it, too)"
             )
-        if number == self._table["job"]:
+        if number == under_way:
             return Job(client, progress, number, replace(spec, resume=self._table))
         return PassedJob(number, then["outcome"] or {}, self._table["ranks"])
 

@@ -20,8 +20,19 @@ from pslib.client.client import Client
 from pslib.client.loading import FILE_PATIENCE_S
 from pslib.client.pending import Pending
 from pslib.errors import CheckpointError, PslibError
+from pslib.preemption import preemption
 from pslib.protocol.json_arrays import plain_of
-from pslib.protocol.messages import BeginSave, CutStep, CutTable, EndSave, Message, Result, SaveFiles
+from pslib.protocol.messages import (
+    BeginSave,
+    CutStep,
+    CutTable,
+    EndSave,
+    Message,
+    Result,
+    SaveFiles,
+    SaveSoon,
+    Status,
+)
 from pslib.trainer.checkpointing import CheckpointSettings
 from pslib.trainer.cut_gate import CutGate
 
@@ -103,6 +114,24 @@ class TrainerCuts:
         """Wait for the files of a cut that this trainer leads."""
         if self._thread is not None:
             self._thread.join(END_S)
+
+    def save_as_it_is(self) -> None:
+        """Have a cut made, in at most `Timing.drain_s`, while this trainer stands in the call that failed.
+
+        Its leases stay its own meanwhile, so that the call can't be over for the others.
+        """
+        clock, limit_s = self._client.endpoint.clock, self._client.joined.config.timing.drain_s
+        until_s = clock.now_s() + limit_s
+        with preemption.finishing():
+            try:
+                answer = self._client.ask_coordinator(SaveSoon())
+                soon = isinstance(answer, Result) and bool(answer.values["asked"])
+                while soon and clock.now_s() < until_s and not preemption.asked:
+                    clock.sleep_s(LOOK_S)
+                    status = self._client.ask_coordinator(Status())
+                    soon = isinstance(status, Result) and bool(status.values["saves_soon"])
+            except PslibError as error:  # what ends this trainer is told, and that nothing was saved
+                log.info("pslib: not saved: %s", error)
 
     def _lead(self, number: int) -> None:
         led = self._led = _Led(number)

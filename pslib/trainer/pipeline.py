@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pslib.batch import Batch
 from pslib.client.client import Client, PendingPush
-from pslib.errors import PreemptedError, PslibError
+from pslib.errors import DataError, PreemptedError, PslibError
 from pslib.preemption import preemption
 from pslib.protocol.client_session import Moment
 from pslib.trainer.cut_gate import JobGate
@@ -131,6 +131,7 @@ class Pipeline:
         self._pushed = threading.Condition(self._lock)
         self._open = 0  # pushes that wait or are on their way, and the maintenances that follow them
         self._error: BaseException | None = None
+        self._refused: DataError | None = None
         self._over = threading.Event()
         self._computed: queue.Queue[tuple[_LeaseState, Send]] = queue.Queue(PUSHES_WAITING)
         works = {"reader": self._read_all, "puller": self._pull_all}
@@ -175,6 +176,9 @@ class Pipeline:
                 self._check()  # an error counts more than being asked to leave
                 if preemption.asked:
                     self._drain()
+                if self._refused is not None:
+                    self._await_pushes(self._client.joined.config.timing.drain_s)
+                    raise self._refused
             self._check()
         finally:
             self._end()
@@ -210,12 +214,16 @@ class Pipeline:
         Leaving gives the leases back, with the batches below which all is applied; whoever gets them goes on
         there, under the same names. So what is not acknowledged in time is not lost, and counts once too.
         """
-        self._end()
-        with self._pushed:
-            self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
-        self._check()
+        self._await_pushes(preemption.left_s)
         left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
         raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
+
+    def _await_pushes(self, limit_s: float) -> None:
+        """Begin nothing more, and wait until all that was pushed is acknowledged."""
+        self._end()
+        with self._pushed:
+            self._pushed.wait_for(lambda: not self._open or self._error, limit_s)
+        self._check()
 
     # --- stages -------------------------------------------------------------------------------------------
 
@@ -236,9 +244,13 @@ class Pipeline:
                 if not self._gate.enter(plan.first_step + plan.batches, self._must_stop):
                     return
                 self._lease_done(state, lambda: None)
-            for number, batch in enumerate(self._batches_of(lease), first):
-                if not self._put(self._read, (state, number, batch)):
-                    return
+            try:
+                for number, batch in enumerate(self._batches_of(lease), first):
+                    if not self._put(self._read, (state, number, batch)):
+                        return
+            except DataError as error:  # what was read before is sound: it is trained, and may be saved
+                self._refused = error
+                break
             if self._over.is_set():
                 return
         self._put(self._read, None)

@@ -184,6 +184,7 @@ class Trainer(Retrieval):
         self._statistics = StatisticsJobs(cluster, self._progress, model, self._layout, seed, self._calls)
         self._mode = TrainingMode(self.settings, self._client, self._table, dense, self._progress)
         self._epochs, self._steps, self._seconds = 0, 0, 0.0
+        self._in_step = False  # in a fit whose steps all trainers make together
         self._files: list[str] = []
         self._by_files = False  # whether the training goes by files, as a stream does, and not by epochs
         self._key_kinds: KeyKinds = {}
@@ -290,7 +291,9 @@ class Trainer(Retrieval):
         steps = plan_of(settings, order, first_epoch, counts, self._steps, job.ranks)
         if not job.passed:
             fit = Fit(data, order, first_epoch, counts, rate)
+            self._in_step = bool(job.ranks)
             fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
+            self._in_step = False
             self._cuts.finish()
         self._epochs, self._steps = self._epochs + epochs, steps.end
         self._statistics.measure(data, self._epochs, self._steps)
@@ -395,6 +398,15 @@ class Trainer(Retrieval):
             When there is no space for it.
         """
         return self._checkpoints.save(path, keep_last, self._position, space_s)
+
+    def save_as_it_is(self) -> None:
+        """After an error in a call, and before this trainer leaves: save what is trained, as for SIGTERM.
+
+        Nothing where no ``checkpoint`` was set, within a fit of ``sync``, whose step the others can't end
+        alone, or when it can't be done in `pslib.config.Timing.drain_s`.
+        """
+        if self.settings.checkpoint and not self._in_step:
+            self._cuts.save_as_it_is()
 
     @collective
     def load(
