@@ -73,7 +73,7 @@ def test_a_disk_that_is_full_refuses_the_checkpoint_in_one_line_and_leaves_the_l
         "--servers",
         "2",
         "--trainers",
-        "1",
+        "2",
         "--out",
         tmp_path / "out",
         "--overwrite",
@@ -85,6 +85,7 @@ def test_a_disk_that_is_full_refuses_the_checkpoint_in_one_line_and_leaves_the_l
     assert second.finish(60) == 69, second.output
     (line,) = second.lines("No space left on device")
     assert str(small_disk / "checkpoint") in line
+    assert "started again" not in second.output
     assert "Traceback" not in second.output
     assert_counted_once(small_disk / "checkpoint", small)
     assert main(["checkpoint", "verify", str(small_disk / "checkpoint")]) == 0

@@ -241,8 +241,8 @@ def test_a_cut_that_is_asked_for_in_an_evaluation_is_made_there_and_knows_the_fi
     to_come: int,
 ) -> None:
     cluster = between_fits(to_come)
-    assert cluster.lease(0, job=2).state == "held"
     assert cluster.ask(SaveSoon()).values["asked"]
+    assert cluster.lease(0, job=2).state == "held", "it may begin: what comes after it can be saved too"
     table = made(cluster)
     assert [job["what"] for job in table["jobs"]] == ["begin", "fit"]
     assert (table["job"], table["ranks"]) == (2, [])
@@ -264,8 +264,11 @@ def test_a_cut_in_step_is_made_in_an_evaluation_and_knows_whose_steps_they_were(
     assert made(cluster)["ranks"] == [0, 1]
 
 
-def test_a_cut_while_a_stream_waits_or_predicts_looks_for_the_files_of_that_window_again() -> None:
-    cluster = between_fits(to_come=0, then=("window", "evaluate"))
+@pytest.mark.parametrize("then", [("window",), ("window", "evaluate")])
+def test_a_cut_while_a_stream_waits_or_predicts_looks_for_the_files_of_that_window_again(
+    then: Sequence[str],
+) -> None:
+    cluster = between_fits(to_come=0, then=then)
     cluster.ask(SaveSoon())
     table = made(cluster)
     assert ([job["what"] for job in table["jobs"]], table["job"]) == (["begin", "fit"], 2)
@@ -276,27 +279,38 @@ def test_a_cut_is_made_before_the_next_call_has_begun_and_given_up_when_that_tra
     assert cluster.ask(SaveSoon()).values["asked"]
     table = made(cluster)
     assert (table["job"], len(table["jobs"])) == (2, 2)
-    other = between_fits(to_come=0, then=())
-    other.ask(SaveSoon())
-    other.wait(2.0)
-    for _ in range(2):
-        for rank in other.trainers:
-            other.beat(rank, cut=1)
+    other = paused(between_fits(to_come=0, then=()))
+    details = {"checkpoint": {"every_s": 10.0}}
     for rank in other.trainers:
-        other.ask(OpenJob(rank, 2, "fit", 9, {"checkpoint": {}}, np.arange(1, dtype=np.uint32)))
+        other.ask(OpenJob(rank, 2, "fit", 9, details, np.arange(1, dtype=np.uint32)))
     other.ready(0, {})
     assert "is over" in other.session.events[-1]
+    assert other.lease(0, job=2).state == "wait", "it begins with the cut that is still asked for"
 
 
-def test_nothing_is_asked_for_after_a_save_or_a_fit_that_is_never_saved() -> None:
-    cluster = between_fits(to_come=0, then=("save",))
-    cluster.ask(NextLease(0, 10, 2, NO_STREAMS))
+def test_a_cut_in_an_evaluation_is_given_up_when_that_is_over() -> None:
+    cluster = paused(between_fits(to_come=0, then=("evaluate", "evaluate")))
+    cluster.lease(0, job=3)
+    cluster.ask(EndLease(0, 10, 3, 3 << 32, 0, {}))
+    for rank in cluster.trainers:
+        cluster.ask(OpenJob(rank, 4, "evaluate", 8, {}, np.arange(1, dtype=np.uint32)))
+    cluster.ready(0, {})
+    assert "is over" in cluster.session.events[-1]
+
+
+@pytest.mark.parametrize(("to_come", "asked"), [(0, False), (1, True)])
+def test_after_a_save_there_is_nothing_to_wait_for_unless_a_fit_follows(to_come: int, asked: bool) -> None:
+    cluster = between_fits(to_come, then=("save",))
+    cluster.lease(0, job=2)
     cluster.ask(EndLease(0, 10, 2, 2 << 32, 0, {}))
+    assert cluster.ask(SaveSoon()).values["asked"] is asked
+
+
+def test_nothing_is_saved_of_a_fit_that_was_given_up_nor_while_a_call_changes_parameters() -> None:
+    cluster = between_fits(to_come=0)
+    cluster.session.desk.jobs[1].given_up = True
     assert not cluster.ask(SaveSoon()).values["asked"]
-    cluster = Cluster()
-    cluster.session.desk.jobs[1].details = {}
-    cluster.session.desk.jobs[1].give_up(cluster.now_s)
-    assert not cluster.ask(SaveSoon()).values["asked"]
+    assert not between_fits(to_come=0, then=("measure",)).ask(SaveSoon()).values["asked"]
 
 
 def test_a_cluster_that_goes_on_from_a_cut_in_an_evaluation_may_go_on_with_another_call() -> None:
@@ -311,12 +325,19 @@ def test_a_cluster_that_goes_on_from_a_cut_in_an_evaluation_may_go_on_with_anoth
     assert second.lease(0, job=2).state == "held"
 
 
-def made(cluster: Cluster) -> dict[str, Any]:
-    """The table of the first cut, for which all trainers pause at once."""
+def paused(cluster: Cluster) -> Cluster:
+    """All trainers have heard of the first cut, which is asked for."""
+    cluster.ask(SaveSoon())
     cluster.wait(2.0)
     for _ in range(2):
         for rank in cluster.trainers:
             cluster.beat(rank, cut=1)
+    return cluster
+
+
+def made(cluster: Cluster) -> dict[str, Any]:
+    """The table of the first cut, for which all trainers pause at once."""
+    paused(cluster)
     for rank in cluster.trainers:
         cluster.ready(rank, {})
     begun = cluster.step("begun")

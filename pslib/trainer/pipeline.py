@@ -176,8 +176,7 @@ class Pipeline:
                 self._check()  # an error counts more than being asked to leave
                 if preemption.asked:
                     self._drain()
-                if self._refused is not None:
-                    self._await_pushes(self._client.joined.config.timing.drain_s)
+                if self._refused is not None:  # what was pushed is acknowledged soon, see `_settle`
                     raise self._refused
             self._check()
         finally:
@@ -214,16 +213,12 @@ class Pipeline:
         Leaving gives the leases back, with the batches below which all is applied; whoever gets them goes on
         there, under the same names. So what is not acknowledged in time is not lost, and counts once too.
         """
-        self._await_pushes(preemption.left_s)
-        left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
-        raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
-
-    def _await_pushes(self, limit_s: float) -> None:
-        """Begin nothing more, and wait until all that was pushed is acknowledged."""
         self._end()
         with self._pushed:
-            self._pushed.wait_for(lambda: not self._open or self._error, limit_s)
+            self._pushed.wait_for(lambda: not self._open or self._error, preemption.left_s)
         self._check()
+        left = f"{counted(self._open, 'push is', 'pushes are')} not" if self._open else "all pushes are"
+        raise PreemptedError(f"asked to leave (SIGTERM): {left} acknowledged, and its leases go back")
 
     # --- stages -------------------------------------------------------------------------------------------
 
