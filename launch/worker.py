@@ -186,10 +186,10 @@ def _is_final(error: Exception) -> bool:
     """Whether who would be started again would end with this error, too.
 
     A disk of logs, or of the last checkpoint, has been waited for, and what a server holds at its memory
-    limit it still holds a second later, when the successor sends the batch that was refused. Rows that a policy lets go leave when a
-    trainer asks for it at the end of its window, and this batch comes before; that another trainer's end is
-    first is luck, and ``when_full`` lets rows go before anybody is refused. A server that joins takes units
-    when a person has asked for that, which takes longer than all restarts together.
+    limit it still holds a second later, when the successor sends the batch that was refused. Rows that a
+    policy lets go leave when a trainer asks for it at the end of its window, and this batch comes before;
+    that another trainer's end is first is luck, and ``when_full`` lets rows go before anybody is refused. A
+    server that joins takes units when a person has asked for that, which takes longer than all restarts.
     """
     from pslib.errors import CheckpointFullError, LogStillFullError, MemoryLimitError
 
