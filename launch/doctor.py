@@ -97,7 +97,7 @@ def _summary(status: Mapping[str, Any]) -> list[str]:
     return [
         f"phase         {status['phase']} for {status['seconds']:.0f} s, durability {status['durability']}",
         f"training      {_training(status)}",
-        f"examples      {status['examples']:,} of {status['examples_total']:,}",
+        f"examples      {status['examples']:,} of {status['examples_total']:,}{_of_before(status)}",
         f"leases        {status['leases_done']}/{status['leases']} done, {work['free']} free; held: {held}",
         f"staleness     {stale}; pushes of all trainers between a pull and its push: {between}",
         f"pushes        {status['pushes_sent']:,} sent, {status['pushes_applied']:,} applied"
@@ -118,6 +118,12 @@ def _training(status: Mapping[str, Any]) -> str:
     if not status["epochs"] and status["epoch"]:
         return f"a stream of files, {counted(int(status['epoch']), 'window')} finished"
     return f"{epoch_text(status['epoch'], status['epochs'])}, {status['epoch']} finished"
+
+
+def _of_before(status: Mapping[str, Any]) -> str:
+    """How many examples an earlier run has trained, with which this one goes on."""
+    before = int(status.get("examples_before", 0))
+    return f", {before:,} of them before this run" if before else ""
 
 
 def _missing(status: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ class EndedRun:
     exit_code : int
     error : str or None
     epochs, examples : int
-        Finished ones of the whole training, and examples of the last launch.
+        Finished ones, and examples, of the whole training.
     """
 
     folder: Path

@@ -66,7 +66,9 @@ def summary_of(
         ``auc`` and ``logloss`` are those of the test data, else of the last evaluation; None without either.
         A model that ranks items has ``recall``, ``mrr`` and ``ndcg`` on the test data, by k, instead.
         ``tasks`` has the test figures of the schema's further labels, by label, where there are any.
-        ``examples_per_s`` counts the time of training alone, ``seconds`` all from the first process on.
+        ``examples`` and ``epochs`` are of the whole training, ``examples_before`` of them were trained before
+        the run, which went on with them. ``examples_per_s`` is of this run alone and counts the time of
+        training, ``seconds`` all from its first process on.
     """
     outcomes = status.get("results", ())
     tested = next((result["test"] for result in results if result.get("test")), None)
@@ -74,7 +76,7 @@ def summary_of(
         (one for one in reversed(outcomes) if one.get("kind") == "evaluate"), {}
     )
     fit_s = float(status.get("fit_seconds", 0.0))
-    examples = int(status.get("examples", 0))
+    examples, before = (int(status.get(name, 0)) for name in ("examples", "examples_before"))
     count, measured = (int(status.get(name, 0)) for name in ("staleness_count", "between_count"))
     figures = {name: scores.get(name) for name in ("auc", "logloss", "calibration")}
     figures |= {name: scores[name] for name in RANKING if name in scores}
@@ -82,10 +84,11 @@ def summary_of(
     figures |= {"tasks": tasks} if tasks else {}
     figures |= {
         "examples": examples,
+        "examples_before": before,
         "epochs": int(status.get("epoch", 0)),  # those that were trained: a fit may have stopped early
         "seconds": round(float(status.get("seconds", 0.0)), 3),
         "fit_seconds": round(fit_s, 3),
-        "examples_per_s": round(examples / fit_s, 1) if fit_s else 0.0,
+        "examples_per_s": round((examples - before) / fit_s, 1) if fit_s else 0.0,
         "servers": config.servers,
         "trainers": config.trainers,
         "staleness_mean": round(status.get("staleness_sum", 0) / count, 3) if count else 0.0,
@@ -135,9 +138,7 @@ def summary_lines(
         lines.append(
             f"at {k:<10} Recall {recall:.4f}, MRR {summary['mrr'][k]:.4f}, NDCG {summary['ndcg'][k]:.4f}"
         )
-    lines.append(
-        f"examples/s    {summary['examples_per_s']:,.0f} ({counted(summary['examples'], 'example')})"
-    )
+    lines.append(f"examples/s    {summary['examples_per_s']:,.0f} ({_trained(summary)})")
     lines.append(f"rows          {summary['rows']:,} on {counted(summary['servers'], 'server')}")
     lines += _table_lines(summary)
     moved = summary["bytes_sent"] + summary["bytes_received"]
@@ -147,6 +148,12 @@ def summary_lines(
         lines.append(f"cache         {share:.1%} of rows were not pulled: {saved / 1e6:,.1f} MB saved")
     found, told = records_of(out), ("picture", "checkpoint", "summary")
     return [*lines, *(f"{what:13} {found[what]}" for what in told if what in found)]
+
+
+def _trained(summary: Mapping[str, Any]) -> str:
+    """How many examples the speed is of, and with those that a run went on with, where there are any."""
+    examples, before = summary["examples"], summary["examples_before"]
+    return counted(examples - before, "example") + (f", {examples:,} with those before" if before else "")
 
 
 def records_of(out: Path) -> dict[str, str]:

@@ -234,9 +234,9 @@ class TestBrokenRequests:
 class TestStatus:
     def test_what_is_done_counts_at_once_and_a_loss_with_the_examples_that_came_with_it(self) -> None:
         cluster = Cluster()
-        cluster.open(0, leases=1)
+        cluster.open(0, leases=1, details={"epochs": 1, "examples": 30, "lease_rows": 30, "batch_rows": 10})
         cluster.lease(0)
-        cluster.beat("trainer", 0, examples=20, loss_sum=12.0)
+        cluster.beat("trainer", 0, examples=20, loss_sum=12.0, streams=[[0, 2]])
         assert (cluster.status["examples"], cluster.status["loss_examples"]) == (20, 20)
         cluster.end(0, 0)
         assert (cluster.status["examples"], cluster.status["loss_examples"]) == (30, 20)

@@ -57,6 +57,7 @@ def test_nothing_is_wrong_with_a_cluster_that_works() -> None:
     assert found(status) == []
     lines = doctor_lines("tcp://c:1", status, [])
     assert "training      epoch 1/1, 0 finished" in lines
+    assert "examples      0 of 90" in lines
     assert "leases        0/4 done, 3 free; held: trainer 1: 1" in lines
     assert lines[-1] == "nothing is wrong"
     assert json.dumps(status)

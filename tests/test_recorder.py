@@ -240,7 +240,7 @@ def test_the_last_line_has_the_loss_and_auc_that_came_with_the_end_and_the_speed
     run.observe(training(500, **bins_of(3, 1), phase="done"))
     run.finish({})
     first, *_, last = stream.getvalue().splitlines()
-    assert "500/s, staleness" in first
+    assert "saving, 500 of 10,000 examples, staleness" in first
     assert "done, 500 of 10,000 examples, 500/s, loss 0.5000, AUC 0.7500" in last
 
 

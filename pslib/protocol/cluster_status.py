@@ -43,7 +43,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
     fits = [job for job in jobs if job.what == "fit"]
     running = fits[-1] if fits else None
     counters["loss_examples"] = counters["examples"]
-    counters["examples"] = examples_of(fits, counters["examples"])
+    counters["examples"], counters["examples_before"] = examples_of(fits)
     epochs, examples_total = planned_of(fits, session.over)
     if running is not None and "files" in running.details:  # a stream has none
         epochs = 0
@@ -65,7 +65,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "moves": session.moves.status(now_s),
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
-        "seconds": session.since_s(now_s),
+        "seconds": session.run_s(now_s),
         "error": session.error or None,
         "events": session.events[-EVENTS_TOLD:],
         "saved": session.desk.saved,

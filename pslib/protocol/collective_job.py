@@ -40,6 +40,8 @@ class CollectiveJob:
         What its one lease has yielded, where that is words: it becomes part of the outcome.
     given_up : bool
         Whether all trainers have gone on without it.
+    examples_before : int
+        Examples of a fit that an earlier run had trained, where this one goes on with it.
     """
 
     what: str
@@ -52,6 +54,7 @@ class CollectiveJob:
     clocks: JobClocks = field(default_factory=JobClocks)
     words: dict[str, Any] = field(default_factory=dict)
     given_up: bool = False
+    examples_before: int = 0
 
     @property
     def over(self) -> bool:
@@ -60,9 +63,27 @@ class CollectiveJob:
 
     @property
     def examples(self) -> int:
-        """Examples that it trains on; of one that is given up, those of the leases that were done."""
-        examples, leases = int(self.details.get("examples", 0)), self.book.windows.size
-        return examples * self.book.done_count // leases if self.given_up and leases else examples
+        """Examples that it trains on; of one that is given up, those that were trained."""
+        return self._examples_applied if self.given_up else int(self.details.get("examples", 0))
+
+    @property
+    def examples_trained(self) -> int:
+        """Examples whose batches are applied everywhere; exact when it is over."""
+        return self.examples if self.over else self._examples_applied
+
+    @property
+    def _examples_applied(self) -> int:
+        sizes = [int(self.details.get(name, 0)) for name in ("examples", "lease_rows", "batch_rows")]
+        return self.book.examples_trained(*sizes)
+
+    @property
+    def is_of_before(self) -> bool:
+        """Whether an earlier run had done all of it, in its own time."""
+        return self.over and self.examples_before == self.examples > 0
+
+    def go_on(self, now_s: float) -> None:
+        """A run begins that goes on with it: what there is was trained before, and its time begins now."""
+        self.examples_before, self.opened_s = self.examples_trained, now_s
 
     def give(self, holder: tuple[int, int], holding: Iterable[int], since_s: float) -> Grant | None:
         """A lease for a trainer, as `LeaseBook.next` gives it."""
@@ -98,6 +119,7 @@ class CollectiveJob:
             "clocks": self.clocks.plain(),
             "words": self.words,
             "given_up": self.given_up,
+            "examples_before": self.examples_before,
         }
 
     @staticmethod
@@ -109,8 +131,8 @@ class CollectiveJob:
         about = (plain["what"], plain["fingerprint"], plain["details"])
         scores = [ScoreCounts(*arrays) for arrays in counts]
         opened_s, outcome, words = plain["opened_s"], plain["outcome"], plain["words"]
-        given_up = bool(plain.get("given_up"))
-        return CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words, given_up)
+        given_up, before = bool(plain.get("given_up")), int(plain.get("examples_before", 0))
+        return CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words, given_up, before)
 
     def give_up(self, now_s: float) -> None:
         """All trainers have gone on without it: nobody gets a lease of it any more."""
@@ -137,14 +159,13 @@ class CollectiveJob:
         return True
 
 
-def examples_of(fits: Sequence[CollectiveJob], reported: int) -> int:
-    """Examples trained on: exact for jobs that are done, what trainers report for the one that runs.
+def examples_of(fits: Sequence[CollectiveJob]) -> tuple[int, int]:
+    """Examples of the whole training that are trained, and how many of them were before this run began.
 
-    A dead trainer's last report may lack batches that are applied, and an heir may report some again.
+    Leases say it, and not what trainers report: a run that goes on has other trainers than the one before, a
+    dead trainer's last report may lack batches that are applied, and an heir may report some again.
     """
-    done = sum(job.examples for job in fits if job.over)
-    planned = sum(int(job.details.get("examples", 0)) for job in fits)
-    return min(max(reported, done), planned)
+    return sum(job.examples_trained for job in fits), sum(job.examples_before for job in fits)
 
 
 def planned_of(fits: Sequence[CollectiveJob], over: bool) -> tuple[int, int]:

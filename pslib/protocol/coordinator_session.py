@@ -88,6 +88,7 @@ class CoordinatorSession:
         self.cuts.on_saved = self._saved
         self.comebacks = Comebacks(self.members, self.desk, self.moves, self.events.append, self.fail)
         self._started_s: float | None = None
+        self._run_began_s = 0.0
         self._now_s = 0.0
         self._resumed_s = 0.0
         self._handlers = {
@@ -137,7 +138,7 @@ class CoordinatorSession:
 
     def begin(self, now_s: float) -> None:
         """The cluster's time begins: with the first request."""
-        self._started_s = now_s
+        self._started_s = self._run_began_s = now_s
         self.diary.note(now_s, "began")
 
     def begin_again(self, now_s: float) -> None:
@@ -159,6 +160,7 @@ class CoordinatorSession:
             "pushes_missing": self.pushes_missing,
             "started_s": self._started_s,
             "resumed_s": self._resumed_s,
+            "run_began_s": self._run_began_s,
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
@@ -173,14 +175,18 @@ class CoordinatorSession:
         self.error, self.stopping = plain["error"], plain["stopping"]
         self.pushes_missing = plain["pushes_missing"]
         self._started_s, self._resumed_s = plain["started_s"], plain["resumed_s"]
+        self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
 
     def resume(self, now_s: float) -> None:
         """The whole run had ended and goes on: all are awaited, and what ended it is over."""
         self.diary.note(now_s, "resumed")
         self.error, self.stopping, self._work_over = "", False, False
+        self._run_began_s = now_s
         self.members.resume(now_s)
         for member in self.members.trainers:
             self.desk.free_leases(member, "has ended", fatal=False)
+        for job in self.desk.jobs:
+            job.go_on(now_s)
 
     def fail(self, reason: str) -> None:
         """End the run: everybody is told the reason at the next heartbeat."""
@@ -335,6 +341,10 @@ class CoordinatorSession:
     def since_s(self, now_s: float) -> float:
         """Seconds since the first request, and of the training that goes on: the cluster's time."""
         return 0.0 if self._started_s is None else now_s - self._started_s + self._resumed_s
+
+    def run_s(self, now_s: float) -> float:
+        """Seconds of this run, whatever it goes on with: since its first request."""
+        return 0.0 if self._started_s is None else now_s - self._run_began_s
 
     def _open_job(self, now_s: float, message: OpenJob) -> Message:
         known = len(self.desk.jobs)

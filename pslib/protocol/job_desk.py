@@ -80,9 +80,10 @@ class JobDesk:
         if message.job == len(self.jobs):
             ranks = [member.rank for member in self._members.live("trainer")]
             book = RankedLeases(message.windows, ranks) if message.by_rank else LeaseBook(message.windows)
-            if resume and (problem := _restored(book, resume)):
+            opened = CollectiveJob(message.what, message.fingerprint, message.details, book, now_s)
+            if resume and (problem := _restored(now_s, opened, resume)):
                 return Failure("configuration", f"the checkpoint's training can't go on: {problem}")
-            self.jobs.append(CollectiveJob(message.what, message.fingerprint, message.details, book, now_s))
+            self.jobs.append(opened)
         job = self.jobs[message.job]
         if (job.what, job.fingerprint) != (message.what, message.fingerprint):
             return Failure(
@@ -100,8 +101,10 @@ class JobDesk:
     def _pass_over(self, now_s: float, number: int, resume: Mapping[str, Any]) -> None:
         """Jobs that a checkpoint says are done keep their numbers, which stand in the names of pushes."""
         for about in resume.get("jobs", [])[len(self.jobs) : number]:
-            job = CollectiveJob(about["what"], about["fingerprint"], {}, LeaseBook(NO_LEASES), now_s)
+            details = _counts_in(about["outcome"] or {})
+            job = CollectiveJob(about["what"], about["fingerprint"], details, LeaseBook(NO_LEASES), now_s)
             job.outcome = about["outcome"]
+            job.go_on(now_s)
             self.jobs.append(job)
         if number == 1 and not self.jobs:  # 0 is kept free for a load before all others
             self.jobs.append(CollectiveJob("begin", 0, {}, LeaseBook(NO_LEASES), now_s))
@@ -299,6 +302,8 @@ class JobDesk:
 
 
 NO_LEASES = np.empty(0, np.uint32)
+_COUNTS = ("examples", "epochs", "first_epoch", "epochs_to_come", "lease_rows", "batch_rows")
+"""Details with which the coordinator computes by itself."""
 
 
 def moment_of_job(number: int) -> str:
@@ -308,7 +313,7 @@ def moment_of_job(number: int) -> str:
 
 def _details_problem(details: Mapping[str, Any]) -> str:
     """What is wrong with the numbers with which the coordinator computes by itself later; or nothing."""
-    for name in ("examples", "epochs", "first_epoch", "epochs_to_come"):
+    for name in _COUNTS:
         if type(details.get(name, 0)) is not int or details.get(name, 0) < 0:
             return f"{name}: expected a whole number from 0 on, got {str(details[name])[:80]}"
     wanted = details.get("checkpoint") or {}
@@ -321,13 +326,19 @@ def _details_problem(details: Mapping[str, Any]) -> str:
     return ""
 
 
-def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:
-    """Take up the leases of a cut; what is wrong with them, or nothing.
+def _counts_in(outcome: Mapping[str, Any]) -> dict[str, int]:
+    """The details of a job that an earlier run has done, as its outcome tells them."""
+    return {name: int(outcome[name]) for name in _COUNTS if name in outcome}
+
+
+def _restored(now_s: float, job: CollectiveJob, table: Mapping[str, Any]) -> str:
+    """Take up the leases of a cut, and go on with them; what is wrong with them, or nothing.
 
     A cut in a call that only read has none: the call begins anew.
     """
     if "leases" not in table:
         return ""
+    book = job.book
     ranks = list(book.ranks) if isinstance(book, RankedLeases) else []
     if ranks != list(table.get("ranks", ())):
         saved = len(table.get("ranks", ()))
@@ -336,6 +347,7 @@ def _restored(book: LeaseBook, table: Mapping[str, Any]) -> str:
         book.restore(table["leases"])
     except (KeyError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
+    job.go_on(now_s)
     return ""
 
 

@@ -151,6 +151,22 @@ class LeaseBook:
         """Whether one lease is done."""
         return bool(self._done[index])
 
+    def examples_trained(self, examples: int, lease_rows: int, batch_rows: int) -> int:
+        """Examples of the batches that are applied everywhere, of ``examples`` of all leases.
+
+        Each lease has ``lease_rows`` of them but the last of each window; those share what is left evenly, as
+        nobody tells how long each is. Where the one who opened the job has not told these numbers (they are
+        0), leases that are done count, all alike.
+        """
+        if not (lease_rows and batch_rows and self.windows.size):
+            return examples * self.done_count // max(1, self.windows.size)
+        last = np.append(self.windows[1:] != self.windows[:-1], True)
+        rows_of_last = max(0.0, examples - int((~last).sum()) * lease_rows) / int(last.sum())
+        trained = int((self._done & ~last).sum()) * lease_rows + int((self._done & last).sum()) * rows_of_last
+        for index, batch in self._first_batch.items():  # of those that are not done
+            trained += min(batch * batch_rows, rows_of_last if last[index] else lease_rows)
+        return min(round(trained), examples)
+
     @property
     def taken_over(self) -> bool:
         """Whether a lease that somebody has lost is not done: batches may be applied that nobody told of."""

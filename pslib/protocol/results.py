@@ -21,18 +21,18 @@ Result: TypeAlias = Mapping[str, Any]
 
 
 def results_of(jobs: Sequence[CollectiveJob], until_s: float) -> dict[str, Any]:
-    """Entries of a status: ``results``, ``results_before`` by kind, and ``fit_seconds`` of all fits.
+    """Entries of a status: ``results``, ``results_before`` by kind, ``fit_seconds`` of this run's fits.
 
     A fit that is under way counts until ``until_s``: of one that nobody goes on with, there is no other end.
     """
     under_way = (one for one in jobs if one.what == "fit" and not one.over)
     fit_s = next((max(0.0, until_s - one.opened_s) for one in under_way), 0.0)
     done = [(job.what, job.outcome) for job in jobs if job.outcome is not None and job.what != "window"]
+    own = [job.outcome for job in jobs if job.what == "fit" and job.outcome and not job.is_of_before]
     return {
         "results": [outcome for _, outcome in done[-RESULTS_TOLD:]],
         "results_before": dict(Counter(what for what, _ in done[:-RESULTS_TOLD])),
-        "fit_seconds": fit_s
-        + sum(float(outcome.get("seconds", 0.0)) for what, outcome in done if what == "fit"),
+        "fit_seconds": fit_s + sum(float(outcome.get("seconds", 0.0)) for outcome in own),
     }
 
 

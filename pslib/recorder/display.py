@@ -13,6 +13,7 @@ from pslib.words import behind_text, counted, epoch_text
 
 __all__ = ["Display", "display_for", "result_text", "short"]
 
+_SPEAKS_OF_TRAINING = ("training", "done", "failed", "preempted", "interrupted")
 PLAIN_EVERY_S = 10.0  # where stderr is a file or a pipe, as in a batch job
 
 
@@ -49,15 +50,19 @@ def short(value: float | None) -> str:
 
 
 def _figures_text(status: Status, window: Window) -> str:
-    # While a run waits, evaluates or saves, nothing was trained in the last second: no speed then, no loss.
-    now = f"{window.examples_per_s:,.0f}/s, " if window.examples_per_s else ""
-    now += f"loss {window.loss:.4f}, " if math.isfinite(window.loss) else ""
+    # While a run waits, evaluates or saves, it trains nothing: no speed then, and no loss, whatever the last
+    # second's window holds of the training before it.
+    trains = status.phase in _SPEAKS_OF_TRAINING
+    now = f"{window.examples_per_s:,.0f}/s, " if trains and window.examples_per_s else ""
+    now += f"loss {window.loss:.4f}, " if trains and math.isfinite(window.loss) else ""
     # Models that rank have none ever: they predict no clicks.
     now += f"AUC {window.auc_recent:.4f}, " if math.isfinite(window.auc_recent) else ""
     limit = status.table.get("memory_limit_bytes", 0)
     room = f" in {status.memory_bytes / 1e6:,.0f} of {limit / 1e6:,.0f} MB" if limit else ""
+    # Servers tell of their rows once a second: none yet says nothing of what the trainers have trained.
+    rows = f"{counted(status.rows, 'row')}{room}, " if status.rows else ""
     return (
-        f"{now}staleness {status.staleness_mean:.1f}, {counted(status.rows, 'row')}{room}, "
+        f"{now}staleness {status.staleness_mean:.1f}, {rows}"
         f"{status.bytes_sent / 1e6:,.0f} MB out, {status.bytes_received / 1e6:,.0f} MB in"
     )
 

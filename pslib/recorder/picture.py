@@ -79,7 +79,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
     line = (
         f"{some(summary['servers'], 'server')}, {some(summary['trainers'], 'trainer')}, "
-        f"{some(summary['examples'], 'example')} in {summary['seconds']:,.1f} s"
+        f"{some(summary['examples'] - summary['examples_before'], 'example')} in {summary['seconds']:,.1f} s"
     )
     line += f", AUC {short(summary['auc'])}" if summary["auc"] is not None else ""
     return f"{summary['job']}\n{line}" if summary["job"] else line

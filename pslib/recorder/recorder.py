@@ -54,9 +54,10 @@ class RunRecorder:
     -----
     ``metrics.jsonl`` has one JSON object a line; a figure that is not defined is null.
 
-    ``{"event": "progress", ...}``, at most one a second: seconds, phase, epoch, examples, examples_per_s and
-    loss of the time since the line before, auc_recent of the last ten lines, auc since the start (both of
-    predictions made before training on the example), staleness, pushes, bytes, rows.
+    ``{"event": "progress", ...}``, at most one a second: seconds, phase, epoch, examples of the whole
+    training, examples_before of an earlier run that this one goes on with, examples_per_s and loss of the
+    time since the line before, auc_recent of the last ten lines, auc since the start (both of predictions
+    made before training on the example), staleness, pushes, bytes, rows.
 
     ``{"event": "evaluation", "seconds": ..., "result": {...}}``, one for each evaluation.
 
@@ -104,7 +105,8 @@ class RunRecorder:
         Parameters
         ----------
         status : mapping
-            Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples,
+            Cumulative counters since the run began: phase, job, epoch, epochs, examples_total, examples
+            (these four of the whole training), examples_before (of those, which an earlier run has trained),
             loss_sum, loss_examples (of which it is the sum; default: examples), bins_positive and
             bins_negative (512 counts of `LogitBins`), staleness_sum, staleness_count, staleness_max,
             between_sum, between_count, between_max, pushes_sent, pushes_applied, updates_sent,
@@ -188,6 +190,7 @@ class RunRecorder:
                 "epoch": status.epoch,
                 "epochs": status.epochs,
                 "examples": status.examples,
+                "examples_before": status.examples_before,
                 "examples_total": status.examples_total,
                 "examples_per_s": round(window.examples_per_s, 1),
                 "loss": window.loss,
@@ -225,11 +228,12 @@ class RunRecorder:
     def _look(self, now_s: float) -> Window:
         """Differences to the line before, and to ten lines before for the AUC."""
         status, before = self._status, self._line_status
-        if status.examples < before.examples:  # a new job: its counters begin at zero
+        if status.examples_own < before.examples_own:  # a new job: its counters begin at zero
             before = Status()
             self._recent.clear()
             self._recent.append(before)
-        examples, summed = status.examples - before.examples, status.loss_examples - before.loss_examples
+        examples = status.examples_own - before.examples_own
+        summed = status.loss_examples - before.loss_examples
         oldest = self._recent[0]
         self._recent.append(status)
         passed_s = now_s - self._line_s
@@ -264,9 +268,10 @@ class RunRecorder:
             "calibration": result.get("calibration"),
             "auc_progressive": auc_of(status.bins_positive, status.bins_negative),
             "examples": status.examples,
+            "examples_before": status.examples_before,
             "seconds": round(now_s, 3),
             "training_seconds": round(self._training_s, 3),
-            "examples_per_s": status.examples / self._training_s if self._training_s else 0.0,
+            "examples_per_s": status.examples_own / self._training_s if self._training_s else 0.0,
             "epochs": status.epoch,  # those that were trained: a fit may have stopped early
             "servers": status.servers,
             "trainers": status.trainers,

@@ -31,6 +31,9 @@ class Status:
     epochs: int = 0
     examples_total: int = 0
     examples: int = 0
+    """Of the whole training, where it goes on with that of an earlier run."""
+    examples_before: int = 0
+    """How many of them are of before this run."""
     loss_sum: float = 0.0
     loss_examples: int = 0
     """How many examples that sum is of: what is done is known before trainers report it."""
@@ -72,6 +75,11 @@ class Status:
         values.setdefault("loss_examples", values.get("examples", 0))
         values["table"] = {name: int(given.get(name, 0)) for name in TABLE_COUNTERS}
         return Status(**values)
+
+    @property
+    def examples_own(self) -> int:
+        """Examples that this run has trained: speeds are of them."""
+        return self.examples - self.examples_before
 
     @property
     def staleness_mean(self) -> float:
