@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Mapping
 
 from launch.process import THIS_MACHINE, Running, Task, describe_exit
-from launch.verdict import is_hopeless, is_own
+from launch.verdict import ALL_LOST, is_hopeless, is_own
 from launch.voices import Voices
 from pslib.errors import ConfigurationError, PreemptedError, UnavailableError
 from pslib.machine import oom_kills
@@ -36,11 +36,29 @@ class LastWords:
         self._running, self._voices, self._look = running, voices, look
         self._oom_kills = oom_kills()
 
-    def own_error(self) -> str | None:
-        """What a trainer has said of an error of its own, or anybody of a final one, which is why all ends.
+    def cause(self, culprit: Task | None, error: str | None) -> str | None:
+        """Why all ends, in the words of the process that met it; None: none of them knows better than others.
 
-        None: nobody had one.
+        Parameters
+        ----------
+        culprit : Task or None
+            Whose end made the run be over; a trainer's error is no cause of it.
+        error : str or None
+            What the coordinator, or the verdict, says. That all trainers are lost says nothing to who can
+            read why they have ended.
         """
+        if error == ALL_LOST.reason or not (error or culprit):
+            return self._own_error() or self._of_lost_trainers()
+        return None if culprit else self._own_error()
+
+    def _of_lost_trainers(self) -> str | None:
+        """What the first of them has said that has given up by itself, say as a server refused its pushes."""
+        missed = UnavailableError.exit_code
+        ended = [one for task, one in self._running.items() if task.role == "trainer"]
+        return next(("; ".join(one.complaints()) for one in ended if one.exit_code == missed), None) or None
+
+    def _own_error(self) -> str | None:
+        """What a trainer has said of an error of its own, or anybody of a final one; None: nobody had one."""
         missed, final = UnavailableError.exit_code, self._voices.final
         failed = (
             one

@@ -31,6 +31,9 @@ MESSAGE_BYTES_MAX = 64 << 20
 THIS_MACHINE = "localhost"
 """Where a process runs that is a child of the launcher: its end is told by the kernel that we can ask."""
 
+WAITS = "waiting "
+"""How lines begin with which a process says, now and then, for whom it waits."""
+
 TAIL_LINES = 40
 """Last lines kept for the report of a process that failed."""
 
@@ -135,11 +138,14 @@ class Running:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def complaints(self) -> list[str]:
-        """What it said about its own end: its ``pslib:`` lines, else its last line."""
+        """What it said about its own end: its ``pslib:`` lines, else its last line.
+
+        What it told of its waits before is left out, unless it has told nothing else: such a wait is over.
+        """
         self.pump.join(timeout=1.0)
         own = [line.removeprefix("pslib: ") for line in self.tail if line.startswith("pslib: ")]
         others = [line for line in self.tail if line.strip() and not line.startswith(MESSAGE_PREFIX)]
-        return own or others[-1:]
+        return [line for line in own if not line.startswith(WAITS)] or own[-1:] or others[-1:]
 
 
 def start(

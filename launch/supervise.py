@@ -390,9 +390,9 @@ class _Run:
                 running.pump.join(timeout=1.0)  # its last lines may still be on their way
         self._look()
         status = self._poller.latest if self._poller is not None else {}
-        # What the coordinator makes of it, "all trainers are lost", says nothing to who has read the cause.
-        cause = None if verdict.culprit else self._last_words.own_error()
-        reason = cause or status.get("error") or verdict.reason or None
+        error = status.get("error") or verdict.reason or None
+        cause = self._last_words.cause(verdict.culprit, error)
+        reason = cause or error
         if reason and reason != cause:
             self._voices.say_once(reason)
         if verdict.culprit is not None:

@@ -269,6 +269,42 @@ def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path):
     assert lost in said
 
 
+def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_end(tmp_path):
+    """A server's refusal for want of memory ends each of them, and only then is there nobody left."""
+    lost = "all trainers are lost before the work was done"
+    status = STATUS | {"error": lost, "events": [lost]}
+    full = "say pslib: tcp://s:1: memory limit: raise it"
+    waits = "say pslib: waiting 10 s for tcp://s:1 (push);say pslib: waiting 15 s for tcp://s:1 (push)"
+    behaviours = {
+        "trainer": f"{waits};{full};sleep 1;exit 69",
+        "server": "sleep",
+        "coordinator": "sleep 2;exit 69",
+    }
+    outcome, said = run_standins(tmp_path, behaviours, status=status)
+    assert (outcome.exit_code, outcome.reason) == (69, "tcp://s:1: memory limit: raise it")
+    assert lost not in said
+    quick = {"trainer": f"{full};exit 69", "server": "sleep", "coordinator": "sleep"}  # which has not seen it
+    outcome, _ = run_standins(tmp_path, quick)
+    assert (outcome.exit_code, outcome.reason) == (69, "tcp://s:1: memory limit: raise it")
+
+
+def test_a_servers_death_is_the_cause_whatever_trainers_say_that_miss_it(tmp_path):
+    status = STATUS | {"error": "server 0 is lost", "events": []}
+    behaviours = {"trainer": "say pslib: no answer;exit 69", "server": "exit 137"}
+    outcome, _ = run_standins(tmp_path, behaviours, status=status)
+    assert outcome.reason == "server 0 is lost"
+
+
+def test_what_a_process_waited_for_is_no_cause_of_its_end_unless_it_said_nothing_else(tmp_path):
+    waits = "say pslib: waiting 10 s for tcp://s:1 (push)"
+    status = STATUS | {"error": "server 0: log full"}
+    both = {"trainer": f"{waits};say pslib: row 7: no number;say pslib: row 9: no number;exit 64"}
+    outcome, _ = run_standins(tmp_path, both, status=status)
+    assert outcome.reason == "row 7: no number; row 9: no number"
+    outcome, _ = run_standins(tmp_path, {"trainer": f"{waits};exit 64"})
+    assert outcome.reason == "waiting 10 s for tcp://s:1 (push)"
+
+
 def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_as_lost(tmp_path):
     class Lost(FixedStatus):
         def status(self):
