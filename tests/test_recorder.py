@@ -342,3 +342,21 @@ def test_a_script_whose_records_find_no_space_ends_with_its_results_and_a_line(t
         one.getMessage() for one in caplog.records if one.name == "pslib" and "space" in one.getMessage()
     ]
     assert line == f"pslib: {tmp_path}: No space left on device; its records are not all there"
+
+
+@pytest.mark.parametrize("phase", ["evaluating", "saving", "waiting for 2 servers to leave"])
+def test_a_run_that_trains_nothing_just_now_tells_no_speed_and_no_loss(phase):
+    """Its last second may hold the end of the training, all that was known late of it included."""
+    stream = io.StringIO()
+    looks = [training(1_000, rows=50), training(9_000, rows=50, phase=phase)]
+    watch(None, looks, every_s=1, stream=stream, progress=True, summary={"phase": "done"})
+    lines = stream.getvalue().splitlines()
+    assert f"{phase}, 9,000 of 10,000 examples, staleness 0.0, 50 rows, " in lines[1]
+    assert "done, 9,000 of 10,000 examples, 8,000/s, loss 0.5000, " in lines[-1]
+
+
+def test_rows_that_no_server_has_told_of_yet_are_not_told_as_none():
+    stream = io.StringIO()
+    watch(None, [training(1_000, memory_limit_bytes=8)], every_s=1, stream=stream, progress=True)
+    assert "staleness 0.0, 0 MB out" in stream.getvalue()
+    assert "row" not in stream.getvalue()
