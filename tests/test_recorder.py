@@ -148,11 +148,19 @@ def test_a_loss_is_of_the_examples_that_were_reported_with_it_where_more_are_kno
     assert [line["loss"] for line in lines[:5]] == [0.5, 0.5, 0.5, None, None]
 
 
-def test_counters_that_fall_begin_anew(tmp_path):
-    lines, _ = watch(tmp_path, [training(1_000, **bins_of(9, 0)), training(100, **bins_of(0, 4))], every_s=1)
-    assert lines[1]["examples_per_s"] == 100
-    assert lines[1]["loss"] == 0.5
-    assert lines[1]["auc_recent"] == 0
+def test_counters_that_fall_say_nothing_until_they_grow_again(tmp_path):
+    """Those of trainers, which a coordinator that was killed hears of again a second later."""
+    before, after = training(1_000, **bins_of(9, 0)), training(2_000, loss_sum=700, **bins_of(9, 5))
+    lines, _ = watch(tmp_path, [before, training(1_000, loss_sum=0, loss_examples=0), after], every_s=1)
+    assert (lines[1]["loss"], lines[1]["auc_recent"]) == (None, None)
+    assert lines[2]["loss"] == 0.35
+    assert lines[2]["auc_recent"] == lines[2]["auc"] > 0
+
+
+def test_examples_that_are_trained_again_make_no_speed(tmp_path):
+    """A coordinator that was killed knows positions in leases of seconds ago, until it hears newer ones."""
+    lines, _ = watch(tmp_path, [training(count) for count in (1_000, 900, 950, 1_100, 1_300)], every_s=1)
+    assert [line["examples_per_s"] for line in lines[:5]] == [1_000, 0, 0, 100, 200]
 
 
 def test_each_result_is_written_once_where_only_the_last_are_told(tmp_path):

@@ -80,6 +80,7 @@ class RunRecorder:
         self._line_status, self._line_s = Status(), 0.0
         self._recent: deque[Status] = deque([Status()], maxlen=RECENT_LOOKS)
         self._window = Window(0.0, math.nan, math.nan, 0.0)
+        self._most_examples = 0
         self._training_s = 0.0
         self._seen_s = 0.0
         self._results_seen = 0
@@ -113,7 +114,8 @@ class RunRecorder:
             updates_applied, rows, memory_bytes, bytes_sent, bytes_received, servers, trainers, parameters,
             `TABLE_COUNTERS`, results (a list that grows, or its end: results_before is how many are left
             out), error. What is missing counts as zero.
-            Counters that fall begin a new count.
+            Counters that fall say nothing until they grow again; examples that fall are trained again, and
+            make no speed.
         """
         now_s = self._clock.now_s() - self._start_s
         before, self._status = self._status, Status.of(status)
@@ -228,11 +230,8 @@ class RunRecorder:
     def _look(self, now_s: float) -> Window:
         """Differences to the line before, and to ten lines before for the AUC."""
         status, before = self._status, self._line_status
-        if status.examples_own < before.examples_own:  # a new job: its counters begin at zero
-            before = Status()
-            self._recent.clear()
-            self._recent.append(before)
-        examples = status.examples_own - before.examples_own
+        examples = max(0, status.examples_own - self._most_examples)
+        self._most_examples += examples
         summed = status.loss_examples - before.loss_examples
         oldest = self._recent[0]
         self._recent.append(status)
