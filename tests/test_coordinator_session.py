@@ -89,6 +89,8 @@ class TestJobs:
             {"checkpoint": {"every_batches": -1}},
             {"checkpoint": {"every_s": float("nan")}},
             {"examples": "many"},
+            {"lease_rows": 0.5},
+            {"batch_rows": -1},
             {"epochs": 1.5},
             {"first_epoch": -1},
         ],

@@ -59,8 +59,16 @@ def test_windows_of_different_lengths_share_what_full_leases_leave_and_never_mor
     assert leases.examples_trained(39, 20, 8) == 10
     leases.progress(HOLDER, {0: 9, 1: 9})
     assert leases.examples_trained(39, 20, 8) == 39
-    leases.progress(HOLDER, {0: 99})
-    assert leases.examples_trained(30, 20, 8) == 30
+
+
+def test_sizes_that_can_not_be_give_no_more_than_all_and_no_less_than_nothing() -> None:
+    leases = book(0, 0, 1)
+    for _ in range(3):
+        leases.next(HOLDER, range(3))
+    assert leases.end(HOLDER, 2, 0)
+    assert leases.examples_trained(10, 20, 8) == 0
+    assert leases.end(HOLDER, 0, 0)
+    assert leases.examples_trained(10, 20, 8) == 10
 
 
 def test_leases_of_whom_nobody_has_told_sizes_count_alike_when_they_are_done() -> None:
@@ -69,7 +77,7 @@ def test_leases_of_whom_nobody_has_told_sizes_count_alike_when_they_are_done() -
     leases.progress(HOLDER, {0: 1})
     assert leases.examples_trained(90, 0, 8) == leases.examples_trained(90, 20, 0) == 0
     leases.end(HOLDER, 0, 0)
-    assert leases.examples_trained(90, 0, 8) == 30
+    assert leases.examples_trained(90, 0, 8) == leases.examples_trained(90, 20, 0) == 30
     assert book().examples_trained(90, 20, 8) == 0
 
 

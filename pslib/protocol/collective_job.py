@@ -78,8 +78,8 @@ class CollectiveJob:
 
     @property
     def is_of_before(self) -> bool:
-        """Whether an earlier run had done all of it, in its own time."""
-        return self.over and self.examples_before == self.examples > 0
+        """Whether an earlier run had trained all of it, in its own time."""
+        return self.examples_before == self.examples
 
     def go_on(self, now_s: float) -> None:
         """A run begins that goes on with it: what there is was trained before, and its time begins now."""

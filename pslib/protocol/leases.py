@@ -158,7 +158,7 @@ class LeaseBook:
         nobody tells how long each is. Where the one who opened the job has not told these numbers (they are
         0), leases that are done count, all alike.
         """
-        if not (lease_rows and batch_rows and self.windows.size):
+        if not (lease_rows and batch_rows):
             return examples * self.done_count // max(1, self.windows.size)
         last = np.append(self.windows[1:] != self.windows[:-1], True)
         rows_of_last = max(0.0, examples - int((~last).sum()) * lease_rows) / int(last.sum())
