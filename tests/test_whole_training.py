@@ -11,6 +11,7 @@ import pytest
 from launch.doctor import doctor_lines
 from launch.summary import summary_lines, summary_of
 from pslib.config import ClusterConfig
+from pslib.protocol.cluster_status import status_of
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.json_arrays import json_array
 from pslib.protocol.leases import LeaseBook, stream_of
@@ -127,6 +128,13 @@ def test_its_time_is_its_own() -> None:
         cluster.end(0, index, job=2)
     told = cluster.status
     assert (told["examples"], told["examples_before"], told["fit_seconds"]) == (150, 88, 10.0)
+
+
+def test_a_runs_time_begins_with_its_first_request() -> None:
+    session = CoordinatorSession(ClusterConfig())
+    assert status_of(session, 70.0)["seconds"] == 0.0
+    session.handle(100.0, Status())
+    assert status_of(session, 107.0)["seconds"] == 7.0
 
 
 def went_on(session: CoordinatorSession) -> Cluster:
