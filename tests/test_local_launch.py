@@ -264,7 +264,8 @@ def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path):
     outcome, said = run_standins(tmp_path, cause, status=status)
     assert (outcome.exit_code, outcome.reason) == (64, "data.parquet: row 7")
     assert sorted(said) == ["saved runs/a", "trainer 0: data.parquet: row 7"]
-    outcome, said = run_standins(tmp_path, {"trainer": "sleep 1;exit 137", "server": "sleep"}, status=status)
+    killed = {"trainer": "say pslib: dropped a message;sleep 1;exit 137", "server": "sleep"}
+    outcome, said = run_standins(tmp_path, killed, status=status)
     assert outcome.reason == lost
     assert lost in said
 

@@ -120,6 +120,8 @@ def test_counters_agree_with_the_data_and_with_each_other(tmp_path: Path) -> Non
     assert status["updates_sent"] == status["updates_applied"] > status["pushes_sent"]
     assert status["phase"] == "done"
     assert status["epoch"] == status["epochs"] == 3
+    (fit,) = (one for one in status["results"] if one["kind"] == "fit")
+    assert fit["lease_rows"] >= fit["batch_rows"] > 0  # by which examples are counted on the way
 
 
 def test_evaluation_creates_no_rows(tmp_path: Path) -> None:
