@@ -173,7 +173,7 @@ class CheckpointJobs:
                 discard(place, token)
                 if clock.now_s() >= until_s:
                     raise
-                log.warning("pslib: %s; make space: tried again in %.0f s", error, again_s)
+                log.warning("pslib: waiting for space: %s; tried again in %.0f s", error, again_s)
             clock.sleep_s(min(again_s, max(0.0, until_s - clock.now_s())))
             again_s = min(2 * again_s, AGAIN_MAX_S)
 
