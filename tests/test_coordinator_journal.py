@@ -279,8 +279,12 @@ def heir_of_a_taken_address(folder: Path, leaves_s: float) -> tuple[Coordinator,
     return coordinator, clock
 
 
-def test_a_successor_waits_while_a_stranger_has_its_address_and_counts_no_silence(tmp_path: Path) -> None:
+def test_a_successor_waits_while_a_stranger_has_its_address_says_so_and_counts_no_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     coordinator, clock = heir_of_a_taken_address(tmp_path, leaves_s=TIMING.restart_s - 1)
+    waits = [line for line in caplog.messages if "for memory:c:1, where another process listens" in line]
+    assert len(waits) == 1 + (TIMING.restart_s - 1) // TIMING.report_s
     assert clock.time_s >= TIMING.restart_s - 1
     assert coordinator._now_s() < TIMING.silence_s
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pslib.clock import AwakeClock, Clock, SystemClock
-from pslib.config import ClusterConfig
+from pslib.config import ClusterConfig, Timing
 from pslib.errors import AddressInUseError, LocalProtocolError, RemoteProtocolError
 from pslib.open_files import allow_peers
 from pslib.protocol.cluster_status import status_of
@@ -58,7 +58,7 @@ class Coordinator:
         self._codec = Codec(cluster_id)
         self._clock, self._journal = AwakeClock(clock), journal
         last_s = self._replay()
-        self._link = self._listen(transport, listen, config.timing.restart_s if self.session.term else 0.0)
+        self._link = self._listen(transport, listen, config.timing)
         self._began_s = self._clock.now_s() - last_s
         """When the cluster's own time was 0: it goes on where a predecessor has ended."""
         self._stopped = False
@@ -102,15 +102,20 @@ class Coordinator:
         finally:
             self._link.close()
 
-    def _listen(self, transport: Transport, address: str, patience_s: float) -> ServerLink:
-        """Listen; a successor waits while somebody has the address where all look for it."""
-        until_s = self._clock.now_s() + patience_s
+    def _listen(self, transport: Transport, address: str, timing: Timing) -> ServerLink:
+        """Listen; a successor waits, and says so, while somebody has the address where all look for it."""
+        began_s = said_s = self._clock.now_s()
         while True:
             try:
                 return transport.listen(address)
             except AddressInUseError:
-                if self._clock.now_s() >= until_s:
+                now_s = self._clock.now_s()
+                if now_s - began_s >= (timing.restart_s if self.session.term else 0.0):
                     raise
+                if now_s == began_s or now_s - said_s >= timing.report_s:
+                    said_s = now_s
+                    waited = f"waiting {now_s - began_s:.0f} s for {address}"
+                    log.warning("pslib: %s, where another process listens", waited)
                 self._clock.sleep_s(TURN_S)
 
     def _replay(self) -> float:
