@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from launch.cli import main
-from pslib.data.convert import convert_criteo, convert_csv
+from pslib.data.convert import convert_criteo, convert_csv, convert_jsonl
 from pslib.data.formats import MISSING
 from tests.test_convert import criteo_line, rejects_of, rows_of, written
 
@@ -63,13 +63,34 @@ def test_other_words_do(tmp_path, out):
         assert (report.schema.dense, values(out, "x")) == ((), [word, "1.5"])
 
 
+@pytest.mark.parametrize("dense", [None, ["x"]])
 @pytest.mark.parametrize("word", ["inf", "-Infinity", "+INF", " Inf"])
-def test_an_infinite_number_is_a_number_that_describe_then_tells(tmp_path, out, word, capsys):
-    report = convert_csv(written(tmp_path, f"label,x,u\n1,{word},a\n0,1.5,b\n"), out)
+def test_an_infinite_number_among_numbers_is_a_null_and_told(tmp_path, out, word, dense):
+    """No training takes a dense infinity: the file would be refused for one price."""
+    text = f"label,x,u\n1,{word},a\n0,1.5,b\n1,{word},c\n0,,d\n"
+    report = convert_csv(written(tmp_path, text), out, dense=dense)
     assert [field.name for field in report.schema.dense] == ["x"]
-    assert values(out, "x") == [float(word), 1.5]
+    assert values(out, "x") == [None, 1.5, None, None]
+    assert (report.nulls, report.infinite, report.rejected) == ({"x": 3}, {"x": 2}, 0)
+    assert "missing values: 3 in 1 column, kept as nulls" in report.lines()
+    assert "infinite numbers: 2 among these, which became nulls: x (2)" in report.lines()
+
+
+def test_what_convert_makes_of_infinite_numbers_is_a_file_that_passes_the_check(tmp_path, out, capsys):
+    rows = [f"{n % 2},{'inf' if n == 5 else n + 0.5},{n % 3}" for n in range(20)]
+    source = written(tmp_path, "\n".join(["label,x,u", *rows]))
+    assert main(["convert", "csv", str(source), str(out), "--dense", "x"]) == 0
+    assert "infinite numbers: 1 among these, which became nulls: x (1)\n" in capsys.readouterr().out
     assert main(["describe", str(out)]) == 0
-    assert "infinite" in capsys.readouterr().out
+    assert "infinite" not in capsys.readouterr().out
+
+
+def test_in_json_lines_they_are_nulls_where_they_are_dense_and_stay_where_nothing_reads_them(tmp_path, out):
+    text = '{"label":1,"x":1.5,"y":Infinity,"u":1}\n{"label":0,"x":-Infinity,"y":2.5,"u":2}\n'
+    report = convert_jsonl(written(tmp_path, text), out, dense=["x"], sparse=["u"])
+    assert (values(out, "x"), values(out, "y")) == ([1.5, None], [float("inf"), 2.5])
+    assert (report.nulls, report.infinite) == ({"x": 1}, {"x": 1})
+    assert convert_jsonl(written(tmp_path, text), out, overwrite=True).infinite == {"x": 1, "y": 1}
 
 
 def test_columns_that_are_named_as_numbers_read_so_too(tmp_path, out):

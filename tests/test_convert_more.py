@@ -151,7 +151,7 @@ def test_a_number_that_float64_would_change_is_set_aside(tmp_path, out, convert,
     text += pattern.format(label=2, cell=OTHER[0])
     convert(written(tmp_path, start + text), out, dense=dense, rejects_max_share=1)
     assert [repr(row["x"]) for row in rows_of(out)] == [
-        repr(float(cell)) for cell in cells if cell not in other
+        repr(None if "inf" in cell.lower() else float(cell)) for cell in cells if cell not in other
     ]
     first = 1 + len(start.splitlines())
     said = "column 'x': expected a number that float64 holds, got "

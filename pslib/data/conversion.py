@@ -52,6 +52,8 @@ class ConvertReport:
         Rows with label 1.
     schema : Schema
         A schema that reads every column of the file (but not ``values``, see `convert_libsvm`).
+    infinite : dict of str to int
+        Infinite numbers by dense column, for columns that have any. They became nulls, which `nulls` counts.
     """
 
     out: Path
@@ -64,6 +66,7 @@ class ConvertReport:
     nulls: dict[str, int]
     positives: int
     schema: Schema
+    infinite: dict[str, int]
 
     def lines(self) -> list[str]:
         """The report, a line each."""
@@ -77,6 +80,10 @@ class ConvertReport:
         if self.nulls:
             cells = sum(self.nulls.values())
             said.append(f"missing values: {cells:,} in {counted(len(self.nulls), 'column')}, kept as nulls")
+        if self.infinite:
+            cells = sum(self.infinite.values())
+            where = ", ".join(f"{name} ({count:,})" for name, count in self.infinite.items())
+            said.append(f"infinite numbers: {cells:,} among these, which became nulls: {where}")
         if self.blank_lines:
             said.append(f"blank lines passed over: {self.blank_lines:,}")
         if self.rejected:
@@ -132,7 +139,7 @@ class Conversion:
             files.callback(bad_target.unlink, missing_ok=True)
             rejects = Rejects(bad_target, str(self.source), self._share_max)
             files.callback(rejects.close)
-            output = files.enter_context(_Output(target, schema.label or ""))
+            output = files.enter_context(_Output(target, schema))
             rejects.lines, blank = lines_before, 0
             for piece in found:
                 rejects.lines += piece.lines
@@ -160,19 +167,25 @@ class Conversion:
             nulls=output.nulls,
             positives=output.positives,
             schema=schema,
+            infinite=output.infinite,
         )
 
 
 class _Output:
-    """A Parquet file with row groups of even size, and counts of what went in."""
+    """A Parquet file with row groups of even size, and counts of what went in.
 
-    def __init__(self, path: Path, label: str) -> None:
-        self._path, self._label = path, label
+    In a dense column an infinite number becomes a null: a training refuses the whole file for one.
+    """
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._path, self._label = path, schema.label or ""
+        self._dense = {field.name for field in schema.dense}
         self._writer: Any = None
         self._waiting: list[Any] = []
         self._waiting_rows = 0
         self.rows = self.positives = 0
         self.nulls: dict[str, int] = {}
+        self.infinite: dict[str, int] = {}
 
     def __enter__(self) -> _Output:
         return self
@@ -183,7 +196,7 @@ class _Output:
 
     def take(self, tables: Sequence[Any]) -> None:
         """Append tables of one Arrow schema."""
-        for table in tables:
+        for table in map(self._finite, tables):
             self.rows += table.num_rows
             self.positives += pc.sum(table.column(self._label)).as_py() or 0
             for name, column in zip(table.schema.names, table.columns, strict=True):
@@ -196,6 +209,16 @@ class _Output:
             ready = whole.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
             self._write(whole.slice(0, ready))
             self._waiting, self._waiting_rows = [whole.slice(ready)], whole.num_rows - ready
+
+    def _finite(self, table: Any) -> Any:
+        for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+            if name not in self._dense or column.type != pa.float64():
+                continue
+            infinite = pc.is_inf(column)
+            if count := pc.sum(infinite).as_py():  # None where every value is missing
+                self.infinite[name] = self.infinite.get(name, 0) + count
+                table = table.set_column(place, table.field(place), pc.if_else(infinite, None, column))
+        return table
 
     def close(self) -> None:
         """Write the last row group and the end of the file."""

@@ -1,10 +1,11 @@
 """Text files into Parquet: Criteo's logs, CSV with a header, JSON lines, libsvm, libffm.
 
-No value is lost or changed: a missing value is a null, a string is kept as it stands, an integer that does
-not fit is a reject. A column of float64 has the nearest number to a fraction; a whole number that it would
-change, such as 9007199254740993, is a reject there too, and so is one beyond its range, such as 1e999 (but
-not in values of libsvm and libffm). Records that can't be read go to ``<out>.rejects.tsv`` (line number,
-reason, record); more than a stated share of them stops the run, and then nothing is left behind.
+No value is lost or changed but one: a missing value is a null, a string is kept as it stands, an integer that
+does not fit is a reject. The one is an infinite number in a dense column, which no training takes: it becomes
+a null, and the report says how many. A column of float64 has the nearest number to a fraction; a whole number
+that it would change, such as 9007199254740993, is a reject there too, and so is one beyond its range, such as
+1e999 (but not in values of libsvm and libffm). Records that can't be read go to ``<out>.rejects.tsv`` (line
+number, reason, record); more than a stated share of them stops the run, and then nothing is left behind.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ def convert_csv(
     -----
     An empty cell is a null; ``""`` in a column of strings is the empty string. In a column of numbers so is
     what `pandas.read_csv` takes for missing (`pslib.data.formats.MISSING`: nan, NA, null and the like), in
-    one of strings it is a string as any other. Infinite numbers are numbers.
+    one of strings it is a string as any other. An infinite number is a number when columns are told
+    apart; in a dense column it becomes a null, which the report counts (``infinite``).
 
     Raises
     ------
