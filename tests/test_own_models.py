@@ -15,6 +15,7 @@ import pytest
 import pslib
 from pslib.errors import ConfigurationError
 from pslib.trainer.model import KeptStep
+from pslib.trainer.own_models import dense_shapes_of
 from rec_models import StepResult
 from tests.test_docs import ROOT, blocks
 
@@ -85,6 +86,9 @@ AT_SET_UP = [
     ("dense_shapes", lambda _: {"bias": 1}, "Mine.dense_shapes: expected shapes by name, as {'b': (1,)}"),
     ("dense_shapes", lambda _: [("bias", (1,))], "Mine.dense_shapes: expected shapes by name"),
     ("dense_shapes", lambda _: {"bias": (-1,)}, "Mine.dense_shapes: expected shapes by name"),
+    ("dense_shapes", lambda _: {"bias": ""}, "Mine.dense_shapes: expected shapes by name"),
+    ("dense_shapes", lambda _: {"bias": [1.0]}, "Mine.dense_shapes: expected shapes by name"),
+    ("dense_shapes", lambda _: {"bias": np.ones(1)}, "Mine.dense_shapes: expected shapes by name"),
     ("initial_dense", lambda _: {}, "Mine.initial_dense: expected bias, which dense_shapes names, got none"),
     ("initial_dense", lambda _: None, "Mine.initial_dense: expected arrays by name, as {'b': array}"),
     ("initial_dense", lambda _: {"bias": [0.0, 1.0]}, "Mine.initial_dense: bias: expected an array of shape"),
@@ -153,6 +157,7 @@ PREDICTIONS = [
     (lambda _: None, "expected one probability an example, an array of shape (50,), got None"),
     (lambda p: p * 0 + 5, "expected probabilities, 0 to 1, got 5, 50 such in a batch; are these logits?"),
     (lambda p: p - 2, "expected probabilities, 0 to 1, got -1"),
+    (lambda p: p * 0 + np.float32(1.0000001), "expected probabilities, 0 to 1, got 1.00000012, 50 such"),
 ]
 
 
@@ -188,6 +193,19 @@ def test_lists_of_the_right_length_are_arrays(data, logistic):
         trainer = pslib.Trainer(Mine(SCHEMA), cluster, batch_rows=50, progress=False)
         trainer.fit(data)
         assert cluster.client.pull({}, dense=True).wait().dense.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("shape", [[1], (np.int64(1),), [np.int32(1)], np.zeros(1).shape, np.array([1])])
+def test_a_shape_may_be_any_sequence_of_whole_numbers(data, logistic, shape, tmp_path):
+    """Shapes go to the servers and into checkpoints: as plain numbers."""
+    with pslib.connect() as cluster:
+        model = spoilt(logistic, "dense_shapes", lambda _: {"bias": shape})
+        trainer = pslib.Trainer(model, cluster, batch_rows=50, progress=False)
+        trainer.fit(data)
+        trainer.save(tmp_path / "model")
+        assert trainer.evaluate(data).examples == ROWS
+    (plain,) = dense_shapes_of(model).values()
+    assert (plain, [type(size) for size in plain]) == ((1,), [int])
 
 
 @pytest.mark.parametrize("loss", [np.float32(0.5), np.array(0.5, np.float32), 0.5])

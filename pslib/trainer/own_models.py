@@ -6,8 +6,9 @@ a class of somebody's own computes as a whole is looked at for every batch, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,16 @@ def own_table_of(model: TrainableModel) -> TableSpec:
 
 
 def dense_shapes_of(model: TrainableModel) -> dict[str, tuple[int, ...]]:
-    """Shapes of the model's dense parameters by name; ConfigurationError when they are none."""
+    """Shapes of the model's dense parameters by name; ConfigurationError when they are none.
+
+    Any sequence of whole numbers is a shape, as in NumPy, a list or numbers of NumPy's among them.
+    """
     shapes: Any = model.dense_shapes()
-    if not isinstance(shapes, Mapping) or not all(map(_is_shape, shapes.values())):
+    found = {name: _shape_of(shape) for name, shape in shapes.items()} if isinstance(shapes, Mapping) else {}
+    plain = {name: shape for name, shape in found.items() if shape is not None}
+    if not isinstance(shapes, Mapping) or len(plain) < len(shapes):
         _refuse(model, "dense_shapes", f"expected shapes by name, as {{'b': (1,)}}, got {came(shapes)}")
-    return dict(shapes)
+    return plain
 
 
 def first_dense_of(model: TrainableModel, shapes: Shapes, seed: int) -> dict[str, NDArray[np.float32]]:
@@ -87,13 +93,20 @@ def check_predictions(model: object, batch: Batch, tasks: int, predicted: Any) -
     single = np.asarray(predicted, np.float32)  # what is counted: 1 + 1e-16 is 1
     outside = (single < 0) | (single > 1)
     if outside.any():
-        got = f"{single[outside][0]:g}, {outside.sum()} such in a batch"
+        got = f"{single[outside][0]:.9g}, {outside.sum()} such in a batch"
         hint = "are these logits? give 1 / (1 + exp(-logits))"
         _refuse(model, "predict", f"expected probabilities, 0 to 1, got {got}; {hint}")
 
 
-def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, tuple) and all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape)
+def _shape_of(shape: Any) -> tuple[int, ...] | None:
+    """The shape in plain numbers, as it travels to the servers; None for what is none."""
+    if not isinstance(shape, (Sequence, np.ndarray)) or isinstance(shape, (str, bytes)):
+        return None
+    try:
+        sizes = tuple(map(index, shape))
+    except TypeError:
+        return None
+    return sizes if all(size >= 0 for size in sizes) else None
 
 
 def _array_problems(values: Any, shapes: Shapes) -> Iterator[str]:
