@@ -89,7 +89,7 @@ def oom_kills(proc: Path = PROC) -> int:
     groups += [group / "memory.oom_control" for group in control_groups("memory", proc)]
     for file in (*groups, proc / "vmstat"):
         if found := re.search(r"^oom_kill (\d+)$", _read(file), re.MULTILINE):
-            return int(found[1])
+            return _number(found[1]) or 0
     return 0
 
 
@@ -146,16 +146,25 @@ def _read(file: Path) -> str:
     """The text of a file, empty where there is none to be had."""
     try:
         return os.fsdecode(file.read_bytes())
-    except OSError:
+    except (OSError, ValueError):  # the latter of a zero byte in the name
         return ""
 
 
 def _number(word: str) -> int | None:
     """None for ``max``, ``-1`` and whatever else is no number of something."""
-    return int(word) if word.strip().isdecimal() else None
+    try:
+        return int(word) if word.strip().isdecimal() else None
+    except ValueError:  # of more digits than Python reads
+        return None
 
 
 def _ratio(text: str) -> float | None:
-    """Cores of ``150000 100000``, microseconds of all cores together in each period of so many."""
+    """Cores of ``150000 100000``, microseconds of all cores together in each period of so many.
+
+    No kernel takes a quota of 0, with which nothing would run.
+    """
     quota, period = (*map(_number, text.split()), None, None)[:2]
-    return quota / period if quota is not None and period else None
+    try:
+        return quota / period if quota and period else None
+    except OverflowError:  # more cores than a float holds
+        return None

@@ -263,7 +263,8 @@ def test_what_is_not_there_is_no_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "max", "many 100000", "100000", "100000 0", "-1 100000", "\u0663\u00b2 1", "\x00"]
+    "text",
+    ["", "max", "many 100000", "100000", "100000 0", "0 100000", "-1 100000", "\u0663\u00b2 1", "\x00"],
 )
 def test_what_is_no_quota_and_no_limit_is_none(text: str, v2: Kernel) -> None:
     v2.write(pod__box__cpu_max=text, pod__box__memory_max=f"x{text}")
@@ -278,6 +279,25 @@ def test_a_folder_in_place_of_a_file_bytes_that_are_no_text_and_half_lines_end_n
     with (v2.proc / "self/cgroup").open("ab") as file:
         file.write(b"\n:\n0\n0::\nx::/y\n")
     assert (v2.cores(), memory_bytes(v2.proc)) == (64, 256 * GIB)
+
+
+def test_a_number_of_more_digits_than_python_reads_is_no_limit(v2: Kernel) -> None:
+    digits = "9" * 5000
+    v2.write(pod__box__cpu_max=f"{digits} 100000", pod__box__memory_max=digits)
+    v2.write(pod__box__memory_events=f"oom_kill {digits}")
+    assert (v2.cores(), memory_bytes(v2.proc), oom_kills(v2.proc)) == (64, 256 * GIB, 0)
+
+
+def test_a_quota_beyond_all_fractions_is_none(v2: Kernel) -> None:
+    v2.write(pod__box__cpu_max="9" * 400 + " 1")
+    assert (v2.cores(), quota_words(v2.proc)) == (64, "")
+
+
+def test_a_mount_whose_name_no_file_can_have_ends_nothing(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.group("0::/")
+    kernel.mount("cgroup2", "/", "no\\000name")
+    assert (kernel.cores(), memory_bytes(kernel.proc), oom_kills(kernel.proc)) == (64, 256 * GIB, 0)
 
 
 # --- this machine's own kernel ---
