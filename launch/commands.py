@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from math import isnan
 from pathlib import Path
@@ -236,6 +237,8 @@ def describe(options: argparse.Namespace) -> int:
     if options.out is not None:  # who has made no room for it hears so before all is read
         refuse_existing(Path(options.out), overwrite=options.overwrite)
         if why := unwritable(Path(options.out).parent):
+            in_the_way = next((one for one in Path(options.out).parents if os.path.isfile(one)), None)
+            why = f"{in_the_way} is a file, not a folder" if in_the_way else why
             raise ConfigurationError(f"--out: {options.out} can't be written: {why}; give another")
     found = described(options.files, options.label)
     for line in found.report.lines():

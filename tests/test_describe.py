@@ -235,10 +235,12 @@ def test_the_job_file_that_it_writes_is_one_that_trains(tmp_path, capsys):
 def test_a_place_where_no_job_file_can_be_written_is_told_before_the_data_is_read(tmp_path, capsys):
     file = tmp_path / "taken"
     file.write_text("a file of somebody's")
-    assert main(["describe", str(tmp_path / "gone.parquet"), "--out", str(file / "job.yaml")]) == 64
-    assert capsys.readouterr().err == (
-        f"pslib: --out: {file / 'job.yaml'} can't be written: it is a file; give another\n"
-    )
+    for below in ("job.yaml", "deeper/job.yaml"):
+        assert main(["describe", str(tmp_path / "gone.parquet"), "--out", str(file / below)]) == 64
+        why = f"{file} is a file, not a folder"
+        assert capsys.readouterr().err == (
+            f"pslib: --out: {file / below} can't be written: {why}; give another\n"
+        )
 
 
 def test_distinct_values_are_counted_within_two_percent_of_the_truth(tmp_path):
