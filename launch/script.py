@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -72,11 +73,12 @@ def run_script(options: argparse.Namespace) -> int:
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     """The launcher that was asked for, and how many servers and trainers it will run."""
-    if Path(options.script).suffix in (".yaml", ".yml"):
+    is_there = os.path.isfile(options.script) or options.on == "ssh"  # there it is a file of each host
+    if is_there and Path(options.script).suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"{options.script}: expected a Python script; pslib train runs a job file")
     if hosts := hosts_of(options):
         return hosts, hosts.count("server"), hosts.count("trainer")
-    if not Path(options.script).is_file():
+    if not is_there:
         raise ConfigurationError(f"{options.script}: no such script")
     servers = 1 if options.servers is None else options.servers
     trainers = 1 if options.trainers is None else options.trainers

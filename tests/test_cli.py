@@ -80,7 +80,8 @@ def test_help_loads_nothing_heavy():
         (["convert", "xml", "a", "b"], "invalid choice: 'xml'"),
         (["launch", "--on", "moon", "x.py"], "invalid choice: 'moon'"),
         (["launch", "/no/such/script.py"], "/no/such/script.py: no such script"),
-        (["launch", "job.yaml"], "job.yaml: expected a Python script; pslib train runs a job file"),
+        (["launch", "none.yaml"], "none.yaml: no such script"),
+        (["launch", "--on", "ssh", "job.yaml"], "job.yaml: expected a Python script; pslib train runs"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_64(arguments, words, capsys):
@@ -153,6 +154,13 @@ def test_ctrl_c_is_exit_code_130_and_an_error_of_ours_its_own(capsys, monkeypatc
 
 
 # --- bad input is told before anything starts, and changes nothing ---
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "job.yml"])
+def test_a_job_file_in_place_of_a_script_is_told_what_runs_it(name, tmp_path, capsys):
+    (tmp_path / name).write_text(JOB)
+    said = f"{tmp_path / name}: expected a Python script; pslib train runs a job file"
+    assert refused(capsys, "launch", tmp_path / name) == [said]
 
 
 def test_all_mistakes_of_a_job_are_one_line_each(folder, capsys):
