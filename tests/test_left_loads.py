@@ -11,6 +11,7 @@ import pytest
 import pslib
 from pslib.cluster import Cluster as Connection
 from pslib.errors import CheckpointError, ConfigurationError, WaitTimeoutError
+from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Done, Failure, Lease
 from pslib.trainer.jobs import Job
 from tests.clusters import cluster_of
@@ -199,3 +200,51 @@ def test_a_fit_that_others_are_still_in_keeps_no_later_one_waiting() -> None:
     cluster.lease(1, job=1)
     cluster.open(0, job=2)
     assert cluster.lease(0, job=2).state == "held"
+
+
+def test_who_has_made_no_call_keeps_nobody_waiting_behind_a_first_load_that_has_failed() -> None:
+    """A member that only pulls rows may never make one: the other one's fit waited until it left."""
+    cluster = Cluster()
+    failed_at(cluster, 0, job=0)
+    cluster.open(0, job=1)
+    assert cluster.lease(0, job=1).state == "held"
+
+
+@pytest.mark.parametrize("job", [0, 1])
+def test_a_load_that_has_failed_at_everybody_keeps_nobody_waiting(job: int) -> None:
+    """Whoever is slow to make its next call has nothing more to do in this one."""
+    cluster = Cluster()
+    for rank in range(2):
+        failed_at(cluster, rank, job)
+    for later, what in ((job + 1, "save"), (job + 2, "fit")):
+        cluster.open(0, job=later, leases=1, what=what)
+        held = cluster.lease(0, job=later)
+        assert held.state == "held"
+        assert cluster.end(0, 0, held.epoch, job=later) == Done()
+
+
+def test_who_asks_for_a_failed_load_again_is_waited_for_also_by_a_coordinator_that_has_come_back() -> None:
+    cluster = Cluster()
+    for rank in range(2):
+        failed_at(cluster, rank, job=0)
+    cluster.session = come_back(cluster)
+    cluster.open(0, job=1)
+    assert cluster.lease(0, job=1).state == "held"
+    cluster.session = come_back(cluster)
+    assert cluster.lease(1, job=0).state == "held"
+    assert cluster.lease(0, job=1).state == "wait"
+
+
+def failed_at(cluster: Cluster, rank: int, job: int) -> None:
+    """A trainer makes a load and fails at it."""
+    cluster.open(rank, job=job, leases=1, what="load", details={"path": "x"})
+    held = cluster.lease(rank, job=job)
+    assert held.state == "held"
+    assert cluster.end(rank, 0, held.epoch, job=job, payload=GIVEN_BACK) == Done()
+
+
+def come_back(cluster: Cluster) -> CoordinatorSession:
+    """A coordinator that knows what this one has written down."""
+    session = CoordinatorSession(cluster.session.config)
+    session.diary.replay([cluster.session.diary.image(cluster.now_s)])
+    return session

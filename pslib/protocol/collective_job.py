@@ -42,6 +42,8 @@ class CollectiveJob:
         Whether all trainers have gone on without it.
     examples_before : int
         Examples of a fit that an earlier run had trained, where this one goes on with it.
+    failed_at : set of (int, int)
+        Trainers, with incarnations, at which it has failed, and that have not asked for it again since.
     """
 
     what: str
@@ -55,6 +57,7 @@ class CollectiveJob:
     words: dict[str, Any] = field(default_factory=dict)
     given_up: bool = False
     examples_before: int = 0
+    failed_at: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def over(self) -> bool:
@@ -89,9 +92,15 @@ class CollectiveJob:
         """A lease for a trainer, as `LeaseBook.next` gives it."""
         working = self.book.holders()
         grant = self.book.next(holder, holding, since_s)
+        self.failed_at.discard(holder)
         if grant and holder not in working:
             self.clocks.begin(holder, working)
         return grant
+
+    def take_back(self, holder: tuple[int, int]) -> None:
+        """It has failed at a trainer: others may have its leases, and that one may never try again."""
+        self.book.trainer_lost(holder)
+        self.failed_at.add(holder)
 
     def needs(self, rank: int) -> bool:
         """Whether it can't be done without this trainer."""
@@ -120,6 +129,7 @@ class CollectiveJob:
             "words": self.words,
             "given_up": self.given_up,
             "examples_before": self.examples_before,
+            "failed_at": [list(holder) for holder in sorted(self.failed_at)],
         }
 
     @staticmethod
@@ -132,7 +142,10 @@ class CollectiveJob:
         scores = [ScoreCounts(*arrays) for arrays in counts]
         opened_s, outcome, words = plain["opened_s"], plain["outcome"], plain["words"]
         given_up, before = bool(plain.get("given_up")), int(plain.get("examples_before", 0))
-        return CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words, given_up, before)
+        failed_at = {(rank, incarnation) for rank, incarnation in plain.get("failed_at", ())}
+        job = CollectiveJob(*about, book, opened_s, scores, outcome, clocks, words, given_up, before)
+        job.failed_at = failed_at
+        return job
 
     def give_up(self, now_s: float) -> None:
         """All trainers have gone on without it: nobody gets a lease of it any more."""

@@ -139,7 +139,7 @@ class JobDesk:
             return Failure("configuration", f"job {message.job} has no lease {message.stream}")
         was_done = job.book.is_done(index)
         if "given_back" in message.payload:
-            job.book.trainer_lost((message.rank, message.incarnation))
+            job.take_back((message.rank, message.incarnation))
             return Done()
         payload = message.payload  # read before the lease ends: a broken one must not lose its scores
         words = _words_of(job, payload)
@@ -208,8 +208,20 @@ class JobDesk:
 
         A client that trains nothing is in none.
         """
+        return any(call < number for call in self._calls_open())
+
+    def _calls_open(self) -> list[int]:
+        """Numbers of calls from the first open one on that trainers are in.
+
+        Who has made no call is in none, nor is one at which its call has failed: both may never make another.
+        """
         first = self.first_open
-        return any(first <= member.call < number for member in self._members.live("trainer"))
+        live = [one for one in self._members.live("trainer") if one.call >= first]
+        return [
+            one.call
+            for one in live
+            if one.call >= len(self.jobs) or (one.rank, one.incarnation) not in self.jobs[one.call].failed_at
+        ]
 
     def is_at_files_after(self, number: int) -> bool:
         """Whether somebody saves or loads in a later call than this one."""
@@ -221,8 +233,7 @@ class JobDesk:
 
         Who has caught what ended it there has gone on alone: another one does it, or does it again.
         """
-        first = self.first_open
-        at = min((one.call for one in self._members.live("trainer") if one.call >= first), default=number)
+        at = min(self._calls_open(), default=number)
         return any(self.is_about_files(one) and not self.jobs[one].over for one in range(at, number))
 
     @property

@@ -38,8 +38,8 @@ class Member:
     """Whether it has come without what its predecessor knew, and begins at a checkpoint."""
     followed_bare: bool = False
     """Whether its successor is such a one."""
-    call: int = 0
-    """Of a trainer: the last of its script's calls that it has made."""
+    call: int = -1
+    """Of a trainer: the last of its script's calls that it has made; -1 before the first."""
 
 
 class Membership:
