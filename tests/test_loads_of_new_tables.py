@@ -15,8 +15,8 @@ import pytest
 from pslib.checkpoint import Manifest, commit
 from pslib.client.client import Client
 from pslib.client.pending import Pending
-from pslib.errors import PslibError, UnknownTableError
-from pslib.protocol.messages import CheckLoad, Failure, Load, Message, Setup
+from pslib.errors import PslibError
+from pslib.protocol.messages import CheckLoad, DescribeTables, Failure, Load, Message, Setup
 from pslib.protocol.shard_requests import ShardRequest, run_on_shard
 from pslib.server.shard_thread import _Loads, load_again
 from pslib.shard.shard import Shard
@@ -105,21 +105,37 @@ def test_a_load_makes_tables_as_the_checkpoint_has_them(saved: str) -> None:
         client.close()
 
 
-def test_a_load_before_which_a_set_up_has_come_to_one_server_alone_is_refused_and_may_be_made_again(
-    saved: str,
-) -> None:
+def test_a_load_finishes_a_set_up_that_has_come_to_the_first_server_alone(saved: str) -> None:
+    """Whoever began it may be dead: no later load would find the table everywhere."""
     with cluster_of(2) as running:
         client, other = running.client(), running.client()
         steps = set_up(other, OTHERS["that fits"])
         next(steps)
         next(steps)
-        with pytest.raises(UnknownTableError, match=r"'t' to be set up on this server.*nothing has changed"):
-            client.load(saved)
-        next(steps, None)
         assert client.load(saved) == KEYS.size
+        next(steps, None)
         assert tables_of(running) == [{"t": OTHERS["that fits"]}] * 2
         client.close()
         other.close()
+
+
+def test_a_client_loads_what_servers_see_and_it_does_not(
+    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two machines each may have files of its own at one path."""
+    here = str(tmp_path)
+    with cluster_of(2, shard_threads=2) as running:
+        client = running.client()
+        ask = client.endpoint.ask
+
+        def ask_there(server: str, message: Message, patience_s: float | None = None) -> Pending[Message]:
+            is_of_files = isinstance(message, CheckLoad | DescribeTables | Load) and message.path == here
+            return ask(server, replace(message, path=saved) if is_of_files else message, patience_s)
+
+        monkeypatch.setattr(client.endpoint, "ask", ask_there)
+        assert client.load(here) == KEYS.size
+        assert tables_of(running) == [{"t": SPEC}] * 4
+        client.close()
 
 
 # --- one shard

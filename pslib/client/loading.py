@@ -1,4 +1,4 @@
-"""A load onto all servers: tables that nobody has set up come first, nothing is done if one can't."""
+"""A load onto all servers: tables that servers lack come first, nothing is done if one can't."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pslib.client.answers import all_of, rows_of
 from pslib.client.endpoint import Endpoint
 from pslib.errors import UnknownTableError
-from pslib.protocol.messages import CheckLoad, Load, Message, Result, Setup, Stats
+from pslib.protocol.messages import CheckLoad, DescribeTables, Load, Message, Result, Setup
 
 __all__ = ["FILE_PATIENCE_S", "load_onto"]
 
@@ -50,17 +50,17 @@ def load_onto(
     try:
         ask(look, NOTHING)
     except UnknownTableError:
-        set_up(_new_tables(endpoint, servers[0], message.path))
+        set_up(_tables_of(endpoint, servers[0], message.path))
         ask(look, NOTHING)
     ready()
     return rows_of(ask(message, HALF_LOADED))
 
 
-def _new_tables(endpoint: Endpoint, first: str, path: str) -> Setup:
-    """Those of a checkpoint that the server which decides has not heard of."""
-    from pslib.checkpoint import read_manifest  # pyarrow: 40 MB for files alone
+def _tables_of(endpoint: Endpoint, first: str, path: str) -> Setup:
+    """Those of a checkpoint, as the server says that decides: this process may see other files, or none.
 
-    answer = endpoint.ask(first, Stats()).wait()
-    known = answer.values["tables"] if isinstance(answer, Result) else {}
-    new = [plain for plain in read_manifest(path).tables if plain["name"] not in known]
-    return Setup({"tables": new}, 0, {}, np.empty(0, np.float32))
+    Also those that it has: a set-up may have come no further than there.
+    """
+    answer = endpoint.ask(first, DescribeTables(path), FILE_PATIENCE_S).wait()
+    tables = answer.values["tables"] if isinstance(answer, Result) else []
+    return Setup({"tables": tables}, 0, {}, np.empty(0, np.float32))

@@ -59,6 +59,7 @@ __all__ = [
     "CutReady",
     "CutStep",
     "CutTable",
+    "DescribeTables",
     "Done",
     "EndLease",
     "EndSave",
@@ -338,6 +339,16 @@ class CheckLoad(Message):
     tables: str = ""
     stream: int = CLIENT_STREAMS
     epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTables(Message):
+    """Say how the tables of the checkpoint at ``path`` are to be set up, for a client that may not see it.
+
+    Answered by `Result` with ``tables``, each as this server has it, or as it was saved if it has none.
+    """
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from pslib.protocol.messages import (
     Adopt,
     BeginSave,
     CheckLoad,
+    DescribeTables,
     Done,
     EndSave,
     Erase,
@@ -63,7 +64,7 @@ __all__ = ["Reply", "ServerSession", "merge_results"]
 
 REQUESTS = (
     *(Setup, Pull, Push, Erase, Maintain, Reserve, Stats, Load, Release, Adopt, Keep),
-    *(Save, BeginSave, SaveFiles, EndSave, CheckLoad, TrimLog, Witness),
+    *(Save, BeginSave, SaveFiles, EndSave, CheckLoad, DescribeTables, TrimLog, Witness),
 )
 CHANGES = (Setup, Push, Erase, Maintain, Load, Release, Adopt, Keep)
 """Requests whose answers promise something."""
@@ -371,6 +372,8 @@ class ServerSession:
             return Done()
         if isinstance(request.message, Release):
             return next(result for result in results if isinstance(result, Image))
+        if isinstance(request.message, DescribeTables):  # the first one's, should a set-up be between two
+            return Result(results[0])
         return Result(merge_results(results))
 
     def _answer_split(self, request: ShardRequest, results: list[PullPart | PushPart]) -> Message:

@@ -24,6 +24,7 @@ from pslib.protocol.messages import (
     Adopt,
     BeginSave,
     CheckLoad,
+    DescribeTables,
     EndSave,
     Erase,
     Failure,
@@ -63,8 +64,8 @@ __all__ = [
     "steps_on_shard",
 ]
 
-Loads = Callable[[Shard, Load | CheckLoad], dict[str, Any]]
-"""Loads a checkpoint into a shard, or says whether it could."""
+Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
+"""Loads a checkpoint into a shard, or says whether it could, or what tables that needs."""
 Work = Callable[[Shard], None]
 
 
@@ -230,12 +231,14 @@ def _run_save(shard: Shard, request: ShardRequest) -> Any:
     return cuts.wait(request, message) if isinstance(message, Save | SaveFiles) else None
 
 
-def _run_load(shard: Shard, message: CheckLoad | Load, loads: Loads) -> Any:
+def _run_load(shard: Shard, message: CheckLoad | DescribeTables | Load, loads: Loads) -> Any:
     """Look, or load, unless others have the lease by now.
 
     The bar stands before anything else may fail: who goes on after a load that was refused trains as well as
     who has loaded. Its note is in the log before the first push of anybody who has heard of the outcome.
     """
+    if isinstance(message, DescribeTables):
+        return loads(shard, message)
     if message.stream < CLIENT_STREAMS:
         shard.marks.take_over(message.stream, message.epoch)
         shard.say_later({"note": "seen", "stream": message.stream, "epoch": message.epoch, "below": 0})
@@ -250,7 +253,7 @@ def _run_rare(shard: Shard, request: ShardRequest, loads: Loads) -> Any:
     message = request.message
     if isinstance(message, Save | BeginSave | SaveFiles | EndSave):
         return _run_save(shard, request)
-    if isinstance(message, CheckLoad | Load):
+    if isinstance(message, CheckLoad | DescribeTables | Load):
         return _run_load(shard, message, loads)
     if isinstance(message, Maintain):
         return shard.maintain(message)
