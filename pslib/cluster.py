@@ -10,9 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslib.arguments import came, checked, checked_calls
 from pslib.client.arguments import check_timeout
@@ -33,7 +34,10 @@ from pslib.table.descriptions import models_of
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 from pslib.uncaught import uncaught_in_a_line
 
-__all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
+if TYPE_CHECKING:
+    from pslib.checkpoint import Manifest  # pyarrow: 40 MB for files alone
+
+__all__ = ["Cluster", "Embedded", "LoadSource", "OpenLoad", "Watcher", "connect", "watch"]
 
 log = logging.getLogger("pslib")
 
@@ -69,6 +73,39 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
     return read_keys(path) if path else _given
 
 
+@dataclass(frozen=True, slots=True)
+class OpenLoad:
+    """A load that this process has called, and that is not over.
+
+    Attributes
+    ----------
+    number, fingerprint
+        Of the call.
+    source
+        What it loads.
+    """
+
+    number: int
+    fingerprint: int
+    source: LoadSource
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSource:
+    """A checkpoint as it was when a load of it was called; by now there may be a newer one, or none.
+
+    Attributes
+    ----------
+    given, place : str
+        As the script said it, a folder of several perhaps; and the one of them that this is.
+    manifest : Manifest
+    """
+
+    given: str
+    place: str
+    manifest: Manifest
+
+
 class Cluster:
     """This process's place in a cluster; a context manager, which also closes when the process ends.
 
@@ -82,8 +119,8 @@ class Cluster:
         self.client = client
         self._embedded = embedded
         self._jobs, self._begun = 1, False
-        self.open_load: tuple[int, int, str] | None = None
-        """Number, fingerprint and path of a load that is not over; see `pslib.trainer.calls.Calls`."""
+        self.open_load: OpenLoad | None = None
+        """A load that is not over; see `pslib.trainer.calls.Calls`."""
         self._at_close: list[tuple[Callable[[], None], Callable[[dict[str, Any]], None]]] = []
         self._at_end: list[Callable[[], None]] = []
         self._models: dict[str, Mapping[str, Any]] = {}
@@ -123,7 +160,7 @@ class Cluster:
     @property
     def begun(self) -> bool:
         """Whether there was a collective call; a load before all others that is not over is none yet."""
-        return self._begun and (self.open_load is None or self.open_load[0] > 0)
+        return self._begun and (self.open_load is None or self.open_load.number > 0)
 
     @contextmanager
     def claim(self, model: Mapping[str, Any]) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -141,6 +142,56 @@ def test_a_load_that_has_failed_at_this_trainer_keeps_it_from_nothing(saved: tup
                 trainer.load(place)
         trainer.fit(path)
         trainer.load(place)
+
+
+def test_a_left_load_is_made_again_when_others_have_removed_what_it_was_of(
+    saved: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over at the others, and this one goes on from where it was: rows and steps of one moment."""
+    path, place = saved[0], str(tmp_path / "kept")
+    with cluster_of(2) as running:
+        trainer = trainer_on(running.join())
+        trainer.fit(path)
+        trainer.save(place, keep_last=1)
+    interrupted, has_saved = Interrupted(monkeypatch, KeyboardInterrupt()), threading.Event()
+
+    def script(connection: Connection) -> float:
+        trainer = trainer_on(connection)
+        try:
+            trainer.load(place)
+        except KeyboardInterrupt:
+            interrupted.may_load.set()
+            assert has_saved.wait(PATIENCE_S)
+            trainer.load(place)
+            return float(trainer._epochs)
+        trainer.save(place, keep_last=1)
+        has_saved.set()
+        return float(trainer._epochs)
+
+    with cluster_of(2, trainers=2, timing=UNHURRIED) as running:
+        assert running.run(script, script) == [1.0, 1.0]
+
+
+def test_a_left_load_of_what_is_gone_fails_once_and_keeps_nothing_from_being_called(
+    saved: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, place = saved
+    with cluster_of(2) as running:
+        trainer = trainer_on(running.join())
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "_next", is_slow)
+            with pytest.raises(WaitTimeoutError):
+                trainer.load(place)
+        shutil.rmtree(place)
+        with pytest.raises(ConfigurationError, match="left before it was done"):
+            trainer.fit(path)
+        with pytest.raises(CheckpointError, match=r"no manifest\.json there"):
+            trainer.load(place)
+        trainer.fit(path)
+
+
+def is_slow(_job: Job) -> Lease:
+    raise WaitTimeoutError("the coordinator was slow")
 
 
 def refuse(*_arguments: object) -> Failure:

@@ -15,9 +15,11 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from pslib.checkpoint import newest, read_manifest
 from pslib.client.client import Client
-from pslib.cluster import Cluster
+from pslib.cluster import Cluster, LoadSource, OpenLoad
 from pslib.errors import ConfigurationError
+from pslib.places import shown
 from pslib.trainer.jobs import Job, JobSpec, PassedJob
 from pslib.trainer.progress import Progress
 
@@ -101,8 +103,26 @@ class Calls:
         """All rows are to be replaced: what was looked at does not matter any more."""
         self._left = False
 
-    def open(self, client: Client, progress: Progress, spec: JobSpec) -> Job:
-        """The next call of the script.
+    def source_of(self, given: str) -> LoadSource:
+        """The checkpoint that a load of this place is of; of one that was left, the one that it was of then.
+
+        Others may have saved since, and removed it: that load may be over all the same.
+
+        Raises
+        ------
+        CheckpointError
+            When there is none.
+        """
+        left = self._cluster.open_load
+        if left and given in (left.source.given, left.source.place):
+            return left.source
+        place = newest(given)
+        return LoadSource(given, place, read_manifest(place))
+
+    def open(
+        self, client: Client, progress: Progress, spec: JobSpec, source: LoadSource | None = None
+    ) -> Job:
+        """The next call of the script; ``source`` is what a load is of.
 
         Raises
         ------
@@ -121,7 +141,7 @@ class Calls:
         if number and number == under_way == len(jobs):  # a cut in a call that read: this or another begins
             return Job(client, progress, number, replace(spec, resume=self._table))
         if number == 0 or number >= len(jobs):
-            return self._joined(client, progress, number, spec)
+            return self._joined(client, progress, number, spec, source)
         then = jobs[number]
         moved = spec.what in ("save", "load")  # their places may be others now
         if spec.what != then["what"] or not (moved or spec.fingerprint == then["fingerprint"]):
@@ -140,17 +160,20 @@ class Calls:
     def _number(self, spec: JobSpec) -> int:
         if self._cluster.open_load is None:
             return self._cluster.next_job(begins=spec.what == "load")
-        number, fingerprint, path = self._cluster.open_load
-        if spec.fingerprint != fingerprint:
+        left = self._cluster.open_load
+        if spec.fingerprint != left.fingerprint:
             raise ConfigurationError(
-                f"{spec.what}: expected load of {path} again, which was left before it was done: another "
-                "trainer may be at it, and rows may be half of it; make the same call of load first"
+                f"{spec.what}: expected load of {shown(left.source.place)} again, which was left before it "
+                "was done: another trainer may be at it, and rows may be half of it; make the same call of "
+                "load first"
             )
-        return number
+        return left.number
 
-    def _joined(self, client: Client, progress: Progress, number: int, spec: JobSpec) -> Job:
-        if spec.what == "load":
-            self._cluster.open_load = number, spec.fingerprint, str(spec.details["path"])
+    def _joined(
+        self, client: Client, progress: Progress, number: int, spec: JobSpec, source: LoadSource | None
+    ) -> Job:
+        if source:
+            self._cluster.open_load = OpenLoad(number, spec.fingerprint, source)
         try:
             return Job(client, progress, number, spec)
         except ConfigurationError:  # the coordinator refuses this call, and would do so again

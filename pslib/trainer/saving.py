@@ -21,12 +21,11 @@ from pslib.checkpoint import (
     next_place,
     other_tables,
     prune,
-    read_manifest,
 )
 from pslib.checkpoint.folders import Base
 from pslib.client.client import Client
 from pslib.clock import Clock, utc_now_text
-from pslib.cluster import Cluster
+from pslib.cluster import Cluster, LoadSource
 from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
 from pslib.errors import CheckpointFullError, ConfigurationError
 from pslib.places import place_of, shown
@@ -254,8 +253,8 @@ class CheckpointJobs:
         if isinstance(tables, str) or (tables is not None and not tables):
             raise ConfigurationError(f"tables: expected a list of names, or None for all, got {tables!r}")
         names = None if tables is None else sorted(set(tables))
-        place = newest(place_of(path))
-        manifest = read_manifest(place)
+        source = self._calls.source_of(place_of(path))
+        place, manifest = source.place, source.manifest
         about, jobs = manifest.about, manifest.cut.get("table", {})
         if state and names is None and not (other_model or self._share):
             check_model(manifest, place, description_of(self._model, self._table, self._layout))
@@ -280,6 +279,7 @@ class CheckpointJobs:
                 lease=(lease.stream, lease.epoch),  # nor one that fell asleep after that
             ),
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
+            source,
         )
         if names is None or self._table.name in names:
             self.kinds = {} if other_model else kinds_of(about, place)
@@ -298,15 +298,16 @@ class CheckpointJobs:
         settings: list[Any],
         work: Callable[[Job, HeldLease], Any],
         load: Mapping[str, Any] | None = None,
+        source: LoadSource | None = None,
     ) -> bool:
         """A job of one lease: done by one trainer, awaited by all; whether it was this one.
 
-        ``load`` is how the place is loaded.
+        ``load`` is how the place is loaded, ``source`` what is there.
         """
         fingerprint = text_hash(what, place, *map(str, settings))
         details = {"path": shown(place)} | ({"load": dict(load)} if load else {})
         spec = JobSpec(what, fingerprint, details, np.zeros(1, np.uint32))
-        job = self._calls.open(self._client, self._progress, spec)
+        job = self._calls.open(self._client, self._progress, spec, source)
         is_ours = False
         for lease in job.leases():
             try:
