@@ -207,6 +207,7 @@ def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resu
     bad = pa.table({"click": [0, 1, 7], "user": [1, 2, 3]})  # only who reads all of it sees that
     pq.write_table(bad, tmp_path / "other.parquet", row_group_size=2, write_statistics=False)
     job.write_text(json.dumps(interrupted))
+    settings += ["--set", "training.consistency=sync"]  # in a fit of which nothing is saved as it ends
     assert main(["train", str(job), *settings, "--overwrite"]) != 0, "its data end it before it saves"
     assert (tmp_path / "saved" / "manifest.json").read_bytes() == first
     assert "pslib: its records: picture " in capsys.readouterr().err
