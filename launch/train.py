@@ -176,8 +176,9 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
     """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
     if records := records_line(effective.parent):
         say(f"its records: {records}")
-    code, trained = outcome.exit_code, int(outcome.status.get("examples", 0)) > 0
-    by_data = code == ConfigurationError.exit_code and trained
+    # The last status may be a second old: examples may be missing, but not that a fit was under way.
+    code, begun = outcome.exit_code, int(outcome.status.get("job", 0)) > 0
+    by_data = code == ConfigurationError.exit_code and begun
     if code not in ENDED_EARLY and not by_data:
         return
     file = quote(from_here(effective))

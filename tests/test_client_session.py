@@ -11,6 +11,7 @@ from pslib.errors import (
     LocalProtocolError,
     SupersededError,
     UnavailableError,
+    UnknownTableError,
     WaitTimeoutError,
 )
 from pslib.protocol.client_session import ClientSession, PushName
@@ -268,7 +269,7 @@ class TestErrors:
             ("fenced", SupersededError),
             ("internal", UnavailableError),
             ("configuration", ConfigurationError),
-            ("unknown-table", ConfigurationError),
+            ("unknown-table", UnknownTableError),
         ],
     )
     def test_a_failure_ends_the_call_and_its_other_parts(self, code: str, kind: type[Exception]) -> None:
