@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ from launch.summary import best_possible, records_line, summary_lines
 from pslib.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
+    CheckpointError,
     ConfigurationError,
     PreemptedError,
     UnavailableError,
@@ -176,9 +178,8 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
     """Of a run that is not done: where its records are, how to go on; where none can, a loss has said so."""
     if records := records_line(effective.parent):
         say(f"its records: {records}")
-    # The last status may be a second old: examples may be missing, but not that a fit was under way.
     code, begun = outcome.exit_code, int(outcome.status.get("job", 0)) > 0
-    by_data = code == ConfigurationError.exit_code and begun
+    by_data = code == ConfigurationError.exit_code and (begun or _has_saved(job))
     if code not in ENDED_EARLY and not by_data:
         return
     file = quote(from_here(effective))
@@ -193,6 +194,13 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
             "nothing was saved of what was trained: begin anew with --overwrite; checkpoint.every_batches "
             "saves while a run goes on"
         )
+
+
+def _has_saved(job: Job) -> bool:
+    """Whether this run has left a checkpoint: its last status may be a second old, and of before all work."""
+    with suppress(CheckpointError):
+        return from_checkpoint(job).load is not None
+    return False
 
 
 def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
