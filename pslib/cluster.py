@@ -10,16 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pslib.arguments import came, checked, checked_calls
 from pslib.client.arguments import check_timeout
 from pslib.client.client import Client
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Place
+from pslib.client.open_loads import OpenLoad
 from pslib.client.pending import Pending
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
@@ -34,10 +34,7 @@ from pslib.table.descriptions import models_of
 from pslib.transport import Keys, Transport, ZmqTransport, read_keys
 from pslib.uncaught import uncaught_in_a_line
 
-if TYPE_CHECKING:
-    from pslib.checkpoint import Manifest  # pyarrow: 40 MB for files alone
-
-__all__ = ["Cluster", "Embedded", "LoadSource", "OpenLoad", "Watcher", "connect", "watch"]
+__all__ = ["Cluster", "Embedded", "Watcher", "connect", "watch"]
 
 log = logging.getLogger("pslib")
 
@@ -71,39 +68,6 @@ def _keys_of(keys: Keys | str | os.PathLike[str] | None) -> Keys | None:
         return keys
     path = keys or (os.environ.get(KEYS_VARIABLE) if _given is None else None)
     return read_keys(path) if path else _given
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLoad:
-    """A load that this process has called, and that is not over.
-
-    Attributes
-    ----------
-    number, fingerprint
-        Of the call.
-    source
-        What it loads.
-    """
-
-    number: int
-    fingerprint: int
-    source: LoadSource
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSource:
-    """A checkpoint as it was when a load of it was called; by now there may be a newer one, or none.
-
-    Attributes
-    ----------
-    given, place : str
-        As the script said it, a folder of several perhaps; and the one of them that this is.
-    manifest : Manifest
-    """
-
-    given: str
-    place: str
-    manifest: Manifest
 
 
 class Cluster:

@@ -325,7 +325,9 @@ def own_group() -> Iterator[Path]:
     roots = control_groups(V2, PROC)[-1:]
     if os.geteuid() != 0 or not roots or not os.access(roots[0], os.W_OK):
         pytest.skip(
-            "needs root and a tree of cgroup v2 that may be written to; the same with folders is above"
+            "only root may make control groups, and only where cgroup v2 is mounted for writing; how groups "
+            "are found is shown everywhere, in made-up files, by "
+            "test_a_container_with_names_of_its_own_sees_its_group_as_the_root"
         )
     outer = roots[0] / f"pslib-test-{os.getpid()}"
     inner = outer / "inner"
@@ -354,6 +356,9 @@ def test_a_process_in_a_group_with_a_quota_and_a_limit_gets_what_they_leave(own_
         (outer / "cpu.max").write_text("150000 100000")
         (outer / "memory.max").write_text(str(1 << 30))
     except OSError:
-        pytest.skip("cgroup v2 has no controllers of CPU and memory here; the same with folders is above")
+        pytest.skip(
+            "this kernel has no controllers of CPU and memory in cgroup v2, which so takes no limits; what "
+            "limits leave is shown everywhere by test_the_tightest_quota_on_the_way_to_the_root_counts"
+        )
     said = said_in(own_group, "print(cores(), cpu_quota(), memory_bytes(), oom_kills())")
     assert said == ["1", "1.5", str(min(1 << 30, physical_bytes())), "0"]

@@ -17,7 +17,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pslib.checkpoint import newest, read_manifest
 from pslib.client.client import Client
-from pslib.cluster import Cluster, LoadSource, OpenLoad
+from pslib.client.open_loads import LoadSource, OpenLoad
+from pslib.cluster import Cluster
 from pslib.errors import ConfigurationError
 from pslib.places import shown
 from pslib.trainer.jobs import Job, JobSpec, PassedJob

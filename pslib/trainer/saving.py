@@ -24,8 +24,9 @@ from pslib.checkpoint import (
 )
 from pslib.checkpoint.folders import Base
 from pslib.client.client import Client
+from pslib.client.open_loads import LoadSource
 from pslib.clock import Clock, utc_now_text
-from pslib.cluster import Cluster, LoadSource
+from pslib.cluster import Cluster
 from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
 from pslib.errors import CheckpointFullError, ConfigurationError
 from pslib.places import place_of, shown
