@@ -71,8 +71,11 @@ class LastWords:
     def has_told_all(self, running: Running) -> bool:
         """Whether the process has said itself why it ends.
 
-        That is what is wrong with data, that it was asked to leave, or an error that it would have again.
+        That is what is wrong with data, that it was asked to leave, or an error that it would have again;
+        or another has said it.
         """
+        if running.task in self._voices.echoes:
+            return True
         final = running.task in self._voices.final and running.exit_code == UnavailableError.exit_code
         told = (ConfigurationError.exit_code, PreemptedError.exit_code)
         if not final and running.exit_code not in told:

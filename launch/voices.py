@@ -45,7 +45,10 @@ class Voices:
     said : set of str
         Lines that people have seen.
     final : set of Task
-        Those that would only end again with the error that they have ended with.
+        Who would only end again with the error that it ends with: the first of them, which ends the run.
+    echoes : set of Task
+        Who came to such an error after that: the heir of a save, say, which finds the disk as full. Nothing
+        that it says is told.
     """
 
     def __init__(self, *, echo: bool, trainers: int, say: Callable[[str], None]) -> None:
@@ -55,6 +58,7 @@ class Voices:
         self.pids: dict[Task, int] = {}
         self.said: set[str] = set()
         self.final: set[Task] = set()
+        self.echoes: set[Task] = set()
         self._failed_s = 0.0
         self._echo = echo
         self._named = trainers > 1
@@ -75,9 +79,9 @@ class Voices:
         """Work on all lines that have come."""
         while not self._waiting.empty():
             task, word, rest = self._waiting.get()
-            if word == "says":
+            if word == "says" and task not in self.echoes:
                 self.say_once(rest, f"{task.name}: ")
-            else:
+            elif word != "says":
                 self._take_message(task, word, rest)
 
     def tell_events(self, status: Mapping[str, Any], now_s: float) -> None:
@@ -105,9 +109,10 @@ class Voices:
         if word == "listening" and task.role == "coordinator":
             self.address = rest
         if word == "final" and not rest:
-            self.final.add(task)
+            (self.echoes if self.final - {task} else self.final).add(task)
         if word == "started":
             self.final.discard(task)
+            self.echoes.discard(task)
         with suppress(ValueError):  # a user's script may print anything
             if word == "started":
                 self.pids.setdefault(task, int(rest))

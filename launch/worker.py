@@ -166,10 +166,10 @@ def _run_reporting(role: Callable[[], int]) -> int:
     except PslibError as error:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             traceback.print_exc()
+        if _is_final(error):
+            _tell("final", "")  # before its lines, which the launcher tells of the first such error alone
         for line in str(error).splitlines():
             print(f"pslib: {line}", file=sys.stderr, flush=True)
-        if _is_final(error):
-            _tell("final", "")
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -351,12 +351,21 @@ def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
 
 @pytest.mark.parametrize(("code", "more"), [(69, []), (137, ["was killed by signal 9"])])
 def test_who_has_said_a_final_error_and_ends_with_it_is_told_by_that_line_alone(tmp_path, code, more):
-    does = f"say pslib: no room;say pslib-final;exit {code}"
+    does = f"say pslib-final;say pslib: no room;exit {code}"
     other = {"trainer 1": "sleep 3;over;result b"}
     outcome, said = run_standins(tmp_path, {"trainer 0": does, **other}, trainers=2)
     assert said[0] == "trainer 0: no room"
     assert [words in line for words, line in zip(more, said[1:], strict=True)] == [True] * len(more)
     assert outcome.exit_code == (69 if code == 69 else 0)
+
+
+def test_of_two_final_errors_the_first_is_told_alone(tmp_path):
+    """A save of two trainers on a full disk: the heir of the first one's finds no space for another file."""
+    first = "say pslib-final;say pslib: no room for a;sleep 2;exit 69"
+    second = "sleep 1;say pslib-final;say pslib: no room for b;exit 69"
+    outcome, said = run_standins(tmp_path, {"trainer 0": first, "trainer 1": second}, trainers=2)
+    assert said == ["trainer 0: no room for a"]
+    assert (outcome.exit_code, outcome.reason) == (69, "no room for a")
 
 
 def test_a_trainer_that_ends_with_a_traceback_is_told_by_its_last_line(tmp_path):
