@@ -7,7 +7,7 @@ reply is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,12 @@ import numpy as np
 
 from cython_ext.selection import group_by_owner
 from pslib.errors import LocalProtocolError, RemoteProtocolError
-from pslib.protocol.calls import SHOWS_MIN
 from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.failures import fitting
 from pslib.protocol.gate import Gate
-from pslib.protocol.manner_checks import manner_problem
 from pslib.protocol.messages import (
     Adopt,
     BeginSave,
@@ -51,14 +49,13 @@ from pslib.protocol.messages import (
     TrimLog,
     Witness,
 )
-from pslib.protocol.packed import PackedRows, gradients_of, request_problem
+from pslib.protocol.packed import PackedRows
+from pslib.protocol.request_checks import RequestChecks
 from pslib.protocol.roles import refusal
-from pslib.protocol.shard_requests import ShardRequest, failure_in
+from pslib.protocol.shard_requests import ShardRequest
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.shard import PullPart, PushPart, Shard
-from pslib.shard.short import TIME_S_MAX
 from pslib.shard.sync_steps import refused_in_step
-from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["Reply", "ServerSession", "merge_results"]
 
@@ -104,6 +101,7 @@ class ServerSession:
     ) -> None:
         self.codec, self.shards, self.gate = codec, shards, gate
         self.credit = credit or CreditPool()
+        self._checks = RequestChecks(codec.limits, shards)
         self._open: set[tuple[bytes, int]] = set()
         self.outbox: list[Reply] = []
         self.comeback: Comeback | None = None
@@ -139,9 +137,8 @@ class ServerSession:
             self.protocol_errors += 1
             self._reply(peer, 0, Failure("protocol", str(error)))
             return None
-        problem = refusal(getattr(peer, "role", None), envelope.message) or self._setup_problem(
-            envelope.message
-        )
+        problem = refusal(getattr(peer, "role", None), envelope.message)
+        problem = problem or self._checks.setup_problem(envelope.message)
         if problem is None and self.comeback is not None and self._waits(envelope.message):
             return None
         if problem is None and (answer := self.answer_now(envelope.message)) is not None:
@@ -225,112 +222,10 @@ class ServerSession:
         self.outbox.append(Reply(peer, frames))
 
     def _problem(self, message: Message) -> Failure | None:
-        """What is wrong with a request, seen before any shard has touched anything."""
-        if isinstance(message, Pull):
-            return self._split_problem(message) or self._answer_problem(message)
-        if isinstance(message, Push | Erase):
-            problem = self._split_problem(message) or self._unit_problem("home unit", message.home)
-            return problem or (None if isinstance(message, Erase) else self._gradient_problem(message))
-        if not isinstance(message, REQUESTS):
-            self.protocol_errors += 1
-            return Failure("protocol", f"a server does not take {message.kind}")
-        return self._rare_problem(message)
-
-    def _setup_problem(self, message: Message) -> Failure | None:
-        """What is wrong with a set-up, for any shard: one may know tables for which another had no space."""
-        if not isinstance(message, Setup):
-            return None
-        for shard in self.shards:
-            try:
-                shard.check_setup(message)
-            except Exception as error:
-                return failure_in(shard, message, error)
-        return None
-
-    def _split_problem(self, message: Pull | Push | Erase) -> Failure | None:
-        problem = self._table_problem(message.keys)
-        if problem or isinstance(message, Erase):
-            return problem
-        return self._dense_problem(message) or _time_problem(message.time_s) or _packing_problem(message)
-
-    def _rare_problem(self, message: Message) -> Failure | None:
-        if isinstance(message, Release | Adopt | Keep):
-            return self._unit_problem("unit", message.unit)
-        if isinstance(message, Maintain):
-            return self._maintain_problem(message)
-        if isinstance(message, Reserve) and message.bytes > 2 * self.codec.limits.message_bytes_max:
-            return Failure(
-                "configuration", f"credit: a request and its answer never have {message.bytes} bytes"
-            )
-        return None
-
-    def _table_problem(self, names: Iterable[str]) -> Failure | None:
-        tables = self.shards[0].tables
-        unknown = [name for name in names if name not in tables]
-        if not unknown:
-            return None
-        return Failure("unknown-table", f"table {unknown[0]!r} is unknown; tables: {sorted(tables)}")
-
-    def _maintain_problem(self, message: Maintain) -> Failure | None:
-        problem = self._table_problem([message.table]) or self._unit_problem("home unit", message.home)
-        partitions = self.shards[0].partitions
-        if message.units.size and int(message.units.max()) >= partitions:
-            return Failure("configuration", f"units: expected partitions in 0..{partitions - 1}")
-        return problem or _time_problem(message.time_s)
-
-    def _unit_problem(self, what: str, unit: int) -> Failure | None:
-        units = self.shards[0].partitions + self.shards[0].dense_blocks
-        if unit < units:
-            return None
-        return Failure("configuration", f"{what}: expected 0..{units - 1}, got {unit}")
-
-    def _answer_problem(self, message: Pull) -> Failure | None:
-        """Whether all that is asked for would fit an answer; looked at before memory is taken for it."""
-        tables, limits = self.shards[0].tables, self.codec.limits
-        width = ROW_TYPES[message.rows_as].itemsize
-        sizes = [keys.size * tables[name].dim * width for name, keys in message.keys.items()]
-        half = limits.message_bytes_max // 2  # of an answer; refusals need room too
-        dense, dense_bytes = self.shards[0].dense, 0
-        if dense and message.blocks.size:
-            dense_bytes = dense.bounds.floats(message.blocks) * DENSE_TYPES[message.dense_as].itemsize
-        if max([*sizes, dense_bytes]) <= limits.frame_bytes_max and max(sum(sizes), dense_bytes) <= half:
-            return None
-        return Failure(
-            "configuration",
-            f"a pull of {sum(sizes)} bytes of rows and {dense_bytes} of dense blocks does not fit an answer; "
-            "pull fewer keys and blocks at a time",
-        )
-
-    def _dense_problem(self, message: Pull | Push) -> Failure | None:
-        if not message.blocks.size:
-            return None
-        dense, blocks = self.shards[0].dense, message.blocks
-        if dense is None:
-            return Failure("configuration", "dense parameters have not been set up")
-        rising = (blocks[1:] > blocks[:-1]).all()  # as a client asks
-        repeated = not rising and np.unique(blocks).size != blocks.size
-        if int(blocks.max()) >= self.shards[0].dense_blocks or repeated:
-            return Failure("configuration", "dense blocks: out of range or repeated")
-        if isinstance(message, Push) and message.dense.size != (floats := dense.bounds.floats(blocks)):
-            return Failure(
-                "configuration", f"dense gradient: expected {floats} floats, got {message.dense.size}"
-            )
-        return None
-
-    def _gradient_problem(self, message: Push) -> Failure | None:
-        if message.gradients.keys() != message.keys.keys():
-            return Failure("configuration", "gradients and keys name different tables")
-        for name, keys in message.keys.items():
-            problem = gradients_of(message, name).problem(keys.size, self.shards[0].tables[name].dim)
-            if problem:
-                return Failure("configuration", f"gradients of {name}: {problem}")
-        return _count_problem(message) or self._manner_problem(message)
-
-    def _manner_problem(self, message: Push) -> Failure | None:
-        first = self.shards[0]
-        dense, units = first.dense.spec if first.dense else None, first.partitions + first.dense_blocks
-        problem = manner_problem(message, first.tables, dense, units)
-        return Failure("configuration", problem) if problem else None
+        if isinstance(message, REQUESTS):
+            return self._checks.problem(message)
+        self.protocol_errors += 1
+        return Failure("protocol", f"a server does not take {message.kind}")
 
     def _split(self, request: ShardRequest, message: Pull | Push | Erase) -> None:
         """Give each of several shards its own keys, so that they need not all look at all of them."""
@@ -392,30 +287,6 @@ class ServerSession:
             dense, versions = request.dense.frames()
             return Pulled(values, dense, units, owners, scales, versions, pushes_before)
         return Pushed(units, owners, pushes_before)
-
-
-def _time_problem(time_s: float) -> Failure | None:
-    if 0 <= time_s <= TIME_S_MAX:
-        return None
-    return Failure("configuration", f"time_s: expected 0..{TIME_S_MAX:g}, got {time_s:g}")
-
-
-def _packing_problem(message: Pull | Push) -> Failure | None:
-    problem = request_problem(message)
-    return Failure("configuration", problem) if problem else None
-
-
-def _count_problem(message: Push) -> Failure | None:
-    """Whether shows and clicks are of keys of this push, shows above 0 and clicks not below."""
-    if not message.shows and not message.clicks:
-        return None
-    for what, given, least in (("shows", message.shows, SHOWS_MIN), ("clicks", message.clicks, 0.0)):
-        for name, counts in given.items():
-            if name not in message.keys or counts.shape != message.keys[name].shape:
-                return Failure("configuration", f"{what} of {name}: expected one for each of its keys")
-            if not (np.isfinite(counts) & (counts >= least)).all():
-                return Failure("configuration", f"{what} of {name}: expected finite numbers >= {least:g}")
-    return None
 
 
 def merge_results(results: list[dict[str, Any]]) -> dict[str, Any]:
