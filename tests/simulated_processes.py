@@ -119,7 +119,7 @@ class Server:
         """What a heartbeat tells: images of published moves may be forgotten, and streams that are done."""
 
         def told(shard: Shard) -> None:
-            shard.forget_images(map_version)
+            shard.moves.forget_images(map_version)
             shard.marks.finish_below(done_below)
 
         for index in range(len(self.shards)):

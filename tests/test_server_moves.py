@@ -84,8 +84,8 @@ class TestMoves:
         server.ask(setup_of(t=1))
         server.ask(Release(3, 1, 2))
         server.ask(Release(4, 1, 3))
-        server.shards[0].forget_images(2)
-        assert list(server.shards[0]._released) == [4]
+        server.shards[0].moves.forget_images(2)
+        assert list(server.shards[0].moves.released) == [4]
 
     def test_a_second_copy_of_an_adoption_changes_nothing(self) -> None:
         old, new = OneServer(), OneServer(1, [])
@@ -145,7 +145,7 @@ class TestMoves:
         for server in (first, second):
             server.ask(setup_of(t=1))
         image = first.ask(Release(3, 1, 2))
-        second.shards[0].forget_images(2)
+        second.shards[0].moves.forget_images(2)
         adopt = Adopt(3, 2, image.marks, image.content, image.keys)
         assert "that move is over" in second.ask(adopt).text
 

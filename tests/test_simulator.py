@@ -129,13 +129,13 @@ class UnnamedMoves(Shard):
 
     def adopt(self, message: Adopt) -> None:
         if not self.owned >> message.unit & 1:
-            self._moved_at.pop(message.unit, None)
+            self.moves.moved.pop(message.unit, None)
             super().adopt(message)
 
     def release(self, message: Release) -> Image:
         if not self.owned >> message.unit & 1:
-            return self._released[message.unit]
-        self._moved_at.pop(message.unit, None)
+            return self.moves.released[message.unit]
+        self.moves.moved.pop(message.unit, None)
         return super().release(message)
 
 

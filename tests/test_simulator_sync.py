@@ -169,7 +169,7 @@ class SyncWorld(World):
         super().publish(new_map)
         for server in self.servers:
             for shard in server.shards:
-                shard.forget_images(new_map.version)
+                shard.moves.forget_images(new_map.version)
 
 
 def check_end(world: SyncWorld) -> None:

@@ -259,7 +259,7 @@ class Run:
             self.shard.adopt(Adopt(unit, self.version, image.marks, image.content, image.keys))
 
     def forget(self) -> None:
-        self.shard.forget_images(self.version)
+        self.shard.moves.forget_images(self.version)
 
     def finish_streams(self) -> None:
         self.shard.finish_streams(self.shard.marks.done_below + 1)

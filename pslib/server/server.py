@@ -395,7 +395,7 @@ class Server:
     def _moves_over(self, map_version: int) -> None:
         """A published map says that the moves up to it are complete."""
         for thread in self._threads:
-            thread.put(lambda shard: shard.forget_images(map_version))
+            thread.put(lambda shard: shard.moves.forget_images(map_version))
 
     def _ask_shards(self, message: Message, taker: Callable[[Message], None]) -> None:
         """A request of our own about one unit, in its turn among those of others."""

@@ -80,8 +80,8 @@ class Replay:
             "own": self._own,
             "seen": lambda note: shard.marks.saw(note["stream"], note["epoch"], note["below"]),
             "done": lambda note: shard.finish_streams(note["below"]),
-            "forget": lambda note: shard.forget_images(note["version"]),
-            "declined": lambda note: shard.decline(
+            "forget": lambda note: shard.moves.forget_images(note["version"]),
+            "declined": lambda note: shard.moves.decline(
                 note["unit"], note["version"], ConfigurationError(note["why"])
             ),
             "left": self._left,
@@ -121,8 +121,8 @@ class Replay:
             assert isinstance(image, Image)
             moves.released[image.unit] = image
         for unit, (version, why) in note["declined"].items():
-            shard.decline(unit, version, ConfigurationError(why))
-        shard.forget_images(note["published"])
+            moves.decline(unit, version, ConfigurationError(why))
+        moves.forget_images(note["published"])
         shard.marks.finish_below(note["done_below"])
         for stream, epoch, floor in note["streams"]:
             shard.marks.saw(stream, epoch, floor)
@@ -134,20 +134,19 @@ class Replay:
 
     def _images(self, note: Note, images: Sequence[Entry]) -> None:
         """Units whose newest image this is begin here; those without an image here are empty."""
-        shard = self._shard
+        shard, moves = self._shard, self._shard.moves
         begun = [unit for unit in note["units"] if self._newest[unit] == self._number]
-        moved, hints, released, _declined, _published = shard.moves
         shard.own(np.array(begun, np.int64))
         for unit in begun:
-            hints.pop(unit, None)
-            released.pop(unit, None)
+            moves.hints.pop(unit, None)
+            moves.released.pop(unit, None)
         for image in images:
             assert isinstance(image, Image)
             if image.unit in begun:
                 (adopt_rows if image.unit < shard.partitions else adopt_block)(shard, _adopted(image))
                 shard.marks.adopt(image.unit, image.marks)
                 if image.map_version:
-                    moved[image.unit] = image.map_version
+                    moves.moved[image.unit] = image.map_version
 
     # --- changes ------------------------------------------------------------------------------------------
 
@@ -199,7 +198,7 @@ class Replay:
         if isinstance(message, Release):
             self._shard.release(message)
         else:
-            self._shard.take(message)
+            self._shard.moves.take(message)
 
     def _step(self, message: Push, step: Note) -> None:
         shard = self._shard

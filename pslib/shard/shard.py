@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cython_ext.selection import group_by_owner
 from cython_ext.store import Store
-from pslib.errors import ConfigurationError, LogFullError, PslibError
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.journal import Entry, Journal
-from pslib.protocol.marks import Marks, check_marks
+from pslib.protocol.marks import Marks
 from pslib.protocol.messages import NOBODY, Adopt, Erase, Image, Keep, Maintain, Pull, Push, Release, Setup
 from pslib.protocol.packed import PackedRows
 from pslib.shard.cut import Cuts
-from pslib.shard.images import adopt_block, adopt_rows, image_of
 from pslib.shard.key_shares import Shares
 from pslib.shard.memory import MemoryRoom
+from pslib.shard.moves import Moves
 from pslib.shard.recording import note_of_own
 from pslib.shard.serving import (
     MINE,
@@ -59,16 +58,6 @@ class ShardCounters:
     rows_pushed: int = 0
     rows_pulled: int = 0
     maintained: int = 0
-
-
-class Moves(NamedTuple):
-    """What a shard remembers of moves, by unit: versions, owners, images, refusals; and the newest map."""
-
-    moved: dict[int, int]
-    hints: dict[int, int]
-    released: dict[int, Image]
-    declined: dict[int, tuple[int, PslibError]]
-    published: int
 
 
 class Shard:
@@ -117,6 +106,7 @@ class Shard:
         self.dense: DenseBlocks | None = None
         partitions = len(range(index, self.partitions, shards))
         self.room = MemoryRoom(memory_bytes, f"shard thread {index} of {shards}", partitions)
+        self.moves = Moves(self)
         self.sync = SyncSteps(self)
         self.cuts = Cuts(self)
         self.bare = False
@@ -124,12 +114,6 @@ class Shard:
         self.began_with = ""
         """The moment of the checkpoint that it has begun with, where it has lost what came after it."""
         self.owned = 0
-        self._owner_hint: dict[int, int] = {}
-        self._released: dict[int, Image] = {}
-        self._moved_at: dict[int, int] = {}
-        self._declined: dict[int, tuple[int, PslibError]] = {}
-        """Units that were refused here, under which version, and why."""
-        self._published = 0
         units = np.arange(self.partitions + dense_blocks)
         self.responsible = mask_of_units(units[units % shards == index])
         self.kind_of_partition = np.full(self.partitions, SIBLING, np.uint16)
@@ -176,135 +160,22 @@ class Shard:
         return bool(self.responsible >> unit & 1)
 
     def release(self, message: Release) -> Image:
-        """Stop owning a unit and give its image; asked again for the same move, give the same image again.
-
-        Raises
-        ------
-        ConfigurationError
-            When this server does not own the unit, or the unit has moved on under a later map.
-        """
-        unit, version = message.unit, message.map_version
-        known = self._moved_at.get(unit, 0)
-        if version == known and unit in self._released:
-            self._owner_hint[unit] = message.owner  # `Comeback` names nobody, as nothing may be there yet
-            return self._released[unit]
-        if version <= known or not self.owned >> unit & 1:
-            raise ConfigurationError(
-                f"unit {unit} can't be released under map {version}: this server does not own it, "
-                f"or took part in a later move (map {known})"
-            )
-        image = image_of(self, unit, version)
-        self.say(message)
-        self.owned &= ~(1 << unit)
-        self._moved_at[unit] = version
-        self._owner_hint[unit] = message.owner
-        self._released[unit] = image
-        self.marks.forget_unit(unit)
-        self.sync.unit_left(unit, message.owner)
-        if unit < self.partitions:
-            self.kind_of_partition[unit] = NOT_OWNED
-            for store in self.stores.values():
-                store.drop_partition(unit)
-        elif self.dense:
-            self.dense.drop(unit - self.partitions)
-        return image
+        """Stop owning a unit and give its image; see `pslib.shard.moves.Moves.release`."""
+        return self.moves.release(message)
 
     def adopt(self, message: Adopt) -> None:
-        """Own a unit with the content of another server's image; a second copy changes nothing, however late.
-
-        Raises
-        ------
-        ConfigurationError
-            When the image does not fit the tables here, its marks are none, or the unit is owned already by
-            another move. Then nothing has changed, and no copy of this message will be taken: the unit may be
-            elsewhere by then.
-        MemoryLimitError
-            When there is no room for its rows; the same holds.
-        """
-        unit, version = message.unit, message.map_version
-        known = self._moved_at.get(unit, 0)
-        if version < known or (version == known and self.owned >> unit & 1):
-            return
-        if self.owned >> unit & 1:
-            raise ConfigurationError(f"unit {unit} can't be adopted under map {version}: it is owned already")
-        declined, error = self._declined.get(unit, (0, None))
-        if error and version <= declined:
-            raise error
-        if version <= self._published:
-            raise ConfigurationError(
-                f"unit {unit} can't be adopted under map {version}: map {self._published} is published, so "
-                "that move is over"
-            )
-        try:
-            check_marks(unit, message.marks)
-            self.take(message, bounded=True)
-        except LogFullError:
-            raise
-        except PslibError as refusal:
-            self.say({"note": "declined", "unit": unit, "version": version, "why": str(refusal)})
-            self.decline(unit, version, refusal)
-            raise
-        self.cuts.unit_came()
-
-    def decline(self, unit: int, version: int, why: PslibError) -> None:
-        """Refuse every copy of a move from now on."""
-        self._declined[unit] = version, why
+        """Own a unit with the content of another server's image; see `pslib.shard.moves.Moves.adopt`."""
+        self.moves.adopt(message)
 
     def keep(self, message: Keep) -> None:
-        """Own a unit again that was released and refused by its new owner, as it was; no limit forbids that.
-
-        Raises
-        ------
-        ConfigurationError
-            When the unit was not released here under this version, or its move is complete.
-        """
-        unit, version = message.unit, message.map_version
-        if self.owned >> unit & 1 and self._moved_at.get(unit, 0) >= version:
-            return
-        image = self._released.get(unit)
-        if image is None or image.map_version != version:
-            raise ConfigurationError(
-                f"unit {unit} can't be kept under map {version}: it was not released under it"
-            )
-        self.take(Adopt(unit, version, image.marks, image.content, image.keys))
-
-    def take(self, message: Adopt, bounded: bool = False) -> None:
-        """Own a unit with this content, whatever is known of moves; limits count if ``bounded``."""
-        unit, version = message.unit, message.map_version
-        if unit < self.partitions:
-            adopt_rows(self, message, bounded)
-            self.kind_of_partition[unit] = MINE
-        elif bounded or message.content:  # one that was kept may have no values yet
-            adopt_block(self, message)
-        else:
-            self.say(message)
-        self.owned |= 1 << unit
-        self._moved_at[unit] = version
-        self._released.pop(unit, None)
-        self._owner_hint.pop(unit, None)
-        self.marks.adopt(unit, message.marks)
-
-    def forget_images(self, map_version: int) -> None:
-        """Drop what was kept for moves up to ``map_version``: that map is published, so they are complete."""
-        if map_version > self._published:
-            self.say_later({"note": "forget", "version": map_version})
-        self._published = max(self._published, map_version)
-        done = [unit for unit, image in self._released.items() if image.map_version <= map_version]
-        for unit in done:
-            del self._released[unit]
-        for unit in [unit for unit, (version, _error) in self._declined.items() if version <= map_version]:
-            del self._declined[unit]
+        """Own a unit again that was released and refused; see `pslib.shard.moves.Moves.keep`."""
+        self.moves.keep(message)
 
     def finish_streams(self, below: int) -> None:
         """All streams below ``below`` are over."""
         if below > self.marks.done_below:
             self.say_later({"note": "done", "below": below})
             self.marks.finish_below(below)
-
-    @property
-    def moves(self) -> Moves:
-        """What it remembers of moves."""
-        return Moves(self._moved_at, self._owner_hint, self._released, self._declined, self._published)
 
     def own_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Places of the keys whose partition this shard owns, ascending."""
@@ -433,4 +304,4 @@ class Shard:
 
     def refusals(self, units: Iterable[Any]) -> dict[int, int]:
         """Units that this shard must refuse, and who owns them as far as it knows."""
-        return {int(unit): self._owner_hint.get(int(unit), NOBODY) for unit in units}
+        return {int(unit): self.moves.hints.get(int(unit), NOBODY) for unit in units}

@@ -200,7 +200,7 @@ class Server(Member):
 
     def moves_over(self, version: int) -> None:
         """All moves up to a map are complete."""
-        self._all_shards(lambda shard: shard.forget_images(version))
+        self._all_shards(lambda shard: shard.moves.forget_images(version))
 
     def ask_shards(self, message: Message, taker: Callable[[Message], None]) -> None:
         """A request of our own about one unit, in its turn among those of others."""
