@@ -1,13 +1,7 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
-from pslib.checkpoint.files import (
-    LoadOptions,
-    check_fits,
-    check_model,
-    check_shard,
-    load_shard,
-    other_tables,
-)
+from pslib.checkpoint.files import check_shard, load_shard
+from pslib.checkpoint.fitting import LoadOptions, check_fits, check_model
 from pslib.checkpoint.folders import (
     CheckpointInfo,
     check_keep_last,
@@ -27,6 +21,7 @@ from pslib.checkpoint.manifest import (
     manifest_bytes,
     read_manifest,
 )
+from pslib.checkpoint.written_tables import other_tables
 
 __all__ = [
     "MANIFEST_NAME",

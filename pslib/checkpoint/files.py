@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 from pyarrow import fs
@@ -15,56 +10,17 @@ from pyarrow import fs
 from pslib.checkpoint.arrow_files import batches_of, check_size, verify
 from pslib.checkpoint.chains import Link, chain_of
 from pslib.checkpoint.counted import CountReader, count_schema, kind_of_counts
-from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, check_dense_optimizer, put_dense, read_dense
+from pslib.checkpoint.dense import DENSE_SCHEMA, DenseContent, put_dense, read_dense
+from pslib.checkpoint.fitting import LoadOptions, check_fits
 from pslib.checkpoint.manifest import GONE, GONE_SCHEMA, ROWS, Manifest, ManifestFile, open_place
-from pslib.checkpoint.rows import RowReader, table_in, table_schema
-from pslib.errors import (
-    CheckpointError,
-    CheckpointIncompatibleError,
-    ConfigurationError,
-    MemoryLimitError,
-    PslibError,
-    UnknownTableError,
-)
+from pslib.checkpoint.rows import RowReader, table_schema
+from pslib.errors import MemoryLimitError, PslibError, UnknownTableError
 from pslib.places import shown
-from pslib.schema import Schema
 from pslib.shard.shard import Shard
-from pslib.table.descriptions import Model, model_description, model_differences, table_differences
 from pslib.table.partition_map import units_of_mask
-from pslib.table.tables import DenseSpec, PartSpec, TableSpec
+from pslib.table.tables import TableSpec
 
-__all__ = ["LoadOptions", "check_fits", "check_model", "check_shard", "load_shard", "other_tables"]
-
-READERS = 16
-"""Of which each waits for one file: a footer on S3 takes two answers of 20 to 100 ms each."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """What of a checkpoint is loaded.
-
-    Attributes
-    ----------
-    state : bool
-        Whether optimizer state comes too; else it begins anew and optimizers may be others.
-    tables : tuple of str or None
-        Rows of these tables only; None: of all, and dense parameters.
-    step, time_s : int, float
-        When rows count as seen last, unless everything is loaded.
-    new_tables : bool
-        Whether tables that nobody has set up are made; else they are refused.
-    """
-
-    state: bool = True
-    tables: tuple[str, ...] | None = None
-    step: int = 0
-    time_s: float = 0.0
-    new_tables: bool = True
-
-    @property
-    def all(self) -> bool:
-        """Whether training goes on where the checkpoint was made."""
-        return self.state and self.tables is None
+__all__ = ["check_shard", "load_shard"]
 
 
 def load_shard(shard: Shard, path: str, options: LoadOptions | None = None) -> dict[str, int]:
@@ -152,139 +108,6 @@ def _each_file(
         for entry in link.manifest.files:
             if entry.table in tables or options.tables is None:
                 look(filesystem, root, link.path, entry)
-
-
-def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[dict[str, Any]]:
-    """Descriptions, in plain form, of all tables but ``known`` that written files hold, before the manifest.
-
-    Whatever tables clients have made, also since the image was begun: files say themselves what is in them.
-
-    Raises
-    ------
-    CheckpointError
-        When a file can't be read, or files describe one table, also ``known``, in different ways.
-    """
-    filesystem, root = open_place(path)
-
-    def described(one: ManifestFile) -> dict[str, Any]:
-        try:
-            with filesystem.open_input_file(f"{root}/{one.name}") as file:
-                return table_in(pa.ipc.open_file(file).schema)
-        except (OSError, pa.ArrowException) as error:
-            raise CheckpointError(
-                f"checkpoint {shown(path)}: can't read {one.table!r} back: {error}"
-            ) from error
-
-    found: dict[str, dict[str, Any]] = {}
-    # One of a server, whose shard threads have the same tables: each file costs two answers of a store.
-    servers = {(one.table, _server_of(one.name)): one for one in files if one.kind == ROWS and one.table}
-    of_rows = list(servers.values())
-    with ThreadPoolExecutor(READERS, thread_name_prefix="reads tables back") as pool:
-        for one, plain in zip(of_rows, pool.map(described, of_rows), strict=True):
-            first = found.setdefault(one.table, plain)
-            if plain != first:
-                differences = table_differences(TableSpec.from_dict(first), TableSpec.from_dict(plain))
-                raise CheckpointError(
-                    f"checkpoint {shown(path)}: servers have different tables {one.table!r}, and no load "
-                    f"could take both: {differences} in {one.name}; older checkpoints are as they were: go "
-                    "on with the last one in a new cluster"
-                )
-    return [found[table] for table in sorted(found) if table != known]
-
-
-def _server_of(name: str) -> str:
-    """What names of one server's files have in common: TOKEN-SERVER of table.TOKEN-SERVER-SHARD.arrow."""
-    return name.rsplit("-", 1)[0].rsplit(".", 1)[-1]
-
-
-def check_fits(
-    manifest: Manifest,
-    path: str,
-    mine: Mapping[str, TableSpec],
-    dense: DenseSpec | None,
-    options: LoadOptions,
-) -> list[str]:
-    """See whether tables and dense parameters can take up a checkpoint; return the names of those to load.
-
-    Raises
-    ------
-    CheckpointIncompatibleError
-        When it holds others.
-    """
-    saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    tables = _chosen(mine, saved, path, options)
-    for name in tables:
-        if name not in saved:
-            raise CheckpointIncompatibleError(
-                f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
-            )
-        _check_parts(mine[name], saved[name], path, options.state)
-    length = dense.length if dense else 0
-    if options.tables is None and manifest.dense.get("length", 0) != length:
-        raise CheckpointIncompatibleError(
-            f"{shown(path)}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
-            "model; load(tables=[...]) takes rows only (job file: load.tables)"
-        )
-    if options.tables is None and dense and dense.length:
-        check_dense_optimizer(dense.optimizer, manifest, path, options.state)
-    return tables
-
-
-def check_model(manifest: Manifest, path: str, mine: Model) -> None:
-    """See whether the model that has learned a checkpoint is this one: numbers of another may fit, too.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        One that no Trainer has made, or of columns that this pslib does not know, does not say whose it is,
-        and is taken; so is one that has more or fewer dense parameters, which `check_fits` refuses.
-    path : str
-    mine : mapping
-        `pslib.table.descriptions.model_description` of the model that is to have it.
-
-    Raises
-    ------
-    CheckpointIncompatibleError
-        When its class is another, it reads other columns, or its dense parameters have other names or shapes.
-    """
-    about, parameters = manifest.about, manifest.dense.get("parameters")
-    if not {"model", "schema"} <= about.keys() or parameters is None:
-        return
-    if manifest.dense["length"] != _length_of(mine):
-        return
-    try:
-        schema = Schema.from_dict(about["schema"]).to_dict()  # with what fields have got since it was written
-    except (ConfigurationError, AttributeError, TypeError, KeyError):
-        return  # of a later pslib perhaps
-    saved = model_description(mine["table"], about["model"], schema, parameters)
-    if told := model_differences(json.loads(json.dumps(saved)), json.loads(json.dumps(mine))):
-        raise CheckpointIncompatibleError(
-            f"{shown(path)} is of another model: {told}; give what it was trained with, load(state=False) "
-            "for a warm start, or load(other_model=True) if this model shall go on with it (job file: "
-            "load.state, load.other_model)"
-        )
-
-
-def _length_of(model: Model) -> int:
-    return sum(prod(parameter["shape"]) for parameter in model["dense"])
-
-
-def _chosen(
-    mine: Mapping[str, TableSpec], saved: Mapping[str, TableSpec], path: str, options: LoadOptions
-) -> list[str]:
-    """Names of the tables to load."""
-    if options.tables is None:
-        return list(mine)
-    for name in options.tables:
-        if name not in mine:
-            raise CheckpointIncompatibleError(
-                f"tables: expected some of this model's, {sorted(mine)}, got {name!r}"
-            )
-        if name not in saved:
-            raise CheckpointIncompatibleError(
-                f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
-            )
-    return list(options.tables)
 
 
 def _read_dense(shard: Shard, manifest: Manifest, path: str, options: LoadOptions) -> DenseContent | None:
@@ -408,35 +231,3 @@ def _batches(
     for entry in link.manifest.files:
         if entry.table == table and entry.kind == kind:
             yield from batches_of(filesystem, root, link.path, entry, schema, columns)
-
-
-def _check_parts(mine: TableSpec, saved: TableSpec, path: str, state: bool) -> None:
-    for part, saved_part in zip(mine.parts, saved.parts, strict=False):
-        if _shape(part, state) != _shape(saved_part, state):
-            raise CheckpointIncompatibleError(
-                f"{shown(path)}: table {mine.name} part {saved_part.name} has dim {saved_part.dim} and "
-                f"{type(saved_part.optimizer).__name__}; expected {part.name}, dim {part.dim} and "
-                f"{type(part.optimizer).__name__}{_way_out(part, saved_part)}"
-            )
-    if len(mine.parts) != len(saved.parts):
-        raise CheckpointIncompatibleError(
-            f"{shown(path)}: table {mine.name} has parts {[p.name for p in saved.parts]}; "
-            f"expected {[p.name for p in mine.parts]}"
-        )
-    if saved.compact and mine.narrow_parts != saved.narrow_parts:
-        raise CheckpointIncompatibleError(
-            f"{shown(path)}: table {mine.name} has rows without part {saved.compact.wide_from!r}; "
-            "set compact with the same wide_from"
-        )
-
-
-def _way_out(part: PartSpec, saved: PartSpec) -> str:
-    only_state = _shape(part, False) == _shape(saved, False)
-    return "; load(state=False) takes the weights alone (job file: load.state: false)" if only_state else ""
-
-
-def _shape(part: PartSpec, state: bool) -> tuple[str, int, int, int]:
-    """What a part's floats mean: state of one optimizer is no state of another, even of equal length."""
-    if not (state and part.state_floats):
-        return part.name, part.dim, part.state_floats if state else 0, -1
-    return part.name, part.dim, part.state_floats, part.optimizer.kind
