@@ -10,11 +10,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from launch.draining import Draining, LastSave
@@ -25,6 +22,7 @@ from launch.restarts import Restarts
 from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
+from launch.signals import EndSignals
 from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
@@ -35,8 +33,6 @@ from pslib.words import counted
 
 __all__ = ["end_as_asked", "run_cluster"]
 
-CLOSES_S = 2.0
-"""Signals of one end of a terminal or session come within that."""
 LOOK_S = 0.1
 """How often to look at the processes: a dead server is named long before anybody else notices."""
 
@@ -88,7 +84,7 @@ def run_cluster(
         say or _to_stderr,
         watch or own_watch,
     )
-    with run.signals():
+    with run.signals.heard():
         try:
             return run.to_the_end()
         finally:
@@ -137,8 +133,7 @@ class _Run:
         self._reported: set[Task] = set()
         self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
         self._poller: StatusPoller | None = None
-        self._signal: int | None = None
-        self._asked_s = 0.0
+        self.signals = EndSignals(self._clock, self._hurry)
         self._draining: Draining | None = None
         self._launch = plan.launch or Identity(plan.cluster_id)
         self._waits = Waits(self._clock, plan.config.timing.report_s, say)
@@ -148,38 +143,6 @@ class _Run:
         self._gave_up_s = 0.0
         self._begun = False
         """Whether all processes have been started, so that there is something to lose."""
-
-    # --- signals ---
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Ctrl-C, SIGTERM and the end of a terminal (SIGHUP) end the run in order; a second one at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup says that it shall go on
-            numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        now_s = self._clock.now_s()
-        closes = self._signal == signal.SIGHUP and now_s - self._asked_s < CLOSES_S
-        if self._signal is not None and (number == signal.SIGHUP or (closes and number == signal.SIGTERM)):
-            return  # as a terminal closes the kernel sends one, and its shell; a session's end both kinds
-        if self._signal is not None:
-            for running in self._running.values():
-                running.kill()
-            if self._draining is not None:
-                self._draining.hurried = True
-        self._signal, self._asked_s = number, now_s
-
-    # --- from start to end ---
 
     def to_the_end(self) -> Outcome:
         """Start all, follow them, and say why it is over."""
@@ -256,7 +219,7 @@ class _Run:
             self._look()
             exits = {task: running.exit_code for task, running in self._running.items()}
             exits = self._take_ends(exits)
-            verdict = self._asked_to_end(exits) if self._signal else self._judge(exits)
+            verdict = self._asked_to_end(exits) if self.signals.number else self._judge(exits)
             if verdict is not None and not self._may_follow_a_trainer(verdict, exits):
                 self._look()
                 return verdict
@@ -296,7 +259,7 @@ class _Run:
                 missed = task.role != "coordinator" and code == UnavailableError.exit_code
                 if missed and not self._has_failed():
                     self._await_news()  # it may have ended because the run has: nobody is started again then
-                ends = over or self._signal is not None or self._has_failed()
+                ends = over or self.signals.number is not None or self._has_failed()
                 if code == UnavailableError.exit_code:
                     self._running[task].pump.join(timeout=1.0)  # its last lines may still be on their way
                     self._voices.take_in()
@@ -304,7 +267,7 @@ class _Run:
                 again = "" if ends else self._restarts.ended(now_s, task, code)
                 if line := self._last_words.of_one(task, exits, again):
                     self._say(line)
-        if over or self._signal is not None or self._has_failed() or self._final(exits) is not None:
+        if over or self.signals.number is not None or self._has_failed() or self._final(exits) is not None:
             self._restarts.give_up()
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):
@@ -366,7 +329,7 @@ class _Run:
     def _asked_to_end(self, exits: Mapping[Task, int | None]) -> Verdict | None:
         if self._draining is not None:
             return self._draining.turn(exits)
-        asked = signal.Signals(self._signal or 0)
+        asked = signal.Signals(self.signals.number or 0)
         if asked != signal.SIGINT and any(task.role == "trainer" for task in exits):
             drain_s = self._plan.config.timing.drain_s
             self._say(f"got {asked.name}: all leave in order, trainers within {drain_s:g} s; again: at once")
@@ -377,6 +340,13 @@ class _Run:
         processes = counted(len(self._running), "process", "processes")
         self._say(f"got {asked.name}: ending {processes}")
         return Verdict(EXIT_INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code)
+
+    def _hurry(self) -> None:
+        """Somebody has asked for the end again."""
+        for running in self._running.values():
+            running.kill()
+        if self._draining is not None:
+            self._draining.hurried = True
 
     def _await_news(self) -> None:
         if self._poller is not None:
@@ -441,7 +411,7 @@ class _Run:
 
     def _start_awaited(self, status: Mapping[str, Any]) -> None:
         """Start the servers that somebody has asked for since (``pslib scale``), where this place can."""
-        if not getattr(self._launcher, "takes_more_servers", False) or self._signal is not None:
+        if not getattr(self._launcher, "takes_more_servers", False) or self.signals.number is not None:
             return
         started = {task.number for task in self._running if task.role == "server"}
         for rank in status.get("moves", {}).get("awaited_ranks", ()):

@@ -15,7 +15,8 @@ import pytest
 from launch.preflight import hold_port
 from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Plan
-from launch.supervise import _Run, run_cluster
+from launch.signals import EndSignals
+from launch.supervise import run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
 from pslib.config import ClusterConfig
@@ -416,17 +417,16 @@ def test_a_terminal_that_closes_asks_all_to_leave_as_sigterm_does(tmp_path, seco
 
 def test_sigterm_after_sighup_hurries_nobody_unless_it_comes_later():
     """A session that ends sends both."""
-    plan = SimpleNamespace(config=ClusterConfig(), echo=False, launch=None, cluster_id="")
-    run = _Run(None, plan, None, None, None)
-    run._clock = SimpleNamespace(now_s=lambda: now_s)
-    run._draining, now_s = SimpleNamespace(hurried=False), 10.0
-    run._on_signal(signal.SIGHUP, None)
+    hurried: list[float] = []
+    now_s = 10.0
+    signals = EndSignals(SimpleNamespace(now_s=lambda: now_s), lambda: hurried.append(now_s))
+    signals.hear(signal.SIGHUP, None)
     now_s = 11.5
-    run._on_signal(signal.SIGTERM, None)
-    assert not run._draining.hurried
+    signals.hear(signal.SIGTERM, None)
+    assert (signals.number, hurried) == (signal.SIGHUP, [])
     now_s = 13.0
-    run._on_signal(signal.SIGTERM, None)
-    assert run._draining.hurried
+    signals.hear(signal.SIGTERM, None)
+    assert (signals.number, hurried) == (signal.SIGTERM, [13.0])
 
 
 def test_a_run_under_nohup_outlives_its_terminal(tmp_path):

@@ -1,0 +1,63 @@
+"""The signals that end a run: which one came, and whether somebody asks for the second time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from pslib.clock import Clock
+
+__all__ = ["EndSignals"]
+
+CLOSES_S = 2.0
+"""Signals of one end of a terminal or session come within that."""
+
+
+class EndSignals:
+    """Hears Ctrl-C, SIGTERM and the end of a terminal (SIGHUP).
+
+    Parameters
+    ----------
+    clock : Clock
+    hurry : callable
+        Called when somebody asks again: all is to end at once.
+
+    Attributes
+    ----------
+    number : int or None
+        The last one that asked for the end; None: nobody has.
+    """
+
+    def __init__(self, clock: Clock, hurry: Callable[[], None]) -> None:
+        self.number: int | None = None
+        self._clock, self._hurry = clock, hurry
+        self._asked_s = 0.0
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Hear them meanwhile, in the main thread; in another one nothing is heard."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup says that it shall go on
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self.hear) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Take one: the first asks for the end, another one hurries it."""
+        now_s = self._clock.now_s()
+        closes = self.number == signal.SIGHUP and now_s - self._asked_s < CLOSES_S
+        if self.number is not None and (number == signal.SIGHUP or (closes and number == signal.SIGTERM)):
+            return  # as a terminal closes the kernel sends one, and its shell; a session's end both kinds
+        if self.number is not None:
+            self._hurry()
+        self.number, self._asked_s = number, now_s
