@@ -7,7 +7,6 @@ such class.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -15,14 +14,13 @@ from functools import partial
 from typing import Any
 
 from launch.draining import Draining, LastSave
-from launch.keys import FROM_INPUT
 from launch.last_words import LastWords
-from launch.process import Running, Task, start
+from launch.process import Running, Task
 from launch.restarts import Restarts
-from launch.resuming import Identity
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.signals import EndSignals
+from launch.starting import Starts
 from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
@@ -135,21 +133,15 @@ class _Run:
         self._poller: StatusPoller | None = None
         self.signals = EndSignals(self._clock, self._hurry)
         self._draining: Draining | None = None
-        self._launch = plan.launch or Identity(plan.cluster_id)
         self._waits = Waits(self._clock, plan.config.timing.report_s, say)
         self._restarts = Restarts(plan.config)
+        self._starts = Starts(launcher, plan, self._running, self._voices, self._restarts.generation, say)
         self._last_words = LastWords(self._running, self._voices, self._look)
-        self._own: dict[tuple[str, int], tuple[str, ...]] = {}
         self._gave_up_s = 0.0
-        self._begun = False
-        """Whether all processes have been started, so that there is something to lose."""
 
     def to_the_end(self) -> Outcome:
         """Start all, follow them, and say why it is over."""
-        config, id_ = self._plan.config, ("--cluster-id", self._plan.cluster_id)
-        journal = () if self._plan.log is None else ("--journal", f"{self._plan.log}/coordinator")
-        again = ("--resume",) if self._launch.launch else ()
-        self._start("coordinator", 0, (*id_, "--config", json.dumps(config.to_dict()), *journal, *again))
+        self._starts.coordinator()
         verdict = self._follow(lambda: self._voices.address is not None)
         if verdict is None:
             self._start_the_others()
@@ -158,60 +150,13 @@ class _Run:
         return self._outcome(verdict)
 
     def _start_the_others(self) -> None:
-        address, cluster_id = self._voices.address, self._plan.cluster_id
+        address, plan = self._voices.address, self._plan
         assert address is not None
         self._poller = StatusPoller(
-            lambda: self._watch(address, cluster_id), lambda: self._voices.last_status
+            lambda: self._watch(address, plan.cluster_id), lambda: self._voices.last_status
         )
-        plan, launch = self._plan, self._launch.launch
-        note_cluster(plan.logs, address, cluster_id, launch, plan.log, plan.config)
-        common = ("--cluster-id", cluster_id, "--coordinator", address)
-        for number in range(self._plan.config.servers):
-            self._start_server(number)
-        for number in range(self._plan.config.trainers):
-            own = ("--rank", str(number), *self._plan.trainer_arguments)
-            self._start("trainer", number, (*common, *own))
-        self._begun = True
-
-    def _start_server(self, rank: int) -> None:
-        assert self._voices.address is not None
-        common = ("--cluster-id", self._plan.cluster_id, "--coordinator", self._voices.address)
-        log = () if self._plan.log is None else ("--log", self._plan.log)
-        self._start("server", rank, (*common, "--rank", str(rank), *log))
-
-    def _start(self, role: str, number: int, own: tuple[str, ...]) -> None:
-        """Start a process with arguments of its own; again: as one of a higher generation."""
-        self._own[role, number] = own
-        task = Task(role, number)
-        generation = self._launch.generation + self._restarts.generation(task)
-        again = generation > 0 and role != "coordinator"
-        arguments = ("--generation", str(generation), *own) if again else own
-        if role != "trainer":
-            arguments = ("--listen", self._listen(task), *arguments)
-        key = self._plan.key_of(role)
-        task = Task(role, number, arguments if key is None else ("--keys", FROM_INPUT, *arguments))
-        command = self._launcher.command(task)
-        log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
-        self._reported.discard(task)
-        self._voices.pids.pop(task, None)
-        try:
-            self._running[task] = start(
-                task,
-                command,
-                log,
-                self._voices.hear,
-                None if key is None else key.to_text(),
-                self._say if self._begun else None,
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"{task.name} can't be started with {command.arguments[0]!r}: {error.strerror}"
-            ) from error
-
-    def _listen(self, task: Task) -> str:
-        """Where a coordinator or server is to listen: a coordinator's successor where all look for it."""
-        before = self._voices.address if task.role == "coordinator" else None
-        return before or self._launcher.listen(task)
+        note_cluster(plan.logs, address, plan.cluster_id, self._starts.launch.launch, plan.log, plan.config)
+        self._starts.the_others()
 
     def _follow(self, until: Callable[[], bool]) -> Verdict | None:
         """Look until something ends the run (its verdict) or ``until`` holds (None)."""
@@ -272,7 +217,7 @@ class _Run:
         alive = {**exits, **dict.fromkeys(self._restarts.waiting())}
         for task in self._restarts.due(now_s):
             self._running.pop(task).stop()  # its pipe
-            self._start(task.role, task.number, self._own[task.role, task.number])
+            self._reported.discard(self._starts.again(task))
         return alive
 
     def _has_failed(self) -> bool:
@@ -417,4 +362,4 @@ class _Run:
         for rank in status.get("moves", {}).get("awaited_ranks", ()):
             if rank not in started:
                 self._say(f"starting server {rank}")
-                self._start_server(rank)
+                self._starts.server(rank)
