@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zmq
 
-from pslib.protocol.requests import Outgoing, ShortOutgoing
+from pslib.protocol.request_records import Outgoing, ShortOutgoing
 from pslib.transport import ZmqTransport, listen_short, same_host
 from pslib.transport.keys import make_keys
 from tests.links import LOOPBACK, poll, poll_all

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pslib.config import Limits, Timing
-from pslib.protocol.requests import Outgoing, ShortOutgoing
+from pslib.protocol.request_records import Outgoing, ShortOutgoing
 from pslib.transport import ZmqTransport
 from pslib.transport.keys import make_keys
 from tests.clusters import cluster_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pslib.protocol.client_session import ClientSession
 from pslib.protocol.messages import Pull, Stats
-from pslib.protocol.requests import LOOKED_THROUGH_MAX, Outgoing, ShortOutgoing
+from pslib.protocol.request_records import Outgoing, ShortOutgoing
+from pslib.protocol.requests import LOOKED_THROUGH_MAX
 from tests.protocol_worlds import CODEC, answer, asked, keys_in, make_client
 from tests.test_short_calls import DIM, pulled_rows, short_parts
 

@@ -12,7 +12,8 @@ from pslib.errors import LocalProtocolError, PslibError
 from pslib.protocol.calls import Counts, Manner, Moment
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.messages import Failure, Pulled, Pushed
-from pslib.protocol.requests import Outgoing, RequestTable
+from pslib.protocol.request_records import Outgoing
+from pslib.protocol.requests import RequestTable
 from pslib.table.partition_map import PartitionMap
 from tests.protocol_worlds import (
     CODEC,

@@ -16,7 +16,7 @@ import pytest
 from cython_ext.short_turns import ShortAnswers, ShortServing
 from cython_ext.zmq_frames import ZmqFrames
 from pslib.protocol.messages import Pulled, Pushed, Stats
-from pslib.protocol.requests import ShortOutgoing
+from pslib.protocol.request_records import ShortOutgoing
 from pslib.transport import MemoryTransport, ZmqTransport, listen_short, short_answers, short_serving
 from pslib.transport.zmq_link import ZmqClientLink, ZmqServerLink
 from tests.links import LOOPBACK, come, poll_all

@@ -28,7 +28,8 @@ from pslib.protocol.client_session import ClientSession
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.failures import error_of
 from pslib.protocol.messages import Failure, Message
-from pslib.protocol.requests import Expired, RequestTable
+from pslib.protocol.request_records import Expired
+from pslib.protocol.requests import RequestTable
 from pslib.transport import ClientLink, lanes_of, short_answers
 
 __all__ = ["Endpoint"]

@@ -12,79 +12,24 @@ or anything else, is *unfolded* first: it becomes requests as if it had never be
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 from cython_ext.short_frames import ShortCall
 from pslib.config import Timing
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.messages import Message, Push, Reserve
+from pslib.protocol.request_records import Expired, Outgoing, Request, ShortOutgoing
 
-__all__ = ["Expired", "Outgoing", "RequestTable", "ShortOutgoing"]
+__all__ = ["RequestTable"]
 
 SLOW_FACTOR = 3.0
 """A peer gets so many times what its answers take before it is asked again: second copies would be more work
 for one that is slow because it has too much of it. A lost request then waits as long, at most a sixth of its
 patience."""
 
-
 LOOKED_THROUGH_MAX = 64
 """Open requests that are worth a look whose they are, before a short call."""
-
-
-class Outgoing(NamedTuple):
-    """An instruction to send frames to the peer at an address."""
-
-    peer: str
-    frames: list[Buffer]
-
-
-class ShortOutgoing(Outgoing):
-    """One that may go by a lane: part of a short call, to a peer whom nothing else is on its way to."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """A request that nobody has answered in time."""
-
-    ticket: int
-    peer: str
-    waited_s: float
-    why: str = ""
-    """What the peer has said meanwhile."""
-
-
-@dataclass(slots=True)
-class _Request:
-    ticket: int
-    peer: str
-    message: Message
-    started_s: float
-    deadline_s: float
-    next_try_s: float
-    pause_s: float
-    cost: int = 0
-    """Bytes that count against the credit of its peer; 0: it needs none."""
-    why: str = ""
-    """What the peer has answered that can't do it yet."""
-    refused: bool = False
-    """Whether it has answered so since it was sent last."""
-    sent_s: float = 0.0
-    """When it was sent for the first time."""
-    attempts: list[int] = field(default_factory=list)
-    reserved: list[int] = field(default_factory=list)
-    """Request ids of attempts for which the peer was, or is, asked for credit."""
-    wishes: list[int] = field(default_factory=list)
-    """Request ids of the questions; a server answers the last one, or none while its answer is on the way."""
-    patient_until_s: float = field(init=False)
-    """The deadline while nobody refuses it."""
-
-    def __post_init__(self) -> None:
-        self.patient_until_s = self.deadline_s
 
 
 class RequestTable:
@@ -119,13 +64,13 @@ class RequestTable:
         self.resent = 0
         self._next_id = first_request_id
         self._next_ticket = 1
-        self._open: dict[int, _Request] = {}
-        self._by_attempt: dict[int, _Request] = {}
+        self._open: dict[int, Request] = {}
+        self._by_attempt: dict[int, Request] = {}
         self._took_s: dict[str, float] = {}
         self.short = codec.short_calls(self.shares.flying, self.shares.waiting, self._took_s)
         self.lanes: Mapping[str, bytes] | None = None
         """Peers whom short calls may reach by lanes, and overtake all that goes to them otherwise."""
-        self._by_wish: dict[int, tuple[_Request, int]] = {}
+        self._by_wish: dict[int, tuple[Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
         self.space_s = inf
@@ -160,7 +105,7 @@ class RequestTable:
         patience_s = self.timing.request_s if patience_s is None else patience_s
         took_s = SLOW_FACTOR * self._took_s.get(peer, 0.0)
         pause_s = max(self.timing.retry_s, min(took_s, patience_s / 6))
-        request = _Request(
+        request = Request(
             self._next_ticket, peer, message, now_s, now_s + patience_s, now_s + delay_s, pause_s
         )
         if answer_bytes is not None:
@@ -209,7 +154,7 @@ class RequestTable:
         ticket = self._next_ticket
         self._next_ticket += 1
         times = call.sent_s, call.deadline_s, call.sent_s + pause_s, min(2 * pause_s, self.timing.retry_max_s)
-        request = _Request(ticket, peer, message, *times, cost, sent_s=call.sent_s, attempts=[request_id])
+        request = Request(ticket, peer, message, *times, cost, sent_s=call.sent_s, attempts=[request_id])
         self._open[ticket] = self._by_attempt[request_id] = request
         self.shares.keep(ticket, cost)
         return ticket
@@ -220,7 +165,7 @@ class RequestTable:
             for call in self.short.older(sent_s, due_s):
                 call.owner.unfold(call)
 
-    def _request_of(self, request_id: int) -> _Request | None:
+    def _request_of(self, request_id: int) -> Request | None:
         """The request of an attempt; that of a short call is unfolded."""
         request = self._by_attempt.get(request_id)
         call = self.short.call_of(request_id) if request is None and self.short is not None else None
@@ -229,7 +174,7 @@ class RequestTable:
         call.owner.unfold(call)
         return self._by_attempt[request_id]
 
-    def _begin(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
+    def _begin(self, now_s: float, request: Request, frames: list[Buffer]) -> None:
         """Send a request for the first time, or ask for credit, or let it wait for some."""
         self._now_s = now_s
         if request.cost and self.shares.enter_small(request.peer, request.ticket, request.cost):
@@ -292,7 +237,7 @@ class RequestTable:
             for freed in self.shares.leave(request.peer, ticket):
                 self._go(self._open[freed])
 
-    def _forget_attempts(self, request: _Request) -> None:
+    def _forget_attempts(self, request: Request) -> None:
         """Take no answer to what has been sent for a request."""
         for attempt in request.attempts:
             del self._by_attempt[attempt]
@@ -367,7 +312,7 @@ class RequestTable:
         self.due_s = min(due_s, self.short.due_s) if self.short is not None else due_s
         return expired
 
-    def _again(self, now_s: float, request: _Request) -> None:
+    def _again(self, now_s: float, request: Request) -> None:
         """Send a request that is due: for the first time, or once more."""
         if request.why and not request.refused:  # who refuses is there; this one does not answer any more
             self._wait_for_answers(request)
@@ -379,7 +324,7 @@ class RequestTable:
         else:
             self._go(request)
 
-    def _wait_for_answers(self, request: _Request) -> None:
+    def _wait_for_answers(self, request: Request) -> None:
         """Forget that a peer had no space for it: with all patience again."""
         request.why, request.refused, request.deadline_s = "", False, request.patient_until_s
 
@@ -395,23 +340,23 @@ class RequestTable:
             if now_s - request.started_s > longer_than_s
         ]
 
-    def _told(self, request: _Request) -> str:
+    def _told(self, request: Request) -> str:
         kind = f"{request.message.kind}: {request.why}" if request.why else request.message.kind
         if request.attempts or not request.cost:
             return kind
         flying, share = self.shares.in_flight_bytes(request.peer), self.shares.share_bytes
         return f"{kind} of {request.cost:,} bytes, for credit: {flying:,} of {share:,} are in flight"
 
-    def _go(self, request: _Request) -> None:
+    def _go(self, request: Request) -> None:
         self.resent += bool(request.attempts)
         self._attempt(self._now_s, request, self.codec.encode(self._next_id, request.message))
 
-    def _attempt(self, now_s: float, request: _Request, frames: list[Buffer]) -> None:
+    def _attempt(self, now_s: float, request: Request, frames: list[Buffer]) -> None:
         """Send frames that were encoded under the next request_id."""
         self._sent(request, self._take_id(), frames)
         self._put_off(now_s, request)
 
-    def _sent(self, request: _Request, request_id: int, frames: list[Buffer]) -> None:
+    def _sent(self, request: Request, request_id: int, frames: list[Buffer]) -> None:
         if not request.attempts:
             self.unsent_bytes -= request.cost
             request.sent_s = self._now_s
@@ -419,7 +364,7 @@ class RequestTable:
         self._by_attempt[request_id] = request
         self.outbox.append(Outgoing(request.peer, frames))
 
-    def _put_off(self, now_s: float, request: _Request) -> None:
+    def _put_off(self, now_s: float, request: Request) -> None:
         request.next_try_s = now_s + request.pause_s
         self.due_s = min(self.due_s, request.next_try_s)
         request.pause_s = min(request.pause_s * 2, self.timing.retry_max_s)
@@ -431,7 +376,7 @@ class RequestTable:
 
     # --- credit -------------------------------------------------------------------------------------------
 
-    def _reserve(self, now_s: float, request: _Request) -> None:
+    def _reserve(self, now_s: float, request: Request) -> None:
         """Ask for credit for the next attempt; asked before, for the same one."""
         if not request.reserved or request.reserved[-1] in self._by_attempt:
             request.reserved.append(self._take_id())

@@ -22,7 +22,7 @@ from cython_ext.shared_views import SharedViews
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.protocol.codec import Buffer
-from pslib.protocol.requests import ShortOutgoing
+from pslib.protocol.request_records import ShortOutgoing
 from pslib.transport.waker import Waker
 
 __all__ = ["NOW", "OPTIONS", "ZMQ_FUNCTIONS", "Router"]
