@@ -213,6 +213,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         journal=options.journal,
         resume=options.resume,
         tell_end=lambda status: _tell("over", json.dumps(status)),
+        ranks_named=options.guarded,  # by a launcher, which gives each of its trainers a rank
     )
 
 

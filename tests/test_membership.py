@@ -34,6 +34,27 @@ def test_ranks_count_up_in_each_role() -> None:
     assert [_join(members, "trainer", number).rank for number in (3, 4, 5)] == [0, 1, 2]
 
 
+def test_a_trainer_that_names_no_rank_takes_none_of_those_that_a_launcher_gives() -> None:
+    """A notebook that joins while the run still starts: the run's own trainer came to a taken place, and the run ended."""
+    members = Membership(CONFIG, ranks_named=True)
+    _servers_ready(members)
+    assert _join(members, "trainer", 3).rank == 2
+    assert members.missing(0.0, "trainer") == "2 of 2 trainers"
+    for rank, incarnation in enumerate((4, 5)):
+        own = members.register(0.0, "trainer", incarnation, "", "pid 2 on host", rank=rank)
+        assert isinstance(own, Member), own
+    assert members.missing(0.0, "trainer") == ""
+    assert [_join(members, "trainer", number).rank for number in (3, 6)] == [2, 3]
+
+
+def test_who_comes_beside_the_awaited_trainers_and_goes_does_not_end_the_run() -> None:
+    members = Membership(CONFIG, ranks_named=True)
+    _servers_ready(members)
+    for incarnation in (3, 4):
+        _join(members, "trainer", incarnation).state = "left"
+    assert not members.trainers_over()
+
+
 def test_who_asks_again_is_the_same_member() -> None:
     """The answer to a registration may be lost."""
     members = Membership(CONFIG)

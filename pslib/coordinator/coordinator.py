@@ -43,6 +43,8 @@ class Coordinator:
     journal : CoordinatorLog or None
         What a predecessor has written is done again first; what happens from then on is written there before
         anybody hears of it.
+    ranks_named : bool
+        Whether the trainers that are awaited name their ranks; see `pslib.protocol.membership.Membership`.
     """
 
     def __init__(
@@ -53,8 +55,9 @@ class Coordinator:
         listen: str,
         clock: Clock,
         journal: CoordinatorLog | None = None,
+        ranks_named: bool = False,
     ) -> None:
-        self.session = CoordinatorSession(config, journal.term if journal else 0)
+        self.session = CoordinatorSession(config, journal.term if journal else 0, ranks_named)
         self._codec = Codec(cluster_id)
         self._clock, self._journal = AwakeClock(clock), journal
         last_s = self._replay()
@@ -175,6 +178,7 @@ def run_coordinator(
     journal: str | None = None,
     resume: bool = False,
     tell_end: Callable[[dict[str, Any]], None] | None = None,
+    ranks_named: bool = False,
 ) -> int:
     """Run a coordinator process over ZeroMQ; return its exit code.
 
@@ -194,13 +198,15 @@ def run_coordinator(
         Whether the whole run had ended and goes on: no failure and no farewell of it counts any more.
     tell_end : callable or None
         Called once with the last status when the cluster is over: what it counts is whole then.
+    ranks_named : bool
+        As for `Coordinator`.
     """
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     log_ = None
     try:
         allow_peers(config.servers + config.trainers)
         log_ = open_journal(journal, config, cluster_id)
-        coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock(), log_)
+        coordinator = Coordinator(transport, config, cluster_id, listen, SystemClock(), log_, ranks_named)
         if resume:
             coordinator.resume()
         announce(coordinator.address)

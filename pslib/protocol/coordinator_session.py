@@ -67,14 +67,16 @@ class CoordinatorSession:
         What every process that joins is told.
     term : int
         How often the coordinator has been started before; see `begin_again`.
+    ranks_named : bool
+        See `pslib.protocol.membership.Membership`.
     """
 
-    def __init__(self, config: ClusterConfig, term: int = 0) -> None:
+    def __init__(self, config: ClusterConfig, term: int = 0, ranks_named: bool = False) -> None:
         self.config, self.term = config, term
         self.pushes_missing = 0
         self.superseded = False
         """Whether somebody has heard a coordinator of a higher term: then this one is over."""
-        self.members = Membership(config)
+        self.members = Membership(config, ranks_named)
         self.error = ""
         self.events: list[str] = []
         self.desk = JobDesk(self.members, self.fail, self.events.append)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,14 @@ class Membership:
     are there, or when the start time is over and at least one is. A place (role and rank) can be taken by a
     process of a higher generation: whoever had it is lost from then on.
 
+    Parameters
+    ----------
+    config : ClusterConfig
+        How many are awaited.
+    ranks_named : bool
+        Whether the trainers that are awaited name their ranks, as those of a launcher do: then who names none
+        gets a rank beyond theirs, however early it comes, and nobody begins for it.
+
     Attributes
     ----------
     map : PartitionMap or None
@@ -59,8 +68,8 @@ class Membership:
         Rises whenever somebody joins, or when trainers may start: what a journal must hold.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
-        self.config = config
+    def __init__(self, config: ClusterConfig, ranks_named: bool = False) -> None:
+        self.config, self.ranks_named = config, ranks_named
         self.map: PartitionMap | None = None
         self.former: list[Member] = []
         self.wave: Wave | None = None
@@ -110,7 +119,8 @@ class Membership:
         if refused := self._refusal(now_s, role, address, rank, generation):
             return refused
         if rank == ANY_RANK:
-            rank = next(free for free in range(len(places) + 1) if free not in places)
+            first = self.config.trainers if role == "trainer" and self.ranks_named else 0
+            rank = next(free for free in count(first) if free not in places)
         return self._enter(now_s, Member(role, rank, incarnation, address, where, now_s, generation))
 
     def _enter(self, now_s: float, member: Member) -> Member:
@@ -172,12 +182,17 @@ class Membership:
         behind = [server for server in servers if server.map_version < 1]
         if behind:
             return f"server {behind[0].rank} at {behind[0].address} to take its partitions"
-        absent = self.config.trainers - len(self._places["trainer"])
+        absent = self._trainers_absent()
         late = (
             self._first_trainer_s is not None
             and now_s - self._first_trainer_s > self.config.timing.start_s / 2
         )
         return f"{absent} of {counted(self.config.trainers, 'trainer')}" if absent > 0 and not late else ""
+
+    def _trainers_absent(self) -> int:
+        """How many of the awaited trainers have never come."""
+        awaited = self.config.trainers
+        return awaited - sum(not self.ranks_named or rank < awaited for rank in self._places["trainer"])
 
     # --- signs of life ------------------------------------------------------------------------------------
 
@@ -269,7 +284,7 @@ class Membership:
     def trainers_over(self) -> bool:
         """Whether trainers were here, no other is awaited for the start, and all of them have gone."""
         trainers = self._places["trainer"]
-        complete = self._started or len(trainers) >= self.config.trainers
+        complete = self._started or self._trainers_absent() <= 0
         return bool(trainers) and complete and not self.live("trainer")
 
     def servers_over(self) -> bool:
