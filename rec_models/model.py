@@ -18,7 +18,7 @@ from pslib.schema import Schema
 from pslib.table.tables import PartSpec, TableSpec, text_hash
 from rec_models.layers import dot, embedding, log_loss
 from rec_models.layers import first_order as first_order_layer
-from rec_models.options import option_problem
+from rec_models.options import option_problem, plain_options
 from rec_models.result import StepResult
 from rec_models.stepper import Run, Stepper
 from rec_models.tape import Array, Tape, Var
@@ -69,7 +69,8 @@ class Model(ABC):
 
     def __post_init__(self) -> None:
         check_fields(self, "schema")
-        options = (field.name for field in fields(self) if field.name != "schema")
+        options = [field.name for field in fields(self) if field.name != "schema"]
+        plain_options(self, options)
         problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
         problems = [*self._target_problems(), *(problems or self._problems())]
         if problems:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from pslib.arguments import came
 from pslib.errors import ConfigurationError
 from pslib.table.initializers import Constant, Initializer, Normal, initializer_from_dict
@@ -21,6 +23,7 @@ __all__ = [
     "did_you_mean",
     "option_from_plain",
     "option_problem",
+    "plain_options",
 ]
 
 HIDDEN_MAX = 1 << 16
@@ -157,6 +160,29 @@ _RULES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "optimizer": ("an optimizer", lambda value: isinstance(value, Optimizer)),
     "initializer": ("an initializer", lambda value: isinstance(value, Initializer)),
 }
+
+
+def plain_options(holder: object, names: Collection[str]) -> None:
+    """Make tuples of lists and arrays, and Python's numbers of NumPy's, as frozen dataclasses hold them.
+
+    Parameters
+    ----------
+    holder : dataclass
+    names : collection of str
+        Its options.
+    """
+    for name in names:
+        given = getattr(holder, name)
+        if isinstance(given, np.generic | list | tuple | np.ndarray):
+            object.__setattr__(holder, name, _plain(given))
+
+
+def _plain(given: Any) -> Any:
+    if isinstance(given, np.ndarray):
+        return _plain(given.tolist())
+    if isinstance(given, list | tuple):
+        return tuple(_plain(one) for one in given)
+    return given.item() if isinstance(given, np.generic) else given
 
 
 def option_problem(name: str, value: object) -> str | None:

@@ -27,7 +27,7 @@ from pslib.schema import Schema
 from pslib.table.initializers import Initializer
 from pslib.table.optimizers import Optimizer
 from pslib.table.tables import PartSpec, TableSpec
-from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, option_problem
+from rec_models.options import DEFAULT_OPTIMIZER, V_INITIALIZER, option_problem, plain_options
 from rec_models.result import StepResult
 from rec_models.tape import Array
 
@@ -89,6 +89,7 @@ class TorchModel:
 
     def __post_init__(self) -> None:
         options = ("dim", "v_optimizer", "v_initializer", "seed")
+        plain_options(self, options)
         problems = [problem for name in options if (problem := option_problem(name, getattr(self, name)))]
         hints = {"schema": Schema, "network": Callable, "loss": Callable | None}
         kinds = [kind_problem(name, getattr(self, name), hint) for name, hint in hints.items()]

@@ -35,7 +35,7 @@ def test_ranks_count_up_in_each_role() -> None:
 
 
 def test_a_trainer_that_names_no_rank_takes_none_of_those_that_a_launcher_gives() -> None:
-    """A notebook that joins while the run still starts: the run's own trainer came to a taken place, and the run ended."""
+    """A notebook joins while a run still starts: its own trainer found its place taken, and all ended."""
     members = Membership(CONFIG, ranks_named=True)
     _servers_ready(members)
     assert _join(members, "trainer", 3).rank == 2

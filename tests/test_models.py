@@ -9,7 +9,7 @@ from pslib.ragged import Ragged
 from pslib.schema import Schema
 from pslib.table.initializers import Constant, Normal
 from pslib.table.optimizers import SGD, Adam
-from rec_models import DNN, MODELS, build
+from rec_models import DNN, MODELS, TwoTower, build
 from rec_models.layers.activation import sigmoid_of
 from rec_models.model import initial_values
 from rec_models.options import V_INITIALIZER
@@ -358,6 +358,21 @@ def test_matrices_start_uniform_within_the_bound_of_he_and_vectors_at_zero():
     assert abs(values.mean()) < 5 * bound / np.sqrt(3 * values.size)
     assert values.std() == pytest.approx(np.sqrt(2 / 600), rel=0.01)
     assert not initial_values(0, "mlp.0.b", (200,)).any()
+
+
+def test_options_may_be_lists_arrays_and_numbers_of_numpys():
+    """As a search over settings gives them; `expected a list of integers, got [8, 6]` is no answer."""
+    model = DNN(PAIR, dim=np.int64(4), hidden=[8, np.int32(6)], dropout=np.float64(0.5), seed=np.uint8(3))
+    assert (model.dim, model.hidden, model.dropout, model.seed) == (4, (8, 6), 0.5, 3)
+    assert all(type(one) is int for one in (model.dim, *model.hidden, model.seed))
+    assert DNN(PAIR, hidden=np.array([8, 6])).hidden == (8, 6)
+    assert TwoTower(PAIR, item=["right"]).item == ("right",)
+
+
+@pytest.mark.parametrize("wrong", [[8, 0], np.array([8.5]), np.array(8), [[8]], "8"])
+def test_lists_of_something_else_are_refused_as_they_came(wrong):
+    with pytest.raises(ConfigurationError, match=r"^DNN: hidden: expected a list of integers in "):
+        DNN(PAIR, hidden=wrong)
 
 
 @pytest.mark.parametrize("fields", [1, 13])
