@@ -15,6 +15,7 @@ from dataclasses import fields
 from functools import lru_cache, wraps
 from math import isfinite
 from numbers import Integral, Real
+from operator import is_
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -290,9 +291,18 @@ def _plain(value: Any) -> Any:
     return value.item() if is_numpys else value
 
 
+def _all_plain(value: Any) -> Any:
+    """`_plain`, of a list or tuple for each of its numbers; itself where there is none of NumPy's."""
+    if type(value) not in (list, tuple):
+        return _plain(value)
+    plain = [_plain(one) for one in value]
+    return value if all(map(is_, plain, value)) else type(value)(plain)
+
+
 def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Back]]:
     """Refuse arguments of a call that are not of their annotated types, before anything is begun.
 
+    Numbers of NumPy's, alone or in a list, come to the function as Python's own, which any message takes.
     Some microseconds a call: not for what is called for every batch.
 
     Parameters
@@ -307,15 +317,18 @@ def checked(*names: str) -> Callable[[Callable[Given, Back]], Callable[Given, Ba
         @wraps(function)
         def call(*args: Given.args, **kwargs: Given.kwargs) -> Back:
             try:
-                given = signature.bind(*args, **kwargs).arguments
+                bound = signature.bind(*args, **kwargs)
             except TypeError:
                 return function(*args, **kwargs)  # Python says best which argument is missing, or too many
-            hints = _hints_of(function)
+            hints, given = _hints_of(function), bound.arguments
             asked = names or tuple(hints)
             lines = [kind_problem(name, given[name], hints[name]) for name in asked if name in given]
             if problems := [line for line in lines if line]:
                 raise ConfigurationError(*problems)
-            return function(*args, **kwargs)
+            for name in asked:
+                if name in given:
+                    given[name] = _all_plain(given[name])
+            return function(*bound.args, **bound.kwargs)
 
         return call
 

@@ -266,6 +266,26 @@ def test_what_can_not_be_ranked_is_told(trained, tmp_path):
         clicks.export_vectors(items, tmp_path)
 
 
+def test_a_model_without_a_label_is_not_judged_by_one(trained):
+    """It was, and gave nan and "0 examples" for an AUC."""
+    trainer, folder, _, test = trained
+    no_clicks = "^TwoTower predicts no clicks, as its schema has no label, for"
+    with pytest.raises(ConfigurationError, match=f"{no_clicks} evaluate .* call rank.data, items."):
+        trainer.evaluate(test)
+    with pytest.raises(ConfigurationError, match=f"{no_clicks} fit with valid .* fit_and_rank.data, valid."):
+        trainer.fit(folder / "train.parquet", valid=test)
+
+
+def test_numbers_of_numpys_are_numbers_of_items_and_of_places(trained):
+    trainer, folder, items, test = trained
+    trainer.recommend(test, items, folder / "three", k=np.int64(3))
+    assert pq.read_table(folder / "three")["items"].combine_chunks().value_lengths().unique().to_pylist() == [
+        3
+    ]
+    found = trainer.rank(test, items, at=[np.int32(4), np.int64(ITEMS)])
+    assert found == trainer.rank(test, items, at=(4, ITEMS))
+
+
 @pytest.mark.parametrize(("side", "what"), [("encode", "examples"), ("encode_items", "items")])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_model_that_has_diverged_is_told_and_has_no_figures(

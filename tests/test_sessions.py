@@ -330,7 +330,7 @@ def test_gru4rec_learns_what_follows_and_ranks_it_first(tmp_path):
             1: 0.5,
             12: 0.5,
         }  # 3 was just there, so it is not ranked; 6 is, above 4 and 5
-        with pytest.raises(ConfigurationError, match="ranks items: call rank"):
+        with pytest.raises(ConfigurationError, match="evaluate to judge it by: if it ranks items, call rank"):
             trainer.evaluate(train)
         with pytest.raises(DataError, match="no column 'goal'"):
             trainer.rank(tmp_path / "test.parquet", train, target="goal")

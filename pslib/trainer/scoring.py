@@ -19,15 +19,35 @@ from pslib.schema import Schema
 from pslib.trainer.compute import ModelThreads
 from pslib.trainer.dense import DenseLayout
 from pslib.trainer.jobs import Job
+from pslib.trainer.model import TrainableModel
 from pslib.trainer.predictions import PredictionFiles
 
-__all__ = ["Scorer", "data_of", "said_of", "task_of"]
+__all__ = ["Scorer", "check_label", "data_of", "said_of", "task_of"]
 
 Floats = NDArray[np.float32]
 UNKNOWN = {"positives": 0} | dict.fromkeys(("auc", "logloss", "calibration"), float("nan"))
 """The figures of an evaluation without labels."""
 AHEAD = 4
 """Batches whose rows are pulled ahead: nothing can be stale."""
+
+
+def check_label(model: TrainableModel, call: str, instead: str) -> None:
+    """Refuse to judge predictions by a label where the schema has none: all figures would be nan.
+
+    Parameters
+    ----------
+    model : TrainableModel
+    call, instead : str
+        What was asked for, and what serves a model that ranks items.
+
+    Raises
+    ------
+    ConfigurationError
+        When there is none.
+    """
+    if not model.schema.labels:
+        told = f"{type(model).__name__} predicts no clicks, as its schema has no label"
+        raise ConfigurationError(f"{told}, for {call} to judge it by: if it ranks items, call {instead}")
 
 
 def task_of(schema: Schema, label: str | None) -> int:

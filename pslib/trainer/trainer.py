@@ -37,7 +37,7 @@ from pslib.trainer.progress import Progress
 from pslib.trainer.recording import check_out, record
 from pslib.trainer.retrieval import Paths, PathTo, Retrieval, strings
 from pslib.trainer.saving import CheckpointJobs, set_up
-from pslib.trainer.scoring import Scorer, data_of, said_of, task_of
+from pslib.trainer.scoring import Scorer, check_label, data_of, said_of, task_of
 from pslib.trainer.settings import NO_CACHE, CacheSettings, TrainerSettings, check_fits, table_of
 from pslib.trainer.statistics import StatisticsJobs
 from pslib.trainer.steps import LeasePlan
@@ -222,7 +222,7 @@ class Trainer(Keeping, Retrieval):
         Raises
         ------
         ConfigurationError
-            When epochs are below 1, or stopping lacks something.
+            When epochs are below 1, stopping lacks something, or there is no label to evaluate ``valid`` by.
         DataError
             When a file or a value in it does not fit the schema.
         UnavailableError
@@ -231,6 +231,8 @@ class Trainer(Keeping, Retrieval):
         epochs = check_epochs(epochs)
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer)
+        if valid is not None:
+            check_label(self.model, "fit with valid", "fit_and_rank(data, valid)")
         self._by_files = False
         if valid is None:
             for first in range(0, epochs, EPOCHS_A_JOB):
@@ -341,8 +343,8 @@ class Trainer(Keeping, Retrieval):
         Raises
         ------
         ConfigurationError
-            When the schema has no such label, or predictions can't be written to the folder, or would replace
-            what is of no evaluation.
+            When the schema has no such label, or none and no predictions are asked for; when these can't be
+            written to the folder, or would replace what is of no evaluation.
         DataError
             When a file or a value in it does not fit the schema.
 
@@ -352,6 +354,8 @@ class Trainer(Keeping, Retrieval):
         checkpoint of an unfinished `fit` looks at that, and does not go on with it.
         """
         task = task_of(self.model.schema, label)
+        if predictions is None:
+            check_label(self.model, "evaluate", "rank(data, items)")
         self._look()
         paths = strings(data)
         asked = data_of(paths, self.model.schema, task, self._key_kinds, predictions is not None)
