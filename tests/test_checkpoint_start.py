@@ -273,9 +273,12 @@ def test_a_missing_checkpoint_is_told_before_anything_starts(saved: Path, tmp_pa
     [
         ([], r"part w has dim 1 and Adam; expected w, dim 1 and Adagrad; load\(state=False\)"),
         ([FITS, "model.dim=4"], "part v has dim 2 and Adagrad; expected v, dim 4 and Adagrad$"),
-        ([FITS, "model.hidden=[5]"], "23 dense parameters, expected 37: another model; "),
+        (
+            [FITS, "model.hidden=[5]"],
+            "one, a checkpoint of DeepFM: 23 dense parameters, expected 37: another model; ",
+        ),
         ([FITS, "optimizers.dense={name: SGD}"], "dense optimizer: expected SGD, the checkpoint has Adam"),
-        (["model={name: lr}"], "part w has dim 1 and Adam; expected w, dim 1 and Adagrad"),
+        (["model={name: lr}"], "one, a checkpoint of DeepFM: table embedding part w has dim 1 and Adam;"),
         ([FITS], "it reads columns I1, C1, C2, got d0, f0, f1; give "),
         ([FITS, COLUMNS, "model.name=wide_deep"], "it is DeepFM, got WideDeep; give .*load.other_model"),
         (["model={name: lr}", "load.state=false"], r"has parts \['w', 'v'\]; expected \['w'\]"),

@@ -61,17 +61,17 @@ def check_fits(
         When it holds others.
     """
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    tables = _chosen(mine, saved, path, options)
+    tables, place = _chosen(mine, saved, path, options), _with_its_model(path, manifest)
     for name in tables:
         if name not in saved:
             raise CheckpointIncompatibleError(
                 f"{shown(path)}: no table {name!r} in it; it has {sorted(saved)}"
             )
-        _check_parts(mine[name], saved[name], path, options.state)
+        _check_parts(mine[name], saved[name], place, options.state)
     length = dense.length if dense else 0
     if options.tables is None and manifest.dense.get("length", 0) != length:
         raise CheckpointIncompatibleError(
-            f"{shown(path)}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
+            f"{place}: {manifest.dense.get('length', 0)} dense parameters, expected {length}: another "
             "model; load(tables=[...]) takes rows only (job file: load.tables)"
         )
     if options.tables is None and dense and dense.length:
@@ -97,22 +97,28 @@ def _chosen(
     return list(options.tables)
 
 
-def _check_parts(mine: TableSpec, saved: TableSpec, path: str, state: bool) -> None:
+def _with_its_model(path: str, manifest: Manifest) -> str:
+    """A checkpoint for people, with the class that has learned it: what does not fit is mostly another's."""
+    model = manifest.about.get("model")
+    return f"{shown(path)}, a checkpoint of {model}" if isinstance(model, str) else shown(path)
+
+
+def _check_parts(mine: TableSpec, saved: TableSpec, place: str, state: bool) -> None:
     for part, saved_part in zip(mine.parts, saved.parts, strict=False):
         if _shape(part, state) != _shape(saved_part, state):
             raise CheckpointIncompatibleError(
-                f"{shown(path)}: table {mine.name} part {saved_part.name} has dim {saved_part.dim} and "
+                f"{place}: table {mine.name} part {saved_part.name} has dim {saved_part.dim} and "
                 f"{type(saved_part.optimizer).__name__}; expected {part.name}, dim {part.dim} and "
                 f"{type(part.optimizer).__name__}{_way_out(part, saved_part)}"
             )
     if len(mine.parts) != len(saved.parts):
         raise CheckpointIncompatibleError(
-            f"{shown(path)}: table {mine.name} has parts {[p.name for p in saved.parts]}; "
+            f"{place}: table {mine.name} has parts {[p.name for p in saved.parts]}; "
             f"expected {[p.name for p in mine.parts]}"
         )
     if saved.compact and mine.narrow_parts != saved.narrow_parts:
         raise CheckpointIncompatibleError(
-            f"{shown(path)}: table {mine.name} has rows without part {saved.compact.wide_from!r}; "
+            f"{place}: table {mine.name} has rows without part {saved.compact.wide_from!r}; "
             "set compact with the same wide_from"
         )
 
