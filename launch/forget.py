@@ -68,7 +68,7 @@ def _lines_of(file: str | None) -> list[str]:
 
 
 def _schema(options: argparse.Namespace) -> Schema:
-    """Schema of the job file, or of the first checkpoint that says one."""
+    """Schema of the job file, else of the first checkpoint that says one, else of the run that is meant."""
     from launch.job import read_job
     from pslib.checkpoint import list_checkpoints
     from pslib.schema import Schema
@@ -79,7 +79,12 @@ def _schema(options: argparse.Namespace) -> Schema:
         for one in list_checkpoints(folder):
             if one.manifest is not None and "schema" in one.manifest.about:
                 return Schema.from_dict(one.manifest.about["schema"])
-    raise ConfigurationError("FIELD=VALUE needs a schema: give --config CONFIG, or --checkpoints with one")
+    if options.cluster and (job := Path(options.cluster) / "job.yaml").is_file():
+        return read_job(job).schema_of_data
+    raise ConfigurationError(
+        "FIELD=VALUE needs a schema: give --config CONFIG, the folder of a run of a job file as --cluster, "
+        "or --checkpoints with a schema"
+    )
 
 
 def keys_of_texts(texts: Iterable[str], schema: Schema | None) -> NDArray[np.uint64]:

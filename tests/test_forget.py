@@ -245,6 +245,20 @@ def test_what_can_not_be_understood_is_told_all_at_once() -> None:
     ]
 
 
+def test_a_run_that_has_saved_nothing_yet_says_itself_which_columns_make_keys(
+    tmp_path: Path, capsys: Any
+) -> None:
+    """Its folder was given, and still the answer was that a schema is needed."""
+    job = "{data: {train: a.parquet, schema: {label: y, sparse: [user]}}, model: {name: lr}}"
+    (tmp_path / "job.yaml").write_text(job, encoding="utf-8")
+    for text, told in (
+        ("usr=42", "usr=42: no such key column; there are user"),
+        ("user=42", "logs/cluster.json"),
+    ):
+        assert main(["forget", text, "--table", "embedding", "--cluster", str(tmp_path)]) == 64
+        assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("more", [[], ["--checkpoints", "nowhere"], ["--cluster", "nowhere"]])
 def test_an_unclear_place_is_one_line(more: list[str], capsys: Any) -> None:
     assert main(["forget", "1", "--table", "item", *more]) == 64
