@@ -50,6 +50,15 @@ class _Parser(argparse.ArgumentParser):
 
         return meant(unknown, self._option_string_actions)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            from launch.meant import meant_choice
+
+            error.message += meant_choice(str(value), [str(one) for one in action.choices or ()])
+            raise
+
     @property
     def options(self) -> frozenset[str]:
         """All options of this command, as they are written."""

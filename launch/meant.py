@@ -1,11 +1,29 @@
-"""What somebody meant by an option that a command does not have."""
+"""What somebody meant by an option that a command does not have, or by a command that there is not."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
 
-__all__ = ["behind_the_script", "meant"]
+__all__ = ["COMMANDS", "behind_the_script", "meant", "meant_choice"]
+
+COMMANDS = {
+    "evaluate": "eval",
+    "test": "eval",
+    "predict": "eval --predictions DIR",
+    "score": "eval --predictions DIR",
+    "infer": "eval --predictions DIR",
+    "export": "checkpoint export",
+    "embeddings": "vectors",
+    "stream": "train, with data.stream in the job file",
+    "resume": "train --resume",
+    "check": "data check",
+    "generate": "data generate",
+    "diff": "checkpoint diff",
+    "compare": "checkpoint diff",
+    "status": "doctor",
+}
+"""Words of other tools for what a command here does."""
 
 
 def meant(unknown: Sequence[str], options: Collection[str]) -> str:
@@ -36,6 +54,15 @@ def meant(unknown: Sequence[str], options: Collection[str]) -> str:
 
     setting = of_optimizers(word)
     return f" (did you mean --set '{setting}', and optimizers.dense alike?)" if setting else ""
+
+
+def meant_choice(given: str, choices: Collection[str]) -> str:
+    """The command for a word of another tool, or the choice that is nearest; in brackets, or nothing."""
+    command = COMMANDS.get(given, "")
+    if command.partition(" ")[0].rstrip(",") in choices:
+        return f" (did you mean {command}?)"
+    near = difflib.get_close_matches(given, choices, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def behind_the_script(arguments: Sequence[str], options: Collection[str]) -> list[str]:

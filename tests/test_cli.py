@@ -18,6 +18,7 @@ import pytest
 from launch import checkpoint_commands, cli, commands
 from launch.cli import build_parser, main
 from launch.job import read_job
+from launch.meant import COMMANDS
 from launch.preflight import check_data, check_save, prepare_out
 from launch.train import _check
 from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
@@ -55,6 +56,10 @@ def test_help_loads_nothing_heavy():
     [
         ([], "required: COMMAND"),
         (["trian"], "invalid choice: 'trian' (choose from"),
+        (["trian"], "'version') (did you mean train?); see pslib --help"),
+        (["predict", "job.yaml"], "(did you mean eval --predictions DIR?); see pslib --help"),
+        (["checkpoint", "exprt"], "(did you mean export?); see pslib checkpoint --help"),
+        (["launch", "--on", "locl", "x.py"], "(did you mean local?); see pslib launch --help"),
         (["train"], "required: CONFIG; see pslib train --help"),
         (["train", "job.yaml", "--trainers", "two"], "argument --trainers: invalid int value: 'two'"),
         (["train", "job.yaml", "--trainer", "2"], "--trainer 2 (did you mean --trainers?); see pslib train"),
@@ -87,6 +92,12 @@ def test_help_loads_nothing_heavy():
 def test_a_wrong_command_line_is_one_line_and_exit_code_64(arguments, words, capsys):
     (line,) = refused(capsys, *arguments)
     assert words in line
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_a_word_of_another_tool_is_told_the_command_that_there_is(word, capsys):
+    (line,) = refused(capsys, word)
+    assert f"(did you mean {COMMANDS[word]}?)" in line
 
 
 def test_every_command_has_a_function_and_a_description():
