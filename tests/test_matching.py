@@ -440,6 +440,11 @@ def test_word2vec_finds_the_words_that_stand_together(tmp_path):
         trainer = pslib.Trainer(model, cluster, batch_rows=20, staleness=0, progress=False)
         trainer.fit(tmp_path / "texts.parquet", epochs=3)
         trainer.recommend(tmp_path / "words.parquet", tmp_path / "words.parquet", tmp_path / "near", k=3)
+        words = tmp_path / "words.parquet"
+        with pytest.raises(
+            ConfigurationError, match=r"^target: expected a column beside .* got 'word'; name"
+        ):
+            trainer.rank(words, words)
         with pytest.raises(ConfigurationError, match="Word2Vec predicts no clicks"):
             trainer.evaluate(tmp_path / "texts.parquet")
     near = pq.read_table(tmp_path / "near")["items"].to_pylist()

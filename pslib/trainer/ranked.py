@@ -255,6 +255,18 @@ class _MatchingSides(Sides):
 
     def example_schema(self, history: str | None, goal: Sequence[SparseField] = ()) -> Schema:
         query, own = self._model.query_schema, self.item
+        names = [
+            *(one.name for one in query.dense),
+            *(one.name for one in query.sparse),
+            *(one.name for one in query.ragged),
+        ]
+        for one in goal:
+            if one.name in names:
+                raise ConfigurationError(
+                    f"target: expected a column beside those of a query, {', '.join(names)}, got "
+                    f"{one.name!r}; name the column of the item that is looked for: target=COLUMN (job "
+                    "file: ranking.target)"
+                )
         lists: list[RaggedField] = []
         if history is not None and history not in {field.name for field in query.ragged}:
             lists = [RaggedField(history, vocabulary=own.vocabulary or own.name)]
