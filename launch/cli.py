@@ -196,8 +196,15 @@ def _port(text: str) -> int:
     return port
 
 
+def _folder(text: str) -> str:
+    """A folder for argparse: of a shell's variable that is not set comes an empty text, the current one."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got ''; write '.' for the current folder")
+    return text
+
+
 def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
-    parser.add_argument("--out", metavar="DIR", help=out)
+    parser.add_argument("--out", type=_folder, metavar="DIR", help=out)
     parser.add_argument(
         "--port", type=_port, default=0, metavar="N", help="the coordinator's (default: any free)"
     )
@@ -276,7 +283,11 @@ def _add_demo(commands: _Commands) -> None:
         "make data whose best AUC is known, and train DeepFM with 2 servers and 2 trainers",
     )
     parser.add_argument(
-        "--out", default="runs/demo", metavar="DIR", help="folder of the run (default: runs/demo)"
+        "--out",
+        type=_folder,
+        default="runs/demo",
+        metavar="DIR",
+        help="folder of the run (default: runs/demo)",
     )
     parser.add_argument("--quiet", action="store_true", help="no bar, or lines in a log, of progress")
 

@@ -60,6 +60,11 @@ def test_help_loads_nothing_heavy():
         (["predict", "job.yaml"], "(did you mean eval --predictions DIR?); see pslib --help"),
         (["checkpoint", "exprt"], "(did you mean export?); see pslib checkpoint --help"),
         (["launch", "--on", "locl", "x.py"], "(did you mean local?); see pslib launch --help"),
+        (
+            ["train", "job.yaml", "--out", ""],
+            "argument --out: expected a path, got ''; write '.' for the current",
+        ),
+        (["demo", "--out="], "argument --out: expected a path, got ''; write '.' for the current folder"),
         (["train"], "required: CONFIG; see pslib train --help"),
         (["train", "job.yaml", "--trainers", "two"], "argument --trainers: invalid int value: 'two'"),
         (["train", "job.yaml", "--trainer", "2"], "--trainer 2 (did you mean --trainers?); see pslib train"),
