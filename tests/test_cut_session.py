@@ -197,6 +197,32 @@ def test_no_cut_begins_before_a_lease_that_was_taken_over_is_done() -> None:
     assert cluster.beat(0)["number"] == 1
 
 
+def test_batches_of_a_trainer_that_was_started_again_count_on() -> None:
+    """Its successor counts from 0: the next cut must not wait until it has made up for all of them."""
+    cluster = Cluster(trainers=1)
+    session = cluster.session
+    details = {"checkpoint": {"every_batches": 20}}
+    cluster.ask(NextLease(0, 10, 1, NO_STREAMS))
+    session.desk.jobs[1].details = details
+
+    def trained(incarnation: int, batches: int) -> dict[str, Any]:
+        progress = {"staleness_count": batches}
+        cluster.ask(Heartbeat("trainer", 0, incarnation, 1, progress))
+        session.tick(cluster.now_s)
+        answer = cluster.ask(Heartbeat("trainer", 0, incarnation, 1, progress))
+        assert isinstance(answer, Beat)
+        return dict(answer.cut)
+
+    assert trained(10, 5000) == {}
+    assert trained(10, 5010) == {}
+    cluster.ask(Register("trainer", "trainer:0", 99, 1, "here", 0, 1))
+    cluster.ask(OpenJob(0, 1, "fit", 7, details, np.arange(6, dtype=np.uint32)))
+    lease = cluster.ask(NextLease(0, 99, 1, NO_STREAMS))
+    cluster.ask(EndLease(0, 99, 1, lease.stream, lease.epoch, {}))  # the one that it has taken over
+    assert trained(99, 9) == {}
+    assert trained(99, 10)["phase"] == "near"
+
+
 def test_a_cut_whose_fit_is_over_is_cancelled() -> None:
     cluster = Cluster(leases=2)
     for rank in cluster.trainers:

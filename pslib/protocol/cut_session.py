@@ -232,7 +232,8 @@ class CutSession:
         return (by_time or by_work or self.asked) and not self._is_taken_over(number)
 
     def _batches(self) -> int:
-        return sum(int(member.progress.get("staleness_count", 0)) for member in self._members.trainers)
+        """Batches of all trainers, dead ones among them: a successor counts from 0, and this must not fall."""
+        return sum(int(one.progress.get("staleness_count", 0)) for one in self._members.ever("trainer"))
 
     def _begin(self, now_s: float) -> None:
         number = self._running()
