@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyarrow import fs as pafs
 
 from pslib.arguments import check_fields
-from pslib.data.dataset import SUFFIXES
+from pslib.data.dataset import SUFFIXES, files_below
 from pslib.data.values import one_line
 from pslib.errors import ConfigurationError, DataError
 from pslib.places import below, is_uri, open_uri, shown
@@ -110,11 +110,11 @@ class Arrivals:
         try:
             stop = self._filesystem.get_file_info(f"{self._inner.rstrip('/')}/{self._settings.stop}")
             stopped = stop.type == pafs.FileType.File  # first: what came before it is found below
-            everything = self._filesystem.get_file_info(pafs.FileSelector(self._inner, recursive=True))
+            everything = files_below(self._filesystem, self._inner)
         except OSError as error:
             raise DataError(f"{shown(self.folder)}: can't be read any more; {one_line(error)}") from error
         root = len(self._inner.rstrip("/")) + 1
-        names = [info.path[root:] for info in everything if info.type == pafs.FileType.File]
+        names = [path[root:] for path in everything]
         new = sorted(name for name in self._whole(names) if name not in done)
         return new[: self._settings.window_files], stopped
 

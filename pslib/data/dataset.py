@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +24,15 @@ from pslib.schema import Schema
 from pslib.table.tables import text_hash
 from pslib.words import counted
 
-__all__ = ["ParquetData", "RowGroup", "files_of"]
+__all__ = ["ParquetData", "RowGroup", "files_below", "files_of"]
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 """Names that count as data in a folder; a file that is named itself may have any."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""How Python reads bytes of a name that are no UTF-8."""
+LOOKS = 8
+"""At a folder in which others make and remove folders: of 40,000 beside one who did only that two failed."""
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".libsvm", ".svm")
 """Names of what `pslib convert` reads."""
@@ -223,7 +229,10 @@ def files_of(path: str) -> tuple[list[str], list[str]]:
     if info.type == pafs.FileType.File:
         return [path], []
     if info.type == pafs.FileType.Directory:
-        names = _data_files(filesystem, inner)
+        try:
+            names = list(_data_files(filesystem, inner))
+        except OSError as error:
+            return [], [f"{shown(path)}: can't be read; {one_line(error).replace(path, shown(path))}"]
         found = sorted(with_inner(path, inner, name) if is_uri(path) else name for name in names)
         lost = _lost_links(inner) if isinstance(filesystem, pafs.LocalFileSystem) else []
         missing = (
@@ -231,7 +240,10 @@ def files_of(path: str) -> tuple[list[str], list[str]]:
         )
         return found, _dangling(lost) if found or lost else [missing]
     if not is_uri(path) and glob.has_magic(path):
-        matches = sorted(_matches(path))
+        try:
+            matches = sorted(_matches(path))
+        except OSError as error:
+            return [], [f"{path}: can't be read; {one_line(error)}"]
         lost = [name for name in matches if not Path(name).exists()]
         found = [name for name in matches if Path(name).exists()]
         return found, _dangling(lost) if matches else [f"{path}: no file matches this pattern"]
@@ -243,6 +255,8 @@ def _matches(pattern: str) -> set[str]:
     names: set[str] = set()
     local = pafs.LocalFileSystem()
     for path in map(Path, glob.glob(pattern, recursive=True)):
+        if _SURROGATE.search(str(path)):
+            raise OSError(_no_text(str(path)))
         if not path.is_dir():
             names.add(str(path))
         elif not path.name.startswith(("_", ".")):
@@ -250,10 +264,40 @@ def _matches(pattern: str) -> set[str]:
     return names
 
 
+def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
+    """Paths of the files in a folder, at any depth.
+
+    Folders in it may vanish and come again meanwhile: others write there before they rename what is whole.
+
+    Raises
+    ------
+    OSError
+        When the folder itself is gone or can't be read, or a name in it is no text.
+    """
+    selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+    for left in reversed(range(LOOKS)):
+        try:
+            infos = filesystem.get_file_info(selector)
+            break
+        except FileNotFoundError:  # gone when Arrow went into it, and there again when it asked
+            if not left:
+                raise
+    if not infos and filesystem.get_file_info(folder).type != pafs.FileType.Directory:
+        raise FileNotFoundError("the folder is gone")
+    try:
+        return [info.path for info in infos if info.type == pafs.FileType.File]
+    except UnicodeDecodeError as error:
+        raise OSError(_no_text(os.fsdecode(error.object))) from error
+
+
+def _no_text(path: str) -> str:
+    return f"the name {path.rpartition('/')[2]!a} in it is not UTF-8: rename it"
+
+
 def _data_files(filesystem: pafs.FileSystem, folder: str) -> Iterator[str]:
-    for info in filesystem.get_file_info(pafs.FileSelector(folder, recursive=True)):
-        if info.type == pafs.FileType.File and _is_data(info.path[len(folder) :]):
-            yield info.path
+    for path in files_below(filesystem, folder):
+        if _is_data(path[len(folder) :]):
+            yield path
 
 
 def _is_data(inner: str) -> bool:

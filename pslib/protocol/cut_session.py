@@ -232,7 +232,7 @@ class CutSession:
         return (by_time or by_work or self.asked) and not self._is_taken_over(number)
 
     def _batches(self) -> int:
-        """Batches of all trainers, dead ones among them: a successor counts from 0, and this must not fall."""
+        """Batches of all trainers, dead ones too: a successor counts from 0, and this must not fall."""
         return sum(int(one.progress.get("staleness_count", 0)) for one in self._members.ever("trainer"))
 
     def _begin(self, now_s: float) -> None:
