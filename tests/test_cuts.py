@@ -15,7 +15,7 @@ import pytest
 
 import pslib
 from pslib.batch import Batch
-from pslib.checkpoint import Manifest, commit, newest, read_manifest
+from pslib.checkpoint import Manifest, commit, discard, newest, read_manifest
 from pslib.checkpoint.verification import verify_checkpoint
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, CheckpointFullError, ConfigurationError
@@ -201,6 +201,28 @@ def test_a_disk_that_is_full_during_a_checkpoint_is_one_line_and_training_goes_o
     assert line.startswith("checkpoint not made: ")
     assert line.endswith("; again in 1 s")
     verify_checkpoint(newest(str(tmp_path / "saved")))
+    named = [len(read_manifest(str(folder)).files) for folder in (tmp_path / "saved").iterdir()]
+    assert len(list((tmp_path / "saved").glob("*/*.arrow"))) == sum(named), "of a failed one"
+
+
+@pytest.mark.parametrize("manifest", ["manifest.json", "manifest.incomplete.json"])
+def test_what_a_manifest_names_stays_although_its_save_has_failed(tmp_path: Path, manifest: str) -> None:
+    with cluster_of(2) as running:
+        place = Path(counting(running.join()).save(tmp_path / "saved"))
+    files = sorted(place.glob("*.arrow"))
+    token = files[0].name.split(".")[1].split("-")[0]
+    (place / "manifest.json").rename(place / manifest)
+    discard(str(place), token)
+    assert sorted(place.glob("*.arrow")) == files
+    (place / manifest).write_text("{")
+    discard(str(place), token)
+    assert sorted(place.glob("*.arrow")) == files, "nobody knows whether it names them"
+    (place / manifest).unlink()
+    discard(str(place), "0" * 8)
+    assert sorted(place.glob("*.arrow")) == files
+    discard(str(place), token)
+    assert not place.exists()
+    discard(str(place), token)
 
 
 def test_the_checkpoint_that_the_coordinator_names_is_there_when_a_leader_dies(

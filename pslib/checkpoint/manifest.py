@@ -5,6 +5,7 @@ Grammar and reasons stand in README.md beside this file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -169,11 +170,31 @@ def unwritten(text: str, error: Exception) -> CheckpointError:
 
 
 def discard(path: str, token: str) -> None:
-    """Remove the files of a save that has failed, which has a token of its own: they take space."""
+    """Remove the files of a save that has failed, which has a token of its own: they take space.
+
+    What a manifest names stays: a save may fail although its manifest is there, or is to be put together.
+    """
+    filesystem, root = open_place(path)
     try:
-        _remove(*open_place(path), re.compile(rf"\w+\.{token}-.*\.arrow"))
-    except OSError as error:
+        keep = _named_in(filesystem, root)
+        _remove(filesystem, root, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
+        if isinstance(filesystem, fs.LocalFileSystem):
+            with contextlib.suppress(OSError):  # it holds something else
+                os.rmdir(root)
+    except FileNotFoundError:  # no server has come so far
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("pslib: checkpoint %s: can't remove what a save has left: %s", shown(path), error)
+
+
+def _named_in(filesystem: fs.FileSystem, root: str) -> set[str]:
+    """Names of files in the manifests of a folder, complete or not."""
+    names: set[str] = set()
+    for manifest in (MANIFEST_NAME, INCOMPLETE_NAME):
+        if filesystem.get_file_info(f"{root}/{manifest}").type != fs.FileType.NotFound:
+            with filesystem.open_input_stream(f"{root}/{manifest}") as stream:
+                names.update(entry["name"] for entry in json.loads(stream.read())["files"])
+    return names
 
 
 def commit(path: str, manifest: Manifest) -> None:

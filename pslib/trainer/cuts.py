@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pslib.checkpoint import Manifest, ManifestFile, commit, next_place, prune
+from pslib.checkpoint import Manifest, ManifestFile, commit, discard, next_place, prune
 from pslib.checkpoint.folders import Base, base_in
 from pslib.client.client import Client
 from pslib.client.loading import FILE_PATIENCE_S
@@ -54,9 +54,15 @@ class _Led:
     number: int
     place: str = ""
     base: Base | None = None
-    token: str = field(default_factory=lambda: secrets.token_hex(4))
+    tokens: list[str] = field(default_factory=lambda: [secrets.token_hex(4)])
+    """Of what servers have begun; the last one counts, after an increment that one of them has refused."""
     may_begin: threading.Event = field(default_factory=threading.Event)
     over: bool = False
+
+    @property
+    def token(self) -> str:
+        """That of the checkpoint."""
+        return self.tokens[-1]
 
 
 class TrainerCuts:
@@ -157,6 +163,7 @@ class TrainerCuts:
         except PslibError as error:
             log.warning("pslib: cut %d: %s", led.number, error)
             self._end_images(led, committed=False)
+            self._discard(led)
             self._say(led, "failed", {"reason": str(error)})
         except Exception as error:  # nobody would hear of it in this thread
             log.exception("pslib: cut %d", led.number)
@@ -202,7 +209,8 @@ class TrainerCuts:
         except CheckpointError:
             if led.base is None:
                 raise
-            led.base, led.token = None, secrets.token_hex(4)
+            led.base = None
+            led.tokens.append(secrets.token_hex(4))
             self._begin_all(led)
 
     def _begin_all(self, led: _Led) -> None:
@@ -220,6 +228,12 @@ class TrainerCuts:
         except PslibError as error:  # the next checkpoint is a full one then
             log.info("pslib: cut %d: %s", led.number, error)
             self._no_base = True
+
+    @staticmethod
+    def _discard(led: _Led) -> None:
+        """Remove the files of one that has failed: for their space the next one would fail, too."""
+        for token in led.tokens if led.place else ():
+            discard(led.place, token)
 
     def _ask_all(
         self, led: _Led, make: Callable[[str], Message], patience_s: float | None = None
