@@ -166,6 +166,20 @@ def test_what_an_increment_follows_stays_as_long_as_it_does(chain: Chain, tmp_pa
     assert newest(str(tmp_path / "kept")).endswith("checkpoint-000005")
 
 
+def test_nothing_goes_that_an_increment_may_follow_while_a_link_can_not_be_read(
+    chain: Chain, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A share or a store that does not answer for a moment must not cost the beginning of a chain."""
+    shutil.copytree(chain.folder, folder := tmp_path / "kept")
+    link = folder / "checkpoint-000003" / "manifest.json"
+    link.rename(link.with_suffix(".away"))
+    assert prune(str(folder), 1) == []
+    (line,) = [line for line in caplog.messages if "no older checkpoint than" in line]
+    assert "checkpoint-000003" in line
+    link.with_suffix(".away").rename(link)
+    assert all(one.state == "complete" for one in list_checkpoints(str(folder)))
+
+
 @pytest.mark.parametrize("damage", ["replaced", "missing", "changed"])
 def test_a_chain_with_a_broken_link_is_refused_before_a_row_changes(
     chain: Chain, tmp_path: Path, damage: str

@@ -241,15 +241,19 @@ def prune(folder: str, keep_last: int) -> list[str]:
 
     What an increment follows, directly or not, stays as long as the increment does.
     Only files that a manifest names go, the manifest first: what a crash leaves is no checkpoint any more.
-    Folders without a readable manifest, and files that no manifest names, stay.
+    Folders without a readable manifest, and files that no manifest names, stay. So do all that are older than
+    one which an increment follows and whose manifest can't be read just now: nobody knows what that follows.
     """
     gone, kept, needed = [], 0, ""
     try:
         for _number, path in _numbered(folder):
             try:
                 manifest = read_manifest(path)
-            except CheckpointError:
-                continue
+            except CheckpointError as error:
+                if parent_and_name(path)[1] != needed:
+                    continue
+                log.warning("pslib: no older checkpoint than %s is removed: %s", shown(path), error)
+                break
             kept += 1
             if kept <= keep_last or parent_and_name(path)[1] == needed:
                 needed = str(manifest.increment.get("of", ""))  # each follows the one before it
