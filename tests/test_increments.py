@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -264,6 +266,66 @@ def test_no_increment_follows_an_image_during_which_a_unit_came(tmp_path: Path) 
         with pytest.raises(PslibError, match="ask for a full one"):
             begin(client, tmp_path, "second", "first", keep=True)
         client.close()
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "cancelled before"])
+def test_no_increment_follows_an_image_that_had_no_memory_for_a_row_that_changed(noticed: bool) -> None:
+    """Nothing says that this row has changed; in a process of its own, whose memory is limited meanwhile."""
+    script = f"""
+import resource
+import numpy as np
+from pslib.errors import CheckpointError
+from pslib.protocol.messages import BeginSave, EndSave, Push
+from pslib.shard.shard import Shard
+from pslib.table.optimizers import Adagrad
+from pslib.table.initializers import Constant
+from pslib.table.tables import PartSpec, TableSpec
+
+class Sink:
+    room = done = True
+    def put(self, piece): ...
+    finish = abandon = lambda self: None
+    def outcome(self): return []
+
+shard, keys = Shard(3, 1), np.arange(200, dtype=np.uint64)
+shard.own(np.arange(8))
+shard.make_tables([TableSpec("t", (PartSpec("v", 4096, Adagrad(), Constant(0.0)),))])
+shard.cuts.opener = lambda *_about: Sink()
+
+def push(number):
+    rows = np.ones((keys.size, 4096), np.float32)
+    nothing = np.empty(0, np.uint32), np.empty(0, np.float32)
+    shard.push(Push(1 << 63, number, 0, 0, 0, {{"t": keys}}, {{"t": rows}}, *nothing))
+
+push(0)
+shard.cuts.begin(BeginSave("here", "first", "", True))
+shard.cuts.step()
+shard.cuts.settle(EndSave("first", "first", True))
+assert shard.cuts.base == "first"
+shard.cuts.begin(BeginSave("here", "second", "first", True))
+with open("/proc/self/statm") as pages:
+    now = int(pages.read().split()[0]) * resource.getpagesize()
+before = resource.getrlimit(resource.RLIMIT_AS)
+room = 8 << 20  # for the push itself; copies of 512 rows take 16 MiB
+resource.setrlimit(resource.RLIMIT_AS, (now + room, before[1]))
+push(1)
+resource.setrlimit(resource.RLIMIT_AS, before)
+if {noticed}:
+    Sink.done = False
+    while shard.cuts.active:
+        shard.cuts.step()
+shard.cuts.settle(EndSave("second", "second", False))
+try:
+    shard.cuts.begin(BeginSave("here", "third", "first", True))
+except CheckpointError as error:
+    print(error)
+else:
+    print("changed rows that an increment has:", shard.stores["t"].image_rows(0, 8)[0].size, "of", keys.size)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "ask for a full one" in ended.stdout
 
 
 def test_the_golden_chain_still_loads() -> None:

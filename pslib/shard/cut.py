@@ -119,7 +119,7 @@ class _Image:
         self._stores, self._tables = dict(shard.stores), dict(shard.tables)
         self._increment, self._partitions = increment, shard.partitions
         self._waiting = list(dense_piece(shard))
-        self.copied = False
+        self.copied = self.broken = False
         for store in self._stores.values():
             store.image_begin(increment, keep)
         self._pieces = self._all_pieces()
@@ -142,10 +142,11 @@ class _Image:
         return copied
 
     def end(self) -> None:
-        """No more of the tables is wanted."""
-        self.copied = True
+        """No more of the tables is wanted; ``broken`` says whether one has lost count of what has changed."""
         for store in self._stores.values():
+            self.broken = self.broken or (not self.copied and _has_lost_count(store))
             store.image_end()
+        self.copied = True
 
     def _all_pieces(self) -> Iterator[list[Piece]]:
         for name in sorted(self._tables):
@@ -161,6 +162,15 @@ class _Image:
                 yield pieces
             yield [Piece(name, "end")]
         yield self._waiting
+
+
+def _has_lost_count(store: Any) -> bool:
+    """Whether there was no memory for a copy: that row has changed, and no increment would hold it."""
+    try:
+        store.image_stop(0, 1)
+    except MemoryError:
+        return True
+    return False
 
 
 def piece_rows(spec: TableSpec) -> int:
@@ -318,8 +328,7 @@ class Cuts:
         if image is None or stem not in (None, image.stem):
             return
         image.sink.abandon()
-        image.end()
-        self._image = None
+        self._end(image)
         self._remember(image.stem, CheckpointError(f"image {image.stem} was given up: {why}"))
 
     def forget(self, why: str) -> None:
@@ -341,9 +350,14 @@ class Cuts:
         over, self._over = self._over, []
         return over
 
-    def _conclude(self, image: _Image) -> None:
+    def _end(self, image: _Image) -> None:
         image.end()
         self._image = None
+        if image.broken:
+            self.base = self._unsettled = ""  # what changes from here on is noted for the next full one
+
+    def _conclude(self, image: _Image) -> None:
+        self._end(image)
         try:
             self._remember(image.stem, image.sink.outcome())
         except CheckpointError as error:
