@@ -20,6 +20,9 @@ from pslib.table.tables import TableSpec
 
 __all__ = ["ImageWriter"]
 
+OTHER_DENSE = "0dense"
+"""Where a table is called dense; no table can be called so."""
+
 
 class ImageWriter:
     """Writes the image of one shard below a path; a context manager, at whose end no file is open.
@@ -118,7 +121,7 @@ class ImageWriter:
         self._finish(name, piece.table, GONE)
 
     def _dense(self, piece: Piece) -> None:
-        name = self._name("dense")
+        name = self._name("dense" if "dense" not in self._specs else OTHER_DENSE)
         self._file(name, DENSE_SCHEMA).write(dense_batch(*piece.arrays))
         self._finish(name, "", ROWS)
 

@@ -39,6 +39,8 @@ __all__ = [
     "text_hash",
 ]
 
+NAME_BYTES_MAX = 200
+"""Of a table: names of its files say more, and file systems take 255."""
 DIM_MAX = 4096
 """Floats of one part: one row stays far below a message and far above any published embedding (2,048)."""
 
@@ -165,6 +167,10 @@ class TableSpec:
         check_fields(self, "name", "parts", "seed", "storage", "clock", "when_full")
         if not self.name.isidentifier():
             raise ConfigurationError(f"table name: expected an identifier, got {self.name!r}")
+        if (size := len(self.name.encode())) > NAME_BYTES_MAX:
+            raise ConfigurationError(
+                f"table name: expected at most {NAME_BYTES_MAX} bytes, got {size}: {self.name!r:.40}..."
+            )
         problems = [*self._part_problems(), *self._choice_problems(), *self._policy_problems()]
         if problems:
             raise ConfigurationError(*(f"table {self.name}: {problem}" for problem in problems))
@@ -174,12 +180,23 @@ class TableSpec:
             yield f"expected 1..{PARTS_MAX} parts, got {len(self.parts)}"
         if len({part.name for part in self.parts}) != len(self.parts):
             yield "part names must differ"
+        elif twice := self._column_of_two():
+            yield f"a part is named as a column of checkpoints is, {twice!r}; give it another name"
         decayed = [part.name for part in self.parts if part.optimizer.catches_up]
         if decayed and self.clock != "steps":
             yield (
                 f"clock: expected 'steps', in which the decay of part {decayed[0]} counts, got "
                 f"{self.clock!r}; or set its weight_decay (l2) to 0"
             )
+
+    def _column_of_two(self) -> str:
+        """A column of rows in files (`pslib.checkpoint.rows.table_schema`) that two things would have."""
+        names = ["key", *(["last_seen"] if self.needs_seen else [])]
+        names += ["shows", "clicks"] if self.needs_counts else []
+        for part in self.parts:
+            names += [part.name, *([f"{part.name}_scale"] if self.storage == "int8" else [])]
+            names += [f"{part.name}_state"] if part.state_floats else []
+        return next((name for name in names if names.count(name) > 1), "")
 
     def _choice_problems(self) -> Iterator[str]:
         for name, value, known in (
