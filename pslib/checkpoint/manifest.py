@@ -66,6 +66,8 @@ _NO_CRC = b"00000000"
 _TABLE_V1 = frozenset({"name", "seed", "parts"})
 OWN_FILE = re.compile(r"\w+\.[0-9a-f]{8}-\d{3,}-\d+(\.counts|\.filters|\.gone)?\.arrow")
 """Names that servers give: nothing else in the folder is ours to remove."""
+_NUMBERED = re.compile(r"checkpoint-\d{6,}")
+"""Folders that saves make; any other is the user's."""
 _ASIDE = re.compile(r"\.manifest(\.incomplete)?\.json\.([0-9a-f]{8}\.)?new|manifest\.incomplete\.json")
 """Manifests that make no checkpoint: of who has died or stands still, or of files in several folders."""
 
@@ -178,7 +180,7 @@ def discard(path: str, token: str) -> None:
     try:
         keep = _named_in(filesystem, root)
         _remove(filesystem, root, re.compile(rf"\w+\.{token}-.*\.arrow"), keep)
-        if isinstance(filesystem, fs.LocalFileSystem):
+        if isinstance(filesystem, fs.LocalFileSystem) and _NUMBERED.fullmatch(os.path.basename(root)):
             with contextlib.suppress(OSError):  # it holds something else
                 os.rmdir(root)
     except FileNotFoundError:  # no server has come so far
