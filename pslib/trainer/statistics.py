@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.batch import Batch
-from pslib.client.client import Pulled
+from pslib.client.client import Client, Pulled
 from pslib.cluster import Cluster
 from pslib.data.dataset import ParquetData
 from pslib.data.order import Order, default_lease_rows
 from pslib.data.reader import LeaseReader
-from pslib.protocol.client_session import Manner
+from pslib.protocol.client_session import Manner, PushName
 from pslib.table.tables import text_hash
 from pslib.trainer.calls import Calls
 from pslib.trainer.dense import DenseLayout
-from pslib.trainer.jobs import JobSpec
+from pslib.trainer.jobs import HeldLease, JobSpec
 from pslib.trainer.model import TrainableModel
 from pslib.trainer.progress import Progress
 
@@ -104,8 +104,18 @@ class StatisticsJobs:
             batch = self._first_examples(data)
             pulled = client.pull({self._table: batch.keys}, dense=True, step=step).wait()
             missing = self._missing(model, batch, pulled)
-            client.push({}, missing, step=step, manner=Manner(delta=True)).wait()
+            self._add(client, missing, lease, step)
             job.end(lease).wait()
+
+    @staticmethod
+    def _add(client: Client, missing: NDArray[np.float32], lease: HeldLease, step: int) -> None:
+        """Once, whoever had the lease: one that was silent meanwhile would add it to what its heir has."""
+        with client.endpoint.lock:
+            client.session.open_stream(lease.stream, lease.first_batch)
+        name = PushName(lease.stream, 0, lease.epoch)
+        client.push({}, missing, name, step=step, manner=Manner(delta=True)).wait()
+        with client.endpoint.lock:
+            client.session.close_stream(lease.stream)
 
     def _first_examples(self, data: ParquetData) -> Batch:
         lease_rows = default_lease_rows(data.rows, MEASURED_ROWS)
