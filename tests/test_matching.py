@@ -249,6 +249,21 @@ def test_the_best_items_are_those_that_all_scores_say(trained):
         np.testing.assert_allclose(scores[user, found], scores[user, expected], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["key", "vector"])
+def test_vectors_of_items_keep_what_names_them_whatever_that_is_called(tmp_path, name):
+    pq.write_table(pa.table({name: ["a", "b", "c"]}), tmp_path / "items.parquet")
+    schema = Schema(label=None, sparse=["user", name])
+    model = build("two_tower", schema, {"item": [name], "dim": 2, "hidden": [], "out": 2})
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(model, cluster, progress=False)
+        trainer.export_vectors(tmp_path / "items.parquet", tmp_path / "vectors")
+    found = pq.read_table(tmp_path / "vectors")
+    assert found[name].to_pylist() == ["a", "b", "c"]
+    others = {"key": ["key_", "vector"], "vector": ["key", "vector_"]}[name]
+    assert found.column_names == [name, *others]
+    assert found[others[0]].type == pa.uint64()
+
+
 def test_what_can_not_be_ranked_is_told(trained, tmp_path):
     trainer, _, items, test = trained
     with pytest.raises(DataError, match="no column 'goal'"):

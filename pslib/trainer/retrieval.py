@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, TypeAlias
 
@@ -253,7 +253,8 @@ class Retrieval:
         out : path or URI
             Folder for ``part-NNNNNN.parquet``, whose rows are those of ``data`` in their order, with
             ``vector``, a list of fixed size of float32; of items also the column that names them and ``key``
-            (uint64), their row in the table.
+            (uint64), their row in the table. Where that column is called so, these are ``vector_`` or
+            ``key_``.
         side : "item" or "query"
         history : str or None
             As for `rank`.
@@ -327,8 +328,13 @@ class Retrieval:
 def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
     """Vectors as lists of fixed size, after other columns."""
     floats = pa.array(np.ascontiguousarray(sound(vectors, "rows"), np.float32).ravel())
-    lists = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1])
-    return pa.table({**(columns or {}), "vector": lists})
+    lists, given = pa.FixedSizeListArray.from_arrays(floats, vectors.shape[1]), columns or {}
+    return pa.table({**given, _beside("vector", given): lists})
+
+
+def _beside(name: str, given: Collection[str]) -> str:
+    """A name for a column of ours: users may have called theirs so."""
+    return f"{name}_" if name in given else name
 
 
 def _items_table(
@@ -337,7 +343,7 @@ def _items_table(
     """A row an item: what the data calls it, its key, its vector."""
     keys = batch.keys[batch.sparse[:, sides.item_schema.sparse.index(sides.item)]]
     values = names.take(pa.array(places_in(known, keys)))
-    columns = {sides.item.name: values, "key": pa.array(keys)}
+    columns = {sides.item.name: values, _beside("key", [sides.item.name]): pa.array(keys)}
     return _table(sides.item_vectors(batch, parameters), columns)
 
 
