@@ -33,6 +33,7 @@ __all__ = [
     "way_on",
     "way_on_when_mended",
     "what_is_left",
+    "what_saves",
 ]
 
 EARLIER = "checkpoints-before.json"
@@ -340,6 +341,13 @@ def what_is_left(out: Path, done: bool) -> str:
     return logs + none
 
 
+def what_saves(job: Job) -> str:
+    """What is to be set so that a run that ends early has saved something."""
+    if job.checkpoint.every_s or job.checkpoint.every_batches:
+        return "a smaller checkpoint.every_s or every_batches saves sooner"
+    return "checkpoint.every_s or every_batches saves while a run goes on"
+
+
 def from_checkpoint(job: Job) -> Job:
     """The same job, to begin at the last complete checkpoint of its run.
 
@@ -352,8 +360,5 @@ def from_checkpoint(job: Job) -> Job:
     if not found:
         out = Path(job.out)
         how = "with --overwrite" if out.is_dir() and any(out.iterdir()) else "without --resume"
-        raise CheckpointError(
-            f"--resume: nothing to go on from: {why}; begin anew {how} (checkpoint.every_s saves "
-            "while a run goes on)"
-        )
+        raise CheckpointError(f"--resume: nothing to go on from: {why}; begin anew {how} ({what_saves(job)})")
     return job.model_copy(update={"load": LoadSection(path=max(found)[1])})

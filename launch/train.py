@@ -36,6 +36,7 @@ from launch.resuming import (
     note_earlier,
     way_on,
     way_on_when_mended,
+    what_saves,
 )
 from launch.rollback import goes_back, step_back
 from launch.run_plan import Launcher, Outcome, Plan
@@ -190,10 +191,7 @@ def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: st
     if line or code == PreemptedError.exit_code:
         say(line or "nothing was saved, so that nothing can go on: begin anew with --overwrite")
     elif by_data:
-        say(
-            "nothing was saved of what was trained: begin anew with --overwrite; checkpoint.every_batches "
-            "saves while a run goes on"
-        )
+        say(f"nothing was saved of what was trained: begin anew with --overwrite; {what_saves(job)}")
 
 
 def _has_saved(job: Job) -> bool:

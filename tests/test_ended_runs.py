@@ -216,10 +216,17 @@ def test_a_run_that_replaces_another_one_leaves_its_checkpoint_and_does_not_resu
     assert "saved was saved by an earlier run, at " in capsys.readouterr().err
 
 
-def test_a_run_that_failed_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_failed_and_left_nothing_is_told_what_would_have_saved_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_in(tmp_path / "run", FAILED)
     assert main(["train", str(job_in(tmp_path)), "--resume"]) == 64
-    assert "--resume: nothing to go on from" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--resume: nothing to go on from" in said
+    assert "(checkpoint.every_s or every_batches saves while a run goes on)" in said
+    often = ["--set", "checkpoint.every_s=600", "--set", "checkpoint.keep_last=2"]
+    assert main(["train", str(job_in(tmp_path)), "--resume", *often]) == 64
+    assert "(a smaller checkpoint.every_s or every_batches saves sooner)" in capsys.readouterr().err
 
 
 def test_resuming_a_run_that_was_never_begun_says_to_begin_it_plainly(

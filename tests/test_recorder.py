@@ -65,10 +65,20 @@ def watch(out, looks, *, every_s=0.5, stream=None, progress=False, summary=None)
 
 def test_at_most_one_line_a_second_and_each_tells_of_the_time_since_the_last(tmp_path):
     lines, _ = watch(tmp_path, [training(100 * i, loss_sum=0.25 * 100 * i) for i in range(1, 9)])
-    assert [line["seconds"] for line in lines] == [1, 2, 3, 4, 4]
-    assert [line["examples"] for line in lines] == [200, 400, 600, 800, 800]
-    assert [line["examples_per_s"] for line in lines[:4]] == [200] * 4
-    assert [line["loss"] for line in lines] == [0.25] * 4 + [None]
+    assert [line["seconds"] for line in lines] == [1, 2, 3, 4]
+    assert [line["examples"] for line in lines] == [200, 400, 600, 800]
+    assert [line["examples_per_s"] for line in lines] == [200] * 4
+    assert [line["loss"] for line in lines] == [0.25] * 4
+
+
+def test_the_last_line_tells_of_the_end_and_once(tmp_path):
+    looks = [training(100), training(200), training(300, phase="done")]
+    lines, _ = watch(tmp_path / "late", looks)  # the last one came within a second of the line before
+    assert [(line["seconds"], line["phase"]) for line in lines] == [(1, "training"), (1.5, "done")]
+    lines, _ = watch(tmp_path / "told", looks, every_s=1)
+    assert [(line["seconds"], line["phase"]) for line in lines[1:]] == [(2, "training"), (3, "done")]
+    lines, _ = watch(tmp_path / "other", looks, every_s=1, summary={"phase": "preempted"})
+    assert [(line["seconds"], line["phase"]) for line in lines[2:]] == [(3, "done"), (3, "preempted")]
 
 
 def test_the_loss_is_that_of_the_window_and_not_of_all_examples(tmp_path):
@@ -131,7 +141,7 @@ def test_what_the_caller_knows_better_replaces_what_was_seen(tmp_path):
 
 def test_missing_counters_are_zero(tmp_path):
     lines, whole = watch(tmp_path, [{}, {"phase": "training"}, {"unknown": 1, "rows": None}], every_s=1)
-    assert [line["phase"] for line in lines] == ["waiting", "training", "waiting", "waiting"]
+    assert [line["phase"] for line in lines] == ["waiting", "training", "waiting"]
     assert whole["examples"] == whole["rows"] == whole["staleness_mean"] == whole["examples_per_s"] == 0
     assert whole["auc"] is None
 

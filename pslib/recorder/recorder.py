@@ -146,8 +146,10 @@ class RunRecorder:
         if self._status.phase == "training":
             self._training_s += now_s - self._seen_s
             self._seen_s = now_s
+        told = bool(self._points) and self._line_s == self._seen_s
         self._status = replace(self._status, phase=str(summary.get("phase", self._status.phase)))
-        self._write_progress(now_s)
+        if not told or self._line_status.phase != self._status.phase:
+            self._write_progress(now_s)
         if self._display:
             error = None if "error" in summary else self._status.error  # whoever knows it has told it
             self._display.show(replace(self._status, error=error), self._window, now_s)
