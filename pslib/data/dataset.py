@@ -97,7 +97,8 @@ class ParquetData:
         Rows of all of them.
     fingerprint : int
         64-bit hash of file names (without folders), sizes and row counts: the same after a move to another
-        folder, another one when a file was added, rewritten or renamed.
+        folder, another one when a file was added, renamed, or has other bytes or rows in number. Values that
+        changed in a file of the same size are not seen: that would take reading all of it.
     names : frozenset of str
         Columns that a file has, whether the schema reads them or not.
     """
