@@ -17,6 +17,20 @@ from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "PSLIB_TEST_COMMAND"
+LISTENS = "0A"
+"""How the kernel's list of sockets says that one listens."""
+
+
+def listening_sockets() -> set[str]:
+    """All TCP sockets of this machine that listen, by what no other socket is named, ever.
+
+    A port that was given back is another process's a moment later, and tells nothing.
+    """
+    found = set()
+    for list_ in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        lines = list_.read_text().splitlines()[1:] if list_.exists() else []
+        found |= {f"socket:[{line[9]}]" for line in map(str.split, lines) if line[3] == LISTENS}
+    return found
 
 
 class Command:
@@ -95,14 +109,15 @@ class Command:
                     found.append(psutil.Process(int(entry.name)))
         return found
 
-    def ports(self) -> set[int]:
-        """TCP ports on which its processes listen."""
-        ports = set()
+    def listening(self) -> set[str]:
+        """The TCP sockets on which its processes listen, as `listening_sockets` names them."""
+        held = set()
         for process in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                listening = process.net_connections("tcp")
-                ports |= {one.laddr.port for one in listening if one.status == psutil.CONN_LISTEN}
-        return ports
+            with suppress(OSError):
+                for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+                    with suppress(OSError):  # closed since
+                        held.add(os.readlink(descriptor))
+        return listening_sockets() & held
 
     def left_over(self, limit_s: float = 10.0) -> list[str]:
         """Who is still there after a while, in words; nobody is what a test wants."""

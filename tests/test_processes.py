@@ -9,11 +9,10 @@ import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pslib.config import Timing
-from tests.command import Command
+from tests.command import Command, listening_sockets
 from tests.counting_runs import (
     ROWS,
     SCRIPT,
@@ -141,17 +140,12 @@ def test_nothing_is_left_when_the_launcher_itself_is_killed(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     command = train_forever(start, examples, tmp_path)
-    ports = command.ports()
-    assert len(ports) == 3
+    sockets = command.listening()
+    assert len(sockets) == 3
     command.process.kill()
     assert command.finish(10) == -signal.SIGKILL
     assert command.left_over(10) == []
-    assert not ports & listening_ports()
-
-
-def listening_ports() -> set[int]:
-    connections = psutil.net_connections("tcp")
-    return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
+    assert not sockets & listening_sockets()
 
 
 # --- Ctrl-C and SIGTERM -------------------------------------------------------------------------------------
@@ -185,11 +179,11 @@ def cycles(start: Start, examples: Path, tmp_path: Path, count: int) -> None:
             "launch", "--servers", "2", "--trainers", "2", "--out", out, SCRIPT, examples, tmp_path / "saved",
         )  # fmt: skip
         time.sleep(choice.uniform(0.0, 3.0))
-        ports = command.ports()
+        sockets = command.listening()
         command.process.send_signal(choice.choice([signal.SIGINT, signal.SIGTERM]))
         code = command.finish(60)  # trainers have `drain_s`, servers 10 s, and a busy machine is slow
         assert command.left_over(30) == []
-        assert not ports & listening_ports()
+        assert not sockets & listening_sockets()
         if (out / "logs").exists():  # before that Python itself may have answered, while it started
             assert code in (130, 75, 0, -signal.SIGTERM), command.output
             assert "Traceback" not in command.output
