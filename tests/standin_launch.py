@@ -60,13 +60,13 @@ class StandIns:
 
 
 class FixedStatus:
-    """A watcher that always reads the same."""
+    """A watcher that always reads the same; with ``since`` only from when that file is there."""
 
-    def __init__(self, status: dict[str, Any]) -> None:
-        self._status = status
+    def __init__(self, status: dict[str, Any], since: Path | None = None) -> None:
+        self._status, self._since = status, since
 
     def status(self) -> dict[str, Any]:
-        return dict(self._status)
+        return dict(self._status) if self._since is None or self._since.exists() else {}
 
     def close(self) -> None:
         pass
@@ -79,11 +79,26 @@ def run_standins(
     servers: int = 1,
     trainers: int = 1,
     status: dict[str, Any] | None = None,
+    since: str | None = None,
     echo: bool = False,
     ssh: SshLauncher | None = None,
 ) -> tuple[Outcome, list[str]]:
-    """Run a cluster of stand-ins; its outcome and what was said."""
+    """Run a cluster of stand-ins; its outcome and what was said.
+
+    So that no test guesses how long something takes, the launcher makes files for which stand-ins can wait:
+    ``known`` when it knows the status, ``told-1`` when it has said its first line, and so on. They make
+    another one, ``since``, when the coordinator is to have that status.
+    """
     said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        (folder / f"told-{len(said)}").touch()
+
+    def observe(status: dict[str, Any]) -> None:
+        if status:
+            (folder / "known").touch()
+
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     config = ClusterConfig(servers=servers, trainers=trainers, timing=Timing(drain_s=1.0))
@@ -91,8 +106,9 @@ def run_standins(
     outcome = run_cluster(
         StandIns(folder, behaviours) if ssh is None else SshStandIns(ssh, folder, behaviours),
         plan,
-        say=said.append,
-        watch=lambda address, cluster_id: FixedStatus(status or {}),
+        observe=observe,
+        say=say,
+        watch=lambda address, cluster_id: FixedStatus(status or {}, since and folder / since),
     )
     return outcome, said
 

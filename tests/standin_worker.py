@@ -2,8 +2,8 @@
 
 ``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``arguments`` (print
 them), ``first WORD`` (unless it was started again), ``spawn`` (a process of its own), ``stubborn`` (ignore
-SIGTERM), ``exit CODE``, ``die``, ``sleep`` (for ever, or ``sleep SECONDS``), ``ready`` and ``over`` (make a
-file), ``wait`` (until the file ``over`` is there).
+SIGTERM), ``exit CODE``, ``die``, ``sleep`` (for ever, or ``sleep SECONDS``), ``ready``, ``over`` and
+``touch NAME`` (make a file), ``wait`` (until the file ``over`` is there, or ``wait NAME``).
 """
 
 import json
@@ -69,8 +69,12 @@ def sleep(rest: str, folder: Path) -> None:
 
 
 def wait(rest: str, folder: Path) -> None:
-    while not (folder / "over").exists():
+    while not (folder / (rest or "over")).exists():
         time.sleep(0.02)
+
+
+def touch(rest: str, folder: Path) -> None:
+    (folder / rest).touch()
 
 
 def over(rest: str, folder: Path) -> None:
@@ -91,6 +95,7 @@ ACTIONS = {
     "die": die,
     "sleep": sleep,
     "wait": wait,
+    "touch": touch,
     "over": over,
     "ready": ready,
 }

@@ -13,7 +13,7 @@ import pytest
 from launch.preflight import hold_port
 from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Plan
-from launch.supervise import run_cluster
+from launch.supervise import LEAVE_S, run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
 from pslib.config import ClusterConfig
@@ -257,12 +257,14 @@ def test_the_same_complaint_of_two_trainers_is_told_once(tmp_path):
 def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path):
     lost = "all trainers are lost before the work was done"
     status = STATUS | {"error": lost, "events": ["saved runs/a", lost]}
-    cause = {"trainer": "say pslib: data.parquet: row 7;sleep 1;exit 64", "server": "sleep"}
-    outcome, said = run_standins(tmp_path, cause, status=status)
+    others = {"coordinator": "sleep", "server": "sleep"}
+    cause = {"trainer": "say pslib: data.parquet: row 7;touch said;wait known;exit 64"}
+    outcome, said = run_standins(tmp_path, cause | others, status=status, since="said")
     assert (outcome.exit_code, outcome.reason) == (64, "data.parquet: row 7")
     assert sorted(said) == ["saved runs/a", "trainer 0: data.parquet: row 7"]
-    killed = {"trainer": "say pslib: dropped a message;sleep 1;exit 137", "server": "sleep"}
-    outcome, said = run_standins(tmp_path, killed, status=status)
+    (tmp_path / "known").unlink()
+    killed = {"trainer": "say pslib: dropped a message;wait known;exit 137"}
+    outcome, said = run_standins(tmp_path, killed | others, status=status)
     assert outcome.reason == lost
     assert lost in said
 
@@ -273,16 +275,13 @@ def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_e
     status = STATUS | {"error": lost, "events": [lost]}
     full = "say pslib: tcp://s:1: memory limit: raise it"
     waits = "say pslib: waiting 10 s for tcp://s:1 (push);say pslib: waiting 15 s for tcp://s:1 (push)"
-    behaviours = {
-        "trainer": f"{waits};{full};sleep 1;exit 69",
-        "server": "sleep",
-        "coordinator": "sleep 2;exit 69",
-    }
-    outcome, said = run_standins(tmp_path, behaviours, status=status)
+    others = {"coordinator": "sleep", "server": "sleep"}
+    slow = {"trainer": f"{waits};{full};touch said;wait known;exit 69"}
+    outcome, said = run_standins(tmp_path, slow | others, status=status, since="said")
     assert (outcome.exit_code, outcome.reason) == (69, "tcp://s:1: memory limit: raise it")
     assert lost not in said
-    quick = {"trainer": f"{full};exit 69", "server": "sleep", "coordinator": "sleep"}  # which has not seen it
-    outcome, _ = run_standins(tmp_path, quick)
+    quick = {"trainer": f"{full};exit 69"}  # which the coordinator has not seen
+    outcome, _ = run_standins(tmp_path, quick | others)
     assert (outcome.exit_code, outcome.reason) == (69, "tcp://s:1: memory limit: raise it")
 
 
@@ -320,7 +319,7 @@ def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_a
     lost = "all trainers are lost before the work was done"
     assert (outcome.exit_code, outcome.reason) == (69, lost)
     assert said == [lost]
-    assert time.monotonic() - begin_s < 15
+    assert time.monotonic() - begin_s < LEAVE_S, "servers and coordinator have not been waited for"
 
 
 def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
@@ -358,8 +357,8 @@ def test_who_has_said_a_final_error_and_ends_with_it_is_told_by_that_line_alone(
 
 def test_of_two_final_errors_the_first_is_told_alone(tmp_path):
     """A save of two trainers on a full disk: the heir of the first one's finds no space for another file."""
-    first = "say pslib-final;say pslib: no room for a;sleep 2;exit 69"
-    second = "sleep 1;say pslib-final;say pslib: no room for b;exit 69"
+    first = "say pslib-final;say pslib: no room for a;wait later;exit 69"
+    second = "wait told-1;say pslib-final;say pslib: no room for b;touch later;exit 69"
     outcome, said = run_standins(tmp_path, {"trainer 0": first, "trainer 1": second}, trainers=2)
     assert said == ["trainer 0: no room for a"]
     assert (outcome.exit_code, outcome.reason) == (69, "no room for a")
