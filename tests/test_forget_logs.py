@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from cython_ext.hashing import hash_ints
 from launch.cli import main
 from tests.counting_runs import ROWS, SCRIPT, Start, counted
 from tests.counting_script import DENSE, SCHEMA, TABLE
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 
 def bytes_of_logs(out: Path) -> bytes:
@@ -28,12 +27,16 @@ def test_a_run_with_logs_forgets_is_asked_to_leave_and_resumes_without_what_it_h
     wait_until(
         lambda: len(command.lines("first batch")) == 2, 40, lambda: f"first batches:\n{command.output}"
     )
-    time.sleep(1.0)
     field = next(one for one in SCHEMA.sparse if one.name == "id")
     every = hash_ints(np.arange(ROWS) * 7 + 1, field.salt)
-    held = bytes_of_logs(out)
-    some = [key for key in every.tolist() if key.to_bytes(8, "little") in held][:20]
-    assert len(some) == 20
+    some: list[int] = []
+
+    def are_in_logs() -> bool:
+        held = bytes_of_logs(out)
+        some[:] = [key for key in every.tolist() if key.to_bytes(8, "little") in held][:20]
+        return len(some) == 20
+
+    wait_until(are_in_logs, WAIT_S, "20 keys in the logs")
     assert main(["forget", *map(str, some), "--table", TABLE, "--cluster", str(out)]) == 0
     held = bytes_of_logs(out)
     assert sum(key.to_bytes(8, "little") in held for key in some) == 0
