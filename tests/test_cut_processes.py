@@ -17,7 +17,7 @@ def test_after_kill_9_of_everything_each_example_counts_once_from_the_last_check
 ) -> None:
     """Two trainers and two servers are killed with their launcher; three servers and two trainers go on."""
     cuts = tmp_path / "cuts"
-    saving = ["--cuts", str(cuts), "--cut-every-s", "0.3", "--incremental", "4", "--pause-s", "0.02"]
+    saving = ["--cuts", str(cuts), "--cut-every-s", "0.3", "--incremental", "4", "--pause-s", "0.06"]
     first = launch_counting(start, examples, tmp_path, more=saving)
     for number in ("2", "3"):
         first.wait_for(f"checkpoint-00000{number} (", 40)

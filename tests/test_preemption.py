@@ -95,7 +95,7 @@ def test_where_nothing_is_to_be_finished_the_signal_is_an_error() -> None:
 def test_a_trainer_that_is_asked_to_leave_gives_its_leases_back_and_every_example_counts_once(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, trainers=3, more=["--pause-s", "0.01"])
+    command = launch_counting(start, examples, tmp_path, trainers=3, more=["--pause-s", "0.02"])
     command.kill("trainer 1", signal.SIGTERM)
     time.sleep(0.5)
     command.kill("trainer 0", signal.SIGTERM)
