@@ -139,9 +139,7 @@ def test_a_run_that_is_asked_to_leave_flushes_all_it_has_pushed_and_ends_with_75
     command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.01", "--epochs", "50"])
     time.sleep(0.5)
     command.process.terminate()
-    asked_s = time.monotonic()
     assert command.finish(20) == 75
-    assert time.monotonic() - asked_s < 30
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["pushes_sent"] == summary["pushes_applied"] > 0
     assert summary["updates_sent"] == summary["updates_applied"] > 0
@@ -185,14 +183,13 @@ def test_a_run_in_step_ends_with_75_when_one_of_its_trainers_is_asked_to_leave(
 
 
 def test_a_second_sigterm_ends_a_run_at_once(start: Start, examples: Path, tmp_path: Path) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "30"])
+    more, options = ["--pause-s", "200"], ["--drain-s", "150"]
+    command = launch_counting(start, examples, tmp_path, more=more, options=options)
     command.process.terminate()
     command.wait_for("got SIGTERM")
     time.sleep(0.3)
-    again_s = time.monotonic()
     command.process.terminate()
     assert command.finish(15) == 75
-    assert time.monotonic() - again_s < 30  # a picture of the run is drawn, on a machine that may be busy
 
 
 def test_a_run_without_logs_that_is_asked_to_leave_between_two_epochs_is_saved_as_the_next_one_begins(

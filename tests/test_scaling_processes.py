@@ -19,6 +19,7 @@ from tests.counting_runs import (
     assert_counted_once,
     launch_counting,
 )
+from tests.waiting import PATIENCE
 
 STILL_MAX_S = 2.0
 PACE = ["--pause-s", "0.03", "--epochs", "4"]
@@ -78,7 +79,7 @@ def test_a_run_grows_from_two_servers_to_four_and_shrinks_back_and_every_example
         grown = scale(tmp_path / "out", "--servers", "4")
         shrunk = scale(tmp_path / "out", "--servers", "2")
         assert speed.status["phase"] == "training", "the run was over before the servers had left"
-        assert speed.still_s < STILL_MAX_S
+        assert speed.still_s < PATIENCE * STILL_MAX_S
     finally:
         speed.close()
     assert "moved 2,080 of 2,080 units" in grown
