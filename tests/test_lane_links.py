@@ -181,8 +181,10 @@ def test_many_messages_of_a_stranger_by_that_name_hold_up_nobody(strange: tuple[
     server, _client, stranger = strange
     for _ in range(200):
         stranger.send(b"one frame")
-    time.sleep(0.2)
-    assert len(server.receive()) == 64
+    time.sleep(0.2)  # so that more than a batch is there, as a rule
+    counts: list[int] = []
+    wait_until(lambda: counts.append(len(server.receive())) or sum(counts) == 200, WAIT_S, "all of them")
+    assert max(counts) <= 64
 
 
 def test_a_lane_that_breaks_is_left_for_zeromq_and_taken_again_by_who_connects_again(opened: Any) -> None:
@@ -228,14 +230,15 @@ def test_lanes_and_zeromq_take_turns_so_neither_waits_for_the_other(opened: Any)
     met(near, server)
     ask(far, server, kind=Outgoing)
     far.send_all([Outgoing(server.address, [b"socket %d" % number]) for number in range(200)])
-    time.sleep(0.2)
     came: list[bool] = []
-    while len(came) < 1000:  # somebody goes on asking by a lane, more than is taken
+
+    def both_came() -> bool:  # while somebody goes on asking by a lane, more than is taken
         near.send_all([ShortOutgoing(server.address, [b"lane"])] * 100)
         near.receive()
-        came += [is_lane(peer) for peer, _frames in server.receive()]
-    assert sum(came) >= 500
-    assert came.count(False) >= 64
+        came.extend(is_lane(peer) for peer, _frames in server.receive())
+        return sum(came) >= 500 and came.count(False) >= 64
+
+    wait_until(both_came, WAIT_S, lambda: f"both, {sum(came)} of {len(came)} by a lane", pause_s=0)
 
 
 def test_what_waits_for_room_in_a_lane_goes_before_what_goes_by_zeromq(opened: Any) -> None:
@@ -300,6 +303,7 @@ def test_few_messages_of_zeromq_are_taken_before_lanes_are_looked_at_again(opene
     met(client, server)
     ask(other, server, kind=Outgoing)
     other.send_all([Outgoing(server.address, [b"socket"])] * 60)
+    wait_until(server.ready, WAIT_S, "the first of them")
     time.sleep(0.1)
     assert server.frames.receive(1)[0][1] == [b"socket"]
     client.send_all([ShortOutgoing(server.address, [b"lane"])])
