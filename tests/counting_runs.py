@@ -20,6 +20,8 @@ from tests.waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("counting_script.py")
 ROWS, SHARED = 24_000, 13
+SLOWLY = ("--pause-s", "0.1")
+"""A trainer alone is busy for 38 s with an epoch, or until `Command.hurry`; so a test may take its time."""
 
 Start = Callable[..., Command]
 

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from pslib.checkpoint import newest
-from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting
+from tests.counting_runs import ROWS, SLOWLY, Start, assert_counted_once, launch_counting
 
 
 def test_after_kill_9_of_everything_each_example_counts_once_from_the_last_checkpoint_on(
@@ -17,7 +17,7 @@ def test_after_kill_9_of_everything_each_example_counts_once_from_the_last_check
 ) -> None:
     """Two trainers and two servers are killed with their launcher; three servers and two trainers go on."""
     cuts = tmp_path / "cuts"
-    saving = ["--cuts", str(cuts), "--cut-every-s", "0.3", "--incremental", "4", "--pause-s", "0.06"]
+    saving = ["--cuts", str(cuts), "--cut-every-s", "0.3", "--incremental", "4", *SLOWLY]
     first = launch_counting(start, examples, tmp_path, more=saving)
     for number in ("2", "3"):
         first.wait_for(f"checkpoint-00000{number} (", 40)

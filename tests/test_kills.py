@@ -16,7 +16,7 @@ import pytest
 
 from pslib.config import Timing
 from tests.command import Command
-from tests.counting_runs import ROWS, Start, assert_counted_once, launch_counting
+from tests.counting_runs import ROWS, SLOWLY, Start, assert_counted_once, launch_counting
 from tests.waiting import wait_until
 
 SILENCE_S = Timing().silence_s
@@ -41,10 +41,11 @@ def kill_and_wait(command: Command, *victims: str) -> float:
 def test_a_killed_coordinator_is_started_again_and_training_goes_on(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02"], options=LOGGED)
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=LOGGED)
     kill_and_wait(command, "coordinator")
     time.sleep(1.0)
     kill_and_wait(command, "coordinator", "trainer 1")
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert len(command.lines("coordinator (localhost")) == 2
@@ -54,11 +55,13 @@ def test_a_killed_coordinator_is_started_again_and_training_goes_on(
 def test_a_process_whose_log_can_not_be_opened_any_more_is_started_again_without_one(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02"], options=LOGGED)
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=LOGGED)
     log, pid = tmp_path / "out" / "logs" / "trainer-1.log", command.pid_of("trainer 1")
     log.rename(log.with_suffix(".before"))
     log.mkdir()
     os.kill(pid, signal.SIGKILL)
+    command.wait_for("the log of trainer 1 can't be written")
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     (line,) = command.lines("the log of trainer 1 can't be written: Is a directory; what it says from now on")
@@ -120,7 +123,7 @@ def test_a_hundred_kills_lose_nothing_and_double_nothing(start: Start, tmp_path:
 def test_a_stopped_server_is_replaced_and_training_goes_on(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02"], options=LOGGED)
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=LOGGED)
     before = command.pid_of("server 1")
     command.kill("server 1", signal.SIGSTOP)
     command.wait_for("has been silent for 6 s and counts as lost", SILENCE_S + 10)
@@ -129,6 +132,7 @@ def test_a_stopped_server_is_replaced_and_training_goes_on(
         20,
         lambda: f"server 1 to be started again:\n{command.output}",
     )
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert "Traceback" not in command.output

@@ -14,6 +14,7 @@ from pslib.config import ClusterConfig
 from pslib.table.partition_map import PartitionMap
 from tests.command import Command
 from tests.counting_runs import (
+    SLOWLY,
     Start,
     counts_of,
     launch_counting,
@@ -46,7 +47,7 @@ def test_a_killed_server_begins_at_the_last_checkpoint_and_what_is_lost_is_count
     start: Start, examples: Path, tmp_path: Path, cuts: bool
 ) -> None:
     saving = ["--cuts", str(tmp_path / "cuts"), "--cut-every-s", "0.3"] if cuts else []
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.02", *saving], options=PARTIAL)
+    command = launch_counting(start, examples, tmp_path, more=[*SLOWLY, *saving], options=PARTIAL)
     if cuts:
         command.wait_for("saved ", 40)
     else:
@@ -56,6 +57,7 @@ def test_a_killed_server_begins_at_the_last_checkpoint_and_what_is_lost_is_count
         )
     command.kill("server 1")
     command.wait_for("server 1 comes back without what it knew", 40)
+    command.hurry()
     assert command.finish(90) == 0, command.output
     (line,) = command.lines("server 1 comes back without what it knew")
     assert ("begin at checkpoint" if cuts else "begin at their first values: there is no checkpoint") in line

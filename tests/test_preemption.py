@@ -17,6 +17,7 @@ from launch.preflight import _held
 from pslib.checkpoint import read_manifest
 from tests.counting_runs import (
     SCRIPT,
+    SLOWLY,
     Start,
     assert_counted_once,
     launch_counting,
@@ -95,10 +96,11 @@ def test_where_nothing_is_to_be_finished_the_signal_is_an_error() -> None:
 def test_a_trainer_that_is_asked_to_leave_gives_its_leases_back_and_every_example_counts_once(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, trainers=3, more=["--pause-s", "0.02"])
+    command = launch_counting(start, examples, tmp_path, trainers=3, more=SLOWLY)
     command.kill("trainer 1", signal.SIGTERM)
     time.sleep(0.5)
     command.kill("trainer 0", signal.SIGTERM)
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     (line,) = command.lines("asked to leave (SIGTERM)")
@@ -111,10 +113,11 @@ def test_a_trainer_that_is_asked_to_leave_gives_its_leases_back_and_every_exampl
 def test_a_server_that_is_asked_to_leave_gives_its_units_to_the_others_and_nothing_is_lost(
     start: Start, examples: Path, tmp_path: Path, durability: str
 ) -> None:
-    more, options = ["--pause-s", "0.03"], ["--durability", durability]
-    command = launch_counting(start, examples, tmp_path, more=more, options=options)
+    options = ["--durability", durability]
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=options)
     command.kill("server 1", signal.SIGTERM)
     command.wait_for("1 server shall own all units: servers [1] leave", 60)
+    command.hurry()
     assert command.finish(120) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert "started again" not in command.output
@@ -124,9 +127,10 @@ def test_a_server_that_is_asked_to_leave_gives_its_units_to_the_others_and_nothi
 def test_the_only_server_that_is_asked_to_leave_comes_back_from_its_log(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    more, options = ["--pause-s", "0.01"], ["--durability", "log"]
-    command = launch_counting(start, examples, tmp_path, servers=1, more=more, options=options)
+    options = ["--durability", "log"]
+    command = launch_counting(start, examples, tmp_path, servers=1, more=SLOWLY, options=options)
     command.kill("server 0", signal.SIGTERM)
+    command.hurry()
     assert command.finish(120) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert len(command.lines("started again in 0.5 s (1 of 3)")) == 1

@@ -17,6 +17,7 @@ from tests.counting_runs import (
     ROWS,
     SCRIPT,
     SHARED,
+    SLOWLY,
     Start,
     assert_counted_once,
     launch_counting,
@@ -213,11 +214,6 @@ def test_sixty_runs_that_are_stopped_at_any_moment_leave_nothing(
 # --- trainers -----------------------------------------------------------------------------------------------
 
 
-def pace_of(trainers: int) -> list[str]:
-    """So slow that all together have work for three seconds at least: the last is killed after one."""
-    return ["--pause-s", str(0.008 * trainers)]
-
-
 def kill_trainers(command: Command, victims: int, trainers: int, seed: int) -> None:
     """Kill some trainers, each at a moment of its own."""
     choice = random.Random(seed)
@@ -226,6 +222,7 @@ def kill_trainers(command: Command, victims: int, trainers: int, seed: int) -> N
     for after_s, number in sorted((choice.uniform(0.0, 1.2), number) for number in chosen):
         time.sleep(max(0.0, begin_s + after_s - time.monotonic()))
         command.kill(f"trainer {number}")
+    command.hurry()
 
 
 def assert_the_others_go_on(command: Command, victims: int, checkpoint: Path, examples: Path) -> None:
@@ -239,7 +236,7 @@ def assert_the_others_go_on(command: Command, victims: int, checkpoint: Path, ex
 def test_every_example_counts_once_when_trainers_are_killed(
     start: Start, examples: Path, tmp_path: Path, trainers: int, victims: int, seed: int
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=pace_of(trainers))
+    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=SLOWLY)
     kill_trainers(command, victims, trainers, seed)
     assert_the_others_go_on(command, victims, tmp_path / "checkpoint", examples)
 
@@ -251,7 +248,7 @@ def test_every_example_counts_once_whenever_trainers_are_killed(
     start: Start, examples: Path, tmp_path: Path, seed: int
 ) -> None:
     trainers = 2 + seed % 3
-    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=pace_of(trainers))
+    command = launch_counting(start, examples, tmp_path, trainers=trainers, more=SLOWLY)
     kill_trainers(command, trainers - 1, trainers, seed)
     assert_the_others_go_on(command, trainers - 1, tmp_path / "checkpoint", examples)
 
@@ -260,7 +257,7 @@ def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_ex
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     """Both at once, too: for a while there is nobody at all."""
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.03"])
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY)
     for victims in (("trainer 0", "trainer 1"), ("trainer 1",)):
         pids = {victim: command.pid_of(victim) for victim in victims}
         for victim in victims:
@@ -272,6 +269,7 @@ def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_ex
                 lambda name=victim: f"{name} to be started again:\n{command.output}",
             )
         time.sleep(1.0)
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert len(command.lines("started again in 0.5 s (1 of 3)")) == 2
@@ -280,9 +278,7 @@ def test_trainers_that_are_killed_again_and_again_are_started_again_and_every_ex
 
 
 def test_when_all_trainers_are_killed_the_run_says_so(start: Start, examples: Path, tmp_path: Path) -> None:
-    command = launch_counting(
-        start, examples, tmp_path, more=["--pause-s", "0.01"], options=["--restarts", "0"]
-    )
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY, options=["--restarts", "0"])
     for number in range(2):
         command.kill(f"trainer {number}")
     assert command.finish(15) == 69
@@ -293,18 +289,19 @@ def test_when_all_trainers_are_killed_the_run_says_so(start: Start, examples: Pa
 def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.03"])
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY)
     time.sleep(0.3)
     command.kill("trainer 0", signal.SIGSTOP)
     command.wait_for("is lost", SILENCE_S + 5)
     command.kill("trainer 0", signal.SIGCONT)
-    assert command.finish(60) == 0, command.output
-    assert_counted_once(tmp_path / "checkpoint", examples)
     # Whether its heartbeat, its question for a lease, its push or the end of a lease hears first is a matter
     # of timing.
     said = ("silent too long", "counts as lost", "is held under epoch", "has another holder by now")
+    command.wait(lambda: any(map(command.lines, said)), 15, "trainer 0 to hear of it")
+    command.hurry()
+    assert command.finish(60) == 0, command.output
+    assert_counted_once(tmp_path / "checkpoint", examples)
     told = {line for words in said for line in command.lines(words)}
-    assert told, command.output
     assert all("trainer 0" in line for line in told)
     assert "Traceback" not in command.output
 
@@ -312,8 +309,9 @@ def test_a_trainer_that_sleeps_too_long_is_fenced_and_nothing_counts_twice(
 def test_a_trainer_that_never_wakes_up_does_not_keep_the_run_from_ending(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.015"])
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY)
     command.kill("trainer 1", signal.SIGSTOP)
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert "for trainer 1 to end, whose work others have done; ended" in command.output
@@ -322,13 +320,14 @@ def test_a_trainer_that_never_wakes_up_does_not_keep_the_run_from_ending(
 def test_a_run_that_is_stopped_as_a_whole_for_longer_than_all_limits_goes_on(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
-    command = launch_counting(start, examples, tmp_path, more=["--pause-s", "0.01"])
+    command = launch_counting(start, examples, tmp_path, more=SLOWLY)
     everybody = [process.pid for process in command.processes()]
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(2 * SILENCE_S + 2)
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert not command.lines("lost")

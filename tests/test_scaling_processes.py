@@ -15,6 +15,7 @@ from pslib.cluster import Watcher
 from tests.command import ROOT, Command
 from tests.counting_runs import (
     SCRIPT,
+    SLOWLY,
     Start,
     assert_counted_once,
     launch_counting,
@@ -22,7 +23,7 @@ from tests.counting_runs import (
 from tests.waiting import PATIENCE
 
 STILL_MAX_S = 2.0
-PACE = ["--pause-s", "0.03", "--epochs", "4"]
+PACE = [*SLOWLY, "--epochs", "4"]
 
 
 class Speed:
@@ -79,6 +80,7 @@ def test_a_run_grows_from_two_servers_to_four_and_shrinks_back_and_every_example
         grown = scale(tmp_path / "out", "--servers", "4")
         shrunk = scale(tmp_path / "out", "--servers", "2")
         assert speed.status["phase"] == "training", "the run was over before the servers had left"
+        command.hurry()
         assert speed.still_s < PATIENCE * STILL_MAX_S
     finally:
         speed.close()
@@ -87,7 +89,7 @@ def test_a_run_grows_from_two_servers_to_four_and_shrinks_back_and_every_example
     assert "servers 2, 3 leave" in shrunk
     assert "first batch" in third.communicate(timeout=60)[0]
     assert third.returncode == 0
-    assert command.finish(30) == 0
+    assert command.finish(30) == 0, command.output
     assert "starting server 2" in command.output
     assert "starting server 3" in command.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
