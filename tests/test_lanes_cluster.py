@@ -14,6 +14,7 @@ from pslib.transport import ZmqTransport
 from tests.clusters import cluster_of
 from tests.links import LOOPBACK
 from tests.test_client import PLAIN
+from tests.waiting import WAIT_S
 
 KEYS = np.arange(64, dtype=np.uint64)
 
@@ -42,7 +43,7 @@ def pulled(client: Any) -> float:
 
 
 def test_short_calls_go_by_lanes_and_their_pushes_are_applied_once_each(running: Any) -> None:
-    client = running.client()
+    client = running.client(Timing(retry_s=WAIT_S, retry_max_s=WAIT_S))  # which a slow answer does not take
     client.setup([PLAIN])
     for done in range(1, 101):
         push(client).wait()
