@@ -15,6 +15,7 @@
     ├── UnavailableError             69  somebody who is needed does not answer
     │   ├── WaitTimeoutError             nobody answered in time
     │   ├── ServerLostError              a server died, and rows with it
+    │   ├── ServerLeftError              one that was asked to leave has not answered before
     │   ├── SupersededError              others have this process's work by now
     │   ├── MemoryLimitError             a server has no room for new rows
     │   ├── LogFullError                 no space for the update log; nothing was changed
@@ -59,6 +60,7 @@ __all__ = [
     "ProtocolError",
     "PslibError",
     "RemoteProtocolError",
+    "ServerLeftError",
     "ServerLostError",
     "SupersededError",
     "UnavailableError",
@@ -139,6 +141,10 @@ class WaitTimeoutError(UnavailableError):
 
 class ServerLostError(UnavailableError):
     """A server died; the message names it and says what was lost with it."""
+
+
+class ServerLeftError(UnavailableError):
+    """A server has left the cluster in order, without an answer; others have its rows, and can be asked."""
 
 
 class SupersededError(UnavailableError):

@@ -14,7 +14,7 @@ from pslib.client.member import MemberHandle
 from pslib.client.pending import Pending
 from pslib.client.successors import meet_successors
 from pslib.clock import SystemClock
-from pslib.errors import UnavailableError
+from pslib.errors import ServerLeftError, UnavailableError
 from pslib.protocol.client_session import ClientSession, PushName
 from pslib.protocol.messages import Pulled, Pushed, Stats
 from pslib.table.partition_map import PartitionMap
@@ -130,7 +130,7 @@ def test_who_asked_a_server_that_has_left_is_told_at_once_and_calls_go_on_elsewh
     gone = replace(before, version=before.version + 1, addresses=("", "memory:elsewhere"))
     member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
     meet_successors(endpoint, member, replace(before, addresses=(link.address, "memory:elsewhere")), gone)
-    with pytest.raises(UnavailableError, match=f"server 0 at {link.address} has left the cluster"):
+    with pytest.raises(ServerLeftError, match=f"server 0 at {link.address} has left the cluster"):
         stats.wait(WAIT_S)
     assert not part.done
     assert [what for _peer, what, _waited_s in endpoint.waits(-1.0)] == ["Pull"]

@@ -14,7 +14,7 @@ import pytest
 
 from pslib.client.client import PendingPush
 from pslib.cluster import Cluster
-from pslib.errors import ConfigurationError, UnavailableError
+from pslib.errors import ConfigurationError, ServerLeftError, UnavailableError
 from pslib.metrics.metrics import EvalResult, ScoreCounts
 from pslib.table.policies import Score
 from pslib.trainer.jobs import HeldLease
@@ -145,6 +145,32 @@ def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_pat
     assert isinstance(came_back, UnavailableError)
     assert pushed_late
     assert (counts == 1).all()
+
+
+def test_a_save_is_made_again_when_a_server_leaves_before_it_has_answered(tmp_path: Path) -> None:
+    """Its rows are others' by then; the trainer ended with 69, and was started again."""
+    path, checkpoint = write_examples(tmp_path / "a.parquet", 40), tmp_path / "checkpoint"
+    tried: list[str] = []
+    with cluster_of(2) as running:
+        cluster = running.join()
+        trainer, save_files = trainer_on(cluster), cluster.client.save_files
+        trainer.fit(path)
+
+        def is_left_once(place: str, stem: str) -> list[dict[str, object]]:
+            entries = save_files(place, stem)
+            tried.append(stem)
+            if len(tried) == 1:
+                raise ServerLeftError("server 1 at tcp://s:1 has left the cluster, and had not answered")
+            return entries
+
+        cluster.client.save_files = is_left_once
+        trainer.save(checkpoint)
+        trainer.load(checkpoint)
+        assert (counts_of(cluster, np.arange(40)) == 1).all()
+    first, second = tried
+    files = [one.name for one in checkpoint.iterdir()]
+    assert not [name for name in files if first in name]
+    assert [name for name in files if second in name]
 
 
 def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tmp_path: Path) -> None:

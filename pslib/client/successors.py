@@ -10,7 +10,7 @@ from pslib.client.endpoint import Endpoint
 from pslib.client.member import MemberHandle
 from pslib.client.pending import Pending
 from pslib.config import ClusterConfig
-from pslib.errors import PslibError, UnavailableError
+from pslib.errors import PslibError, ServerLeftError
 from pslib.protocol.messages import Message, Missing, Result, Setup
 from pslib.table.partition_map import PartitionMap
 from pslib.table.tables import TableSpec
@@ -40,7 +40,7 @@ def meet_successors(
     for rank, (before, after) in enumerate(zip(old.addresses, new.addresses, strict=False)):
         if before and not after:
             left = f"server {rank} at {before} has left the cluster, and had not answered; ask again"
-            endpoint.end_waits_for(before, UnavailableError(left))
+            endpoint.end_waits_for(before, ServerLeftError(left))
         if not before or not after or before == after:
             continue
         if setup is not None:

@@ -28,7 +28,7 @@ from pslib.client.open_loads import LoadSource
 from pslib.clock import Clock, utc_now_text
 from pslib.cluster import Cluster
 from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
-from pslib.errors import CheckpointFullError, ConfigurationError
+from pslib.errors import CheckpointFullError, ConfigurationError, ServerLeftError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
 from pslib.table.descriptions import model_description
@@ -161,7 +161,7 @@ class CheckpointJobs:
     def _save_patiently(
         self, folder: str, keep_last: int, position: Position, space_s: float, job: Job, lease: HeldLease
     ) -> None:
-        """Save, again and again while somebody may still make space for it."""
+        """Save, again and again while somebody may still make space for it, or as servers leave meanwhile."""
         place = next_place(folder) if keep_last else folder
         clock, again_s = clock_of(self._client), AGAIN_S
         until_s = clock.now_s() + space_s
@@ -169,6 +169,10 @@ class CheckpointJobs:
             token = secrets.token_hex(4)
             try:
                 return self._save(place, token, position, job, lease)
+            except ServerLeftError:
+                discard(place, token)
+                with self._client.endpoint.lock:  # under which the new map is put there
+                    continue
             except CheckpointFullError as error:
                 discard(place, token)
                 if clock.now_s() >= until_s:
