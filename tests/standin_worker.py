@@ -3,7 +3,8 @@
 ``STANDIN_DO`` says what to do, words separated by ``;``: ``result TEXT``, ``say TEXT``, ``arguments`` (print
 them), ``first WORD`` (unless it was started again), ``spawn`` (a process of its own), ``stubborn`` (ignore
 SIGTERM), ``exit CODE``, ``die``, ``sleep`` (for ever, or ``sleep SECONDS``), ``ready``, ``over`` and
-``touch NAME`` (make a file), ``wait`` (until the file ``over`` is there, or ``wait NAME``).
+``touch NAME`` (make a file), ``wait`` (until the file ``over`` is there, or ``wait NAME``), ``note NAME``
+(its process id, in a file) and ``outlive NAME`` (wait until that process has ended, and its launcher knows).
 """
 
 import json
@@ -77,6 +78,15 @@ def touch(rest: str, folder: Path) -> None:
     (folder / rest).touch()
 
 
+def note(rest: str, folder: Path) -> None:
+    (folder / rest).write_text(str(os.getpid()))
+
+
+def outlive(rest: str, folder: Path) -> None:
+    while Path("/proc", (folder / rest).read_text()).exists():
+        time.sleep(0.02)
+
+
 def over(rest: str, folder: Path) -> None:
     (folder / "over").touch()
 
@@ -96,6 +106,8 @@ ACTIONS = {
     "sleep": sleep,
     "wait": wait,
     "touch": touch,
+    "note": note,
+    "outlive": outlive,
     "over": over,
     "ready": ready,
 }

@@ -23,12 +23,19 @@ class Left(FixedStatus):
         return STATUS | {"trainers_left": [f"pid {pid} on host" for pid in pids]}
 
 
-def run_with_a_successor(folder, does, other="sleep 1.5;over"):
+def run_with_a_successor(folder, does, other="wait back;over"):
     """Trainer 0 dies at once, its successor ``does``, trainer 1 the ``other``: outcome, lines, seconds."""
     (folder / "logs").mkdir()
     said, begin_s = [], time.monotonic()
     outcome = run_cluster(
-        StandIns(folder, {"trainer 0": f"first die;{does}", "trainer 1": other}),
+        StandIns(
+            folder,
+            {
+                "coordinator": "note coordinator;wait",
+                "trainer 0": f"first die;touch back;{does}",
+                "trainer 1": other,
+            },
+        ),
         Plan(ClusterConfig(trainers=2, restarts=3), "test", (), folder / "logs", echo=False),
         say=said.append,
         watch=lambda address, cluster_id: Left(folder),
@@ -56,6 +63,6 @@ def test_a_successor_that_has_left_in_order_may_go_on_with_its_script(tmp_path, 
 
 
 def test_nobody_is_promised_another_start_when_the_work_is_done(tmp_path):
-    outcome, said, _seconds = run_with_a_successor(tmp_path, "wait;sleep 1;exit 69")
+    outcome, said, _seconds = run_with_a_successor(tmp_path, "outlive coordinator;exit 69")
     assert outcome.exit_code == 0
     assert sum("started again" in line for line in said) == 1
