@@ -348,7 +348,7 @@ def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
 @pytest.mark.parametrize(("code", "more"), [(69, []), (137, ["was killed by signal 9"])])
 def test_who_has_said_a_final_error_and_ends_with_it_is_told_by_that_line_alone(tmp_path, code, more):
     does = f"say pslib-final;say pslib: no room;exit {code}"
-    other = {"trainer 1": "sleep 3;over;result b"}
+    other = {"trainer 1": "wait told-2;over;result b"}
     outcome, said = run_standins(tmp_path, {"trainer 0": does, **other}, trainers=2)
     assert said[0] == "trainer 0: no room"
     assert [words in line for words, line in zip(more, said[1:], strict=True)] == [True] * len(more)
