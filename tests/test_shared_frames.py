@@ -108,12 +108,17 @@ def test_regions_of_a_link_are_bounded_and_zeromq_has_the_rest(pair: Pair) -> No
 
 def test_who_has_no_room_for_a_large_message_gives_up_regions_that_were_idle(pair: Pair) -> None:
     """For a second; those that are in use would only have to be made again."""
-    held = [pair.ask([b"", large(number, 4 << 20)]) for number in range(50)]
+    some, most = large(1, 4 << 20), large(1, 60 << 20)
+    begun_s = time.monotonic()
+    held = [pair.ask([b"", some]) for _ in range(50)]
     held.clear()
     assert len(pair.asks.sizes) == 50
-    assert pair.ask([b"", large(1, 60 << 20)]) is None
-    assert len(pair.asks.sizes) == 50
-    wait_until(lambda: pair.ask([b"", large(1, 60 << 20)]), WAIT_S, "idle regions to be given up", 0.1)
+    early = pair.ask([b"", most])
+    if time.monotonic() - begun_s < 1.0:  # on a busy machine the first of them may be idle by now
+        assert early is None
+        assert len(pair.asks.sizes) == 50
+    del early
+    wait_until(lambda: pair.ask([b"", most]), WAIT_S, "idle regions to be given up", 0.1)
     assert len(pair.asks.sizes) == len(pair.takes.sizes) == 1
 
 
