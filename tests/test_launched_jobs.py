@@ -88,12 +88,13 @@ def test_a_bad_value_deep_in_the_data_is_told_in_a_line_before_where_the_records
     training = start_training(data, tmp_path / "run", "--set", f"data.train={tmp_path}/bad.parquet")
     _, errors = training.communicate(timeout=60)
     assert training.returncode == 64, errors
-    line, *later = errors.splitlines()
-    (records,) = [one for one in later if one.startswith("pslib: its records: ")]
-    assert all(one.startswith("pslib: ") for one in later)  # what was saved, and how to go on
+    lines = errors.splitlines()
+    assert all(one.startswith("pslib: ") for one in lines)  # also what was saved, and how to go on
+    line = next(one for one in lines if "a label is 0 or 1" in one)
+    (records,) = [one for one in lines if one.startswith("pslib: its records: ")]
+    assert lines.index(line) < lines.index(records)
     assert str(tmp_path / "run" / "metrics.jsonl") in records
     assert "bad.parquet" in line
-    assert "a label is 0 or 1" in line
     assert line.endswith(json.loads((tmp_path / "run" / "summary.json").read_text())["error"])
 
 
