@@ -80,7 +80,8 @@ def test_what_has_come_is_answered_before_a_server_leaves(asked: Asked) -> None:
     with asked.server._lock:
         for number in range(1, 7):
             asked.send(number, many)
-        time.sleep(0.2)
+        wait_until(asked.server._link.ready, WAIT_S, "the first of them to be there")
+        time.sleep(0.2)  # and the others
         asked.server.stop()
     assert sorted(asked.answers(6)) == [1, 2, 3, 4, 5, 6]
 
