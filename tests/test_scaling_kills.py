@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.command import ROOT
-from tests.counting_runs import Start, assert_counted_once, launch_counting, write_counting_examples
+from tests.counting_runs import (
+    SLOWLY,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    write_counting_examples,
+)
 
 LOGGED = ["--durability", "log", "--restarts", "9"]
 EPOCHS = 2
@@ -30,7 +36,7 @@ def test_sources_and_targets_and_the_coordinator_may_die_while_units_move(
     start: Start, tmp_path: Path
 ) -> None:
     examples = write_counting_examples(tmp_path / "examples.parquet")
-    pace = ["--pause-s", "0.02", "--epochs", str(EPOCHS)]
+    pace = [*SLOWLY, "--epochs", str(EPOCHS)]
     command = launch_counting(start, examples, tmp_path, options=LOGGED, more=pace)
     random_ = random.Random(5)
     for servers, victims in ((4, ("server 0", "server 2")), (2, ("server 3", "coordinator"))):
@@ -41,6 +47,7 @@ def test_sources_and_targets_and_the_coordinator_may_die_while_units_move(
             command.kill(victim, signal.SIGKILL)
         said = scaling.communicate(timeout=60)[0]
         assert scaling.returncode == 0, said + command.output
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples, epochs=EPOCHS)
     assert "Traceback" not in command.output

@@ -9,7 +9,13 @@ import pytest
 
 from launch.running_cluster import find_cluster
 from pslib.cluster import Watcher
-from tests.counting_runs import Start, assert_counted_once, launch_counting, write_counting_examples
+from tests.counting_runs import (
+    SLOWLY,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    write_counting_examples,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.soak
@@ -19,7 +25,7 @@ def test_a_server_that_somebody_starts_takes_its_share_and_leaves_in_order(
     start: Start, tmp_path: Path
 ) -> None:
     examples = write_counting_examples(tmp_path / "examples.parquet", 12_000)
-    pace = ["--pause-s", "0.03", "--epochs", "8"]
+    pace = [*SLOWLY, "--epochs", "8"]
     command = launch_counting(start, examples, tmp_path, servers=1, trainers=2, more=pace)
     address, cluster_id = find_cluster(str(tmp_path / "out"), None)
     watcher = Watcher(address, cluster_id)
@@ -41,6 +47,7 @@ def test_a_server_that_somebody_starts_takes_its_share_and_leaves_in_order(
         watcher.close()
     assert "server 1 at " in grown.output
     assert next(one["units"] for one in members if one["role"] == "server") == 4096 + 64
+    command.hurry()
     for one in (asked_for, spare):
         assert one.finish(20) == 0, one.output
     assert command.finish(60) == 0, command.output
@@ -50,7 +57,7 @@ def test_a_server_that_somebody_starts_takes_its_share_and_leaves_in_order(
 
 def test_a_spare_server_that_dies_ends_nothing(start: Start, tmp_path: Path) -> None:
     examples = write_counting_examples(tmp_path / "examples.parquet", 12_000)
-    more = ["--pause-s", "0.03", "--epochs", "5"]
+    more = [*SLOWLY, "--epochs", "5"]
     command = launch_counting(start, examples, tmp_path, servers=1, trainers=2, more=more)
     address, cluster_id = find_cluster(str(tmp_path / "out"), None)
     watcher = Watcher(address, cluster_id)
@@ -62,5 +69,6 @@ def test_a_spare_server_that_dies_ends_nothing(start: Start, tmp_path: Path) -> 
         assert watcher.status()["phase"] == "training"
     finally:
         watcher.close()
+    command.hurry()
     assert command.finish(60) == 0, command.output
     assert "it owned nothing" in command.output
