@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +34,7 @@ from pslib.table.optimizers import SGD, Adagrad, Adam
 from pslib.table.policies import ByBloom, ByCount, Compact
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.clusters import cluster_of
+from tests.waiting import PATIENCE_S
 
 SPEC = TableSpec(
     "t", (PartSpec("w", 1, SGD(0.5), Uniform(0.5)), PartSpec("v", 3, Adagrad(0.1), Uniform(0.5)))
@@ -398,4 +403,30 @@ def test_a_full_disk_ends_the_save_with_its_reason(tmp_path: Path, monkeypatch: 
             with pytest.raises(CheckpointError, match=r"can't write: .*No space left on device"):
                 client.save_files(str(tmp_path), "00000001")
         assert client.save_files(str(tmp_path), "00000002")
+        client.close()
+
+
+def test_a_save_that_fails_at_one_server_is_over_when_the_others_have_done_with_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their trainer removes the files before a slow one begins its own, which stays on a full disk."""
+    writev, gate, calls = os.writev, threading.Event(), itertools.count()
+
+    def full_at_first(descriptor: int, views: list[memoryview]) -> int:
+        if next(calls) == 0:
+            raise OSError(28, "No space left on device")
+        assert gate.wait(PATIENCE_S)
+        return writev(descriptor, views)
+
+    with cluster_of(2) as running:
+        client = running.client()
+        client.setup([SPEC])
+        monkeypatch.setattr("pslib.checkpoint.arrow_files.os.writev", full_at_first)
+        with ThreadPoolExecutor(1) as pool:
+            saving = pool.submit(client.save_files, str(tmp_path), "00000001")
+            with pytest.raises(TimeoutError):
+                saving.result(0.5)
+            gate.set()
+            with pytest.raises(CheckpointError, match="No space left on device; 1 of 2 servers have written"):
+                saving.result(PATIENCE_S)
         client.close()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.arguments import checked
-from pslib.client.answers import files_of, stats_of
+from pslib.client.answers import all_of, files_of, stats_of
 from pslib.client.arguments import by_table, check_push, moment_of
 from pslib.client.endpoint import Endpoint
 from pslib.client.loading import FILE_PATIENCE_S, load_onto
@@ -390,7 +390,8 @@ class Client:
             self.endpoint.ask(address, Save(path, f"{stem}-{rank:03d}"), FILE_PATIENCE_S)
             for rank, address in enumerate(self.servers)
         ]
-        return files_of([one.wait() for one in pending])
+        # also behind a failure: what a server wrote after it nobody would remove
+        return files_of(all_of(pending, "{} of {} servers have written their files"))
 
     @checked()
     def load(
