@@ -205,9 +205,8 @@ class _Run:
                 if missed and not self._has_failed():
                     self._await_news()  # it may have ended because the run has: nobody is started again then
                 ends = over or self.signals.number is not None or self._has_failed()
-                if code == UnavailableError.exit_code:
-                    self._running[task].pump.join(timeout=1.0)  # its last lines may still be on their way
-                    self._voices.take_in()
+                self._running[task].pump.join(timeout=1.0)  # its last lines may still be on their way
+                self._voices.take_in()
                 ends = ends or self._final(exits) is not None
                 again = "" if ends else self._restarts.ended(now_s, task, code)
                 if line := self._last_words.of_one(task, exits, again):

@@ -233,6 +233,20 @@ def test_a_dead_trainer_is_one_line_and_the_run_goes_on(tmp_path):
     assert "was killed by signal 9 (SIGKILL)" in said[0]
 
 
+@pytest.mark.parametrize("code", [1, 64, 137])
+def test_the_last_line_of_a_process_is_told_once_though_its_end_is_seen_before(tmp_path, monkeypatch, code):
+    hear = Voices.hear
+
+    def hears_late(voices, task, line):
+        time.sleep(0.3)
+        hear(voices, task, line)
+
+    monkeypatch.setattr(Voices, "hear", hears_late)
+    _, said = run_standins(tmp_path, {"trainer": f"say pslib: 8 floats;exit {code}", "server": "sleep"})
+    assert said[0] == "trainer 0: 8 floats"
+    assert not any("8 floats" in line for line in said[1:])
+
+
 @pytest.mark.parametrize("code", [1, 64])
 def test_a_trainer_with_an_error_of_its_own_ends_the_run_though_others_live(tmp_path, code):
     behaviours = {
