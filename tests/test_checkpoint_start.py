@@ -319,10 +319,12 @@ def test_a_checkpoint_whose_files_lie_on_several_machines_is_none_and_leaves_the
     shutil.copytree(saved, folder)
     known = checkpoint.read_manifest(str(folder))
     elsewhere = replace(known.files[0], name=known.files[0].name.replace(".", ".0"))
+    files = [elsewhere, *known.files[1:]]
+    assert checkpoint.other_tables(str(folder), files, "another")  # whoever saves asks that before
     with pytest.raises(
         CheckpointError, match=r"1 of its \d+ files are not there as .* that folder"
     ) as caught:
-        checkpoint.commit(str(folder), replace(known, files=[elsewhere, *known.files[1:]], saved_utc="later"))
+        checkpoint.commit(str(folder), replace(known, files=files, saved_utc="later"))
     assert "\n" not in str(caught.value)
     assert checkpoint.read_manifest(str(folder)) == known
     assert all((folder / entry.name).exists() for entry in known.files)

@@ -25,6 +25,8 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
     """Descriptions, in plain form, of all tables but ``known`` that written files hold, before the manifest.
 
     Whatever tables clients have made, also since the image was begun: files say themselves what is in them.
+    One that is not there is on another machine, which `pslib.checkpoint.manifest.commit` tells; it is passed
+    over.
 
     Raises
     ------
@@ -33,10 +35,12 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
     """
     filesystem, root = open_place(path)
 
-    def described(one: ManifestFile) -> dict[str, Any]:
+    def described(one: ManifestFile) -> dict[str, Any] | None:
         try:
             with filesystem.open_input_file(f"{root}/{one.name}") as file:
                 return table_in(pa.ipc.open_file(file).schema)
+        except FileNotFoundError:
+            return None
         except (OSError, pa.ArrowException) as error:
             raise CheckpointError(
                 f"checkpoint {shown(path)}: can't read {one.table!r} back: {error}"
@@ -48,6 +52,8 @@ def other_tables(path: str, files: Sequence[ManifestFile], known: str) -> list[d
     of_rows = list(servers.values())
     with ThreadPoolExecutor(READERS, thread_name_prefix="reads tables back") as pool:
         for one, plain in zip(of_rows, pool.map(described, of_rows), strict=True):
+            if plain is None:
+                continue
             first = found.setdefault(one.table, plain)
             if plain != first:
                 differences = table_differences(TableSpec.from_dict(first), TableSpec.from_dict(plain))
