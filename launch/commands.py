@@ -45,8 +45,8 @@ def _changes(options: argparse.Namespace) -> dict[str, object]:
 
 def train(options: argparse.Namespace) -> int:
     """``pslib train``."""
+    from launch.hosts_options import hosts_of
     from launch.job import read_job
-    from launch.ssh import hosts_of
     from launch.train import run_job
     from pslib.places import check_local
 

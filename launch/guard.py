@@ -1,10 +1,11 @@
 """Nothing is left behind: a worker and all that it has started die when its launcher does.
 
 A launcher holds the write end of each worker's standard input. When the launcher ends, however it ends, that
-pipe closes, also through ssh. A small process that was forked off before the worker grew watches the pipe and
-the worker, and ends the worker's whole process group. A line ``leave`` in the pipe asks the worker alone, by
-SIGTERM, to finish what it has begun. It is a process and not a thread, so that it also works
-when the worker is stopped or busy in a loop that never lets go of the interpreter.
+pipe closes, also through ssh and srun. A small process that was forked off before the worker grew watches the
+pipe and the worker, and ends the worker's whole process group. A line ``leave`` in the pipe asks the worker
+alone, by SIGTERM (`pslib.preemption.leave_signal`), to finish what it has begun. It is a process and not a
+thread, so that it also works when the worker is stopped or busy in a loop that never lets go of the
+interpreter.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 from contextlib import suppress
 
 from pslib.clock import SystemClock
+from pslib.preemption import leave_signal
 
 __all__ = ["LEAVE", "die_with_launcher"]
 
@@ -62,6 +64,8 @@ def _watch(worker: int) -> None:
         os.dup2(nothing, 2)
         if _launcher_ended_first(worker):
             _signal_group(worker, signal.SIGTERM)
+            if leave_signal() != signal.SIGTERM:
+                _signal_worker(worker)
             _signal_group(worker, signal.SIGCONT)
             clock = SystemClock()
             end_s = clock.now_s() + GRACE_S
@@ -101,7 +105,7 @@ def _alive(pid: int) -> bool:
 def _signal_worker(worker: int) -> None:
     """Ask the worker, and nobody whom it has started, to end."""
     with suppress(ProcessLookupError, PermissionError):
-        os.kill(worker, signal.SIGTERM)
+        os.kill(worker, leave_signal())
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -77,11 +77,15 @@ class Command:
         The whole environment of the command.
     where : str
         The machine, for people.
+    remarks : str
+        How lines begin that are the command's own and not the worker's: they go into the log, and are told
+        where the worker has said nothing. Empty: there are none.
     """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     where: str
+    remarks: str = ""
 
 
 @dataclass(slots=True)
@@ -103,6 +107,8 @@ class Running:
         Copies output to the log until there is no more.
     killed : bool
         Whether the launcher itself has killed it.
+    remarks : str
+        As `Command.remarks`.
     """
 
     task: Task
@@ -112,6 +118,7 @@ class Running:
     tail: deque[str]
     pump: threading.Thread
     killed: bool = False
+    remarks: str = ""
 
     @property
     def exit_code(self) -> int | None:
@@ -145,7 +152,8 @@ class Running:
         self.pump.join(timeout=1.0)
         own = [line.removeprefix("pslib: ") for line in self.tail if line.startswith("pslib: ")]
         others = [line for line in self.tail if line.strip() and not line.startswith(MESSAGE_PREFIX)]
-        return [line for line in own if not line.startswith(WAITS)] or own[-1:] or others[-1:]
+        last = [line for line in others if not is_remark(line, self.remarks)][-1:] or others[-1:]
+        return [line for line in own if not line.startswith(WAITS)] or own[-1:] or last
 
 
 def start(
@@ -196,19 +204,32 @@ def start(
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     assert process.stdout is not None
     pump = threading.Thread(
-        target=_pump, args=(task, process.stdout, kept, tail, listen), name=f"log of {task.name}", daemon=True
+        target=_pump,
+        args=(task, process.stdout, kept, tail, listen, command.remarks),
+        name=f"log of {task.name}",
+        daemon=True,
     )
     if first_line is not None and process.stdin is not None:
         with suppress(OSError):  # it has ended; its exit code says more
             process.stdin.write(first_line.encode() + b"\n")
             process.stdin.flush()
-    running = Running(task, command.where, log, process, tail, pump)
+    running = Running(task, command.where, log, process, tail, pump, remarks=command.remarks)
     pump.start()
     return running
 
 
+def is_remark(line: str, remarks: str) -> bool:
+    """Whether a line is the command's own, which is not the worker (`Command.remarks`)."""
+    return bool(remarks) and line.startswith(remarks)
+
+
 def _pump(
-    task: Task, output: IO[bytes], log: IO[bytes], tail: deque[str], listen: Callable[[Task, str], None]
+    task: Task,
+    output: IO[bytes],
+    log: IO[bytes],
+    tail: deque[str],
+    listen: Callable[[Task, str], None],
+    remarks: str,
 ) -> None:
     with output, log:
         while data := output.readline(LINE_BYTES_MAX):
@@ -219,7 +240,8 @@ def _pump(
             line = data.decode("utf-8", "replace").rstrip("\r\n")
             if not line.startswith(LOG_PREFIX):  # however many there are, what it said of its end stays
                 tail.append(line)
-            listen(task, line)
+            if not is_remark(line, remarks):
+                listen(task, line)
 
 
 def describe_exit(exit_code: int) -> str:

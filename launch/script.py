@@ -1,4 +1,4 @@
-"""``pslib launch``: a user's script in every trainer of a cluster, on this machine or on hosts over ssh."""
+"""``pslib launch``: a user's script in every trainer of a cluster, on this machine or on several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from launch.durability import durability_settings, log_folder
+from launch.hosts_options import hosts_of
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
 from launch.meant import behind_the_script
@@ -16,7 +17,6 @@ from launch.preflight import check_log, hold_port, prepare_out
 from launch.recorded import run_recorded, say
 from launch.resuming import identity_of
 from launch.run_plan import Launcher, Plan
-from launch.ssh import hosts_of
 from launch.train import ENDED_EARLY
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
@@ -73,7 +73,7 @@ def run_script(options: argparse.Namespace) -> int:
 
 def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
     """The launcher that was asked for, and how many servers and trainers it will run."""
-    is_there = os.path.isfile(options.script) or options.on == "ssh"  # there it is a file of each host
+    is_there = os.path.isfile(options.script) or options.on != "local"  # there it is a file of each host
     if is_there and Path(options.script).suffix in (".yaml", ".yml"):
         raise ConfigurationError(f"{options.script}: expected a Python script; pslib train runs a job file")
     if hosts := hosts_of(options):

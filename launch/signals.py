@@ -1,4 +1,4 @@
-"""The signals that end a run: which one came, and whether somebody asks for the second time."""
+"""What asks for the end of a run: which signal, or a worker that got one, and whether it is the second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pslib.clock import Clock
 __all__ = ["EndSignals"]
 
 CLOSES_S = 2.0
-"""Signals of one end of a terminal or session come within that."""
+"""Signals of one end of a terminal, a session or a job come within that."""
 
 
 class EndSignals:
@@ -35,6 +35,7 @@ class EndSignals:
         self.number: int | None = None
         self._clock, self._hurry = clock, hurry
         self._asked_s = 0.0
+        self._told = False
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -52,10 +53,15 @@ class EndSignals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def told(self) -> None:
+        """A worker was asked to leave, by a signal that comes to all processes of a job, and here perhaps."""
+        if self.number is None:
+            self.number, self._asked_s, self._told = signal.SIGTERM, self._clock.now_s(), True
+
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Take one: the first asks for the end, another one hurries it."""
         now_s = self._clock.now_s()
-        closes = self.number == signal.SIGHUP and now_s - self._asked_s < CLOSES_S
+        closes = (self.number == signal.SIGHUP or self._told) and now_s - self._asked_s < CLOSES_S
         if self.number is not None and (number == signal.SIGHUP or (closes and number == signal.SIGTERM)):
             return  # as a terminal closes the kernel sends one, and its shell; a session's end both kinds
         if self.number is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from launch.dense_room import check_memory
 from launch.durability import log_folder
+from launch.hosts import HostsLauncher
 from launch.job import Job
 from launch.keys import keys_of_run
 from launch.local import LocalLauncher
@@ -41,7 +42,6 @@ from launch.resuming import (
 from launch.rollback import goes_back, step_back
 from launch.run_plan import Launcher, Outcome, Plan
 from launch.same_training import check_same_training
-from launch.ssh import SshLauncher
 from launch.summary import best_possible, records_line, summary_lines
 from pslib.errors import (
     EXIT_DONE,
@@ -70,7 +70,7 @@ def run_job(
     port: int = 0,
     keys: str | None = None,
     resume: bool = False,
-    hosts: SshLauncher | None = None,
+    hosts: HostsLauncher | None = None,
 ) -> int:
     """Train, test and save what a job file describes.
 
@@ -87,7 +87,7 @@ def run_job(
         Folder of keys to encrypt with; None does not.
     resume : bool
         Whether to go on with the run in ``job.out``, from its logs, or without them from its checkpoint.
-    hosts : SshLauncher or None
+    hosts : HostsLauncher or None
         Where its processes run; None: on this machine.
 
     Returns
@@ -149,7 +149,7 @@ def run_job(
 
 
 def _place(
-    job: Job, port: int, keys: str | None, hosts: SshLauncher | None
+    job: Job, port: int, keys: str | None, hosts: HostsLauncher | None
 ) -> tuple[Launcher, Mapping[str, Keys] | None]:
     """Where the processes run, and the keys that they need there."""
     if hosts:
@@ -157,7 +157,7 @@ def _place(
     return LocalLauncher(job.cluster.trainers, hold_port(port)), keys_of_run(keys, (), insecure=False)
 
 
-def _check(job: Job, hosts: SshLauncher | None, resume: bool) -> None:
+def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
     """All that is looked at before anything is changed; a run that goes on begins where it was."""
     check_data(job)
     if not resume:
@@ -170,7 +170,7 @@ def _check(job: Job, hosts: SshLauncher | None, resume: bool) -> None:
         check_log("cluster.log", job.cluster.log)
 
 
-def _again(keys: str | None, hosts: SshLauncher | None) -> str:
+def _again(keys: str | None, hosts: HostsLauncher | None) -> str:
     """The options that a run needs again when it goes on."""
     return (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
 

@@ -15,7 +15,7 @@ from launch.process import MESSAGE_PREFIX, Task
 __all__ = ["Voices"]
 
 PEOPLE_PREFIX = "pslib: "
-WORDS = ("started", "listening", "result", "over", "final")
+WORDS = ("started", "listening", "result", "over", "final", "asked")
 FAILED_S = 2.0
 """A run that has failed ends within a heartbeat or two; one that hangs then is told why it has failed."""
 
@@ -46,6 +46,8 @@ class Voices:
         Lines that people have seen.
     final : set of Task
         Who would only end again with the error that it ends with: the first of them, which ends the run.
+    asked : bool
+        Whether a worker has been asked to leave by SIGTERM that comes to all, and has told it.
     echoes : set of Task
         Who came to such an error after that: the heir of a save, say, which finds the disk as full. Nothing
         that it says is told.
@@ -58,6 +60,7 @@ class Voices:
         self.pids: dict[Task, int] = {}
         self.said: set[str] = set()
         self.final: set[Task] = set()
+        self.asked = False
         self.echoes: set[Task] = set()
         self._failed_s = 0.0
         self._echo = echo
@@ -108,6 +111,7 @@ class Voices:
     def _take_message(self, task: Task, word: str, rest: str) -> None:
         if word == "listening" and task.role == "coordinator":
             self.address = rest
+        self.asked |= word == "asked" and not rest
         if word == "final" and not rest:
             (self.echoes if self.final - {task} else self.final).add(task)
         if word == "started":

@@ -3,6 +3,10 @@
 A machine that is taken away says so first: SIGTERM, and some seconds later SIGKILL. A worker notes the first
 SIGTERM and finishes what it has begun (`Preemption.finishing`), or ends with a `PreemptedError` where there
 is nothing to finish; a second SIGTERM ends it at once, and so does time.
+
+Where SIGTERM comes to all processes at once, as to the steps of a Slurm job, it would end servers before the
+trainers have saved. There (`TOGETHER_VARIABLE`) it is a message for the launcher, which asks each process
+when it is due, by another signal (`leave_signal`).
 """
 
 from __future__ import annotations
@@ -11,16 +15,32 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from pslib.clock import SystemClock
 from pslib.errors import PreemptedError
 
-__all__ = ["HARD_S", "Preemption", "preemption"]
+__all__ = ["ASKED_LINE", "HARD_S", "TOGETHER_VARIABLE", "Preemption", "leave_signal", "preemption"]
+
+TOGETHER_VARIABLE = "PSLIB_SIGTERM_COMES_TO_ALL"
+"""Set to 1 where it does."""
+
+ASKED_LINE = b"pslib-asked \n"
+"""What a worker tells its launcher then."""
 
 HARD_S = 5.0
 """A process that has not left so long after its time was over is ended where it stands."""
+
+
+def leave_signal() -> signal.Signals:
+    """The signal by which this process, and who watches over it, is asked to leave."""
+    return signal.SIGUSR2 if os.environ.get(TOGETHER_VARIABLE) == "1" else signal.SIGTERM
+
+
+def _tell_launcher(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        os.write(1, ASKED_LINE)  # a signal handler may stand in the middle of a print
 
 
 class Preemption:
@@ -41,17 +61,22 @@ class Preemption:
         self._until_s = 0.0
         self._finishing = 0
         self._late = False
+        self._number = signal.SIGTERM
 
     def install(self) -> None:
-        """Take SIGTERM; only for a process whose main thread is ours, called in that thread."""
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """Take SIGTERM, or what stands in for it; in the main thread, of a process where that is ours."""
+        self._number = leave_signal()
+        if self._number != signal.SIGTERM:
+            signal.signal(signal.SIGTERM, _tell_launcher)
+        signal.signal(self._number, self._on_signal)
 
     def over(self) -> None:
         """The work is done and the process ends: whoever asks now is late.
 
         Python gives signals their defaults back while it ends, and the exit code would be that of a kill.
         """
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in {signal.SIGTERM, self._number}:
+            signal.signal(number, signal.SIG_IGN)
 
     @property
     def left_s(self) -> float:
@@ -87,7 +112,7 @@ class Preemption:
         """When the time is over, end whatever the main thread waits for; a little later, the process."""
         self._clock.sleep_s(self.drain_s + 1.0)
         self._late = True
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        signal.pthread_kill(threading.main_thread().ident or 0, self._number)
         self._clock.sleep_s(HARD_S - 1.0)
         os._exit(PreemptedError.exit_code)
 

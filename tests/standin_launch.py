@@ -8,12 +8,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from launch.cli import build_parser
+from launch.hosts import Host, HostsLauncher, read_hosts
+from launch.hosts_options import hosts_of
 from launch.local import LocalLauncher
 from launch.process import Command, Task
 from launch.run_plan import Outcome, Plan
-from launch.ssh import SshLauncher, read_hosts
+from launch.ssh import SshLauncher
 from launch.supervise import run_cluster
 from pslib.config import ClusterConfig, Timing
 from tests.waiting import wait_until
@@ -22,24 +26,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class SshStandIns:
-    """The same over ssh: the command line that `SshLauncher` makes, with the stand-in's name in it."""
+class HostStandIns:
+    """The same on hosts: the command that their launcher makes, with the stand-in's name in it."""
 
-    ssh: SshLauncher
+    hosts: HostsLauncher
     folder: Path
     behaviours: Mapping[str, str]
 
     def command(self, task: Task) -> Command:
-        real = self.ssh.command(task)
-        *options, remote = real.arguments
         behaviour = self.behaviours.get(task.name, self.behaviours.get(task.role, "wait"))
         settings = shlex.join([f"STANDIN_DO={behaviour}", f"STANDIN_FOLDER={self.folder}"])
-        remote = remote.replace("exec /bin/sh", f"exec env {settings} /bin/sh", 1)
-        remote = remote.replace("launch.worker", "tests.standin_worker", 1)
-        return Command((*options, remote), real.environment, real.where)
+
+        def over(host: Host, script: str) -> Command:
+            script = script.replace("&& env ", f"&& env {settings} ", 1)
+            return self.hosts.over(host, script.replace("launch.worker", "tests.standin_worker", 1))
+
+        here = SimpleNamespace(host_of=self.hosts.host_of, insecure_network=False, over=over)
+        return HostsLauncher.command(here, task)  # type: ignore[arg-type]
 
     def listen(self, task: Task) -> str:
-        return self.ssh.listen(task)
+        return self.hosts.listen(task)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def run_standins(
     status: dict[str, Any] | None = None,
     since: str | None = None,
     echo: bool = False,
-    ssh: SshLauncher | None = None,
+    hosts: HostsLauncher | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Run a cluster of stand-ins; its outcome and what was said.
 
@@ -104,7 +110,7 @@ def run_standins(
     config = ClusterConfig(servers=servers, trainers=trainers, timing=Timing(drain_s=1.0))
     plan = Plan(config, "test", ("script.py", "--its", "own"), logs, echo)
     outcome = run_cluster(
-        StandIns(folder, behaviours) if ssh is None else SshStandIns(ssh, folder, behaviours),
+        StandIns(folder, behaviours) if hosts is None else HostStandIns(hosts, folder, behaviours),
         plan,
         observe=observe,
         say=say,
@@ -127,10 +133,13 @@ def processes_of(folder: Path) -> dict[int, str]:
     return found
 
 
-def start_launcher(folder: Path, behaviours: Mapping[str, str], *ssh: str) -> subprocess.Popen[str]:
-    """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up."""
+def start_launcher(folder: Path, behaviours: Mapping[str, str], *hosts: str) -> subprocess.Popen[str]:
+    """A launcher with 2 servers and 2 trainers in a process of its own, once all five workers are up.
+
+    ``hosts``: a hosts file and a configuration of ssh, or ``slurm``.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.standin_launch", str(folder), json.dumps(behaviours), *ssh],
+        [sys.executable, "-m", "tests.standin_launch", str(folder), json.dumps(behaviours), *hosts],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -141,8 +150,14 @@ def start_launcher(folder: Path, behaviours: Mapping[str, str], *ssh: str) -> su
 
 
 if __name__ == "__main__":
-    hosts, config = (*sys.argv[3:5], None, None)[:2]
-    ssh = SshLauncher(read_hosts(Path(hosts).read_text(), hosts, ""), ssh_config=config) if hosts else None
-    outcome, said = run_standins(Path(sys.argv[1]), json.loads(sys.argv[2]), servers=2, trainers=2, ssh=ssh)
+    file, config = (*sys.argv[3:5], None, None)[:2]
+    hosts: HostsLauncher | None = None
+    if file == "slurm":
+        hosts = hosts_of(build_parser().parse_args(["launch", "--on", "slurm", "script.py"]))
+    elif file:
+        hosts = SshLauncher(read_hosts(Path(file).read_text(), file, ""), ssh_config=config)
+    outcome, said = run_standins(
+        Path(sys.argv[1]), json.loads(sys.argv[2]), servers=2, trainers=2, hosts=hosts
+    )
     print("\n".join(said))
     sys.exit(outcome.exit_code)

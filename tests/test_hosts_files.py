@@ -5,8 +5,9 @@ import shlex
 import pytest
 
 from launch.cli import build_parser, main
+from launch.hosts import read_hosts
+from launch.hosts_options import hosts_of
 from launch.process import Task
-from launch.ssh import hosts_of, read_hosts
 from pslib.errors import ConfigurationError
 
 

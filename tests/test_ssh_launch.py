@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.ssh import SshLauncher, read_hosts
+from launch.hosts import read_hosts
+from launch.ssh import SshLauncher
 from pslib.data.generator import GeneratorConfig, generate
 from tests.standin_launch import ROOT, processes_of, run_standins, start_launcher
 from tests.waiting import wait_until
@@ -163,7 +164,7 @@ def test_a_run_over_ssh_gathers_results_and_names_a_killed_trainer(two_hosts, tm
         {"trainer 0": "die", "trainer 1": "result b;over"},
         servers=2,
         trainers=2,
-        ssh=SshLauncher(hosts, ssh_config=str(two_hosts)),
+        hosts=SshLauncher(hosts, ssh_config=str(two_hosts)),
     )
     assert outcome.exit_code == 0, said
     assert [result["test"] for result in outcome.results] == ["b"]
