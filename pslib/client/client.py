@@ -18,6 +18,7 @@ from pslib.client.loading import FILE_PATIENCE_S, load_onto
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
 from pslib.client.pending_calls import PendingPull, PendingPush, Pulled
 from pslib.client.successors import Successors
+from pslib.client.tables import set_up, setup_of, tables_there
 from pslib.clock import Clock
 from pslib.config import Timing
 from pslib.errors import ConfigurationError
@@ -138,11 +139,7 @@ class Client:
             ``tables`` have one name and differ, or a call is on its way that the new tables would cut off.
         """
         check_tables(tables)
-        described: dict[str, Any] = {"tables": [spec.to_dict() for spec in tables]}
-        values = np.ascontiguousarray([] if initial_dense is None else initial_dense, np.float32)
-        about = (dense.length, dense.optimizer.to_dict()) if dense else (0, {})
-        described |= {"models": [dict(model)]} if model else {}
-        message = Setup(described, *about, dense=values)
+        message = setup_of(tables, dense, initial_dense, model)
         specs = {spec.name: spec for spec in (*self._specs, *tables)}
         self._set_up(message)
         self._successors.remember(message, specs.values())
@@ -154,12 +151,21 @@ class Client:
         self._counted = {spec.name for spec in self._specs if spec.takes_counts}
 
     def _set_up(self, message: Setup) -> None:
-        asked: set[str] = set()
-        while not asked.issuperset(servers := self.servers):  # more may have joined, or come back elsewhere
-            first = servers[:1] if servers[0] not in asked else ()  # who is refused there asks no other
-            new = first or [address for address in servers if address not in asked]
-            self._ask_all(message, servers=new)
-            asked.update(new)
+        set_up(self.endpoint, lambda: self.servers, message)
+
+    def take_tables(self) -> tuple[TableSpec, ...]:
+        """Take over all tables that the cluster has, as it has them; dense parameters stay the trainers'.
+
+        For who joins a run, to read its rows. Called again, it adds tables that are new.
+
+        Raises
+        ------
+        UnknownTableError
+            When the cluster has none yet.
+        """
+        specs = tables_there(self.endpoint, self.servers[0])
+        self.setup(specs)  # where a set-up has come to some servers only, it is finished
+        return specs
 
     def _begin_session(self, dims: dict[str, int], dense_length: int | None) -> None:
         """A session for these tables; one that fits already goes on, with its streams and counters."""
@@ -182,7 +188,9 @@ class Client:
     def session(self) -> ClientSession:
         """The pure machine behind pull and push; ConfigurationError before `setup`."""
         if self.endpoint.session is None:
-            raise ConfigurationError("the client has no tables yet: call setup(...) first")
+            raise ConfigurationError(
+                "the client has no tables yet: call setup(...) first, or take_tables() for those there"
+            )
         return self.endpoint.session
 
     def _set_map(self, new_map: PartitionMap) -> None:
@@ -369,19 +377,14 @@ class Client:
         """Ask the coordinator and wait for its answer."""
         return self.endpoint.ask(self.member.coordinator, message).wait()
 
-    def _ask_all(
-        self, message: Message, patience_s: float | None = None, servers: Sequence[str] = ()
-    ) -> list[Message]:
-        pending = [self.endpoint.ask(address, message, patience_s) for address in servers or self.servers]
-        return [one.wait() for one in pending]
-
     def stats(self) -> dict[str, Any]:
         """Counters of all servers, summed: rows, parameters, memory_bytes, pushes_applied and others.
 
         ``tables`` has for each table what `Store.stats` says of it, and ``bytes_a_row``: the memory that it
         holds, index, filters and free places included, for each of its rows (0 without rows).
         """
-        return stats_of(self._ask_all(Stats()))
+        pending = [self.endpoint.ask(address, Stats()) for address in self.servers]
+        return stats_of([one.wait() for one in pending])
 
     @checked()
     def save_files(self, path: str, stem: str) -> list[dict[str, Any]]:

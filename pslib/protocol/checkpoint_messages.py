@@ -71,10 +71,11 @@ class CheckLoad(Message):
 class DescribeTables(Message):
     """Say how the tables of the checkpoint at ``path`` are to be set up, for a client that may not see it.
 
-    Answered by `Result` with ``tables``, each as this server has it, or as it was saved if it has none.
+    Answered by `Result` with ``tables``, each as this server has it, or as it was saved if it has none. With
+    no ``path``: all tables that this server has, for a client that reads their rows and has not made them.
     """
 
-    path: str
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,9 @@ ALLOWED: Mapping[type[Message], frozenset[str]] = MappingProxyType(
         SaveSoon: _TRAINING,
     }
 )
-"""Roles that may send a request; kinds that are missing here are answers, or nobody's to ask."""
+"""Roles that may send a request; kinds that are missing here are answers, or nobody's to ask.
+
+Whoever may `Pull` may also ask what tables there are: `DescribeTables` without a path."""
 
 
 def refusal(role: str | None, message: Message) -> Failure | None:
@@ -115,6 +117,8 @@ def refusal(role: str | None, message: Message) -> Failure | None:
     if role is None:
         return None
     allowed = ALLOWED.get(type(message), frozenset())
+    if isinstance(message, DescribeTables) and not message.path:  # tables of the server, and no file
+        allowed = ALLOWED[Pull]
     if role not in allowed:
         who = " or ".join(one for one in ROLES if one in allowed) or "nobody"
         return Failure("forbidden", f"{message.kind} is for {who}; this key is a {role}'s, give another")

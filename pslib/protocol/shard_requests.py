@@ -238,6 +238,8 @@ def _run_load(shard: Shard, message: CheckLoad | DescribeTables | Load, loads: L
     who has loaded. Its note is in the log before the first push of anybody who has heard of the outcome.
     """
     if isinstance(message, DescribeTables):
+        if not message.path:
+            return {"tables": [spec.to_dict() for spec in shard.tables.values()]}
         return loads(shard, message)
     if message.stream < CLIENT_STREAMS:
         shard.marks.take_over(message.stream, message.epoch)
