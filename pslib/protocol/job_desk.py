@@ -78,9 +78,8 @@ class JobDesk:
         if message.job > len(self.jobs):
             return Failure("configuration", f"job {message.job} opened before job {len(self.jobs)}")
         if message.job == len(self.jobs):
-            ranks = [member.rank for member in self._members.live("trainer")]
-            book = RankedLeases(message.windows, ranks) if message.by_rank else LeaseBook(message.windows)
-            opened = CollectiveJob(message.what, message.fingerprint, message.details, book, now_s)
+            about = (message.what, message.fingerprint, message.details)
+            opened = CollectiveJob(*about, self._book_for(message), now_s)
             if resume and (problem := _restored(now_s, opened, resume)):
                 return Failure("configuration", f"the checkpoint's training can't go on: {problem}")
             self.jobs.append(opened)
@@ -97,6 +96,18 @@ class JobDesk:
         if job.book.done:
             self._finish(now_s, message.job)
         return Result({"ranks": list(job.book.ranks)}) if isinstance(job.book, RankedLeases) else Done()
+
+    def _book_for(self, message: OpenJob) -> LeaseBook:
+        """The leases of a new job; those that go by rank are the run's own trainers' and its opener's.
+
+        Each step waits for all of them. A guest, such as a notebook that reads rows, may never make the call,
+        so only one that makes it first is waited for; when it comes second, the others know their ranks.
+        """
+        if not message.by_rank:
+            return LeaseBook(message.windows)
+        ranks = [member.rank for member in self._members.live("trainer")]
+        own = [rank for rank in ranks if rank == message.rank or not self._members.is_guest(rank)]
+        return RankedLeases(message.windows, own)
 
     def _pass_over(self, now_s: float, number: int, resume: Mapping[str, Any]) -> None:
         """Jobs that a checkpoint says are done keep their numbers, which stand in the names of pushes."""

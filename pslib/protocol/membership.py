@@ -192,7 +192,14 @@ class Membership:
     def _trainers_absent(self) -> int:
         """How many of the awaited trainers have never come."""
         awaited = self.config.trainers
-        return awaited - sum(not self.ranks_named or rank < awaited for rank in self._places["trainer"])
+        return awaited - sum(not self.is_guest(rank) for rank in self._places["trainer"])
+
+    def is_guest(self, rank: int) -> bool:
+        """Whether a trainer is none of the run's own: it has joined by itself, and may never make a call.
+
+        Where ranks are not named nobody can tell.
+        """
+        return self.ranks_named and rank >= self.config.trainers
 
     # --- signs of life ------------------------------------------------------------------------------------
 
