@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -235,11 +235,16 @@ class _Run:
         if all(task.role != "trainer" for task in left):
             if self._are_lost([task for task in exits if task.role == "trainer"]):
                 return ALL_LOST
+            names = ", ".join([*self._guests(), names])
             return Verdict(EXIT_DONE) if self._waits.too_long(f"{names} to leave", LEAVE_S) else None
         if all(task.role == "trainer" and self._has_no_part(task, exits) for task in left):
             late = self._waits.too_long(f"{names} to end, whose work others have done", LOST_S)
             return judge({**exits, **dict.fromkeys(left, UnavailableError.exit_code)}) if late else None
         return None
+
+    def _guests(self) -> Sequence[str]:
+        """Trainers that others have started, and that servers stay for."""
+        return () if self._poller is None else self._poller.latest.get("guests", ())
 
     def _counts_as_lost(self, task: Task) -> bool:
         """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from launch import supervise
+from launch.run_plan import Plan
+from launch.supervise import run_cluster
+from pslib.config import ClusterConfig
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.leases import stream_of
-from pslib.protocol.messages import EndLease, Heartbeat, Lease, Leave, NextLease, OpenJob, Register, Result
+from pslib.protocol.messages import (
+    EndLease,
+    Heartbeat,
+    Lease,
+    Leave,
+    NextLease,
+    OpenJob,
+    Register,
+    Result,
+    Status,
+)
 from tests.one_coordinator import CONFIG, NO_WINDOWS
+from tests.standin_launch import FixedStatus, StandIns
 
 GUEST, SECOND_GUEST = 2, 3
 
@@ -45,9 +61,16 @@ class Run:
             self.ask(EndLease(rank, rank, job, stream_of(job, lease.index), lease.epoch, {}))
         raise AssertionError("a trainer gets leases for ever")
 
+    def leave(self, rank: int) -> None:
+        self.ask(Leave("trainer", rank, rank, {}))
+
     @property
     def done(self) -> bool:
         return self.session.desk.all_done
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.ask(Status()).values)
 
 
 def test_a_sync_job_does_not_wait_for_a_guest_that_came_before_it_began() -> None:
@@ -60,7 +83,7 @@ def test_a_sync_job_does_not_wait_for_a_guest_that_came_before_it_began() -> Non
 def test_a_guest_that_leaves_in_the_middle_of_a_sync_job_does_not_end_the_run() -> None:
     run = Run()
     run.open(0)
-    run.ask(Leave("trainer", GUEST, GUEST, {}))
+    run.leave(GUEST)
     assert run.session.error == ""
 
 
@@ -82,8 +105,8 @@ def test_a_guest_that_opens_a_sync_job_itself_takes_part_and_other_guests_do_not
 
 def test_a_guest_that_is_alone_by_now_trains_in_step_with_nobody() -> None:
     run = Run(guests=2)
-    for rank in range(2):
-        run.ask(Leave("trainer", rank, rank, {}))
+    run.leave(0)
+    run.leave(1)
     assert run.open(SECOND_GUEST) == Result({"ranks": [SECOND_GUEST]})
     assert (run.work(SECOND_GUEST), run.done) == (4, True)
 
@@ -106,3 +129,57 @@ def test_where_no_ranks_are_named_all_that_are_there_train_in_step(trainers: int
         session.handle(0.0, Register("trainer", "", rank, 7, "host"))
     opened = session.handle(0.0, OpenJob(0, 0, "fit", 5, {}, NO_WINDOWS, True))
     assert opened == Result({"ranks": list(range(trainers))})
+
+
+def test_a_run_that_waits_for_its_guests_alone_names_them() -> None:
+    run = Run(guests=2)
+    run.open(0, by_rank=False)
+    run.work(0)
+    assert run.status["phase"] == "waiting for the next call of the trainers"
+    run.leave(0)
+    assert run.status["phase"] == "waiting for the next call of the trainers"
+    run.leave(1)
+    both = ["trainer 2 (pid 2 on laptop)", "trainer 3 (pid 3 on laptop)"]
+    assert run.status["guests"] == both
+    assert run.status["phase"] == f"waiting for {both[0]}, {both[1]} to leave"
+    run.leave(GUEST)
+    assert run.status["guests"] == both[1:]
+    assert run.status["phase"] == f"waiting for {both[1]} to leave"
+    run.leave(SECOND_GUEST)
+    assert (run.status["guests"], run.status["phase"]) == ([], "waiting for 2 servers to leave")
+
+
+def test_a_guest_that_works_while_the_others_have_gone_is_told_by_its_work() -> None:
+    run = Run()
+    run.leave(0)
+    run.leave(1)
+    run.open(GUEST)
+    assert run.status["phase"] == "training"
+
+
+def test_a_run_whose_own_trainers_have_still_to_come_waits_for_them() -> None:
+    session = CoordinatorSession(CONFIG, ranks_named=True)
+    for rank in range(2):
+        session.handle(0.0, Register("server", f"tcp://server:{rank}", 100 + rank, 7, "host"))
+        session.handle(0.0, Heartbeat("server", rank, 100 + rank, 1, {}))
+    session.handle(0.0, Register("trainer", "", GUEST, 7, "laptop"))
+    status = session.handle(0.0, Status())
+    assert isinstance(status, Result)
+    assert status.values["phase"] == "waiting for 2 of 2 trainers"
+
+
+def test_a_launcher_names_the_guest_for_whom_servers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "LEAVE_S", 1.5)
+    (tmp_path / "logs").mkdir()
+    said: list[str] = []
+    guest = "trainer 1 (pid 7 on laptop)"
+    outcome = run_cluster(
+        StandIns(tmp_path, {"trainer": "sleep 1", "server": "sleep", "coordinator": "sleep"}),
+        Plan(ClusterConfig(trainers=1), "test", (), tmp_path / "logs", echo=False),
+        say=said.append,
+        watch=lambda _address, _cluster_id: FixedStatus({"phase": "", "guests": [guest]}),
+    )
+    assert outcome.exit_code == 0
+    assert said == [f"waiting 2 s for {guest}, coordinator, server 0 to leave; ended"]

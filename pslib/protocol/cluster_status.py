@@ -62,6 +62,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "servers_lost": [one.where for one in members.servers if one.state == "lost"],
         "trainers_lost": [one.where for one in members.trainers if one.state == "lost"],
         "trainers_left": [one.where for one in members.trainers if one.state == "left"],
+        "guests": _guests(session),
         "moves": session.moves.status(now_s),
         "servers_configured": config.servers,
         "trainers_configured": config.trainers,
@@ -100,7 +101,17 @@ def _waiting(session: CoordinatorSession, now_s: float) -> str:
         return f"waiting for {counted(len(servers), 'server')} to leave"
     if lacking := members.lacking(now_s):
         return f"waiting for {lacking}"
+    own = [one for one in members.trainers if not members.is_guest(one.rank)]
+    may_call = [one for one in own if one.state == "live"] + members.awaited(now_s, "trainer")
+    if own and not may_call and (guests := _guests(session)):
+        return f"waiting for {', '.join(guests)} to leave"
     return f"waiting for the {'next' if session.desk.jobs else 'first'} call of the trainers"
+
+
+def _guests(session: CoordinatorSession) -> list[str]:
+    """Who has joined beside the run's own trainers and is here: the run ends when they have left."""
+    guests = [one for one in session.members.live("trainer") if session.members.is_guest(one.rank)]
+    return [f"trainer {one.rank} ({one.where})" for one in guests]
 
 
 def _counters(session: CoordinatorSession) -> dict[str, Any]:
