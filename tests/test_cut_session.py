@@ -35,14 +35,20 @@ class Cluster:
     """One server, some trainers, one fit that is saved every 10 seconds."""
 
     def __init__(
-        self, trainers: int = 2, leases: int = 6, by_rank: bool = False, term: int = 0, to_come: int = 0
+        self,
+        trainers: int = 2,
+        leases: int = 6,
+        by_rank: bool = False,
+        term: int = 0,
+        to_come: int = 0,
+        absent: int = 0,
     ) -> None:
         self.now_s = 100.0
         self.session = CoordinatorSession(ClusterConfig(servers=1, trainers=trainers), term)
-        self.trainers = range(trainers)
-        for role, count in (("server", 1), ("trainer", trainers)):
-            for rank in range(count):
-                self.ask(Register(role, f"{role}:{rank}", 10 + rank, 1, "here"))
+        self.trainers = range(absent, trainers)
+        for role, ranks in (("server", range(1)), ("trainer", self.trainers)):
+            for rank in ranks:
+                self.ask(Register(role, f"{role}:{rank}", 10 + rank, 1, "here", rank))
                 self.ask(Heartbeat(role, rank, 10 + rank, 1, {}))
         windows = np.arange(leases, dtype=np.uint32)
         details = {"checkpoint": {"every_s": 10.0}, "epochs_to_come": to_come}
@@ -96,6 +102,17 @@ class Cluster:
         for _ in range(2):
             phases = [self.beat(rank, cut=1)["phase"] for rank in self.trainers]
         assert set(phases) == {"pause"}
+
+
+def test_a_cut_is_led_by_whoever_is_there_where_lower_ranks_have_never_come() -> None:
+    """A trainer that a launcher could not start in time: the coordinator ended at the first save."""
+    cluster = Cluster(absent=1)
+    cluster.lease(1)
+    cluster.wait(11.0)
+    assert cluster.beat(1, cut=1)["leader"] == 1
+    cluster.session.members.trainers[0].state = "left"
+    cluster.session.tick(cluster.now_s)
+    assert "trainer 1, which leads it, is gone" in cluster.session.events[-1]
 
 
 def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is() -> None:

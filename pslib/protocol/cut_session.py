@@ -285,10 +285,9 @@ class CutSession:
 
     def _watch(self, cut: _Cut, now_s: float, busy: bool, since_s: float) -> None:
         timing = self._members.config.timing
-        leader = self._members.trainers[cut.leader]
         late_s = timing.cut_s + (2 * timing.silence_s if cut.phase == "near" else 0.0)
         since_phase_s = now_s - (cut.began_s if cut.phase == "near" else cut.paused_s)
-        if leader.state != "live":
+        if cut.leader not in self._live():
             self._cancel(now_s, f"trainer {cut.leader}, which leads it, is gone")
         elif cut.phase == "write":
             return
