@@ -26,7 +26,7 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ssh-config", metavar="FILE", help="for ssh: given to it as -F FILE")
     parser.add_argument(
-        "--each",
+        "--per-node",
         metavar="TEXT",
         help='for slurm: what runs on each node, "servers=N trainers=N" (default: one of each)',
     )
@@ -47,7 +47,10 @@ def hosts_of(options: argparse.Namespace) -> HostsLauncher | None:
     UnavailableError
         When Slurm does not say where its nodes are.
     """
-    for option, given, place in (("--hosts", options.hosts, "ssh"), ("--each", options.each, "slurm")):
+    for option, given, place in (
+        ("--hosts", options.hosts, "ssh"),
+        ("--per-node", options.per_node, "slurm"),
+    ):
         if given is not None and options.on != place:
             raise ConfigurationError(f"{option} is for --on {place}; leave one of them out")
     if options.on == "ssh":

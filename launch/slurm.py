@@ -1,8 +1,8 @@
 """Nodes of a Slurm allocation as places to run: one job step a process, which ends with it on either side.
 
 Called inside an allocation, from the script of ``sbatch`` or under ``salloc``. All nodes run the same:
-``--each`` says what, in the words of a hosts file, ``"servers=1 trainers=4"``. The step of each process has
-all that the job has on its node, so that processes share it as they share a machine without Slurm.
+``--per-node`` says what, in the words of a hosts file, ``"servers=1 trainers=4"``. The step of each process
+has all that the job has on its node, so that processes share it as they share a machine without Slurm.
 
 When Slurm ends a job (``scancel``, a limit of time, preemption) it sends SIGTERM to all steps and, 30 s later
 by default, SIGKILL. A worker that gets one tells the launcher, which ends the run in order and saves it.
@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.hosts import LOOK_S, Host, HostsLauncher, read_hosts
@@ -78,7 +78,7 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
     Raises
     ------
     ConfigurationError
-        When there is none, or ``--each`` is wrong.
+        When there is none, or ``--per-node`` is wrong.
     UnavailableError
         When Slurm does not say where its nodes are.
     """
@@ -90,18 +90,22 @@ def slurm_nodes(options: argparse.Namespace, environment: Mapping[str, str] = os
         )
     if options.servers is not None or options.trainers is not None:
         raise ConfigurationError(
-            '--servers and --trainers are said of each node with --on slurm: --each "servers=N trainers=N"'
+            "--servers and --trainers are said of each node with --on slurm: "
+            '--per-node "servers=N trainers=N"'
         )
-    each = options.each or ""
-    python = "" if re.search(r"(^|\s)python=", each) else f"python={sys.executable}"
-    lines = [f"{name} address={address} {python} {each}" for name, address in _addresses(nodes)]
+    each = options.per_node or ""
+    lines = [f"{name} address={address} {each}" for name, address in _addresses(nodes)]
     try:
-        hosts = read_hosts("\n".join(lines), "--each", str(Path.cwd()))
+        hosts = read_hosts("\n".join(lines), "--per-node", str(Path.cwd()))
     except ConfigurationError as error:  # the same of each node
         raise ConfigurationError(
-            *dict.fromkeys(line.replace(line.split()[0], "--each:", 1) for line in str(error).splitlines())
+            *dict.fromkeys(
+                line.replace(line.split()[0], "--per-node:", 1) for line in str(error).splitlines()
+            )
         ) from None
-    again = ["--on", "slurm", *(["--each", options.each] if options.each else [])]
+    if "python=" not in each:
+        hosts = [replace(host, python=sys.executable) for host in hosts]
+    again = ["--on", "slurm", *(["--per-node", options.per_node] if options.per_node else [])]
     again += ["--insecure-network"] if options.insecure_network else []
     return SlurmLauncher(hosts, options.insecure_network, options.port, shlex.join(again), job)
 

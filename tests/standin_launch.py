@@ -41,7 +41,10 @@ class HostStandIns:
             script = script.replace("&& env ", f"&& env {settings} ", 1)
             return self.hosts.over(host, script.replace("launch.worker", "tests.standin_worker", 1))
 
-        here = SimpleNamespace(host_of=self.hosts.host_of, insecure_network=False, over=over)
+        variables = self.hosts.variables
+        here = SimpleNamespace(
+            host_of=self.hosts.host_of, insecure_network=False, variables=variables, over=over
+        )
         return HostsLauncher.command(here, task)  # type: ignore[arg-type]
 
     def listen(self, task: Task) -> str:

@@ -161,7 +161,7 @@ def test_a_job_file_trains_on_all_nodes_of_an_allocation(allocation, tmp_path, c
         "data: {train: data/train.parquet, schema: {label: label, sparse: [C1, C2]}}\n"
         "model: {name: lr}\ntraining: {batch_rows: 256}\ncluster: {servers: 3, trainers: 5}\nout: run\n"
     )
-    each = ("--each", "servers=1 trainers=2")
+    each = ("--per-node", "servers=1 trainers=2")
     code = main(["train", str(tmp_path / "job.yaml"), "--on", "slurm", *each, *network, "--quiet"])
     assert code == 0, capfd.readouterr().err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -63,7 +63,7 @@ def test_each_node_of_the_allocation_runs_one_of_each_or_what_was_said(programs)
         ("n2", "10.1.0.2", 1, 1),
     ]
     assert {(one.python, one.dir) for one in hosts} == {(sys.executable, str(Path.cwd()))}
-    place = launcher("--each", "servers=1 trainers=3 python=/opt/bin/python dir=/data")
+    place = launcher("--per-node", "servers=1 trainers=3 python=/opt/bin/python dir=/data")
     assert [(one.trainers, one.python, one.dir) for one in place.hosts] == [
         (3, "/opt/bin/python", "/data")
     ] * 2
@@ -74,11 +74,11 @@ def test_each_node_of_the_allocation_runs_one_of_each_or_what_was_said(programs)
 
 
 def test_a_run_that_is_to_go_on_is_given_the_same_options_again(programs):
-    place = launcher("--each", "servers=1 trainers=3", "--insecure-network")
+    place = launcher("--per-node", "servers=1 trainers=3", "--insecure-network")
     assert shlex.split(place.options) == [
         "--on",
         "slurm",
-        "--each",
+        "--per-node",
         "servers=1 trainers=3",
         "--insecure-network",
     ]
@@ -130,13 +130,13 @@ def test_a_node_that_does_not_see_a_file_is_named_and_one_that_can_not_be_asked_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--each", "servers=x"], "--each: servers: expected a whole number from 0 to 4096, got 'x'"),
+        (["--per-node", "servers=x"], "--per-node: servers: expected a whole number from 0 to 4096, got 'x'"),
         (
-            ["--each", "trainers=2"],
-            "--each: expected at least one of servers, got none; give a host servers=1",
+            ["--per-node", "trainers=2"],
+            "--per-node: expected at least one of servers, got none; give a host servers=1",
         ),
-        (["--each", "gpus=1"], "--each: gpus"),
-        (["--servers", "2"], '--each "servers=N trainers=N"'),
+        (["--per-node", "gpus=1"], "--per-node: gpus"),
+        (["--servers", "2"], '--per-node "servers=N trainers=N"'),
         (["--hosts", "file"], "--hosts is for --on ssh; leave one of them out"),
     ],
 )
