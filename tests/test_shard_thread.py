@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -65,14 +67,41 @@ def test_nothing_is_served_beside_work_that_waits_or_is_under_way(working: Worki
     assert not working.thread.turn.locked()
 
 
+class Watched(threading.Event):
+    """Knows whether somebody has waited for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.set()
+        return super().wait(timeout)
+
+
 def test_many_short_requests_that_wait_are_served_to_the_last_before_more_are_taken(working: Working) -> None:
-    with working.thread.turn:
-        working.put(4, 20 * DRAIN_FROM)  # some may be done before anybody waits for the last
+    thread = working.thread
+    wait_until(thread._drained.is_set, WAIT_S, "the thread to begin, with nothing to do")
+    thread._drained = drained = Watched()
+
+    def left_after_drain() -> int:
+        thread.drain(WAIT_S)
+        return thread.given - thread.settled
+
+    with thread.turn, ThreadPoolExecutor(1) as pool:
+        working.put(4, 20 * DRAIN_FROM)
         began_s = time.monotonic()
-        working.thread.drain(0.05)
+        thread.drain(0.05)
         assert time.monotonic() - began_s >= 0.05, "there is nobody to do it"
-    working.thread.drain(WAIT_S)
-    assert working.thread.given == working.thread.settled
+        drained.waited.clear()
+        # Asked before any is done: of those that are left when few wait it waits for none.
+        left = pool.submit(left_after_drain)
+        assert drained.waited.wait(WAIT_S)
+        thread.turn.release()
+        try:
+            assert left.result(WAIT_S) == 0
+        finally:
+            thread.turn.acquire()
     assert time.monotonic() - began_s < WAIT_S
 
 
