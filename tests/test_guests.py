@@ -111,6 +111,17 @@ def test_a_guest_that_is_alone_by_now_trains_in_step_with_nobody() -> None:
     assert (run.work(SECOND_GUEST), run.done) == (4, True)
 
 
+def test_a_call_that_all_trainers_have_gone_on_without_is_given_up_beside_a_guest_that_makes_none() -> None:
+    run = Run(guests=2)
+    run.open(SECOND_GUEST, by_rank=False)
+    for rank in range(2):
+        run.open(rank, by_rank=False)
+        run.open(rank, job=1, by_rank=False)
+    assert not run.session.desk.jobs[0].over  # a guest that has made the call may be at it
+    run.open(SECOND_GUEST, job=1, by_rank=False)
+    assert run.session.desk.jobs[0].over
+
+
 def test_jobs_that_go_to_whoever_asks_are_a_guests_too() -> None:
     run = Run()
     run.open(0, by_rank=False)

@@ -283,10 +283,11 @@ class JobDesk:
         """Give up each call that every trainer has gone on without: its script has caught what ended it.
 
         One that is lost may have a successor, which would do it, while that is awaited; one that has left
-        with an error has no part in it any more.
+        with an error has no part in it any more, nor has a guest that has made no call at all.
         """
         awaited = self._members.awaited(now_s, "trainer")
         trainers = [one for one in self._members.trainers if one.state != "lost" or one in awaited]
+        trainers = [one for one in trainers if one.call >= 0 or not self._members.is_guest(one.rank)]
         calls = [one.call for one in trainers if one.state != "left" or one.call >= len(self.jobs)]
         for number in range(self.first_open, min([*calls, len(self.jobs)] if calls else [0])):
             job = self.jobs[number]
