@@ -89,6 +89,8 @@ def test_many_short_requests_that_wait_are_served_to_the_last_before_more_are_ta
         return thread.given - thread.settled
 
     with thread.turn, ThreadPoolExecutor(1) as pool:
+        working.put(4)
+        working.taken_in(1)  # it has woken for this one, and knows of no other when that is done
         working.put(4, 20 * DRAIN_FROM)
         began_s = time.monotonic()
         thread.drain(0.05)

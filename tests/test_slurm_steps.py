@@ -181,8 +181,8 @@ def test_a_worker_that_is_asked_together_with_all_tells_it_and_works_on_until_it
     """Servers that left with the first signal would be gone before the trainers have saved."""
     program = (
         "import signal, time; from pslib.preemption import preemption; preemption.install()\n"
-        "print('ready', flush=True)\n"
         "with preemption.finishing():\n"
+        "    print('ready', flush=True)\n"
         "    while not preemption.asked: time.sleep(0.01)\n"
         "print('leaves', flush=True)\n"
     )

@@ -281,7 +281,8 @@ class ShardThread:
         while not (self._turns and (self._ending or self._work.empty())):
             if not self._turns:
                 self.settled = self._taken
-                self._drained.set()
+                if self.settled == self.given:  # else it has woken for the first of many
+                    self._drained.set()
             if self._ending:
                 return False
             work = self._next_work()
