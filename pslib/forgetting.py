@@ -104,10 +104,13 @@ def trim_logs(ask: Ask, members: Callable[[], Sequence[Mapping[str, Any]]], cloc
         Live servers, as the coordinator's status with details tells them.
     clock : Clock
     """
+    end_s = clock.now_s() + TRIM_S
     before = _rounds(members())
+    while not all(before.values()) and clock.now_s() < end_s:  # a server's first heartbeats say nothing of it
+        clock.sleep_s(PAUSE_S)
+        before = _rounds(members())
     for address in before:
         ask(address, TrimLog())
-    end_s = clock.now_s() + TRIM_S
     while True:
         now = _rounds(members())
         left = [address for address, rounds in before.items() if not _passed(rounds, now.get(address))]
@@ -123,4 +126,4 @@ def _rounds(members: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
 
 def _passed(before: list[int], now: list[int] | None) -> bool:
     """Whether every shard thread has written images of everything since; a server that is gone has not."""
-    return now is not None and all(n > b for b, n in zip(before, now, strict=False))
+    return bool(before and now) and all(n > b for b, n in zip(before, now or (), strict=False))
