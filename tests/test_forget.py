@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from pslib.checkpoint.verification import verify_checkpoint
 from pslib.client.client import Client
 from pslib.clock import SystemClock
 from pslib.errors import CheckpointCorruptError, CheckpointError, ConfigurationError, UnavailableError
-from pslib.forgetting import erase_everywhere
-from pslib.protocol.messages import Erase, Message, Pushed
+from pslib.forgetting import TRIM_S, erase_everywhere, trim_logs
+from pslib.protocol.messages import Erase, Message, Pushed, TrimLog
 from pslib.schema import Schema, SparseField
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -276,3 +277,35 @@ def test_a_table_or_a_folder_that_holds_nothing_is_refused_before_anything_is_er
     both = ["--cluster", "tcp://127.0.0.1:1", "--cluster-id", "x", "--checkpoints", str(tmp_path / "other")]
     assert main(["forget", "1", "--table", "item", *both]) == 64
     assert f"expected checkpoints in {tmp_path / 'other'} or below it" in capsys.readouterr().err
+
+
+# --- logs ---
+
+
+def looks_at(*rounds: list[int] | None) -> Iterator[list[dict[str, Any]]]:
+    """What looks at one server see, one after the other, and the last for ever; None: nothing is told yet."""
+    for one in rounds:
+        yield [{"address": "tcp://s"} | ({} if one is None else {"log_rounds": one})]
+    while True:
+        yield [{"address": "tcp://s"} | ({} if rounds[-1] is None else {"log_rounds": rounds[-1]})]
+
+
+@pytest.mark.parametrize(
+    ("looks", "left"),
+    [
+        ([[0], [0], [1]], []),
+        ([[3, 3], [4, 3], [4, 4]], []),
+        ([[0], [0]], ["tcp://s"]),
+        ([None, None, [2], [2]], ["tcp://s"]),  # whoever begins has told nothing, and has done nothing yet
+        ([None, None, [2], [2], [3]], []),
+        ([None], ["tcp://s"]),
+    ],
+)
+def test_a_log_is_trimmed_when_every_shard_has_written_images_since(
+    looks: list[list[int] | None], left: list[str]
+) -> None:
+    asked: list[tuple[str, Message]] = []
+    seen, clock = looks_at(*looks), QuickClock()
+    assert trim_logs(lambda *one: asked.append(one), lambda: next(seen), clock) == left  # type: ignore[arg-type,func-returns-value]
+    assert asked == [("tcp://s", TrimLog())]
+    assert clock.time_s > TRIM_S if left else clock.time_s < 5

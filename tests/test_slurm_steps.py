@@ -93,6 +93,9 @@ def test_a_step_has_all_that_the_job_has_on_its_node_whatever_the_job_was_asked_
         noted
     )
     assert "--jobid=12" in noted
+    assert noted[-3:] == ["/bin/sh", "-c", "trap '' TERM; exit 3"]  # Slurm's SIGTERM comes to the shell, too
+    worker = launcher().command(Task("server", 0)).arguments[-1]
+    assert f" {TOGETHER_VARIABLE}=1 " in worker
     environment = (tmp_path / "notes.environment").read_text().splitlines()
     assert [line for line in environment if line.startswith("SLURM_")] == ["SLURM_CONF=/etc/slurm/slurm.conf"]
 
