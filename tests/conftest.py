@@ -28,6 +28,7 @@ def pytest_report_header() -> list[str]:
     return [f"KERNELS ARE OLDER THAN THEIR SOURCES, `make build` compiles them: {older}"] if older else []
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which looks for marks in this hook too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each file has its queue (``-n 2 --dist loadgroup``); the longest one, of processes, begins first."""
     for item in items:

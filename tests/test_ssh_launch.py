@@ -21,7 +21,7 @@ from tests.standin_launch import ROOT, processes_of, run_standins, start_launche
 from tests.waiting import wait_until
 
 SSHD = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
-NET = "10.83.47"
+NET = f"10.84.{os.getpid() % 250}"  # two runs of these tests at once would answer for each other
 ADDRESSES = (f"{NET}.2", f"{NET}.3")
 
 
@@ -42,8 +42,9 @@ def _why_not() -> str | None:
         return f"needs root for network namespaces; {INSTEAD}"
     if SSHD is None or shutil.which("ssh") is None or shutil.which("ip") is None:
         return f"needs openssh-server, openssh-client and iproute2; {INSTEAD}"
-    done = subprocess.run(["ip", "netns", "add", "pslib-try"], capture_output=True, timeout=20, check=False)
-    subprocess.run(["ip", "netns", "del", "pslib-try"], capture_output=True, timeout=20, check=False)
+    name = f"pslib-try-{os.getpid()}"
+    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, timeout=20, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
     return None if done.returncode == 0 else f"network namespaces are not allowed here; {INSTEAD}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,21 @@ def test_tests_that_start_processes_are_known_by_what_they_or_their_helpers_say(
         assert starts_processes(here / f"{name}.py"), name
     for name in ("test_simulation", "test_store_model", "test_marks", "test_codec"):
         assert not starts_processes(here / f"{name}.py"), name
+
+
+def test_all_tests_of_a_queue_run_in_one_worker() -> None:
+    """It failed in silence twice: pytest 9.2 beside xdist 3.8, and marks that came after xdist had looked."""
+    files = ["tests/test_hashing.py", "tests/test_marks.py"]
+    workers = ["-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    words = f"-m pytest {' '.join(workers)} -v -p no:cacheprovider -o addopts="
+    command = [sys.executable, *words.split(), *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " ".join(workers) in (ROOT / "Makefile").read_text()
+    ran = re.findall(r"^\[(gw\d)\].* PASSED (tests/\w+\.py)::", done.stdout, re.MULTILINE)
+    assert sorted({file for _, file in ran}) == files
+    assert len(ran) > 10
+    assert len(set(ran)) == len(files), "a file's tests ran in both workers"
 
 
 def test_who_waits_in_vain_is_told_what_for() -> None:
