@@ -38,7 +38,7 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     with is not what was asked for, and data that a script has divided among its trainers would be left out.
     """
     trainers = [code for task, code in exits.items() if task.role == "trainer"]
-    others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    others = _ends_of_others(exits)
     over = bool(trainers) and None not in trainers
     failed, left = over and EXIT_DONE not in trainers, PreemptedError.exit_code
     own_error = next((code for code in trainers if is_own(code)), None)
@@ -55,6 +55,19 @@ def judge(exits: Mapping[Task, int | None]) -> Verdict | None:
     if failed:
         return Verdict(left if left in trainers else next(map(_own_code, trainers)))
     return Verdict(EXIT_DONE) if over and None not in others.values() else None
+
+
+def _ends_of_others(exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
+    """How servers and coordinator have ended.
+
+    A server that was asked to leave has left in order where the coordinator has: all work was done.
+    """
+    others = {task: code for task, code in exits.items() if task.role != "trainer"}
+    if any(task.role == "coordinator" and code == EXIT_DONE for task, code in others.items()):
+        return {
+            task: EXIT_DONE if code == PreemptedError.exit_code else code for task, code in others.items()
+        }
+    return others
 
 
 def is_own(code: int | None) -> bool:

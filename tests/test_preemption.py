@@ -130,6 +130,7 @@ def test_the_only_server_that_is_asked_to_leave_comes_back_from_its_log(
     options = ["--durability", "log"]
     command = launch_counting(start, examples, tmp_path, servers=1, more=SLOWLY, options=options)
     command.kill("server 0", signal.SIGTERM)
+    command.wait_for("started again in 0.5 s (1 of 3)", 60)
     command.hurry()
     assert command.finish(120) == 0, command.output
     assert_counted_once(tmp_path / "checkpoint", examples)

@@ -41,6 +41,14 @@ def test_servers_that_give_up_with_the_trainers_of_one_that_was_asked_to_leave_o
     assert judge(exits(servers=(None, 69), trainers=(0, 75))) == Verdict(69, SERVERS[1])
 
 
+def test_a_server_that_was_asked_to_leave_has_left_in_order_where_the_coordinator_has():
+    assert judge(exits(coordinator=0, servers=(75, 0), trainers=(0, 0))) == Verdict(0)
+    assert judge(exits(coordinator=0, servers=(75, None), trainers=(0, 0))) is None
+    assert judge(exits(servers=(75, None), trainers=(0, 0))) == Verdict(75, SERVERS[0])
+    assert judge(exits(coordinator=0, servers=(75, 0), trainers=(75, 75))) == Verdict(75)
+    assert judge(exits(coordinator=0, servers=(75, -9), trainers=(0, 0))) == Verdict(69, SERVERS[1])
+
+
 def test_a_dead_trainer_does_not_end_the_run_while_another_lives():
     assert judge(exits(trainers=(-9, None))) is None
 
