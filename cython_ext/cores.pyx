@@ -12,6 +12,7 @@ cdef extern from "cores.h" nogil:
     int64_t core_turn_now()
     Turns core_turns_begin(int64_t nanoseconds)
     int core_give_way(Turns *turns)
+    void core_turns_end(const Turns *turns)
 
 __all__ = ["CoreTurns", "turn_s"]
 
@@ -56,3 +57,8 @@ cdef class CoreTurns:
         with nogil:
             given = core_give_way(&self.turns)
         self.given_way += given
+
+    def end(self):
+        """Turns as long as they were before, and no giving way any more; in this thread alone."""
+        core_turns_end(&self.turns)
+        self.turns.before = -1

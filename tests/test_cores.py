@@ -104,6 +104,17 @@ def test_a_thread_whose_turns_are_not_short_does_not_give_way() -> None:
     assert in_thread(given_way) == 0
 
 
+def test_turns_that_have_ended_are_as_long_as_before_and_nobody_gives_way_in_them() -> None:
+    def told() -> tuple[float | None, int, bool]:
+        turns = CoreTurns(TURN_S)
+        turns.end()
+        work_for(0.01)
+        turns.give_way()
+        return turn_s(), turns.given_way, turns.taken
+
+    assert in_thread(told) == (in_thread(turn_s), 0, False)
+
+
 @HEEDS
 def test_turns_that_the_system_makes_shorter_are_not_taken() -> None:
     assert not in_thread(lambda: CoreTurns(1.0).taken)

@@ -6,15 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cython_ext.cores import turn_s
 from pslib.protocol.messages import Pull
 from pslib.protocol.shard_requests import ShardRequest
-from pslib.server.shard_thread import DRAIN_FROM, ShardThread
+from pslib.server.shard_thread import DRAIN_FROM, TURN_S, ShardThread
 from tests.protocol_worlds import NO_BLOCKS, OneServer, setup_of
+from tests.test_cores import HEEDS, in_thread
 from tests.waiting import WAIT_S, wait_until
 
 
@@ -25,10 +28,16 @@ class Working:
         server = OneServer()
         server.ask(setup_of(t=1))
         self.done: list[ShardRequest] = []
+        self.core_turns_s: list[float | None] = []
         self.failed: list[BaseException] = []
-        self.thread = ShardThread(
-            server.shards[0], lambda request, _index, _result: self.done.append(request), self.failed.append
-        )
+        self.thread = ShardThread(server.shards[0], self.take, self.failed.append)
+
+    def take(self, request: ShardRequest, _index: int, _result: Any) -> None:
+        self.done.append(request)
+        self.core_turns_s.append(turn_s())
+
+    def has_done(self, count: int) -> bool:
+        return len(self.core_turns_s) == count
 
     def put(self, keys: int, count: int = 1) -> None:
         for _ in range(count):
@@ -65,6 +74,19 @@ def test_nothing_is_served_beside_work_that_waits_or_is_under_way(working: Worki
     assert working.thread.given == working.thread.settled == 1
     assert working.thread.answer_now(request) is not None
     assert not working.thread.turn.locked()
+
+
+@HEEDS
+def test_the_threads_turns_on_its_core_are_short_while_a_long_request_is_here_and_at_no_other_time(
+    working: Working,
+) -> None:
+    for keys in (4, 20_000, 4):
+        working.put(keys)
+        done = len(working.core_turns_s) + 1
+        wait_until(partial(working.has_done, done), WAIT_S, "the request to be done")
+    before, beside_a_long_one, behind_it = working.core_turns_s
+    assert beside_a_long_one == TURN_S
+    assert before == behind_it == in_thread(turn_s)
 
 
 class Watched(threading.Event):

@@ -44,9 +44,11 @@ to hand them to another thread and their answer back."""
 DRAIN_FROM = 32
 """Requests that wait, before they are served to the last one."""
 TURN_S = 0.0003
-"""Of the thread on its core, about what one slice of a long request takes. Else it keeps others there waiting
-for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is mostly on the core of the thread
-that woke him."""
+"""Of the thread on its core while it serves a long request, about what one slice of it takes.
+
+Else it keeps others there waiting for 3 to 4 ms: who has just asked for a few rows, or is to hear of them, is
+mostly on the core of the thread that woke him.
+"""
 LOADS_KEPT = 16
 """Outcomes of loads, and of looks before them, that are remembered; a client has one at a time on its way."""
 
@@ -257,14 +259,15 @@ class ShardThread:
         self.stats = shard_stats(self.shard)
 
     def _run(self) -> None:
-        turns = CoreTurns(TURN_S)
+        turns: CoreTurns | None = None
         try:
             while self._take():
+                turns = self._core_turns(turns)
                 with self.turn:
                     over = self._turns.turn()
                 for request, result in over:
                     self._done(request, self.shard.index, result)
-                if self.waiting:
+                if turns is not None and self.waiting:
                     turns.give_way()
                 if self.shard.cuts.active:
                     self._image.served()
@@ -275,6 +278,18 @@ class ShardThread:
             self.shard.cuts.give_up("the server leaves")
         except BaseException as error:  # nobody would answer requests for these partitions any more
             self._failed(error)
+
+    def _core_turns(self, turns: CoreTurns | None) -> CoreTurns | None:
+        """Short turns while a long request is here, and no others.
+
+        A thread with short turns takes the core at once from whoever it wakes up beside. Among many servers
+        of one machine each small request costs a third more then (benchmarks/README.md, "Shared memory").
+        """
+        if self._turns.has_long:
+            return turns or CoreTurns(TURN_S)
+        if turns is not None:
+            turns.end()
+        return None
 
     def _take(self) -> bool:
         """Take in what has come, and wait for it only when nothing is left to do; False at the end."""
