@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pslib.arguments import came
 from pslib.errors import ConfigurationError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "below",
     "check_local",
+    "escaped",
     "folders_of",
     "is_uri",
     "local_problem",
@@ -139,7 +140,15 @@ def parent_and_name(path: str) -> tuple[str, str]:
 def with_inner(path: str, inner: str, found: str) -> str:
     """The URI of ``found``, a path inside the file system, where ``inner`` is that of the URI ``path``."""
     rest = found[len(inner) :].strip("/")
-    return below(path, rest) if rest else path
+    return below(path, escaped(rest)) if rest else path
+
+
+def escaped(name: str) -> str:
+    """A name as it stands in a URI, where ``%``, ``?``, ``#`` and a space mean something else, or nothing.
+
+    Spark writes the folder ``time=2026-01-01 00%3A00%3A00`` of a partition by time.
+    """
+    return quote(name, safe="/=")
 
 
 def real_place(path: str) -> str:

@@ -85,6 +85,19 @@ def test_a_uri_names_a_file_or_a_folder(tmp_path: Path) -> None:
     assert ParquetData(f"file://{tmp_path}", SCHEMA).row_groups[0].file == f"file://{file}"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["time=2026-01-01 00%3A00%3A00/a.parquet", "a b.parquet", "a#1.parquet", "a?b=1.parquet", "ü.parquet"],
+)
+def test_a_folder_that_a_uri_names_may_hold_any_names(tmp_path: Path, name: str) -> None:
+    """The first is how Spark writes a partition by time."""
+    write(tmp_path / "days" / name)
+    data = ParquetData(f"file://{tmp_path}/days", SCHEMA)
+    assert [(group.rows, group.row_group) for group in data.row_groups] == [(3, 0)]
+    assert ParquetData(data.row_groups[0].file, SCHEMA).rows == 3
+    assert data.fingerprint == ParquetData(tmp_path / "days", SCHEMA).fingerprint
+
+
 def test_the_fingerprint_follows_names_and_contents_but_not_the_folder(tmp_path: Path) -> None:
     here = ParquetData(write(tmp_path / "x" / "a.parquet"), SCHEMA).fingerprint
     assert ParquetData(write(tmp_path / "y" / "a.parquet"), SCHEMA).fingerprint == here

@@ -269,6 +269,17 @@ def test_a_training_that_was_cut_within_a_window_goes_on_in_the_middle_of_it(
         assert (counts_of(cluster, ids) == 1).all()
 
 
+def test_files_in_a_folder_that_a_uri_names_may_have_any_names(folder: Path) -> None:
+    names = ("hour=2026-01-01 00%3A00/a.parquet", "hour=2026-01-01 01%3A00/a#1.parquet")
+    for number, name in enumerate(names):
+        arrive(folder, name, 20, 20 * number)
+    (folder / "_STOP").touch()
+    with pslib.connect() as cluster:
+        windows = list(trainer_on(cluster).fit_stream(f"file://{folder}", SOON))
+        assert [window.files for window in windows] == [(name,) for name in names]
+        assert (counts_of(cluster, np.arange(40)) == 1).all()
+
+
 def test_files_count_by_their_names_or_by_a_marker_beside_them(folder: Path) -> None:
     for name in ("b/1.parquet", "b/_2.parquet", ".tmp/3.parquet", "a/4.parquet", "a/5.txt", "0.pq"):
         (folder / name).parent.mkdir(exist_ok=True)

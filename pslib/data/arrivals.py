@@ -18,7 +18,7 @@ from pslib.arguments import check_fields
 from pslib.data.dataset import SUFFIXES, files_below
 from pslib.data.values import one_line
 from pslib.errors import ConfigurationError, DataError
-from pslib.places import below, is_uri, open_uri, shown
+from pslib.places import below, escaped, is_uri, open_uri, shown
 
 __all__ = ["Arrivals", "StreamSettings"]
 
@@ -120,7 +120,9 @@ class Arrivals:
 
     def place(self, name: str) -> str:
         """Path or URI of a file that `look` has named."""
-        return below(self.folder, name) if is_uri(self.folder) else f"{self.folder.rstrip('/')}/{name}"
+        if is_uri(self.folder):
+            return below(self.folder, escaped(name))
+        return f"{self.folder.rstrip('/')}/{name}"
 
     def _whole(self, names: list[str]) -> list[str]:
         marker = self._settings.marker

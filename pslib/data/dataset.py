@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -189,7 +190,9 @@ def _taken(
     for i, rows in enumerate(look.counts):
         groups.append(RowGroup(file, i, rows, first_row))
         first_row += rows
-    marks.append(f"{parent_and_name(file)[1]} {look.bytes} {','.join(map(str, look.counts))}")
+    name = parent_and_name(file)[1]
+    name = unquote(name) if is_uri(file) else name
+    marks.append(f"{name} {look.bytes} {','.join(map(str, look.counts))}")
     return look.of_columns or kinds.conflicts(look.columns, shown(file)) or look.of_values
 
 
