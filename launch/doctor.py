@@ -11,6 +11,7 @@ from typing import Any
 from launch.findings import Finding, diagnose
 from launch.running_cluster import ended_run, find_cluster
 from pslib.errors import EXIT_DONE, AccessError, PslibError
+from pslib.places import shown
 from pslib.words import counted, epoch_text
 
 __all__ = ["add_doctor", "doctor_lines", "run_doctor"]
@@ -62,6 +63,7 @@ def _look(
     watcher = watch(address, cluster_id, keys)
     try:
         status = watcher.status(PATIENCE_S, details=True)
+        status["saved"] = shown(status["saved"])
         members = [one for one in status["members"] if one["role"] == "server"]
         servers = [one["address"] if one["state"] == "live" else "" for one in members]
         stats = watcher.server_stats(servers, PATIENCE_S)

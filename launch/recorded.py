@@ -13,6 +13,7 @@ from launch.summary import summary_of
 from launch.supervise import run_cluster
 from pslib.clock import SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, PreemptedError
+from pslib.places import shown
 from pslib.protocol.results import fresh_results, of_kind
 from pslib.words import behind_text, counted
 
@@ -83,7 +84,7 @@ def run_recorded(
 def _left_out(error: OSError, outcome: Outcome) -> str:
     """What there is, and what there is not, of a run that is done and whose summary can't be written."""
     saved = outcome.status.get("saved")
-    there = f"its checkpoint {saved} is complete" if saved else "nothing was saved"
+    there = f"its checkpoint {shown(saved)} is complete" if saved else "nothing was saved"
     return (
         f"{error.strerror}; the training is done and {there}, but summary.json and run.png were not written: "
         "make space, and pslib eval gives the figures again"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from launch.process import Task
 from pslib.clock import Clock
 from pslib.errors import PslibError
+from pslib.places import shown
 from pslib.words import counted
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def lost_with(task: Task, status: dict[str, Any], log: str | None = None) -> str
         return "; nothing had been trained yet"
     rows, updates = int(status.get("rows", 0)), int(status.get("updates_applied", 0))
     saved = status.get("saved")
-    kept = f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"
+    kept = f"the checkpoint {shown(saved)} is the last state" if saved else "there is no checkpoint"
     servers = max(1, int(status.get("servers_configured", 1)))
     share = "all" if servers == 1 or task.role != "server" else f"about 1/{servers}"
     return f"; lost with it: {share} of {counted(rows, 'row')} and {counted(updates, 'update')}; {kept}"

@@ -134,7 +134,7 @@ def run_job(
         outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
         if not goes_back(outcome, job, tried):
             break
-        where = outcome.status.get("saved") or "the beginning: there is no checkpoint"
+        where = shown(outcome.status.get("saved") or "") or "the beginning: there is no checkpoint"
         say(f"all processes begin again at {where} ({tried + 1} of {job.cluster.restarts})")
         job, plan = step_back(outcome, job, plan, out, tried)
         tried += 1

@@ -115,7 +115,10 @@ def _open_far(uri: str) -> tuple[fs.FileSystem, str]:
     known = _FILESYSTEMS.get(store)
     if known and _PLAIN.fullmatch(inside):
         return known[0], known[1] + inside
-    filesystem, path = fs.FileSystem.from_uri(uri)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except ValueError as error:  # which quotes it, keys and all
+        raise type(error)(str(error).replace(uri, shown(uri))) from None
     path, decoded = path.rstrip("/"), unquote(inside)
     if known is None and path.endswith(decoded):
         if len(_FILESYSTEMS) >= FILESYSTEMS_MAX:

@@ -143,6 +143,21 @@ def test_a_cut_goes_from_phase_to_phase_and_its_table_says_how_far_each_lease_is
     assert cluster.session.events[-1].startswith("saved runs/checkpoint-000001 (all, 5 MB) in ")
 
 
+def test_keys_in_the_uri_of_a_checkpoint_are_in_no_line() -> None:
+    cluster = Cluster()
+    cluster.wait(11.0)
+    for rank in (0, 1):
+        cluster.beat(rank, cut=1)
+    for rank in (0, 1):
+        cluster.ready(rank, {})
+    for state in ("begun", "commit"):
+        cluster.step(state)
+    place = "s3://key:secret@bucket/checkpoint-000001"
+    assert cluster.step("saved", path=place, name="0000abcd", bytes=5e6) == Done()
+    assert cluster.session.desk.saved == place
+    assert cluster.session.events[-1].startswith("saved s3://***@bucket/checkpoint-000001 (all, 5 MB) in ")
+
+
 def test_another_cluster_goes_on_from_the_table() -> None:
     first = Cluster()
     for rank in first.trainers:

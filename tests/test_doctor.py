@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from launch.cli import main
 from launch.doctor import doctor_lines
 from launch.findings import Finding, diagnose
 from launch.running_cluster import find_cluster, note_cluster
@@ -67,6 +68,27 @@ def test_nothing_is_wrong_with_a_cluster_that_works() -> None:
     status["moves"] |= {"moved": 4, "units": 20, "bytes": 3_000_000, "awaited": 1}
     moves = "moves         4 of 20 units, 3.0 MB; waiting for 1 more server to join"
     assert moves in doctor_lines("tcp://c:1", status, [])
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_report_shows_no_keys_of_where_checkpoints_are(
+    form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Looked:
+        def status(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return status_of() | {"saved": "s3://key:secret@bucket/saved"}
+
+        def server_stats(self, *_: Any) -> list[Any]:
+            return [{}, {}]
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("pslib.cluster.watch", lambda *_: Looked())
+    assert main(["doctor", "tcp://c:1", "--cluster-id", "a", *form]) == 0
+    told = capsys.readouterr().out
+    assert "s3://***@bucket/saved" in told
+    assert "secret" not in told
 
 
 def test_a_silent_member_is_named_with_the_time_it_has_left() -> None:

@@ -16,6 +16,7 @@ import pslib
 from launch.cli import main
 from pslib.checkpoint import manifest
 from pslib.checkpoint.manifest import commit, open_place, read_manifest
+from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData
 from pslib.data.generator import Generated, GeneratorConfig, generate, generated_schema
 from pslib.errors import CheckpointError, ConfigurationError, DataError
@@ -150,6 +151,17 @@ def test_the_commands_work_on_a_bucket(
     assert "secret" not in capsys.readouterr().out
 
 
+def test_what_is_said_of_data_in_a_bucket_shows_no_keys(
+    server: S3Server, data: Generated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = server.uri("data/train")
+    for command in (["data", "check", place], ["describe", place, "--label", "label"]):
+        assert main(command) == 0
+        told = capsys.readouterr().out
+        assert f"s3://***@bucket/data/train/{data.test_path.name}?" in told
+        assert "secret" not in told
+
+
 def test_a_save_that_fails_midway_leaves_no_manifest(server: S3Server, data: Generated) -> None:
     """The connection to the store breaks after 20,000 bytes, of about 40,000; the training goes on."""
     proxy = BreakingProxy(server.port, 20_000)
@@ -209,3 +221,12 @@ def test_names_are_added_before_the_query_of_a_uri() -> None:
     assert with_inner(uri, "bucket/a/b", "bucket/a/b/c/d").startswith("s3://key:secret@bucket/a/b/c/d?")
     assert shown(uri) == "s3://***@bucket/a/b?endpoint_override=host:1&scheme=http"
     assert shown("/home/me@host/x") == "/home/me@host/x"
+
+
+def test_a_uri_that_can_not_be_read_is_told_without_its_keys() -> None:
+    place = "s3://key:secret@bucket/my scores"
+    told = r"s3://\*\*\*@bucket/my scores.*can't be (made|opened).*Cannot parse URI: 's3://\*\*\*@bucket/my "
+    for call in (lambda: PartFiles("predictions", place, []), lambda: Arrivals(place, StreamSettings())):
+        with pytest.raises((ConfigurationError, DataError), match=told) as caught:
+            call()
+        assert "secret" not in str(caught.value)

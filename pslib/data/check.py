@@ -259,11 +259,10 @@ def _notes(files: list[FileReport], columns: tuple[ColumnReport, ...], schema: S
     for file in files:
         rows = file.group_rows
         if len(rows) > GROUPS_MANY and sum(rows) / len(rows) < GROUP_ROWS_FEW:
-            said.append(
-                f"{file.file}: row groups of {counted(round(sum(rows) / len(rows)), 'row')} are slow to read"
-            )
+            mean = counted(round(sum(rows) / len(rows)), "row")
+            said.append(f"{shown(file.file)}: row groups of {mean} are slow to read")
         if rows and max(rows) > GROUP_ROWS_MANY:
-            said.append(f"{file.file}: a row group of {max(rows):,} rows makes shuffling coarse")
+            said.append(f"{shown(file.file)}: a row group of {max(rows):,} rows makes shuffling coarse")
     for column in columns:
         if _is_label(column) and column.ones in (0, column.rows):
             said.append(f"column {column.name!r}: every label is {int(column.ones > 0)}: AUC is not defined")
@@ -285,7 +284,7 @@ def _far_note(column: ColumnReport) -> list[str]:
 
 def _file_line(file: FileReport) -> str:
     groups = file.group_rows
-    text = f"{file.file}: {counted(file.rows, 'row')} in {counted(len(groups), 'row group')}"
+    text = f"{shown(file.file)}: {counted(file.rows, 'row')} in {counted(len(groups), 'row group')}"
     if not groups:
         return text
     return f"{text} of {min(groups):,} to {max(groups):,} rows" if len(groups) > 1 else text

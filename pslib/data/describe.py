@@ -121,7 +121,7 @@ def describe(path: Paths, label: str | None = None) -> Description:
     """
     report = check(path, label=label)
     if not report.rows:
-        files = ", ".join(one.file for one in report.files)
+        files = ", ".join(shown(one.file) for one in report.files)
         raise DataError(*(report.problems or [f"{files}: expected at least one row, got none"]))
     _refuse_changed(report)
     chosen = label or _label_of(report)
@@ -134,7 +134,9 @@ def describe(path: Paths, label: str | None = None) -> Description:
     choices = (*(_without_leak(_choice(one, chosen), sample) for one in report.columns), *_unread(report))
     if not any(one.role in ("dense", "sparse", "ragged") for one in choices):
         left = "; ".join(f"{one.name!r}: {one.reason}" for one in choices if one.role != "label")
-        raise DataError(f"{report.files[0].file}: no column but the label {chosen!r} makes a field; {left}")
+        raise DataError(
+            f"{shown(report.files[0].file)}: no column but the label {chosen!r} makes a field; {left}"
+        )
     far = {column.name for column in report.columns if column.reach > DENSE_FAR}
     schema = Schema(
         label=chosen,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pslib.places import shown
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.leases import RankedLeases, stream_of
 from pslib.protocol.membership import Member, Membership
@@ -92,13 +93,17 @@ class Comebacks:
     def beginning(self) -> str:
         """What such a server begins with, in words."""
         loads = self._desk.basis
-        return f"checkpoint {loads[-1]['path']}" if loads else "their first values: there is no checkpoint"
+        return (
+            f"checkpoint {shown(loads[-1]['path'])}"
+            if loads
+            else "their first values: there is no checkpoint"
+        )
 
     @property
     def _restart(self) -> str:
         """Where a run that can't go on may begin, in words."""
         loads = self._desk.basis
-        return f"checkpoint {loads[-1]['path']}" if loads else "the beginning: there is no checkpoint"
+        return f"checkpoint {shown(loads[-1]['path'])}" if loads else "the beginning: there is no checkpoint"
 
     @property
     def _is_in_step(self) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pslib.places import shown
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.json_arrays import json_array
@@ -340,7 +341,8 @@ class CutSession:
         size = float(details.get("bytes", 0)) / 1e6
         kind = "an increment" if details.get("increment") else "all"
         self._say(
-            f"saved {path} ({kind}, {size:.0f} MB) in {now_s - cut.paused_s:.1f} s, pause {cut.pause_s:.3f} s"
+            f"saved {shown(path)} ({kind}, {size:.0f} MB) in {now_s - cut.paused_s:.1f} s, "
+            f"pause {cut.pause_s:.3f} s"
         )
 
     def _cancel(self, now_s: float, why: str) -> None:

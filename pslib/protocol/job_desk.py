@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslib.metrics.metrics import ScoreCounts
+from pslib.places import shown
 from pslib.protocol.collective_job import CollectiveJob
 from pslib.protocol.json_arrays import plain_of
 from pslib.protocol.leases import LeaseBook, RankedLeases, stream_of
@@ -265,7 +266,9 @@ class JobDesk:
         for job in self.jobs[self.first_open : below]:
             freed += len(job.book.trainer_lost((member.rank, member.incarnation)))
             if fatal and job.needs(member.rank):
-                kept = f"checkpoint {self.saved}" if self.saved else "beginning: there is no checkpoint"
+                kept = (
+                    f"checkpoint {shown(self.saved)}" if self.saved else "beginning: there is no checkpoint"
+                )
                 self._fail(
                     f"trainer {member.rank} ({member.where}) {why}, and with consistency sync every step "
                     f"waits for every trainer; start again from the {kept}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from pslib.places import shown
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.membership import Member, Membership
 from pslib.words import counted
@@ -141,4 +142,4 @@ class Losses:
 
     def _kept(self) -> str:
         saved = self._desk.saved
-        return f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"
+        return f"the checkpoint {shown(saved)} is the last state" if saved else "there is no checkpoint"
