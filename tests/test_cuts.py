@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -36,6 +37,7 @@ from tests.counting_trainers import (
     slowly,
     stop_after,
 )
+from tests.waiting import wait_until
 
 EXACT = GeneratorConfig(
     train_rows=900, test_rows=100, seed=3, vocabularies=(7, 60, 300), dense_fields=2, row_group_rows=250
@@ -176,6 +178,29 @@ def test_a_saved_line_says_how_long_it_took_and_how_long_trainers_paused(
         )
     assert len(list((tmp_path / "saved").iterdir())) == 2
     assert read_manifest(newest(str(tmp_path / "saved"))).format_version == 4
+
+
+def test_a_checkpoint_whose_files_take_longer_than_its_fit_says_where_that_fit_began(
+    examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the epochs of later fits it would be taken for one after them, and examples be left out."""
+    fit_is_over, files = threading.Event(), cuts.TrainerCuts._files
+
+    def slow_files(led_by: Any, led: Any) -> Any:
+        fit_is_over.wait(60)
+        return files(led_by, led)
+
+    monkeypatch.setattr(cuts.TrainerCuts, "_files", slow_files)
+    monkeypatch.setattr(cuts, "END_S", 0.1)
+    every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20)
+    with cluster_of(1, timing=QUICK) as running:
+        trainer = counting(running.join(), slowly, checkpoint=every)
+        trainer.fit(examples)
+        fit_is_over.set()
+        wait_until(lambda: any(tmp_path.glob("saved/*/manifest.json")), 60, "a checkpoint")
+        assert trainer._position.epochs == 1
+    about = saved_in(tmp_path / "saved")["about"]
+    assert (about["epochs"], about["steps"]) == (0, 0)
 
 
 def test_a_disk_that_is_full_during_a_checkpoint_is_one_line_and_training_goes_on(

@@ -45,6 +45,8 @@ END_S = 60.0
 
 CutManifest = Callable[[str, list[ManifestFile], dict[str, Any], str, Base | None], Manifest]
 """Makes a manifest of its place, files, the table of jobs of a cut, its token and what it follows."""
+ManifestOfNow = Callable[[], CutManifest]
+"""Called while all trainers pause: the manifest, made when the files are there, says where they were then."""
 
 
 @dataclass(slots=True)
@@ -74,11 +76,11 @@ class TrainerCuts:
     gate : CutGate
     settings : CheckpointSettings or None
     manifest : callable
-        Makes a manifest.
+        Gives what makes a manifest.
     """
 
     def __init__(
-        self, client: Client, gate: CutGate, settings: CheckpointSettings | None, manifest: CutManifest
+        self, client: Client, gate: CutGate, settings: CheckpointSettings | None, manifest: ManifestOfNow
     ) -> None:
         self._client, self._gate, self._settings, self._manifest = client, gate, settings, manifest
         self._led: _Led | None = None
@@ -182,13 +184,12 @@ class TrainerCuts:
         assert self._settings is not None
         started_s = time.perf_counter()
         self._begin(led)
-        begun = self._step(led, "begun", {})
+        begun, manifest_of = self._step(led, "begun", {}), self._manifest()
         self._gate.open()
         assert isinstance(begun, CutTable)
         files = [ManifestFile(**entry) for entry in self._files(led)]
         self._step(led, "commit", {})
-        manifest = self._manifest(led.place, files, plain_of(begun.table), led.token, led.base)
-        commit(led.place, manifest)
+        commit(led.place, manifest_of(led.place, files, plain_of(begun.table), led.token, led.base))
         self._end_images(led, committed=True)
         self._no_base = False
         details = {

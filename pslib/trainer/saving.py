@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -195,19 +196,17 @@ class CheckpointJobs:
             self._client,
             gate,
             self._settings.checkpoint,
-            lambda place, files, table, token, base: self.cut_manifest(
-                place, files, table, token, base, position()
-            ),
+            lambda: partial(self.cut_manifest, position()),
         )
 
     def cut_manifest(
         self,
+        position: Position,
         place: str,
         files: list[ManifestFile],
         table: Mapping[str, Any],
         token: str,
         base: Base | None,
-        position: Position,
     ) -> Manifest:
         """The manifest of a cut through a job that began at ``position``."""
         began = asdict(self.began)

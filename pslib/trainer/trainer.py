@@ -297,8 +297,8 @@ class Trainer(Keeping, Retrieval):
             self._in_step = bool(job.ranks)
             fit.train(self._tools, job, self._mode.of_job(job, steps), steps, self._seconds)
             self._in_step = False
-            self._cuts.finish()
         self._epochs, self._steps = self._epochs + epochs, steps.end
+        self._cuts.finish()
         self._statistics.measure(data, self._epochs, self._steps)
 
     def _open_fit(
