@@ -246,6 +246,25 @@ def test_whoever_goes_on_with_another_models_rows_may_have_other_types(folder: P
     assert read_manifest(after).about["key_kinds"]["user id"] == ["string", "user id"]
 
 
+@pytest.mark.parametrize("other_model", [False, True])
+def test_what_was_trained_before_a_load_says_nothing_of_the_rows_after_it(
+    folder: Path, other_model: bool
+) -> None:
+    """Nobody knows what these were made of, or nobody wants to: whatever comes next is taken."""
+    with pslib.connect() as cluster:
+        trainer = trainer_of(cluster)
+        trainer.fit(folder / "texts.parquet")
+        place = Path(trainer.save(folder / "texts"))
+    if not other_model:
+        forgotten(place)
+    with pslib.connect() as cluster:
+        trainer = trainer_of(cluster)
+        trainer.fit(folder / "train.parquet")
+        trainer.load(place, other_model=other_model)
+        assert trainer.evaluate(folder / "texts.parquet").examples == 200
+        trainer.fit(folder / "texts.parquet")
+
+
 def test_a_checkpoint_says_only_what_was_trained(folder: Path) -> None:
     """An evaluation teaches nothing, and a column without values has no type."""
     with pslib.connect() as cluster:

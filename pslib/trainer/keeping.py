@@ -115,7 +115,7 @@ class Keeping:
         position = self._checkpoints.load(path, state, tables, self._position, resume, other_model)
         if position is not None:
             self._stand_at(position)
-        if self._checkpoints.kinds:  # in place: a stream that goes on has it, too
+        if self._checkpoints.replaces_rows(tables):  # in place: a stream that goes on has it, too
             self._key_kinds.clear()
             self._key_kinds.update(self._checkpoints.kinds)
         self._mode.loaded(trained=position is not None and state)

@@ -285,7 +285,7 @@ class CheckpointJobs:
             {"state": state, "tables": ",".join(names or ()), "step": now.steps, "time_s": now.seconds},
             source,
         )
-        if names is None or self._table.name in names:
+        if self.replaces_rows(tables):
             self.kinds = {} if other_model else kinds_of(about, place)
         if names is not None:
             return None
@@ -294,6 +294,10 @@ class CheckpointJobs:
         if first:
             self.began = loaded
         return loaded
+
+    def replaces_rows(self, tables: Sequence[str] | None) -> bool:
+        """Whether a load of these tables (None: of all) replaces the model's rows."""
+        return tables is None or self._table.name in tables
 
     def _single(
         self,
