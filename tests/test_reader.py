@@ -356,6 +356,36 @@ def test_a_file_that_vanishes_or_shrinks_is_a_data_error(folder: Path) -> None:
         next(reader.batches(0, lease))
 
 
+@pytest.mark.parametrize(
+    ("columns", "rows", "group_rows", "words"),
+    [
+        (["click", "user"], 30, 10, "it has 3 row groups now"),
+        (["click", "user"], 0, 10, "it has 0 row groups now"),
+        (["click", "user"], 120, 12, "expected 10 rows, got 12"),
+        (["click", "user"], 80, 8, "expected 10 rows, got 8"),
+        (["click"], 100, 10, "it has no column 'user' now"),
+        (["user"], 100, 10, "it has no column 'click' now"),
+    ],
+)
+def test_a_file_that_another_has_replaced_is_a_data_error(
+    tmp_path: Path, columns: list[str], rows: int, group_rows: int, words: str
+) -> None:
+    """Whoever exports the data again while a training goes on; rows beyond those known went unseen."""
+    table = pa.table({"click": np.arange(120) % 2, "user": np.arange(120)})
+    for name in ("a", "b"):
+        pq.write_table(table.slice(0, 100), tmp_path / f"{name}.parquet", row_group_size=10)
+    data = ParquetData(tmp_path, Schema(label="click", sparse=["user"]))
+    order = Order(0, [group.rows for group in data.row_groups], 10, window_rows=10, shuffle=False)
+    reader = LeaseReader(data, data.schema, order, 10)
+    next(reader.batches(0, 9))
+    with pq.ParquetWriter(tmp_path / "b.parquet", table.select(columns).schema) as other:
+        if rows:  # else there is no row group
+            other.write_table(table.select(columns).slice(0, rows), row_group_size=group_rows)
+    told = rf"b\.parquet: row group 9 can't be read any more \({words}\); was it changed meanwhile\?"
+    with pytest.raises(DataError, match=told):
+        next(reader.batches(0, 19))
+
+
 def test_a_file_that_is_written_anew_while_it_is_read_is_a_data_error(tmp_path: Path) -> None:
     """A file mapped into memory would end the process with SIGBUS instead."""
     path, rows = tmp_path / "a.parquet", 20_000

@@ -199,6 +199,11 @@ class PageColumns:
     made : mapping of str to callable, or None
         What is made of an integer column's values where that costs less than making it of the column: it then
         has the metadata MADE. Of what stands under a null anything may be made.
+
+    Attributes
+    ----------
+    lacked : list of str
+        Columns that the file does not have.
     """
 
     def __init__(
@@ -209,6 +214,7 @@ class PageColumns:
         self._file, self._source, self._names, self._narrow = file, source, list(columns), narrow
         self._metadata = file.metadata
         schema, arrow = self._metadata.schema, file.schema_arrow
+        self.lacked = sorted(set(self._names).difference(arrow.names))
         places: dict[str, list[int]] = {}
         for i in range(self._metadata.num_columns):
             path = schema.column(i).path

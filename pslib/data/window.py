@@ -27,6 +27,7 @@ from pslib.data.values import DENSE, LABEL, WEIGHT, Rule, first_problem, one_lin
 from pslib.errors import DataError
 from pslib.places import shown as shown_path
 from pslib.schema import DenseField, Schema
+from pslib.words import counted
 
 __all__ = ["DecodedWindow", "GroupScanner", "WindowDecoder", "unreadable"]
 
@@ -195,9 +196,23 @@ class GroupScanner:
                 far=is_far(group.file) and not isinstance(self._file.source, pa.BufferReader),
                 made=self._made,
             )
+        assert self._file is not None
         assert self._columns is not None
+        _check_same(self._file, self._columns.lacked, group)
         self._batches = self._columns.batches(group.row_group, SCAN_ROWS)
         self._group, self._position, self._rest = index, 0, None
+
+
+def _check_same(file: OpenedFile, lacked: Sequence[str], group: RowGroup) -> None:
+    """Raise ArrowInvalid where a file that was replaced meanwhile has other columns or rows there."""
+    if lacked:
+        raise pa.ArrowInvalid(f"it has no column {lacked[0]!r} now")
+    groups = file.metadata.num_row_groups
+    if group.row_group >= groups:
+        raise pa.ArrowInvalid(f"it has {counted(groups, 'row group')} now")
+    rows = file.metadata.row_group(group.row_group).num_rows
+    if rows != group.rows:
+        raise pa.ArrowInvalid(f"expected {counted(group.rows, 'row')}, got {rows:,}")
 
 
 def unreadable(group: RowGroup, columns: Iterable[str], error: BaseException) -> str:
@@ -213,7 +228,7 @@ def _damaged_column(group: RowGroup, columns: Iterable[str]) -> str:
     """Which column of a row group can't be read, where it is not the whole file."""
     try:
         with open_parquet(group.file) as opened:
-            for name in columns:
+            for name in columns if group.row_group < opened.metadata.num_row_groups else ():
                 try:
                     for _ in opened.iter_batches(row_groups=[group.row_group], columns=[name]):
                         pass
@@ -232,6 +247,8 @@ def _open_for_keys(schema: Schema, file: str) -> OpenedFile:
     """
     source = open_file(file, whole=True)
     opened = parquet_from(source)
+    if not opened.metadata.num_row_groups:  # it had some when it was looked at
+        return opened
     wanted = {name for field in schema.sparse for name in field.columns}
     first, columns = opened.metadata.row_group(0), opened.schema_arrow
     coded = []
