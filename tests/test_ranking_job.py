@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -132,6 +133,30 @@ def test_keys_of_another_type_than_those_of_the_training_are_refused(folder):
                 trainer.recommend(data, items, folder / "best", history="before")
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"valid": "tset.parquet"}, r"tset\.parquet: no such file or folder"),
+        ({"target": "nxt"}, r"test\.parquet: no column 'nxt'; did you mean 'next'\?"),
+        ({"history": "bfore"}, r"test\.parquet: no column 'bfore'; did you mean 'before'\?"),
+        ({"items": "itmes.parquet"}, r"itmes\.parquet: no such file or folder"),
+        ({"items": "test.parquet"}, r"test\.parquet: no column 'items'; the file has before, next"),
+        ({"at": (0, 20)}, r"at: expected numbers of places from 1 on, got \[0, 20\]"),
+    ],
+)
+def test_what_no_ranking_could_be_made_of_is_refused_before_an_epoch_is_trained_for_it(
+    folder, monkeypatch, changes, told
+):
+    monkeypatch.chdir(folder)
+    named = {"valid": "test.parquet", "history": "before", "target": "next"} | changes
+    with connect() as cluster:
+        model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=4)
+        trainer = Trainer(model, cluster, batch_rows=20, progress=False)
+        with pytest.raises((ConfigurationError, DataError), match=told):
+            trainer.fit_and_rank("train.parquet", **named)
+        assert not cluster.begun, "no call was made"
+
+
 def test_what_only_ranking_has_is_refused_for_a_model_of_clicks(folder, capsys):
     changes = ["model={name: lr}", "data.schema={sparse: [user]}", "data.items=train.parquet"]
     settings = [word for change in changes for word in ("--set", change)]
@@ -163,8 +188,9 @@ def test_every_epoch_that_is_ranked_knows_how_many_come(folder, monkeypatch):
     with connect() as cluster:
         model = GRU4Rec(Schema(label=None, ragged=["items"]), dim=4, negatives=8)
         trainer = Trainer(model, cluster, batch_rows=40, progress=False)
+        named = {"history": "before", "target": "next"}
         for how in ({}, {"stopping": EarlyStopping(metric="recall@20", restore=False)}):
-            trainer.fit_and_rank(folder / "train.parquet", folder, 3, **how)
+            trainer.fit_and_rank(folder / "train.parquet", folder / "test.parquet", 3, **named, **how)
     assert told == [2, 1, 0] * 2
 
 
@@ -208,10 +234,11 @@ def test_a_training_ends_with_the_parameters_of_the_epoch_that_ranked_best(folde
     with connect() as cluster:
         trainer = Trainer(model, cluster, batch_rows=40, staleness=0, progress=False)
         train, best = folder / "train.parquet", tmp_path / "best"
-        named = {"stopping": stopping, "best": best, "at": (5,)}
-        found = trainer.fit_and_rank(train, folder, 9, **named, items="those")
+        those = shutil.copy(train, folder / "those.parquet")
+        named = {"stopping": stopping, "best": best, "at": (5,), "history": "before", "target": "next"}
+        found = trainer.fit_and_rank(train, folder / "test.parquet", 9, **named, items=those)
         assert [one.recall[20] for one in found] == [0.5, 0.7, 0.6, 0.65]
-        assert asked == [([5, 20], "those")] * 4
+        assert asked == [([5, 20], those)] * 4
         assert trainer._position.epochs == 2
         with pytest.raises(ConfigurationError, match="metric: expected one of auc, logloss, got"):
             trainer.fit(train, valid=folder, stopping=stopping, best=best)

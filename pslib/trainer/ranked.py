@@ -149,12 +149,15 @@ class Sides(ABC):
         Names an item, in rows of items.
     item_schema : Schema
         Of rows of items.
+    named_in : Schema
+        Of the data whose items are ranked: those rows, or the sessions that hold them.
     by_product : bool
         Whether a score is the product of two vectors.
     """
 
     item: SparseField
     item_schema: Schema
+    named_in: Schema
     by_product = True
 
     @abstractmethod
@@ -211,6 +214,7 @@ class _SessionSides(Sides):
         self._model, self._vocabulary = model, own.vocabulary or own.name
         self.item = SparseField("item", self._vocabulary)
         self.item_schema = Schema(label=None, sparse=[self.item])
+        self.named_in = model.schema
 
     def goal(self, target: str | None) -> SparseField:
         return SparseField(target or "target", self._vocabulary)
@@ -233,8 +237,8 @@ class _SessionSides(Sides):
     def items(
         self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
     ) -> RankedItems:
-        data = ParquetData(paths, self._model.schema, key_kinds=key_kinds)
-        every = catalogue_of(data, self._model.schema.ragged[0])
+        data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
+        every = catalogue_of(data, self.named_in.ragged[0])
         keys, values = _without_null(*every)
         starts = range(0, keys.size, PULL_KEYS)
         rows = np.concatenate([parameters.rows(keys[i : i + PULL_KEYS]) for i in starts])
@@ -246,7 +250,7 @@ class _MatchingSides(Sides):
 
     def __init__(self, model: MatchingModel) -> None:
         self._model, self.by_product = model, model.by_product
-        self.item_schema = model.item_schema
+        self.item_schema = self.named_in = model.item_schema
         self.item = next(field for field in self.item_schema.sparse if field.name == model.item[0])
 
     def goal(self, target: str | None) -> SparseField:
@@ -288,7 +292,7 @@ class _MatchingSides(Sides):
         self, paths: list[str], parameters: Parameters, key_kinds: KeyKinds | None = None
     ) -> RankedItems:
         """An item that stands there several times is taken as it stands first."""
-        data = ParquetData(paths, self.item_schema, key_kinds=key_kinds)
+        data = ParquetData(paths, self.named_in, key_kinds=key_kinds)
         keys, values = catalogue_of(data, self.item)
         column = self.item_schema.sparse.index(self.item)
         vectors, missing = np.empty((0, 0)), np.ones(keys.size, np.bool_)

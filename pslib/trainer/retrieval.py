@@ -108,11 +108,14 @@ class Retrieval:
         DataError
             When a file does not fit.
         """
-        sides_of(self.model)
+        sides = sides_of(self.model)
         epochs = check_epochs(epochs)
         check_stopping(stopping, valid, best, self._table, self.settings.dense_optimizer, ranked=True)
         data, valid, items = _lasting(data), _lasting(valid), items and _lasting(items)
         train = ParquetData(strings(data), self.model.schema, key_kinds=self._key_kinds)
+        schema = _schema_asked(sides, at, history, target, exclude_seen)
+        for paths, columns in ((items or data, sides.named_in), (valid, schema)):  # before hours of training
+            ParquetData(strings(paths), columns, key_kinds=self._key_kinds)
         watched = place_of_metric(stopping.metric) if stopping else None
         places = list(at) if watched is None or watched in at else [*at, watched]
 
@@ -174,9 +177,7 @@ class Retrieval:
             When a file does not fit.
         """
         sides = sides_of(self.model)
-        if min(at, default=0) < 1:
-            raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
-        schema = sides.example_schema(history, [sides.goal(target)])
+        schema = _schema_asked(sides, at, history, target, exclude_seen)
         self._look()
         ranker, about = self._ranker(sides, items, history, exclude_seen)
         job, reader = self._leases(
@@ -306,8 +307,7 @@ class Retrieval:
         self, sides: Sides, items: Paths, history: str | None, exclude_seen: bool
     ) -> tuple[Ranker, list[Any]]:
         """The ranker, and what all trainers must agree on."""
-        if exclude_seen and sides.seen(history) is None:
-            raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
+        _check_seen(sides, history, exclude_seen)
         parameters = self._parameters()
         ranked = sides.items(strings(items), parameters, self._key_kinds)
         agreed = [int(ranked.keys.size), exclude_seen, history]
@@ -323,6 +323,21 @@ class Retrieval:
         details = {"examples": rows.rows, **self._behind, **(more or {})}
         job = self._open(what, rows, order, [order.leases(0)], details, [batch_rows, self._epochs, *agreed])
         return job, LeaseReader(rows, schema, order, batch_rows)
+
+
+def _check_seen(sides: Sides, history: str | None, exclude_seen: bool) -> None:
+    if exclude_seen and sides.seen(history) is None:
+        raise ConfigurationError("exclude_seen: expected the column of items before; give history=COLUMN")
+
+
+def _schema_asked(
+    sides: Sides, at: Sequence[int], history: str | None, target: str | None, exclude_seen: bool
+) -> Schema:
+    """Columns of examples that are ranked; ConfigurationError where nothing can be."""
+    if min(at, default=0) < 1:
+        raise ConfigurationError(f"at: expected numbers of places from 1 on, got {list(at)}")
+    _check_seen(sides, history, exclude_seen)
+    return sides.example_schema(history, [sides.goal(target)])
 
 
 def _table(vectors: NDArray[Any], columns: Mapping[str, pa.Array] | None = None) -> pa.Table:
