@@ -248,6 +248,13 @@ def test_csv_roles_may_be_given_and_further_columns_are_kept(tmp_path, out):
     assert report.schema.columns == ("click", "n", "id")
 
 
+def test_names_may_come_from_a_generator(tmp_path, out):
+    source = written(tmp_path, "label,x,u\n1,2,a\n0,3,b\n")
+    report = convert_csv(source, out, dense=iter(["x"]), sparse=iter(["u"]))
+    assert report.schema.columns == ("label", "x", "u")
+    assert rows_of(out) == [{"label": 1, "x": 2.0, "u": "a"}, {"label": 0, "x": 3.0, "u": "b"}]
+
+
 def test_whole_numbers_are_keys_unless_named_as_dense(tmp_path, out):
     source = written(tmp_path, "label,a,b\n1,5,5.5\n0,6,6\n")
     assert convert_csv(source, out).schema.columns == ("label", "b", "a")

@@ -198,6 +198,13 @@ def test_columns_that_can_not_be_are_told_before_anything_is_written(tmp_path, o
     assert not out.exists()
 
 
+def test_names_may_come_from_a_generator(tmp_path, out):
+    source = written(tmp_path, '{"label": 1, "x": 2, "u": "a", "v": 5}\n')
+    report = convert_jsonl(source, out, dense=iter(["x"]), sparse=iter(["u"]))
+    assert report.schema.columns == ("label", "x", "u")
+    assert pq.read_table(out).to_pylist() == [{"label": 1, "x": 2.0, "u": "a", "v": 5}]
+
+
 def test_columns_can_be_chosen(tmp_path, out):
     source = written(tmp_path, lines({"label": 1, "a": 1, "b": 2, "c": 0.5, "d": "x"}))
     report = convert_jsonl(source, out, dense=["a"], sparse=["b"])

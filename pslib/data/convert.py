@@ -137,6 +137,7 @@ def convert_csv(
         raise ConfigurationError(
             f"delimiter: expected one ASCII character, no quote or newline, got {delimiter!r}"
         )
+    dense, sparse = _listed(dense), _listed(sparse)
     found = pieces(run.source, quoted_by=delimiter.encode())
     first = next(found, None)
     if first is None:
@@ -266,6 +267,7 @@ def convert_jsonl(
         holds lists.
     """
     run = Conversion(source, out, overwrite=overwrite, share_max=rejects_max_share, progress=progress)
+    dense, sparse = _listed(dense), _listed(sparse)
     found = pieces(run.source)
     first = next(found, None)
     if first is None:
@@ -288,6 +290,11 @@ def convert_jsonl(
         ragged=[RaggedField(name) for name in keyed if pa.types.is_list(columns[name])],
     )
     return run.over(_chained(first, found), json_parser(columns, label), schema)
+
+
+def _listed(names: Iterable[str] | None) -> list[str] | None:
+    """Names that are gone through more than once, as what a generator gives can't be."""
+    return None if names is None else list(names)
 
 
 def _chained(first: Piece, others: Iterable[Piece]) -> Iterable[Piece]:
