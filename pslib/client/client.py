@@ -233,6 +233,8 @@ class Client:
     ) -> PendingPull:
         """Read rows; creates nothing: an unseen key gives its first value.
 
+        The keys are sent, and sent again, without a copy: they must not change before the rows are here.
+
         Parameters
         ----------
         keys : mapping of table name to (n,) uint64
@@ -274,6 +276,8 @@ class Client:
         since: Seen = NOTHING_SEEN,
     ) -> PendingPush:
         """Send gradients; each server takes one optimizer step on each key.
+
+        Arrays are sent, and sent again, without a copy: they must not change until the push is done.
 
         Parameters
         ----------
