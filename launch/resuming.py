@@ -27,6 +27,7 @@ __all__ = [
     "check_no_logs",
     "completed",
     "from_checkpoint",
+    "had_logs",
     "identity_of",
     "keep_records",
     "note_earlier",
@@ -85,6 +86,11 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
             if (log := _logs_of(out))
             else "--resume needs logs (durability log or disk); a script loads its checkpoint itself"
         )
+    if not had_logs(out):
+        raise ConfigurationError(
+            f"--resume: the run in {out} had no logs to go on with (durability memory): a script loads its "
+            "checkpoint itself, in a run of its own: give another --out, or --overwrite"
+        )
     with suppress(OSError, ValueError, KeyError, TypeError):
         note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
         launch, log = int(note.get("launch", 0)), note.get("log")
@@ -94,6 +100,14 @@ def identity_of(out: Path | None, config: ClusterConfig, resume: bool) -> Identi
         keep_records(out, launch)
         return identity
     raise ConfigurationError(f"--resume: {out} holds no run that has started: no logs/{NOTE} there")
+
+
+def had_logs(out: Path) -> bool:
+    """Whether a run goes on with logs, wherever they are; one of which nobody knows better is said to."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = json.loads((out / "logs" / NOTE).read_text(encoding="utf-8"))
+        return note["log"] is not None
+    return True
 
 
 def _logs_of(out: Path) -> str | None:

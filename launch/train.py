@@ -32,6 +32,7 @@ from launch.resuming import (
     check_no_logs,
     completed,
     from_checkpoint,
+    had_logs,
     identity_of,
     keep_records,
     note_earlier,
@@ -204,9 +205,10 @@ def _has_saved(job: Job) -> bool:
 def _begun(job: Job, overwrite: bool, resume: bool) -> tuple[Job, Identity]:
     """The job and who runs it, with its folder made: both are of the run that goes on, where it has logs.
 
-    Without logs the job begins at the run's checkpoint, as another run beside the records of that one.
+    Without logs the job begins at the run's checkpoint, as another run beside the records of that one, which
+    may have logs from then on.
     """
-    from_logs = resume and job.cluster_config.durability != "memory"
+    from_logs = resume and job.cluster_config.durability != "memory" and had_logs(Path(job.out))
     from_saved = resume and not from_logs
     if resume and Path(job.out).is_dir():
         hold_out(Path(job.out), resume)

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from pslib.clock import SystemClock
 from pslib.config import ClusterConfig, Timing
-from pslib.coordinator.coordinator import Coordinator
+from pslib.coordinator.coordinator import Coordinator, run_coordinator
 from pslib.errors import (
     AddressInUseError,
+    LogError,
 )
 from pslib.metrics.metrics import ScoreCounts
 from pslib.protocol.codec import Codec
@@ -241,6 +242,23 @@ def test_a_coordinator_goes_on_where_a_killed_one_was(tmp_path: Path) -> None:
         coordinator._link.close()
         files.close()  # what the end of a process does to its lock, and nothing else
     assert ranks == [0, 1, 2]
+
+
+def test_a_run_whose_journal_is_gone_does_not_begin_anew_as_if_it_went_on(tmp_path: Path) -> None:
+    """Its folder was on a disk that a restart of the machine has emptied, say; nothing is put there."""
+    for _ in range(2):
+        with pytest.raises(
+            LogError, match=r"^--resume: \S+: expected the journal of the run that is to go on"
+        ):
+            run_coordinator(
+                CONFIG,
+                "demo",
+                "tcp://127.0.0.1:0",
+                lambda address: pytest.fail("it listens"),
+                journal=str(tmp_path / "journal"),
+                resume=True,
+            )
+    assert list(tmp_path.iterdir()) == []
 
 
 class LeavingStranger:

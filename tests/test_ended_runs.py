@@ -236,6 +236,20 @@ def test_resuming_a_run_that_was_never_begun_says_to_begin_it_plainly(
     assert "begin anew without --resume (" in capsys.readouterr().err
 
 
+def test_a_run_without_logs_goes_on_from_its_checkpoint_also_where_it_has_logs_from_then_on(
+    tmp_path: Path,
+) -> None:
+    """It began anew, in a cluster of which nothing was known, and its checkpoint was replaced at the end."""
+    job, folder = job_in(tmp_path, epochs=1), run_in(tmp_path / "run", FAILED)
+    with pslib.connect() as cluster:
+        trainer = pslib.Trainer(LR(pslib.Schema(label="click", sparse=["user"])), cluster, progress=False)
+        trainer.fit(tmp_path / "data.parquet")
+        trainer.save(folder / "checkpoint")
+    assert main(["train", str(job), "--resume", "--set", "cluster.durability=log"]) == 0
+    assert json.loads((folder / "summary.json").read_text())["epochs"] == 2
+    assert json.loads((folder / "logs" / NOTE).read_text())["log"] == str(folder / "log")
+
+
 def test_a_run_with_logs_says_how_it_goes_on_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,13 @@ def test_what_can_not_go_on_is_told_in_one_line(out: Any, config: ClusterConfig,
     assert "\n" not in str(error.value)
 
 
+def test_a_script_whose_run_had_no_logs_is_not_begun_anew_as_if_it_went_on(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    note_cluster(tmp_path / "logs", "tcp://c:1", "abc")
+    with pytest.raises(ConfigurationError, match="had no logs to go on with"):
+        identity_of(tmp_path, LOGGED, resume=True)
+
+
 def begun(out: Path, config: ClusterConfig, launch: int = 0) -> Path:
     """A run's folder with a note of its launch and the first record of its journal; returns the journal."""
     (out / "logs").mkdir(parents=True, exist_ok=True)

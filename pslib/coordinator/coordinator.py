@@ -8,7 +8,7 @@ from typing import Any
 
 from pslib.clock import AwakeClock, Clock, SystemClock
 from pslib.config import ClusterConfig, Timing
-from pslib.errors import AddressInUseError, LocalProtocolError, RemoteProtocolError
+from pslib.errors import AddressInUseError, LocalProtocolError, LogError, RemoteProtocolError
 from pslib.open_files import allow_peers
 from pslib.protocol.cluster_status import status_of
 from pslib.protocol.codec import Buffer, Codec
@@ -16,6 +16,7 @@ from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Failure, Message, Status
 from pslib.transport import Keys, ServerLink, Transport, ZmqTransport
 from pslib.update_log import CoordinatorLog, DiskFiles, in_words
+from pslib.update_log.coordinator_log import has_begun
 
 __all__ = ["Coordinator", "open_journal", "run_coordinator"]
 
@@ -200,7 +201,17 @@ def run_coordinator(
         Called once with the last status when the cluster is over: what it counts is whole then.
     ranks_named : bool
         As for `Coordinator`.
+
+    Raises
+    ------
+    LogError
+        When a run is to go on whose journal is gone: it would begin anew, and nobody hear of it.
     """
+    if resume and journal is not None and not has_begun(journal):
+        raise LogError(
+            f"--resume: {journal}: expected the journal of the run that is to go on, got none: restore its "
+            "logs, or begin another run with its checkpoint (load.path)"
+        )
     transport = ZmqTransport(insecure_network=insecure_network, keys=keys)
     log_ = None
     try:

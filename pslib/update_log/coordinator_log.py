@@ -10,13 +10,13 @@ from pathlib import Path
 from pslib.clock import AwakeClock, Clock
 from pslib.errors import LogFullError, LogStillFullError
 from pslib.protocol.journal import Entry, Note
-from pslib.update_log.claim import claim
+from pslib.update_log.claim import NUMBER, claim
 from pslib.update_log.contents import entries_of, pieces_of
 from pslib.update_log.files import LogFiles
 from pslib.update_log.rolling import RollingLog
 from pslib.update_log.survey import SUFFIX
 
-__all__ = ["CoordinatorLog", "has_beginning"]
+__all__ = ["CoordinatorLog", "has_beginning", "has_begun"]
 
 log = logging.getLogger("pslib")
 ASKED, IMAGE = 1, 2
@@ -28,6 +28,11 @@ JOURNAL_BYTES = 1 << 20
 def has_beginning(folder: str) -> bool:
     """Whether a journal tells all from the first record on: no image stands in place of its beginning."""
     return (Path(folder) / f"{1:020d}{SUFFIX}").exists()
+
+
+def has_begun(folder: str) -> bool:
+    """Whether a coordinator has ever kept its journal there."""
+    return (Path(folder) / NUMBER).exists()
 
 
 class CoordinatorLog:
