@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from launch.job import Job, read_job
 from launch.key_kinds import check_like_training
 from launch.preflight import schemas_asked
 from launch.ranking_settings import RankingSection, ranks_items
+from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError
 from pslib.places import below, is_uri, parent_and_name
 from rec_models import SESSION_MODELS
@@ -23,7 +25,16 @@ if TYPE_CHECKING:
     from pslib.trainer import EvalResult, Trainer
     from pslib.trainer.checkpointing import CheckpointSettings
 
-__all__ = ["CHECKPOINT", "evaluate_checkpoint", "make_trainer", "preempted_place", "saved_place", "train_job"]
+__all__ = [
+    "CHECKPOINT",
+    "begin_with",
+    "evaluate_checkpoint",
+    "make_trainer",
+    "own_cluster",
+    "preempted_place",
+    "saved_place",
+    "train_job",
+]
 
 PREEMPTED, TEST = "preempted", "test"
 CHECKPOINT = "checkpoint"
@@ -52,15 +63,7 @@ def train_job(path: Path) -> str:
     job = read_job(path)
     with connect() as cluster:
         trainer = make_trainer(job, cluster, saves=True)
-        if job.load:
-            load = job.load
-            trainer.load(
-                load.path,
-                state=load.state,
-                tables=load.tables,
-                resume=load.resume,
-                other_model=load.other_model,
-            )
+        begin_with(job, trainer)
         try:
             _fit(job, trainer)
             result = {"trainer": cluster.rank, **_test(job, trainer)}
@@ -69,6 +72,33 @@ def train_job(path: Path) -> str:
             raise
         trainer.save(saved_place(job), keep_last=job.checkpoint.keep_last, space_s=SPACE_S)
     return json.dumps(result)
+
+
+def begin_with(job: Job, trainer: Trainer) -> None:
+    """Load the checkpoint that the training begins with, where the file names one."""
+    if load := job.load:
+        trainer.load(
+            load.path,
+            state=load.state,
+            tables=load.tables,
+            resume=load.resume,
+            other_model=load.other_model,
+        )
+
+
+def own_cluster(servers: int, shard_threads: int = 1) -> Cluster:
+    """A cluster inside this process, also where the environment names one that runs.
+
+    `pslib.connect` would join that one, and a checkpoint that is loaded for a look would take the place of
+    what it has learned.
+    """
+    from pslib.cluster import connect
+
+    named = {name: os.environ.pop(name, None) for name in (COORDINATOR_VARIABLE, CLUSTER_ID_VARIABLE)}
+    try:
+        return connect(servers=servers, shard_threads=shard_threads)
+    finally:
+        os.environ.update({name: value for name, value in named.items() if value is not None})
 
 
 def _test(job: Job, trainer: Trainer) -> dict[str, Any]:
@@ -165,9 +195,7 @@ def _is_of_another_model(job: Job) -> bool:
 @contextmanager
 def _loaded(job: Job, checkpoint: str) -> Iterator[Trainer]:
     """A trainer of a cluster inside this process, with the parameters of a checkpoint."""
-    from pslib.cluster import connect
-
-    with connect(servers=job.cluster.servers, shard_threads=job.cluster.shard_threads) as cluster:
+    with own_cluster(job.cluster.servers, job.cluster.shard_threads) as cluster:
         trainer = make_trainer(job, cluster)
         # One of an unfinished fit is only looked at here: nothing goes on.
         trainer.load(checkpoint, resume=False, other_model=_is_of_another_model(job))

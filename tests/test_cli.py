@@ -21,6 +21,7 @@ from launch.job import read_job
 from launch.meant import COMMANDS
 from launch.preflight import check_data, check_save, prepare_out
 from launch.train import _check
+from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError, WaitTimeoutError
 from pslib.metrics.metrics import EvalResult
 from tests.job_folder import JOB, ROWS, refused, save, table
@@ -387,3 +388,17 @@ def test_figures_of_examples_of_one_class_say_why_there_is_no_auc(
     said = capsys.readouterr().out
     assert f"AUC         - (every label is {label}: no pair to put in order)\n" in said
     assert f"calibration {'-' if label == 0 else '0.5000'}\n" in said
+
+
+def test_a_checkpoint_is_looked_at_in_a_cluster_of_its_own_whatever_the_environment_names(
+    folder, capsys, monkeypatch
+):
+    """It joined the run that a notebook of the same shell had been told of, to load the checkpoint there."""
+    job, saved = str(folder / "job.yaml"), str(folder / "run" / "checkpoint")
+    assert main(["train", job]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv(COORDINATOR_VARIABLE, "tcp://127.0.0.1:1")
+    monkeypatch.setenv(CLUSTER_ID_VARIABLE, "another")
+    assert main(["eval", job, "--checkpoint", saved]) == 0
+    assert "AUC" in capsys.readouterr().out
+    assert os.environ[CLUSTER_ID_VARIABLE] == "another"
