@@ -24,7 +24,7 @@ from launch.preflight import check_data, hold_port, prepare_out
 from launch.ranking_settings import ranks_items
 from launch.run_plan import Outcome, Plan
 from launch.supervise import end_as_asked, run_cluster
-from launch.train_job import evaluate_checkpoint, make_trainer
+from launch.train_job import begin_with, evaluate_checkpoint, make_trainer, own_cluster, saved_place
 from launch.training_settings import TrainingSection
 from pslib.errors import EXIT_DONE, ConfigurationError
 from pslib.places import check_local
@@ -44,9 +44,12 @@ SEQUENTIAL: dict[str, object] = {
     "training.warmup_batches": 0,
     "training.cache": {"age_batches": 0},
     "training.wire": {},
+    "training.products": "float32",
     "cluster.servers": 1,
     "cluster.trainers": 1,
 }
+APART: dict[str, object] = {"checkpoint.path": None, "cluster.log": None, "training.stopping": None}
+"""What the job saves and logs elsewhere is not touched, and all ways train the same epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,20 @@ def run_verify(options: argparse.Namespace) -> int:
     """
     changes = {f"cluster.{n}": getattr(options, n) for n in ("servers", "trainers") if getattr(options, n)}
 
-    def job_of(**more: object) -> Job:
-        return read_job(options.config, options.overrides, changes | more)
-
     check_local("out", options.out)
-    job = job_of()
+    job = read_job(options.config, options.overrides, changes)
+    anew: dict[str, object] = {"load.resume": False} if job.load else {}
+
+    def job_of(**more: object) -> Job:
+        return read_job(options.config, options.overrides, changes | APART | anew | more)
+
     if not job.data.test:
         raise ConfigurationError("nothing to compare on: the job file needs data.test")
+    if job.data.stream:
+        raise ConfigurationError(
+            "data.stream: verify trains the same files several times, a stream takes each once: add "
+            "--set data.stream=null"
+        )
     if ranks_items(job.model.name):
         raise ConfigurationError(f"verify compares predictions of clicks, and {job.model.name} ranks items")
     if problem := kill_problem(options.kill, job):
@@ -191,11 +201,10 @@ def _told(options: argparse.Namespace, line: str) -> None:
 
 def _train_reference(job: Job, predictions: Path) -> int:
     """Train one batch after the other in this process, and write predictions; how many pushes that were."""
-    from pslib.cluster import connect
-
     assert job.data.test is not None
-    with connect(servers=1) as cluster:
+    with own_cluster(servers=1) as cluster:
         trainer = make_trainer(job, cluster)
+        begin_with(job, trainer)
         trainer.fit(job.data.train, epochs=job.training.epochs)
         trainer.evaluate(job.data.test, predictions=predictions)
         return int(cluster.client.stats()["pushes_applied"])
@@ -213,7 +222,7 @@ def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int
     effective.write_text(job.to_yaml(), encoding="utf-8")
     arguments = ("--job", str(effective))
     config = job.cluster_config
-    logs = log_folder(config, job.cluster.log, out)
+    logs = log_folder(config, None, out)
     plan = Plan(config, secrets.token_hex(8), arguments, out / "logs", log=logs)
     killer = _Killer(kill, out / "logs")
     outcome: Outcome = run_cluster(
@@ -223,8 +232,7 @@ def _train_cluster(job: Job, out: Path, kill: str | None) -> tuple[int, int, int
     if outcome.exit_code != EXIT_DONE:
         why = outcome.reason or f"exit code {outcome.exit_code}"
         raise ConfigurationError(f"verify: the run in {out} has failed: {why}")
-    place = job.checkpoint.path or str(out / "checkpoint")
-    evaluate_checkpoint(job, place, None, str(out / "predictions"))
+    evaluate_checkpoint(job, saved_place(job), None, str(out / "predictions"))
     return int(outcome.status["pushes_sent"]), int(outcome.status["pushes_applied"]), killer.killed
 
 

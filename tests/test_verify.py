@@ -148,6 +148,44 @@ def test_async_and_sync_train_what_the_reference_does(job: Path, tmp_path: Path,
     np.testing.assert_array_equal(told.column("label").to_numpy(), expected)
 
 
+def test_what_the_job_saves_and_logs_elsewhere_is_not_touched(job: Path, tmp_path: Path, capsys: Any) -> None:
+    """Its checkpoint is the model that somebody serves, and not one that was trained to be compared."""
+    kept, logs = tmp_path / "kept", tmp_path / "logs"
+    more = [f"checkpoint={{path: {kept}, keep_last: 1}}", "cluster.durability=log", f"cluster.log={logs}"]
+    with_more = [word for setting in more for word in ("--set", setting)]
+    assert main(["train", str(job), "--out", str(tmp_path / "run"), *with_more]) == 0
+    before = {path: path.stat().st_mtime_ns for path in (*kept.rglob("*"), *logs.rglob("*"))}
+    assert before
+    capsys.readouterr()
+    code = main(["verify", str(job), "--out", str(tmp_path / "out"), "--tolerance", "0.04", *with_more])
+    assert code == 0, capsys.readouterr()
+    assert {path: path.stat().st_mtime_ns for path in (*kept.rglob("*"), *logs.rglob("*"))} == before
+
+
+def test_all_ways_begin_with_the_checkpoint_that_the_job_begins_with(job: Path, tmp_path: Path) -> None:
+    assert main(["train", str(job), "--out", str(tmp_path / "run"), "--trainers", "1"]) == 0
+    losses = []
+    for settings in ([f"load.path={tmp_path / 'run' / 'checkpoint'}"], []):
+        predictions = tmp_path / f"predictions-{len(losses)}"
+        assert verify._train_reference(read_job(job, settings, verify.SEQUENTIAL), predictions) == 20
+        labels, scores = verify._scores(predictions)
+        losses.append(ScoreCounts.of(scores, labels).result().logloss)
+    assert abs(losses[0] - losses[1]) > 0.005
+
+
+def test_a_stream_is_nothing_to_verify_with_and_early_stopping_is_left_out(
+    job: Path, tmp_path: Path, capsys: Any
+) -> None:
+    """A stream takes each file once; ways that stop after other epochs have other pushes."""
+    (tmp_path / "incoming").mkdir()
+    stream = ["--set", "data.stream=true", "--set", f"data.train={tmp_path / 'incoming'}"]
+    assert main(["verify", str(job), *stream]) == 64
+    assert "data.stream: verify trains the same files several times" in capsys.readouterr().err
+    stops = ["data.valid=data/test.parquet", "training.stopping={}"]
+    assert read_job(job, stops).training.stopping
+    assert read_job(job, stops, verify.APART).training.stopping is None
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
