@@ -36,7 +36,7 @@ __all__ = [
     "hold_out",
     "hold_port",
     "prepare_out",
-    "schemas_asked",
+    "schema_asked",
 ]
 
 RUN_FILES = (
@@ -61,11 +61,16 @@ def check_data(job: Job) -> None:
     seen: set[str] = set()
     key_kinds = kinds_of_load(job)
     schema = job.schema_of_data
-    asked, ranked = schemas_asked(job)
+    asked = schema_asked(job) if job.data.valid or job.data.test else schema
     if job.data.stream:
         _check_stream(job.data.train[0], job.data.stream)
     train = None if job.data.stream else job.data.train  # its files are looked into as they come
-    found = ((train, schema), (job.data.valid, asked), (job.data.test, asked), (job.data.items, ranked))
+    found = (
+        (train, schema),
+        (job.data.valid, asked),
+        (job.data.test, asked),
+        (job.data.items, _schema_of_items(job)),
+    )
     for paths, columns in found:
         for line in _problems_of(columns, paths, key_kinds) if paths else []:
             if line not in seen:
@@ -82,15 +87,29 @@ def _check_stream(folder: str, stream: StreamSection) -> None:
     Arrivals(folder, stream.settings())
 
 
-def schemas_asked(job: Job) -> tuple[Schema, Schema]:
-    """Of data that is evaluated, and of items that are ranked; those of sessions stand in sessions."""
+def schema_asked(job: Job) -> Schema:
+    """Of data that is evaluated.
+
+    Raises
+    ------
+    ConfigurationError
+        When nothing says in which of its columns the item stands that is looked for.
+    """
     if not ranks_items(job.model.name):
-        return job.schema_of_data, job.schema_of_data
+        return job.schema_of_data
     from pslib.trainer.ranked import sides_of
 
     sides, how = sides_of(job.build_model()), job.ranking or RankingSection()
-    of_items = job.schema_of_data if job.model.name in SESSION_MODELS else sides.item_schema
-    return sides.example_schema(how.history, [sides.goal(how.target)]), of_items
+    return sides.example_schema(how.history, [sides.goal(how.target)])
+
+
+def _schema_of_items(job: Job) -> Schema:
+    """Of items that are ranked; those of sessions stand in sessions."""
+    if not ranks_items(job.model.name) or job.model.name in SESSION_MODELS:
+        return job.schema_of_data
+    from pslib.trainer.ranked import sides_of
+
+    return sides_of(job.build_model()).item_schema
 
 
 def _problems_of(schema: Schema, paths: list[str], key_kinds: KeyKinds) -> list[str]:

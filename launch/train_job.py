@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.job import Job, read_job
 from launch.key_kinds import check_like_training
-from launch.preflight import schemas_asked
+from launch.preflight import schema_asked
 from launch.ranking_settings import RankingSection, ranks_items
 from pslib.environment import CLUSTER_ID_VARIABLE, COORDINATOR_VARIABLE
 from pslib.errors import ConfigurationError, DataError
@@ -182,7 +182,7 @@ def evaluate_checkpoint(
         what = "--predictions" if predictions else "--label"
         raise ConfigurationError(f"{what}: {job.model.name} predicts no clicks; leave it out")
     if not _is_of_another_model(job):
-        check_like_training(job, checkpoint, paths, schemas_asked(job)[0])
+        check_like_training(job, checkpoint, paths, schema_asked(job))
     with _loaded(job, checkpoint) as trainer:
         return _tested(job, trainer, paths, predictions, label)
 

@@ -13,6 +13,7 @@ import pytest
 from launch import train_job
 from launch.cli import main
 from launch.job import read_job
+from launch.preflight import check_data
 from launch.recorded import Rankings
 from pslib import EarlyStopping, Schema, Trainer, connect
 from pslib.errors import ConfigurationError, DataError
@@ -192,6 +193,24 @@ def test_every_epoch_that_is_ranked_knows_how_many_come(folder, monkeypatch):
         for how in ({}, {"stopping": EarlyStopping(metric="recall@20", restore=False)}):
             trainer.fit_and_rank(folder / "train.parquet", folder / "test.parquet", 3, **named, **how)
     assert told == [2, 1, 0] * 2
+
+
+def test_word2vec_is_trained_from_a_job_file_that_has_nothing_to_rank_and_gives_vectors(tmp_path):
+    """Its queries are words as its items are, so that only data that is ranked needs a column to look for."""
+    texts = [["a", "b", "c"], ["d", "e", "f"]] * 40
+    pq.write_table(pa.table({"words": texts}), tmp_path / "texts.parquet")
+    pq.write_table(pa.table({"word": ["a", "d"]}), tmp_path / "words.parquet")
+    job, checkpoint, vectors = (tmp_path / name for name in ("job.yaml", "run/checkpoint", "vectors"))
+    job.write_text(
+        "data: {train: texts.parquet, schema: {ragged: [words]}}\n"
+        "model: {name: word2vec, dim: 4, pool: 16}\nout: run\n"
+    )
+    assert main(["train", str(job)]) == 0
+    data = ["--data", str(tmp_path / "words.parquet")]
+    assert main(["vectors", str(job), "--checkpoint", str(checkpoint), "--out", str(vectors), *data]) == 0
+    assert pq.read_table(vectors).column("word").to_pylist() == ["a", "d"]
+    with pytest.raises(ConfigurationError, match=r"target: expected a column beside .*ranking\.target"):
+        check_data(read_job(job, ["data.test=words.parquet"]))
 
 
 def test_a_ranking_model_has_no_predictions_to_verify(folder, capsys):
