@@ -216,7 +216,7 @@ def check_save(job: Job) -> None:
     _check_folder("checkpoint.path", job.checkpoint.path)
 
 
-def check_log(name: str, folder: str | None) -> None:
+def check_log(name: str, folder: str | None, resume: bool) -> None:
     """See whether logs could be written to a folder of this machine, as `check_save` does.
 
     Parameters
@@ -225,14 +225,32 @@ def check_log(name: str, folder: str | None) -> None:
         Of the setting, for the message.
     folder : str or None
         None: that of the run, which `prepare_out` sees to.
+    resume : bool
+        Whether an earlier run goes on with the logs that it has there.
 
     Raises
     ------
     ConfigurationError
-        When the place can't be made, or no file in it.
+        When the place can't be made, or no file in it, or another run has left logs there: they are its own.
     """
-    if folder:
-        _check_folder(name, folder)
+    if not folder:
+        return
+    _check_folder(name, folder)
+    if not resume and (left := _logs_in(Path(folder))):
+        raise ConfigurationError(
+            f"{name}: {folder} holds the logs of an earlier run ({left}): give another folder, remove "
+            "them, or go on with that run by --resume"
+        )
+
+
+def _logs_in(folder: Path) -> str | None:
+    """Of which process there are logs in a folder; one that has only begun has left none."""
+    from pslib.update_log.claim import LOCK, NUMBER
+
+    for one in (folder / "coordinator", *sorted(folder.glob("server-*"))):
+        if one.is_dir() and {file.name for file in one.iterdir()} - {LOCK, NUMBER}:
+            return one.name
+    return None
 
 
 def _check_folder(name: str, folder: str) -> None:

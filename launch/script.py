@@ -82,5 +82,5 @@ def _place(options: argparse.Namespace) -> tuple[Launcher, int, int]:
         raise ConfigurationError(f"{options.script}: no such script")
     servers = 1 if options.servers is None else options.servers
     trainers = 1 if options.trainers is None else options.trainers
-    check_log("--log", options.log)
+    check_log("--log", options.log, options.resume)
     return LocalLauncher(trainers, hold_port(options.port)), servers, trainers

@@ -168,7 +168,7 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
         check_seen(job, hosts.not_seeing)
     else:  # on other hosts it is theirs
         check_memory(job)
-        check_log("cluster.log", job.cluster.log)
+        check_log("cluster.log", job.cluster.log, resume)
 
 
 def _again(keys: str | None, hosts: HostsLauncher | None) -> str:

@@ -130,8 +130,39 @@ def test_a_folder_for_logs_that_can_not_be_written_is_refused_before_anything_st
     assert not out.exists()
 
 
+@pytest.mark.parametrize("process", ["coordinator", "server-1"])
+def test_logs_of_an_earlier_run_are_found_before_that_run_is_replaced(
+    process: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only that run goes on with them; where another began in its folder, its checkpoint was gone then."""
+    write_examples(tmp_path / "train.parquet", 64)
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "job.yaml").write_text(
+        "data: {train: train.parquet, schema: {label: label, sparse: [id]}}\nmodel: {name: lr}\n"
+        "cluster: {durability: log, log: logs}\nout: run\n"
+    )
+    log, kept = tmp_path / "logs", tmp_path / "run" / "checkpoint" / "manifest.json"
+    for folder in (log / process, kept.parent):
+        folder.mkdir(parents=True)
+    kept.touch()
+    (log / process / "generation").touch()  # it had only begun
+    check_log("--log", str(log), resume=False)
+    (log / process / "about").touch()
+    check_log("--log", str(log), resume=True)
+    out = ["--overwrite", "--out", tmp_path / "run"]
+    commands = {
+        "cluster.log": ["train", *out, tmp_path / "job.yaml"],
+        "--log": ["launch", *out, "--durability", "log", "--log", log, tmp_path / "script.py"],
+    }
+    for setting, command in commands.items():
+        assert main([str(word) for word in command]) == 64
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"pslib: {setting}: {log} holds the logs of an earlier run ({process}): ")
+        assert kept.exists()
+
+
 def test_the_trial_of_a_folder_for_logs_leaves_nothing(tmp_path: Path) -> None:
-    check_log("--log", str(tmp_path / "a" / "b"))
+    check_log("--log", str(tmp_path / "a" / "b"), resume=False)
     assert list(tmp_path.iterdir()) == []
 
 
