@@ -75,6 +75,24 @@ def test_a_plan_leaves_room_in_memory_cores_and_network():
         assert planned[name] <= HEADROOM + 0.01
 
 
+@pytest.mark.parametrize("trainers", [1, 3, 8, 20])
+def test_the_card_of_a_machine_carries_what_the_trainers_on_it_ask_for(trainers):
+    plan = make_plan(request(servers=2, trainers=trainers))
+    (limit,) = (one for one in plan.limits if one.name == "network of a trainer's machine")
+    assert limit.share == pytest.approx(plan.trainer_bit_s / MACHINE.network_bit_s)
+
+
+@pytest.mark.parametrize(("rate", "machines"), [(2e4, 1), (4e4, 2)])
+def test_trainers_stand_on_as_many_machines_as_their_cards_need_and_no_more(rate, machines):
+    slow = MachineSpec(cores=64, memory_bytes=256e9, network_bit_s=5e8)
+    asked = request(workload(rows=1e8, hidden=(64,)), examples_per_s=rate)
+    plan = make_plan(replace(asked, machine=slow))
+    (limit,) = (one for one in plan.limits if one.name == "network of a trainer's machine")
+    assert limit.share <= HEADROOM
+    assert plan.cluster.trainer_machines == machines
+    assert machines > 1 or plan.cluster.trainers == 1
+
+
 def test_limits_come_with_the_tightest_first():
     plan = make_plan(request())
     assert all(above.share >= below.share for above, below in pairwise(plan.limits))

@@ -10,7 +10,7 @@ from pslib.open_files import files_for
 from pslib.planner.demand import US, Demand
 from pslib.planner.workload import MachineSpec
 
-__all__ = ["Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
+__all__ = ["CARD", "Cluster", "Limit", "limits_of", "partition_bits", "rates_of"]
 
 PARTITION_ROWS = 1 << 20
 """Rows for which one partition is planned."""
@@ -18,6 +18,7 @@ PARTITIONS_A_SERVER = 16
 PARTITION_BITS_MAX = 20
 LEASE_ROWS = 65_536
 HEARTBEATS_PER_S = 1.0
+CARD = "network of a trainer's machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +177,10 @@ def _trainer_limits(demand: Demand, machine: MachineSpec, cluster: Cluster) -> I
         "more trainers, each with fewer cores",
         "rate",
     )
-    byte_s = (
-        batches * cluster.a_machine * demand.servers * max(demand.server_in_bytes, demand.server_out_bytes)
-    )
+    on_one = min(cluster.a_machine, cluster.trainers)
+    byte_s = batches * on_one * demand.servers * max(demand.server_in_bytes, demand.server_out_bytes)
     yield Limit(
-        "network of a trainer's machine",
+        CARD,
         8 * byte_s / machine.network_bit_s,
         f"{8 * byte_s / 1e9:,.2f} of {machine.network_bit_s / 1e9:,.0f} Gbit/s",
         "more machines, bfloat16 on the wire, a cache of hot rows",

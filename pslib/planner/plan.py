@@ -11,7 +11,7 @@ from pslib.config import ClusterConfig
 from pslib.errors import ConfigurationError
 from pslib.planner.coefficients import TEXTS, Coefficients
 from pslib.planner.demand import Demand
-from pslib.planner.limits import Cluster, Limit, limits_of, partition_bits, rates_of
+from pslib.planner.limits import CARD, Cluster, Limit, limits_of, partition_bits, rates_of
 from pslib.planner.scenes import cluster_rate
 from pslib.planner.simulate import Simulated
 from pslib.planner.workload import MachineSpec, Workload
@@ -194,7 +194,16 @@ def make_plan(request: PlanRequest) -> Plan:
         if request.trainers is None:
             trainers = min(max(1, math.ceil(trainers * goal / (HEADROOM * trainer_rate))), TRAINERS_MAX)
     demand, cluster = _sized(request, servers, trainers, threads, goal)
+    if request.trainers is None and (more := _trainers_for_cards(request, demand, cluster)) > trainers:
+        demand, cluster = _sized(request, servers, more, threads, goal)
     return _finished(request, demand, cluster, because)
+
+
+def _trainers_for_cards(request: PlanRequest, demand: Demand, cluster: Cluster) -> int:
+    """So many that they stand on as many machines as their cards need; more on one machine help no card."""
+    share = next(one.share for one in limits_of(demand, request.machine, cluster) if one.name == CARD)
+    most = max(cluster.a_machine, cluster.trainers)
+    return min(math.ceil(most * share / HEADROOM), TRAINERS_MAX) if share > HEADROOM else 1
 
 
 def _sized(
