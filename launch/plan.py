@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,10 @@ MACHINE = "cores=32,memory=256GB,network=25Gbit"
 def amount(text: str) -> float:
     """A number such as 5e9, 5_000_000 or 5G, for argparse."""
     found = re.fullmatch(r"([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)([kMGT]?)", text)
-    if not found:
+    value = float(found[1]) * UNITS[found[2]] if found else math.inf
+    if value == math.inf:
         raise argparse.ArgumentTypeError(f"expected a number like 5e9 or 2M, got {text!r}")
-    return float(found[1]) * UNITS[found[2]]
+    return value
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -152,15 +154,18 @@ def _wire_bytes(name: str) -> float:
 
 
 def _workload(options: argparse.Namespace) -> Workload:
+    from pslib.errors import ConfigurationError
     from pslib.planner.workload import Workload, distinct_share
     from pslib.table.tables import PartSpec, TableSpec
 
     optimizer = _optimizer(options.optimizer)
     parts = tuple(PartSpec(f"part{i}", dim, optimizer) for i, dim in enumerate(options.dim))
-    rows = options.rows or options.parameters / max(sum(options.dim), 1)
+    rows = options.parameters / max(sum(options.dim), 1) if options.rows is None else options.rows
     distinct = options.distinct
+    if not 0 <= options.zipf < math.inf:
+        raise ConfigurationError(f"--zipf: expected 0 or more, got {options.zipf:g}")
     if distinct is None:
-        distinct = distinct_share(options.batch_rows, rows / max(options.keys, 1), options.zipf)
+        distinct = distinct_share(max(options.batch_rows, 1), rows / max(options.keys, 1), options.zipf)
     return Workload(
         rows=rows,
         table=TableSpec("embedding", parts, storage=options.storage),

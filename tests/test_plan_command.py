@@ -88,6 +88,10 @@ def test_units_of_machines_are_read(capsys):
         ([*PLAN, "--hidden", "4x4"], "expected whole numbers with commas between, got '4x4'"),
         ([*PLAN, "--coefficients", "absent.json"], "absent.json: can't be read"),
         ([*PLAN, "--dim", ""], "expected 1..8 parts, got 0"),
+        (["plan", "--trainers", "4", "--rows", "0"], "rows: expected 1 or more, got 0"),
+        (["plan", "--trainers", "4", "--rows", "1e400"], "expected a number like 5e9 or 2M, got '1e400'"),
+        ([*PLAN, "--batch-rows", "0"], "batch_rows: expected 1 or more, got 0"),
+        ([*PLAN, "--zipf", "nan"], "--zipf: expected 0 or more, got nan"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[-2:]),
 )
