@@ -23,8 +23,9 @@ from pslib.clock import utc_now_text
 from pslib.config import ClusterConfig
 from pslib.data.files import atomic_output
 from pslib.data.generator import GeneratorConfig, generate, generated_schema
-from pslib.errors import EXIT_DONE, UnavailableError
+from pslib.errors import EXIT_DONE, ConfigurationError, UnavailableError
 from pslib.machine import cores, quota_words
+from pslib.places import unwritable
 from pslib.planner.coefficients import FORMAT, Coefficients
 from pslib.planner.scenes import one_machine_rate
 from pslib.planner.workload import Workload
@@ -46,6 +47,8 @@ HALVINGS = 12
 
 def run_calibrate(options: argparse.Namespace) -> int:
     """Measure, write the file that was asked for, print what came out."""
+    if options.json:
+        _check_place(Path(options.json))
     costs = calibrate(quick=options.quick, say=print, products=options.products)
     if options.json:
         with atomic_output(Path(options.json)) as file:
@@ -53,6 +56,12 @@ def run_calibrate(options: argparse.Namespace) -> int:
     for line in _lines(costs):
         print(line)
     return EXIT_DONE
+
+
+def _check_place(file: Path) -> None:
+    """Who can't keep what comes out hears so before it is measured, for minutes."""
+    if why := "it is a folder" if file.is_dir() else unwritable(file.parent):
+        raise ConfigurationError(f"--json: {file} can't be written: {why}; give another")
 
 
 def calibrate(*, quick: bool, say: Callable[[str], object], products: str = "float32") -> Coefficients:

@@ -13,8 +13,9 @@ from launch.calibration.whole import Run, run_rate
 from launch.cli import main
 from launch.run_plan import Outcome
 from pslib.data.generator import GeneratorConfig, generated_schema
-from pslib.errors import UnavailableError
+from pslib.errors import PreemptedError, UnavailableError
 from pslib.planner.coefficients import read_coefficients
+from pslib.schema import Schema
 from tests.planning import COSTS
 
 PLAN = ["plan", "--rows", "5e9", "--dim", "16", "--optimizer", "rowwise_adagrad", "--examples-per-s", "2e6"]
@@ -120,6 +121,15 @@ def test_a_run_has_a_name_for_people():
     assert Run(trainers=2).name == "1 server x 2 trainers, batch 2048, dim 16, 256-256"
 
 
+def test_a_calibration_that_nobody_could_keep_is_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(calibrate, "calibrate", lambda **_how: pytest.fail("it was measured"))
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path, "it is a folder"), (tmp_path / "file" / "costs.json", "it is a file")):
+        assert main(["bench", "calibrate", "--json", str(place)]) == 64
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line == f"pslib: --json: {place} can't be written: {why}; give another"
+
+
 @pytest.mark.parametrize("code", [130, 75])
 def test_a_calibration_that_somebody_ends_has_not_failed(tmp_path, monkeypatch, capsys, code):
     monkeypatch.setattr(calibrate, "run_cluster", lambda *_all: Outcome(code, [], {}, None))
@@ -127,6 +137,16 @@ def test_a_calibration_that_somebody_ends_has_not_failed(tmp_path, monkeypatch, 
     assert main(["bench", "calibrate", "--quick", "--json", str(file)]) == code
     assert "failed" not in capsys.readouterr().err
     assert not file.exists()
+
+
+@pytest.mark.parametrize(("code", "ends"), [(130, KeyboardInterrupt), (75, PreemptedError)])
+def test_a_whole_run_of_a_calibration_that_somebody_ends_has_not_failed_either(
+    tmp_path, monkeypatch, code, ends
+):
+    monkeypatch.setattr(whole, "run_job", lambda *_all, **_more: code)
+    (tmp_path / "train.parquet").touch()
+    with pytest.raises(ends):
+        whole.run_rate(Run(), tmp_path, Schema(label="label", sparse=["user"]))
 
 
 def test_calibration_measures_steps_and_trainings_with_the_products_that_it_is_asked_for(

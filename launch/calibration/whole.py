@@ -11,6 +11,8 @@ from typing import Any
 
 from launch.calibration.timing import over_tcp
 from launch.job import read_job
+from launch.run_plan import Outcome
+from launch.supervise import end_as_asked
 from launch.train import run_job
 from launch.yaml_text import write_yaml
 from pslib.data.dataset import ParquetData
@@ -63,6 +65,8 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     ------
     UnavailableError
         When the run fails.
+    KeyboardInterrupt, PreemptedError
+        When somebody ends it.
     """
     optimizer = {"name": "RowwiseAdagrad"}
     job = {
@@ -83,6 +87,7 @@ def run_rate(run: Run, folder: Path, schema: Schema) -> float:
     file.write_text(write_yaml(job), encoding="utf-8")
     with over_tcp(), contextlib.redirect_stdout(io.StringIO()):
         code = run_job(read_job(file), overwrite=True, progress=False)
+    end_as_asked(Outcome(code))
     if code:
         raise UnavailableError(f"{run.name}: ended with exit code {code}; its logs are in {folder / 'run'}")
     summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
