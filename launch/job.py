@@ -376,9 +376,9 @@ def _checked(raw: dict[str, Any], folder: Path) -> Job:
         problems += dense_problems(model)
         optimizers = {part.name: part.optimizer for part in table.parts}
         problems += training_problems(job.training, job.dense_optimizer, optimizers)
-        problems += fit_problems(table, section) + stopping_problems(
-            job.training, job.data.valid, ranks_items(job.model.name)
-        )
+        problems += fit_problems(table, section)
+        ranked = ranks_items(job.model.name)
+        problems += stopping_problems(job.training, job.data.valid, ranked, job.dense_optimizer, optimizers)
         problems += stream_problems(job.data, job.training)
         problems += _load_problems(job, table)
         problems += maintenance_problems(section, job.training.maintain_every_batches)

@@ -102,8 +102,26 @@ class TrainingSection(Section):
         return schedule_from_dict(self.schedule) if self.schedule else Constant()
 
 
-def stopping_problems(training: TrainingSection, valid: list[str] | None, ranked: bool) -> list[str]:
-    """What is missing for ``stopping``, or does not fit a model that ranks items or not, one line each."""
+def stopping_problems(
+    training: TrainingSection,
+    valid: list[str] | None,
+    ranked: bool,
+    dense: Optimizer,
+    rows: Mapping[str, Optimizer],
+) -> list[str]:
+    """What is missing for ``stopping``, or does not fit the model and its optimizers, one line each.
+
+    Parameters
+    ----------
+    training : TrainingSection
+    valid : list of str or None
+        Data to evaluate on after each epoch.
+    ranked : bool
+        Whether the model ranks items.
+    dense, rows
+        As for `training_problems`.
+    """
+    from pslib.protocol.manner_checks import rate_problem
     from pslib.trainer.stopping import metric_problem
 
     if training.stopping is None:
@@ -112,6 +130,13 @@ def stopping_problems(training: TrainingSection, valid: list[str] | None, ranked
     problems = [f"training.stopping.{problem}"] if problem else []
     if not valid:
         problems.append("training.stopping: expected data to evaluate on after each epoch; give data.valid")
+    if training.stopping.factor < 1:
+        optimizers = {"dense": dense, **{f"rows.{part}": optimizer for part, optimizer in rows.items()}}
+        problems += [
+            f"training.stopping.factor: optimizers.{name}: {problem}; set factor to 1"
+            for name, optimizer in optimizers.items()
+            if (problem := rate_problem([optimizer]))
+        ]
     return problems
 
 

@@ -385,6 +385,10 @@ def test_stopping_takes_what_a_script_gives_and_says_what_it_needs(tmp_path):
     assert read(tmp_path, job.to_yaml()).training == job.training
     (told,) = problems(tmp_path, GOOD, "training.stopping={factor: 0}", "data.valid=click.parquet")
     assert told.startswith("training.stopping.factor: expected > 0")
+    sums = ("data.valid=click.parquet", "optimizers.rows={w: {name: FTRL}}")
+    (told,) = problems(tmp_path, GOOD, "training.stopping={}", *sums)
+    assert told.startswith("training.stopping.factor: optimizers.rows.w: FTRL makes weights anew from sums")
+    assert read(tmp_path, GOOD, "training.stopping={factor: 1}", *sums).training.stopping.factor == 1
 
 
 def test_consistency_schedule_and_damping_are_read_and_written_back(tmp_path):
