@@ -98,6 +98,7 @@ class Starts:
         command = self._launcher.command(task)
         log = self._plan.logs / f"{task.name.replace(' ', '-')}.log"
         self._voices.pids.pop(task, None)
+        self._voices.hosts.pop(task, None)
         try:
             self._running[task] = start(
                 task,

@@ -89,17 +89,20 @@ class StatusPoller:
         while self.latest is before and clock.now_s() < end_s:
             clock.sleep_s(POLL_S / 20)
 
-    def has_lost(self, role: str, pid: int | None) -> bool:
+    def has_lost(self, role: str, pid: int | None, host: str) -> bool:
         """Whether the coordinator has given up this process: it is stopped, out of reach or gone."""
-        return self._names(f"{role}s_lost", pid)
+        return self._names(f"{role}s_lost", pid, host)
 
-    def has_left(self, role: str, pid: int | None) -> bool:
+    def has_left(self, role: str, pid: int | None, host: str) -> bool:
         """Whether this process has told the coordinator that it is done."""
-        return self._names(f"{role}s_left", pid)
+        return self._names(f"{role}s_left", pid, host)
 
-    def _names(self, who: str, pid: int | None) -> bool:
+    def _names(self, who: str, pid: int | None, host: str) -> bool:
+        """Of several machines, containers above all, each has a process of the same id."""
         named: Sequence[str] = self.latest.get(who, ())
-        return any(where.startswith(f"pid {pid} on ") for where in named)
+        return any(
+            where == f"pid {pid} on {host}" if host else where.startswith(f"pid {pid} on ") for where in named
+        )
 
     def close(self) -> None:
         """Ask no more."""

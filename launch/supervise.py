@@ -248,7 +248,7 @@ class _Run:
 
     def _counts_as_lost(self, task: Task) -> bool:
         """Whether the coordinator has given up a process: it is stopped, out of reach or gone."""
-        return self._poller is not None and self._poller.has_lost(task.role, self._voices.pids.get(task))
+        return self._poller is not None and self._poller.has_lost(task.role, *self._voices.process_of(task))
 
     def _has_no_part(self, task: Task, exits: Mapping[Task, int | None]) -> bool:
         """Whether a trainer counts as lost, or was started again and came when all work was done.
@@ -260,7 +260,7 @@ class _Run:
             return True
         if self._poller is None or not _is_over(exits) or not self._restarts.generation(task):
             return False
-        return not self._poller.has_left(task.role, self._voices.pids.get(task))
+        return not self._poller.has_left(task.role, *self._voices.process_of(task))
 
     def _are_lost(self, tasks: list[Task]) -> bool:
         """Whether all of these count as lost, in a status of now too: they may have left since the last."""

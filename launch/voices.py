@@ -42,6 +42,8 @@ class Voices:
         What the coordinator has said of the cluster at its end; empty until then.
     pids : dict of Task to int
         Process id of each worker on its own machine.
+    hosts : dict of Task to str
+        What that machine calls itself; empty where a worker has not said it.
     said : set of str
         Lines that people have seen.
     final : set of Task
@@ -58,6 +60,7 @@ class Voices:
         self.results: list[dict[str, Any]] = []
         self.last_status: dict[str, Any] = {}
         self.pids: dict[Task, int] = {}
+        self.hosts: dict[Task, str] = {}
         self.said: set[str] = set()
         self.final: set[Task] = set()
         self.asked = False
@@ -77,6 +80,10 @@ class Voices:
             self._waiting.put((task, "says", line.removeprefix(PEOPLE_PREFIX)))
         elif self._echo and task.role == "trainer" and not line.startswith(LOG_PREFIX):
             self._show(f"[{task.name}] {line}" if self._named else line)
+
+    def process_of(self, task: Task) -> tuple[int | None, str]:
+        """Process id and machine of a worker, as far as it has told them."""
+        return self.pids.get(task), self.hosts.get(task, "")
 
     def take_in(self) -> None:
         """Work on all lines that have come."""
@@ -118,8 +125,9 @@ class Voices:
             self.final.discard(task)
             self.echoes.discard(task)
         with suppress(ValueError):  # a user's script may print anything
-            if word == "started":
-                self.pids.setdefault(task, int(rest))
+            if word == "started" and task not in self.pids:
+                pid, _, host = rest.partition(" ")
+                self.pids[task], self.hosts[task] = int(pid), host
             elif word == "result" and isinstance(result := json.loads(rest), dict):
                 self.results.append(result)
             elif word == "over" and task.role == "coordinator":

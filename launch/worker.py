@@ -1,10 +1,10 @@
 """``python -m launch.worker ROLE``: one process of a cluster, as a launcher starts it.
 
-It prints lines for its launcher: ``pslib-started PID``, ``pslib-listening ADDRESS``, ``pslib-result JSON``,
-as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its successor would meet
-again, and ``pslib-asked`` when it is asked to leave by a signal that comes to all (`pslib.preemption`).
-Lines ``pslib-log TEXT`` on standard error are for its log alone (`launch.log_lines`). What else it prints is
-for people. Errors are one line on standard error and an exit code, see `pslib.errors`.
+It prints lines for its launcher: ``pslib-started PID HOST``, ``pslib-listening ADDRESS``,
+``pslib-result JSON``, as a coordinator at its end ``pslib-over JSON``, ``pslib-final`` with an error that its
+successor would meet again, and ``pslib-asked`` when it is asked to leave by a signal that comes to all
+(`pslib.preemption`). Lines ``pslib-log TEXT`` on standard error are for its log alone (`launch.log_lines`).
+What else it prints is for people. Errors are one line on standard error and an exit code, see `pslib.errors`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import os
 import runpy
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ def _run(options: argparse.Namespace, line: str) -> int:
     }
     preemption.install()
     try:
-        _tell("started", str(os.getpid()))
+        _tell("started", f"{os.getpid()} {socket.gethostname()}")
         _set_threads(options.role)
         if options.role != "coordinator":
             keep_memory()

@@ -5,6 +5,7 @@ them), ``first WORD`` (unless it was started again), ``spawn`` (a process of its
 SIGTERM), ``exit CODE``, ``die``, ``sleep`` (for ever, or ``sleep SECONDS``), ``ready``, ``over`` and
 ``touch NAME`` (make a file), ``wait`` (until the file ``over`` is there, or ``wait NAME``), ``note NAME``
 (its process id, in a file) and ``outlive NAME`` (wait until that process has ended, and its launcher knows).
+``STANDIN_HOST`` is what its machine calls itself.
 """
 
 import json
@@ -24,7 +25,7 @@ def main() -> int:
     assert sys.argv[1] == "--guarded"
     die_with_launcher()
     folder = Path(os.environ["STANDIN_FOLDER"])
-    print(f"pslib-started {os.getpid()}", flush=True)
+    print(f"pslib-started {os.getpid()} {os.environ.get('STANDIN_HOST', '')}".rstrip(), flush=True)
     if sys.argv[2] == "coordinator":
         print("pslib-listening tcp://127.0.0.1:1", flush=True)
     for word in os.environ["STANDIN_DO"].split(";"):

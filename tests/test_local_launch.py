@@ -336,6 +336,26 @@ def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_a
     assert time.monotonic() - begin_s < LEAVE_S, "servers and coordinator have not been waited for"
 
 
+def test_who_counts_as_lost_is_known_by_its_machine_too(tmp_path, monkeypatch):
+    """In containers processes have the same few ids on every machine."""
+    monkeypatch.setenv("STANDIN_HOST", "here")
+
+    class Lost(FixedStatus):
+        def status(self):
+            pids = [path.name.removeprefix("ready-") for path in tmp_path.glob("ready-*")]
+            return STATUS | {"trainers_lost": [f"pid {pid} on elsewhere" for pid in pids]}
+
+    (tmp_path / "logs").mkdir()
+    said = []
+    outcome = run_cluster(
+        StandIns(tmp_path, {"trainer": "ready;exit 0", "coordinator": "sleep 3", "server": "sleep 3"}),
+        Plan(ClusterConfig(trainers=2), "test", ("script.py",), tmp_path / "logs", echo=False),
+        say=said.append,
+        watch=lambda address, cluster_id: Lost({}),
+    )
+    assert (outcome.exit_code, said) == (0, [])
+
+
 def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
     voices = Voices(echo=False, trainers=1, say=(said := []).append)
     status = {"error": "server 1 is lost", "events": ["server 1 is lost"]}
