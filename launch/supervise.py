@@ -195,14 +195,15 @@ class _Run:
 
     def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
         """Report who has ended and start again who is to be; those count as running while they wait."""
-        now_s, over = self._clock.now_s(), _is_over(exits)
+        now_s, over, awaited = self._clock.now_s(), _is_over(exits), False
         self._end_lost_servers()
         for task, code in exits.items():
             if code not in (None, EXIT_DONE) and task not in self._reported:
                 assert code is not None
                 self._reported.add(task)
                 missed = task.role != "coordinator" and code == UnavailableError.exit_code
-                if missed and not self._has_failed():
+                if missed and not awaited and not self._has_failed():
+                    awaited = True  # once for all who have ended: none comes where the coordinator is mute
                     self._await_news()  # it may have ended because the run has: nobody is started again then
                 ends = over or self.signals.number is not None or self._has_failed()
                 self._running[task].pump.join(timeout=1.0)  # its last lines may still be on their way

@@ -13,11 +13,12 @@ import pytest
 from launch.preflight import hold_port
 from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Plan
+from launch.status import NEWS_S
 from launch.supervise import LEAVE_S, run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
 from pslib.config import ClusterConfig
-from pslib.errors import ConfigurationError
+from pslib.errors import ConfigurationError, WaitTimeoutError
 from pslib.transport import ZmqTransport
 from tests.standin_launch import (
     FixedStatus,
@@ -334,6 +335,23 @@ def test_trainers_that_ended_with_0_and_never_left_end_the_run_when_they_count_a
     assert (outcome.exit_code, outcome.reason) == (69, lost)
     assert said == [lost]
     assert time.monotonic() - begin_s < LEAVE_S, "servers and coordinator have not been waited for"
+
+
+def test_trainers_that_give_up_on_a_mute_coordinator_are_not_waited_for_one_by_one(tmp_path):
+    class Mute(FixedStatus):
+        def status(self):
+            raise WaitTimeoutError("no answer")
+
+    (tmp_path / "logs").mkdir()
+    begin_s = time.monotonic()
+    outcome = run_cluster(
+        StandIns(tmp_path, {"trainer": "exit 69", "coordinator": "sleep", "server": "sleep"}),
+        Plan(ClusterConfig(trainers=12, restarts=0), "test", (), tmp_path / "logs", echo=False),
+        say=lambda line: None,
+        watch=lambda address, cluster_id: Mute({}),
+    )
+    assert outcome.exit_code == 69
+    assert time.monotonic() - begin_s < 12 * NEWS_S
 
 
 def test_who_counts_as_lost_is_known_by_its_machine_too(tmp_path, monkeypatch):
