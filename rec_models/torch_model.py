@@ -8,6 +8,7 @@ backward are PyTorch's, with its own threads.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 
 from pslib.arguments import came, kind_problem
 from pslib.batch import Batch
+from pslib.checkpoint import newest, read_manifest
 from pslib.checkpoint.comparison import dense_vector
-from pslib.checkpoint.manifest import read_manifest
 from pslib.errors import ConfigurationError
 from pslib.schema import Schema
 from pslib.table.initializers import Initializer
@@ -174,21 +175,23 @@ class TorchModel:
             predicted: Array = torch.sigmoid(logits).numpy()
         return predicted
 
-    def trained(self, path: str) -> torch.nn.Module:
+    def trained(self, path: str | os.PathLike[str]) -> torch.nn.Module:
         """The network with the parameters of a checkpoint, to export or to serve.
 
-        Rows are the checkpoint's tables, see its README; `vectors` says what the network expects of them.
+        Of a folder of numbered ones it is the newest. Rows are the checkpoint's tables, see its README;
+        `vectors` says what the network expects of them.
 
         Raises
         ------
         ConfigurationError, CheckpointCorruptError
             When it is no checkpoint, or not of this network.
         """
-        manifest = read_manifest(path)
+        place = newest(os.fspath(path))
+        manifest = read_manifest(place)
         saved = [(str(one["name"]), tuple(one["shape"])) for one in manifest.dense.get("parameters", ())]
         if saved != list(self.dense_shapes().items()):
-            raise ConfigurationError(f"{path}: it holds parameters of another network: {saved!r:.120}")
-        vector, made = _torch().from_numpy(dense_vector(path, manifest)), self._made(self.seed)
+            raise ConfigurationError(f"{place}: it holds parameters of another network: {saved!r:.120}")
+        vector, made = _torch().from_numpy(dense_vector(place, manifest)), self._made(self.seed)
         with _torch().no_grad():
             for value in _trained(made).values():
                 value.copy_(vector[: value.numel()].reshape(value.shape))
