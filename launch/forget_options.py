@@ -13,7 +13,7 @@ def add_forget(parser: argparse.ArgumentParser) -> None:
         "keys", nargs="*", metavar="KEY", help="FIELD=VALUE of the data, or a key itself (123 or 0x7b)"
     )
     parser.add_argument("--from", dest="file", metavar="FILE", help="more of them, one a line")
-    parser.add_argument("--table", required=True, metavar="T", help="the table, often the model's name")
+    parser.add_argument("--table", required=True, metavar="T", help="the table; a model has one, embedding")
     parser.add_argument(
         "--cluster", metavar="WHERE", help="a running cluster: its run's folder, or tcp://host:port"
     )
