@@ -225,7 +225,7 @@ class HostsLauncher(ABC):
         Raises
         ------
         UnavailableError
-            With their own words, when hosts can't be asked.
+            With their own words, when hosts can't be asked; a line for each.
         """
         hosts = {host.name: host for host in self.hosts}
         look = f"test -e {shlex.quote(path)} || exit {UNSEEN}"
@@ -233,9 +233,8 @@ class HostsLauncher(ABC):
             looks = [self.over(host, look) for host in hosts.values()]
             asked = dict(zip(hosts, pool.map(_ask, looks), strict=True))
         if failed := {name: said for name, (_, said) in asked.items() if said}:
-            raise UnavailableError(
-                *(f"{name}: {said}; try {self.try_it(name)}" for name, said in failed.items())
-            )
+            lines = (f"{name}: {said}; try {self.try_it(name)}" for name, said in failed.items())
+            raise UnavailableError("\n".join(lines))
         return [name for name, (sees, _) in asked.items() if not sees]
 
 
