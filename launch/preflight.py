@@ -369,6 +369,8 @@ def prepare_out(out: str | Path, overwrite: bool, resume: bool = False) -> Path:
     """
     check_local("out", out)
     folder = Path(out)
+    if resume and not folder.exists():  # which is not made for a slip of the pen
+        raise ConfigurationError(f"--resume: {folder}: no such folder; give --out with that of the run")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # the latter of a zero byte

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from launch.cli import main
 from launch.resuming import Identity, identity_of, keep_records, way_on
 from launch.running_cluster import note_cluster
 from pslib.clock import SystemClock
@@ -77,6 +78,16 @@ def test_what_can_not_go_on_is_told_in_one_line(out: Any, config: ClusterConfig,
     with pytest.raises(ConfigurationError, match=words) as error:
         identity_of(out, config, resume=True)
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_not_there_is_not_made_to_go_on_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, out = tmp_path / "script.py", tmp_path / "slip" / "of"
+    script.touch()
+    assert main(["launch", "--resume", "--durability", "log", "--out", str(out), str(script)]) == 64
+    assert f"--resume: {out}: no such folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [script]
 
 
 def test_a_script_whose_run_had_no_logs_is_not_begun_anew_as_if_it_went_on(tmp_path: Path) -> None:
