@@ -363,8 +363,8 @@ class Failure(Message):
     A push that one shard refuses may have been applied by another (``fenced``, ``memory-limit``,
     ``log-full``, ``internal``): marks say to which units, so the same push under the same name still counts
     once. All other refusals change nothing. ``code`` is one of protocol, configuration, forbidden, fenced,
-    memory-limit, unknown-table, checkpoint, log-full (ask again: there is no space just now), unavailable,
-    internal.
+    memory-limit, unknown-table, checkpoint, checkpoint-full and log-full (ask again: there is no space just
+    now), unavailable, internal.
     """
 
     code: str
