@@ -436,6 +436,18 @@ def test_in_step_everybody_goes_on_to_the_last_step_that_anybody_has_begun() -> 
     assert [one[:2] for one in plain_of(cluster.step("begun").table)["leases"]["begun"]] == [[0, 5], [1, 5]]
 
 
+def test_in_step_what_a_trainer_said_before_it_was_ready_and_comes_behind_that_changes_nothing() -> None:
+    """Two of its threads tell: nobody trained until the cut was given up, ten seconds later."""
+    cluster = Cluster(by_rank=True)
+    for rank in cluster.trainers:
+        cluster.lease(rank)
+    cluster.pause()
+    cluster.ready(0, {0: 4}, reached=4)
+    cluster.ready(0, {0: 3}, reached=4, paused=False)
+    cluster.ready(1, {1: 4}, reached=4)
+    assert cluster.beat(0, cut=1)["phase"] == "begin"
+
+
 def test_what_a_stranger_says_of_a_cut_changes_nothing() -> None:
     cluster = Cluster()
     cluster.pause()

@@ -157,6 +157,8 @@ class CutSession:
             return Failure("unavailable", f"cut {message.cut} is not under way any more")
         if self._members.find("trainer", message.rank, message.incarnation) is None:
             return Failure("fenced", "this trainer is not a member of the cluster")
+        if not message.paused and message.rank in cut.ready and message.reached == cut.reached[message.rank]:
+            return Done()  # of a moment ago, though it comes now: who goes on stands before a later step
         cut.reached[message.rank] = message.reached
         if message.paused:
             cut.ready.add(message.rank)
