@@ -142,6 +142,27 @@ def test_a_step_of_all_trainers_can_not_be_made_up_for() -> None:
     assert "with consistency sync no step can go on without it" in cluster.session.error
 
 
+def test_it_is_not_taken_for_its_predecessor_whose_address_it_has() -> None:
+    """No client would have told it of tables, and everybody would have waited for it until all was over."""
+    cluster = Cluster()
+    about = (31, 7, "host", 1, 1, True)
+    answer = cluster.ask(Register("server", "s1.0", *about))
+    assert isinstance(answer, Failure)
+    assert answer.code == "configuration"
+    assert answer.text == (
+        "server 1 comes back without what it knew: expected another address than its predecessor's, got "
+        "s1.0; with --listen and port 0 it takes any free one"
+    )
+    assert cluster.session.error == ""
+    assert isinstance(cluster.ask(Register("server", "s1.1", *about)), Registered)
+    assert isinstance(cluster.ask(Register("server", "s1.1", *about)), Registered), "it asks again"
+
+
+def test_with_what_its_predecessor_knew_it_may_have_its_address() -> None:
+    answer = Cluster().ask(Register("server", "s1.0", 31, 7, "host", 1, 1, False))
+    assert isinstance(answer, Registered)
+
+
 def test_a_loss_is_told_and_the_run_goes_on() -> None:
     cluster = Cluster()
     cluster.server(1, 1)

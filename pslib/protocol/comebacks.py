@@ -16,6 +16,7 @@ from pslib.places import shown
 from pslib.protocol.job_desk import JobDesk
 from pslib.protocol.leases import RankedLeases, stream_of
 from pslib.protocol.membership import Member, Membership
+from pslib.protocol.messages import Register
 from pslib.protocol.move_session import MoveSession
 
 __all__ = ["Comebacks"]
@@ -47,6 +48,23 @@ class Comebacks:
     ) -> None:
         self._members, self._desk, self._moves = members, desk, moves
         self._tell, self._fail = tell, fail
+
+    def refusal(self, message: Register) -> str:
+        """Why a server can't come back without what it knew where it listens; empty when it can.
+
+        Whoever was told of its predecessor goes by the address: who finds the same one tells it nothing of
+        tables, and takes what has been handed over to it for what is there.
+        """
+        members = self._members
+        before = members.at("server", message.rank) if message.role == "server" and message.empty else None
+        if before is None or before.incarnation == message.incarnation or not members.is_owner(before):
+            return ""
+        if members.config.recovery != "partial" or before.address != message.address:
+            return ""
+        return (
+            f"server {message.rank} comes back without what it knew: expected another address than its "
+            f"predecessor's, got {message.address}; with --listen and port 0 it takes any free one"
+        )
 
     def joined(self, before: Member, server: Member, empty: bool) -> bool:
         """A server has taken the place of ``before``; ``empty``: with nothing of what that one knew.

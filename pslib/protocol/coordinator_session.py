@@ -212,6 +212,8 @@ class CoordinatorSession:
             return Failure("unavailable", self.error)
         if self._work_over and message.role == "trainer":  # the successor of one that died as others finished
             return Failure("unavailable", "all work is done, and the servers leave")
+        if problem := self.comebacks.refusal(message):
+            return Failure("configuration", problem)
         where = f"pid {message.pid} on {message.host}"
         before = self.members.at(message.role, message.rank)
         own = (message.incarnation, message.address, where, message.rank, message.generation)
