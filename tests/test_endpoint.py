@@ -134,3 +134,20 @@ def test_who_asked_a_server_that_has_left_is_told_at_once_and_calls_go_on_elsewh
         stats.wait(WAIT_S)
     assert not part.done
     assert [what for _peer, what, _waited_s in endpoint.waits(-1.0)] == ["Pull"]
+
+
+def test_a_server_that_joins_where_another_one_was_is_asked_itself(
+    server: tuple[Endpoint, ServerLink],
+) -> None:
+    """Its port was that of a server which lives elsewhere by now, and which was asked in its place."""
+    endpoint, link = server
+    assert endpoint.session is not None
+    first = endpoint.session.map
+    member = MemberHandle.__new__(MemberHandle)  # has nothing to do here
+    elsewhere = replace(first, version=2, addresses=("memory:elsewhere",))
+    meet_successors(endpoint, member, first, elsewhere)
+    assert not endpoint.requests.takes_short(first.addresses)
+    meet_successors(endpoint, member, elsewhere, elsewhere.with_address(1, link.address))
+    endpoint.ask(link.address, Stats())
+    assert CODEC.decode(asked(link)[1]).message == Stats()
+    assert endpoint.requests.takes_short((*elsewhere.addresses, link.address))

@@ -51,6 +51,7 @@ def meet_successors(
             _report_when_known(endpoint, member, rank, question.streams.size, pending)
         count = endpoint.requests.redirect(now_s, before, after)
         log.info("pslib: server %d is at %s now, after %s; %d requests go there", rank, after, before, count)
+    endpoint.requests.are_here(filter(None, new.addresses))
 
 
 class Successors:

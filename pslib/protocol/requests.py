@@ -11,7 +11,7 @@ or anything else, is *unfolded* first: it becomes requests as if it had never be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from cython_ext.short_frames import ShortCall
@@ -270,6 +270,11 @@ class RequestTable:
                 self._begin(now_s, request, self.codec.encode(self._next_id, request.message))
             self.due_s = min(self.due_s, request.next_try_s)
         return len(waiting)
+
+    def are_here(self, addresses: Iterable[str]) -> None:
+        """Who is asked there from now on listens there: one that a port is used again by has no successor."""
+        for address in addresses:
+            self._moved.pop(address, None)
 
     def cancel_all(self) -> None:
         """Stop asking anybody anything; what is queued is not sent."""
