@@ -395,6 +395,20 @@ def test_a_unit_that_a_full_log_can_not_release_still_gets_its_image_in_this_rou
     run.check()
 
 
+def test_what_came_with_a_unit_is_known_of_streams_though_a_newer_image_of_it_follows() -> None:
+    """Else an heir's push of a batch that was applied counts once more, where nobody pushed meanwhile."""
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40)
+    for _ in range(3):
+        run.push()
+    image = run.shard.release(Release(3, 1, 2))
+    marks = {"done_below": 0, "streams": [*image.marks["streams"], [77, 2, 10, []]]}
+    run.shard.adopt(Adopt(3, 3, marks, image.content, image.keys))
+    run.log.write_images()
+    run.log._begin()
+    run.log._write_batch([3])
+    run.check()
+
+
 def test_images_that_were_asked_for_are_written_once_a_full_log_has_room() -> None:
     run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40)
     run.push()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pslib.errors import ConfigurationError
+from pslib.protocol.fields import Plain
 from pslib.protocol.journal import Entry, Note
 from pslib.protocol.messages import Adopt, Erase, Image, Load, Maintain, Message, Push, Release, Setup
 from pslib.shard.images import adopt_block, adopt_rows, image_of
@@ -194,11 +195,20 @@ class Replay:
 
     def _move(self, message: Release | Adopt) -> None:
         if self._is_older(message.unit):
+            if isinstance(message, Adopt):  # the image that follows has no streams without numbers
+                self._saw(message.marks)
             return
         if isinstance(message, Release):
             self._shard.release(message)
         else:
             self._shard.moves.take(message)
+
+    def _saw(self, marks: Plain) -> None:
+        """Take what the marks of a unit say of streams, and nothing of the unit."""
+        own = self._shard.marks
+        own.finish_below(marks["done_below"])
+        for stream, epoch, floor, _numbers in marks["streams"]:
+            own.saw(stream, epoch, floor)
 
     def _step(self, message: Push, step: Note) -> None:
         shard = self._shard
