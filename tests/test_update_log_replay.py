@@ -313,6 +313,19 @@ def test_rows_that_the_memory_limit_lets_go_are_gone_after_a_replay() -> None:
     run.check()
 
 
+def test_most_rows_of_a_table_that_have_left_leave_other_tables_as_they_were() -> None:
+    """Their Bloom filters counted twice after it, so that keys earned rows too early."""
+    run = Run(TABLES["Adagrad"], 3, log_bytes=1 << 40)
+    other = replace(TABLES["filtered"], name="other")
+    run.shard.setup(Setup({"tables": [other.to_dict()]}, 0, {}, np.empty(0, np.float32)))
+    ones = np.ones((KEYS.size, 3), np.float32)
+    for number, name in enumerate(("other", "t")):
+        run.give(Push(50, number, 0, 0, 0, {name: KEYS}, {name: ones}, NO_BLOCKS, NO_FLOATS))
+    run.shard.stores["t"].erase(KEYS[1:])
+    run.log.append({"note": "left", "table": "t", "keys": KEYS[1:].tobytes()})
+    run.check()
+
+
 def test_a_full_log_refuses_a_push_and_nothing_has_changed() -> None:
     run = Run(TABLES["Adam"], 5, log_bytes=1 << 40)
     for _ in range(5):

@@ -7,6 +7,7 @@ Names of an image's arrays: ``<table>`` and ``<table>.narrow`` are keys of rows,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["adopt_block", "adopt_rows", "image_of"]
 
 
-def image_of(shard: Shard, unit: int, map_version: int) -> Image:
-    """Rows, counts, filters, state and marks of one unit."""
+def image_of(shard: Shard, unit: int, map_version: int, tables: Iterable[str] | None = None) -> Image:
+    """Rows, counts, filters, state and marks of one unit; of a partition all tables, or these."""
     keys: dict[str, NDArray[np.uint64]] = {}
     content: dict[str, NDArray[Any]] = {}
     if unit < shard.partitions:
-        for name in shard.stores:
+        for name in shard.stores if tables is None else tables:
             _add_table(shard, name, unit, keys, content)
     elif shard.dense and (block := unit - shard.partitions) in shard.dense.weights:
         content["weights"] = shard.dense.weights[block][None]

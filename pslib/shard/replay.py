@@ -233,7 +233,7 @@ class Replay:
         old, new = shard.stores[table], make_store(shard.tables[table], shard.partition_bits)
         for unit in units_of_mask(shard.owned & (1 << shard.partitions) - 1).tolist():
             shard.stores[table] = old
-            image = image_of(shard, unit, 0)
+            image = image_of(shard, unit, 0, [table])  # filters of other tables would be added to themselves
             shard.stores[table] = new
             adopt_rows(shard, _adopted(image), bounded=False)
 
