@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from pslib.protocol.acknowledged import KEPT, Acknowledged
 from pslib.protocol.calls import Part, PullCall, PushCall, PushName
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.marks import Marks
-from pslib.protocol.messages import Failure, Heartbeat, Missing, Register, Result, Setup, Witness
+from pslib.protocol.messages import Done, Failure, Heartbeat, Missing, Register, Result, Setup, Witness
 from pslib.table.tables import PartSpec, TableSpec
 from tests.protocol_worlds import BITS, OneServer, push_ones
 
@@ -105,3 +106,28 @@ def test_a_loss_is_an_event_and_a_figure_and_ends_a_run_that_promised_none(recov
     assert session.pushes_missing == 5
     assert any("server 0 came back without 5 of the last 32 pushes" in event for event in session.events)
     assert bool(session.error) == ends
+
+
+def test_a_loss_that_is_told_again_counts_once() -> None:
+    """A coordinator that has stood still finds a copy for each pause of who asked, one behind the other."""
+    session, records = CoordinatorSession(replace(CONFIG, recovery="partial")), list[Any]()
+    session.diary.append = records.append
+    session.handle(0.0, Register("server", "a", 1, 7, "host", 0))
+    session.handle(0.0, Heartbeat("server", 0, 1, 1, {}))
+    for trainer in (2, 3):
+        session.handle(0.0, Register("trainer", "", trainer, 8, "host", trainer - 2))
+    for trainer in (2, 3):
+        for _ in range(3):
+            assert session.handle(1.0, Missing(trainer - 2, trainer, 0, 5, 32)) == Done()
+    assert session.pushes_missing == 10, "5 of each trainer"
+    assert sum("came back without" in event for event in session.events) == 2
+    image = [[session.diary.image(1.0)]]
+    for written in (records, image):
+        successor = CoordinatorSession(session.config, term=1)
+        for record in written:
+            successor.diary.replay(record)
+        successor.handle(2.0, Missing(0, 2, 0, 5, 32))
+        assert successor.pushes_missing == 10, "the coordinator is another one"
+        successor.handle(3.0, Register("server", "b", 9, 7, "host", 0, 1))
+        successor.handle(3.0, Missing(0, 2, 0, 5, 32))
+        assert successor.pushes_missing == 15, "the server is another one"

@@ -74,6 +74,8 @@ class CoordinatorSession:
     def __init__(self, config: ClusterConfig, term: int = 0, ranks_named: bool = False) -> None:
         self.config, self.term = config, term
         self.pushes_missing = 0
+        self._missed: set[tuple[int, int]] = set()
+        """Who has told of which server's losses, by incarnations: a copy that comes late counts no more."""
         self.superseded = False
         """Whether somebody has heard a coordinator of a higher term: then this one is over."""
         self.members = Membership(config, ranks_named)
@@ -160,6 +162,7 @@ class CoordinatorSession:
             "error": self.error,
             "stopping": self.stopping,
             "pushes_missing": self.pushes_missing,
+            "missed": [list(pair) for pair in sorted(self._missed)],
             "started_s": self._started_s,
             "resumed_s": self._resumed_s,
             "run_began_s": self._run_began_s,
@@ -176,6 +179,7 @@ class CoordinatorSession:
         self.events += plain["events"]
         self.error, self.stopping = plain["error"], plain["stopping"]
         self.pushes_missing = plain["pushes_missing"]
+        self._missed = {(trainer, server) for trainer, server in plain.get("missed", ())}
         self._started_s, self._resumed_s = plain["started_s"], plain["resumed_s"]
         self._run_began_s = plain.get("run_began_s", self._started_s or 0.0)
 
@@ -314,8 +318,12 @@ class CoordinatorSession:
         """A server has come back without all that it had acknowledged: no run may look exact then."""
         if self.members.find("trainer", message.rank, message.incarnation) is None:
             return Failure("fenced", "this trainer is not a member of the cluster")
-        self.pushes_missing += message.pushes
         server = self.members.at("server", message.server)
+        told = message.incarnation, 0 if server is None else server.incarnation
+        if told in self._missed:
+            return Done()
+        self._missed.add(told)
+        self.pushes_missing += message.pushes
         bare = server is not None and server.bare
         loss = (
             f"server {message.server} came back without {message.pushes} of the last {message.asked} pushes "
