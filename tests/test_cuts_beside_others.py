@@ -21,6 +21,7 @@ from pslib.client.pending import Pending
 from pslib.trainer import pipeline
 from pslib.trainer.cut_gate import CutGate
 from pslib.trainer.cuts import TrainerCuts
+from tests.clients import KEYS, PLAIN, ones
 from tests.clusters import cluster_of
 from tests.counting_trainers import (
     QUICK,
@@ -79,6 +80,32 @@ def test_a_client_that_trains_nothing_holds_up_no_checkpoint_and_leads_none(
         assert running.run(script, script) == [None, None]
     assert [event for event in events if "checkpoint not made" in event] == []
     assert verify_checkpoint(newest(str(tmp_path / "saved"))).problems == ()
+
+
+def test_of_what_a_client_that_trains_nothing_has_pushed_only_what_came_after_a_checkpoint_can_be_lost(
+    examples: str, tmp_path: Path
+) -> None:
+    """A server that begins there has the rest: all that a notebook had ever pushed was counted as lost."""
+    every, trained = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20), threading.Event()
+    pushed = threading.Event()
+
+    def script(cluster: pslib.Cluster) -> tuple[int, int] | None:
+        client = cluster.client
+        if cluster.rank == 0:
+            client.setup([PLAIN])
+            client.push({"plain": (KEYS, ones(2, 2))}).wait()
+            pushed.set()
+            assert trained.wait(60)
+            return client.session.acknowledged.lost(0, "cut 1")
+        try:
+            assert pushed.wait(60)
+            counting(cluster, slowly, checkpoint=every).fit(examples)
+            return None
+        finally:
+            trained.set()
+
+    with cluster_of(trainers=2, timing=QUICK) as running:
+        assert running.run(script, script) == [(0, 1), None]
 
 
 def test_trainers_that_share_parameters_may_fit_in_turns_and_their_work_adds_up(

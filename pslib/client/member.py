@@ -20,6 +20,7 @@ from pslib.config import ANY_RANK, ClusterConfig
 from pslib.errors import PslibError, ServerLostError, SupersededError, UnavailableError, WaitTimeoutError
 from pslib.open_files import allow_peers
 from pslib.preemption import preemption
+from pslib.protocol.cut_session import moment_of_cut
 from pslib.protocol.failures import COUNTS_AS_LOST
 from pslib.protocol.messages import NOWHERE, Beat, CutReady, Heartbeat, Leave, Message, Register, Registered
 from pslib.table.partition_map import PartitionMap
@@ -243,6 +244,9 @@ class MemberHandle:
             self.on_cut(cut)
         elif cut.get("phase") == "pause" and cut["number"] != self._aside:
             self._aside = int(cut["number"])
+            with self.endpoint.lock:  # what is acknowledged until now is in it
+                if self.endpoint.session:
+                    self.endpoint.session.acknowledged.pause(moment_of_cut(self._aside))
             none = np.empty(0, np.uint64)
             about = (self.rank, self.incarnation, self._aside)
             self.endpoint.ask(self.coordinator, CutReady(*about, NOWHERE, True, none, none))
