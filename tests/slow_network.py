@@ -74,6 +74,9 @@ class _Link:
     def refusals(self) -> list[tuple[str, str]]:
         return [(self._back.get(peer, peer), why) for peer, why in self._link.refusals()]
 
+    def forget(self, peer: str) -> None:
+        self._link.forget(self._ways.get(peer, peer))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 

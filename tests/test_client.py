@@ -220,6 +220,19 @@ def test_rows_that_nobody_asks_for_take_no_memory(client: Client) -> None:
     wait_until(lambda: not client.session._calls, 5, "the pulls that nobody waits for to be forgotten")
 
 
+def test_nothing_is_kept_for_an_address_where_no_server_is_any_more(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(client.endpoint, "forget", forgotten.append)
+    first = client.joined.map
+    joined = first.with_address(2, "memory:another")
+    client._set_map(joined)
+    assert forgotten == []
+    client._set_map(joined.with_address(0, "memory:elsewhere"))
+    assert forgotten == [first.addresses[0]]
+
+
 def test_a_server_that_does_not_answer_is_named_within_the_patience() -> None:
     timing = Timing(retry_s=0.1, retry_max_s=0.2, request_s=0.8)
     with client_of(2, timing) as (client, running):

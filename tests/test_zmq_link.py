@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pslib.errors import ConfigurationError
 from pslib.transport import ZmqTransport, router, zmq_link
 from pslib.transport.same_host import is_loopback
 from tests.links import LOOPBACK, come, poll, poll_all
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, wait_until
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.1.5:0", "tcp://host:0"])
@@ -62,6 +63,36 @@ def test_frames_are_taken_where_the_library_of_pyzmq_has_its_functions(closing: 
     link = closing(ZmqTransport()).connect()
     assert link.frames is not None
     link.close()
+
+
+def test_what_is_queued_for_a_peer_that_is_no_more_takes_no_memory(closing: Any) -> None:
+    """A trainer kept all large messages that were on their way to each server that had died, for good."""
+    transport = closing(ZmqTransport(same_host=False))
+    server, client = transport.listen(LOOPBACK), transport.connect()
+    gone = server.address
+    client.send(gone, [b"hello"])
+    come(server, WAIT_S)
+    server.close()
+    array = np.ones(1 << 18)
+    kept = weakref.ref(array)
+    client.send(gone, [b"header", array.view(np.uint8).data])
+    del array
+
+    def is_kept() -> bool:
+        client.ready()
+        client.wait(0.01)
+        return kept() is not None
+
+    assert all(is_kept() for _ in range(10))
+    client.forget(gone)
+    client.forget("tcp://127.0.0.1:1")
+    wait_until(lambda: not is_kept(), WAIT_S, "the message to be dropped")
+    again = transport.listen(gone)
+    client.send(gone, [b"somebody else is there"])
+    ((_peer, frames),) = come(again, WAIT_S)
+    assert [bytes(frame) for frame in frames] == [b"somebody else is there"]
+    again.close()
+    client.close()
 
 
 def test_a_large_frame_keeps_its_memory_when_its_link_is_closed(closing: Any) -> None:

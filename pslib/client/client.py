@@ -195,10 +195,12 @@ class Client:
 
     def _set_map(self, new_map: PartitionMap) -> None:
         with self.endpoint.lock:
-            self._successors.meet(self._map, new_map)
-            self._map = new_map
+            before, self._map = self._map, new_map
+            self._successors.meet(before, new_map)
             if self.endpoint.session:
                 self.endpoint.session.set_map(self.endpoint.clock.now_s(), new_map)
+            for gone in {*before.addresses}.difference(new_map.addresses):
+                self.endpoint.forget(gone)
 
     def new_name(self) -> PushName:
         """A name for one push, so that it can be sent again when it was refused or not answered.

@@ -195,6 +195,12 @@ class Endpoint:
         for one in pending:
             one.fail(error)
 
+    def forget(self, peer: str) -> None:
+        """A peer is no more, and all that waited for it is over or asked of others: keep nothing of it."""
+        with self.lock:
+            self._send_all()  # else the last words to it would make the link look for it again
+            self._link.forget(peer)
+
     def fail(self, error: PslibError) -> None:
         """End every wait, now and later, with this error."""
         with self.lock:

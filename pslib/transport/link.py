@@ -63,6 +63,13 @@ class ClientLink(Protocol):
         """
         ...
 
+    def forget(self, peer: str) -> None:
+        """A peer is no more: what is queued for it takes no memory, and nobody looks for it any longer.
+
+        Called as `send` is. One that was never sent anything is no error, and a later `send` goes there.
+        """
+        ...
+
     def wake(self) -> None:
         """End a `wait` in another thread at once, or the next one."""
         ...

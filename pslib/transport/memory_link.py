@@ -88,6 +88,9 @@ class MemoryClientLink:
         """Nobody is refused in memory."""
         return []
 
+    def forget(self, peer: str) -> None:
+        """Nothing is kept of any peer."""
+
     def wake(self) -> None:
         """End a wait in another thread."""
         self.mailbox.wake()

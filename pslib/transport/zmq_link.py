@@ -115,6 +115,11 @@ class ZmqClientLink(Router):
         with suppress(zmq.ZMQError):  # ZeroMQ has given it up already
             self._socket.disconnect(self._unix.pop(peer, peer))
 
+    def forget(self, peer: str) -> None:
+        """Keep no message for a peer that is no more: ZeroMQ would, as long as it tries to reach it."""
+        if peer in self._ids:
+            self._disconnect(peer)
+
     def _leave_unix(self, peer: str) -> None:
         """Go on with TCP: nobody has looked whose the name will be, should ZeroMQ find it again."""
         was_silent = peer in self.silent
