@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pslib.checkpoint import CheckpointInfo
     from pslib.schema import Schema
 
 __all__ = ["keys_of_texts", "run_forget"]
@@ -184,11 +185,11 @@ def _check_table(options: argparse.Namespace) -> None:
 
 def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> None:
     """Rewrite all checkpoints in a folder and below it, until a look finds none that holds the keys."""
-    from pslib.checkpoint import forget_rows, list_checkpoints
+    from pslib.checkpoint import forget_rows
     from pslib.places import shown
 
     for _round in range(ROUNDS):
-        holding = [one for one in list_checkpoints(folder) if _may_hold(one.path, table, keys, report)]
+        holding = [one for one in _read_with(folder) if _may_hold(one.path, table, keys, report)]
         complete = [one for one in holding if one.state == "complete"]
         for one in complete:
             gone = forget_rows(one.path, table, keys)
@@ -200,6 +201,21 @@ def _forget_below(folder: str, table: str, keys: NDArray[np.uint64], report: dic
         report["problems"].append(
             f"{shown(one.path)} {state} and holds them: remove it, or forget again when it is complete"
         )
+
+
+def _read_with(folder: str) -> list[CheckpointInfo]:
+    """Checkpoints in a folder and below it, and what increments among them follow: loads read that, too.
+
+    What is followed comes first: keys that it held are gone before an increment says no more that they left.
+    """
+    from pslib.checkpoint import chain_of, list_checkpoints
+
+    found = {one.path: one for one in list_checkpoints(folder)}
+    for one in list(found.values()):
+        for link in chain_of(one.path) if one.state == "complete" else ():
+            if link.path not in found:
+                found |= {before.path: before for before in list_checkpoints(link.path)}
+    return [found[path] for path in sorted(found)]
 
 
 def _may_hold(path: str, table: str, keys: NDArray[np.uint64], report: dict[str, Any]) -> bool:

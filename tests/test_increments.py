@@ -152,6 +152,27 @@ def test_an_increment_without_rows_is_exported_as_a_table_without_rows(
     assert pq.read_table(dense).num_rows == 1
 
 
+def test_keys_that_an_increment_forgets_are_not_loaded_from_what_it_follows(
+    chain: Chain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One checkpoint was named, nothing of it held them any more, and its load brought them back."""
+    folder = shutil.copytree(chain.folder, tmp_path / "chain")
+    last, keys = str(folder / "checkpoint-000004"), KEYS[24:300:9]
+    named = ["--table", "item", "--checkpoints", last]
+    assert main(["forget", *map(str, keys.tolist()), *named]) == 0
+    said = capsys.readouterr().out
+    assert "checkpoint-000001: " in said
+    assert "no file of these checkpoints holds them any more" in said
+    assert all(checkpoint.held_rows(one.path, "item", keys) == 0 for one in list_checkpoints(str(folder)))
+    assert verify_checkpoint(last).ok
+    before, after = (
+        set(pq.read_table(export_parquet(path, str(tmp_path / name))[0])["key"].to_pylist())
+        for path, name in ((chain.path(3), "before"), (last, "after"))
+    )
+    assert before & set(keys.tolist())
+    assert after == before - set(keys.tolist())
+
+
 def test_what_an_increment_follows_stays_as_long_as_it_does(chain: Chain, tmp_path: Path) -> None:
     shutil.copytree(chain.folder, tmp_path / "kept")
     assert prune(str(tmp_path / "kept"), 1) == []

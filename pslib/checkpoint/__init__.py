@@ -1,5 +1,6 @@
 """Checkpoints: Arrow IPC files that pandas, Polars or DuckDB open, and a manifest that commits them."""
 
+from pslib.checkpoint.chains import chain_of
 from pslib.checkpoint.files import check_shard, load_shard
 from pslib.checkpoint.fitting import LoadOptions, check_fits, check_model
 from pslib.checkpoint.folders import (
@@ -31,6 +32,7 @@ __all__ = [
     "LoadOptions",
     "Manifest",
     "ManifestFile",
+    "chain_of",
     "check_fits",
     "check_keep_last",
     "check_model",

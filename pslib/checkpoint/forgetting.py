@@ -35,7 +35,8 @@ def forget_rows(path: str, table: str, keys: Keys) -> Forgotten:
     """Take rows and counts of some keys out of a checkpoint; it is complete at every moment.
 
     A file that holds any of them is checked and written anew under another name, then the manifest names the
-    new files, then the old ones go. Bloom filters hold no key and stay.
+    new files, then the old ones go. Bloom filters hold no key and stay. What an increment follows, a
+    checkpoint of its own, stays as it is: take them out there first (`pslib.checkpoint.chain_of`).
 
     Parameters
     ----------
