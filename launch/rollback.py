@@ -9,7 +9,9 @@ from pathlib import Path
 from launch.job import Job, LoadSection
 from launch.resuming import Identity, keep_records
 from launch.run_plan import Outcome, Plan
+from launch.train_job import preempted_place, saved_place
 from pslib.errors import UnavailableError
+from pslib.places import below, parent_and_name, shown
 
 __all__ = ["goes_back", "step_back"]
 
@@ -29,7 +31,7 @@ def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> 
     """
     saved = str(outcome.status.get("saved") or "")
     if saved:
-        job = job.model_copy(update={"load": LoadSection(path=saved)})
+        job = job.model_copy(update={"load": LoadSection(path=_with_its_keys(saved, job))})
     written = out / "job.yaml.new"
     written.write_text(job.to_yaml(), encoding="utf-8")
     written.replace(out / "job.yaml")  # a full disk cuts none that is there
@@ -37,3 +39,13 @@ def step_back(outcome: Outcome, job: Job, plan: Plan, out: Path, tried: int) -> 
     identity = Identity(secrets.token_hex(8))
     log = None if plan.log is None else f"{plan.log}/back-{tried + 1}"
     return job, replace(plan, cluster_id=identity.cluster_id, launch=identity, log=log)
+
+
+def _with_its_keys(saved: str, job: Job) -> str:
+    """The checkpoint that a status names, with the keys of its URI that it leaves out: those of the job."""
+    name = parent_and_name(saved)[1]
+    for place in (saved_place(job), preempted_place(job), *([job.load.path] if job.load else [])):
+        for one in (place, below(place, name)):
+            if shown(one) == saved:
+                return one
+    return saved

@@ -26,6 +26,7 @@ from pslib.protocol.messages import (
     OpenJob,
     Register,
     SaveSoon,
+    Status,
 )
 
 NO_STREAMS = np.empty(0, np.uint64)
@@ -186,6 +187,22 @@ def test_another_cluster_goes_on_from_the_table() -> None:
     answer = second.handle(50.0, wrong)
     assert isinstance(answer, Failure)
     assert "expected 5 leases, the checkpoint has 6" in answer.text
+
+
+def test_keys_of_a_place_in_a_store_are_told_to_servers_alone() -> None:
+    """Lines of a run go to logs, and whoever has a reader's key may ask for its status."""
+    cluster = Cluster()
+    cluster.pause()
+    for rank in cluster.trainers:
+        cluster.ready(rank, {})
+    cluster.step("begun")
+    place = "s3://KEY:SECRET@bucket/run/checkpoint-000001?region=x"
+    assert cluster.step("saved", path=place, name="n") == Done()
+    session = cluster.session
+    status = cluster.ask(Status())
+    told = [*session.events, status.values["saved"], session.losses._kept(), session.comebacks.beginning]
+    assert all("bucket/run/checkpoint-000001" in one and "SECRET" not in one for one in told)
+    assert session.desk.basis == [{"path": place}]
 
 
 def test_a_trainer_that_is_not_ready_in_time_is_named_and_the_cut_is_tried_again() -> None:

@@ -68,6 +68,18 @@ def test_the_next_attempt_loads_the_last_checkpoint_and_is_another_cluster(
     assert read_job(tmp_path / "job.yaml").load == again.load
 
 
+@pytest.mark.parametrize("saved", ["run", "run/checkpoint-000002", "run-preempted/checkpoint-000001"])
+def test_keys_that_a_status_does_not_tell_are_those_of_the_job(tmp_path: Path, saved: str) -> None:
+    store = "s3://{}@bucket/{}?endpoint_override=host:1&scheme=http"
+    keep_last = {"keep_last": 3} if "/" in saved and "preempted" not in saved else {}
+    job = job_of(tmp_path, checkpoint={"path": store.format("KEY:SECRET", "run"), **keep_last})
+    plan = Plan(job.cluster_config, "a", (), tmp_path, launch=Identity("a"))
+    told = Outcome(69, status={"saved": store.format("***", saved)})
+    again, _then = step_back(told, job, plan, tmp_path, 0)
+    assert again.load is not None
+    assert again.load.path == store.format("KEY:SECRET", saved)
+
+
 def test_a_killed_server_takes_the_run_back_and_it_ends_in_order(start: Start, tmp_path: Path) -> None:
     job_of(tmp_path)
     command = start("train", tmp_path / "job.yaml", "--quiet")

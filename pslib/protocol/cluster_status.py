@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pslib.places import shown
 from pslib.protocol.collective_job import epochs_done, examples_of, planned_of
 from pslib.protocol.counters import (
     APPLIED_COUNTERS,
@@ -69,7 +70,7 @@ def status_of(session: CoordinatorSession, now_s: float) -> dict[str, Any]:
         "seconds": session.run_s(now_s),
         "error": session.error or None,
         "events": session.events[-EVENTS_TOLD:],
-        "saved": session.desk.saved,
+        "saved": shown(session.desk.saved),
         "saves_soon": session.cuts.asked,
         "pushes_missing": session.pushes_missing,
     }

@@ -110,18 +110,18 @@ class Comebacks:
     @property
     def beginning(self) -> str:
         """What such a server begins with, in words."""
-        loads = self._desk.basis
-        return (
-            f"checkpoint {shown(loads[-1]['path'])}"
-            if loads
-            else "their first values: there is no checkpoint"
-        )
+        return self._checkpoint or "their first values: there is no checkpoint"
 
     @property
     def _restart(self) -> str:
         """Where a run that can't go on may begin, in words."""
+        return self._checkpoint or "the beginning: there is no checkpoint"
+
+    @property
+    def _checkpoint(self) -> str:
+        """The last one, in words; empty where there is none."""
         loads = self._desk.basis
-        return f"checkpoint {shown(loads[-1]['path'])}" if loads else "the beginning: there is no checkpoint"
+        return f"checkpoint {shown(loads[-1]['path'])}" if loads else ""
 
     @property
     def _is_in_step(self) -> bool:

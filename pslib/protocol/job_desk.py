@@ -49,7 +49,7 @@ class JobDesk:
     ----------
     jobs : list of CollectiveJob
     saved : str
-        Path of the last checkpoint that was saved; empty before.
+        Path of the last checkpoint that was saved, with keys that are in it; empty before.
     basis : list of dict
         Which checkpoints, loaded one after the other, give the last state that was saved or loaded: fields of
         `Load` without a stem. Empty: the first values.
@@ -266,9 +266,8 @@ class JobDesk:
         for job in self.jobs[self.first_open : below]:
             freed += len(job.book.trainer_lost((member.rank, member.incarnation)))
             if fatal and job.needs(member.rank):
-                kept = (
-                    f"checkpoint {shown(self.saved)}" if self.saved else "beginning: there is no checkpoint"
-                )
+                saved = shown(self.saved)
+                kept = f"checkpoint {saved}" if saved else "beginning: there is no checkpoint"
                 self._fail(
                     f"trainer {member.rank} ({member.where}) {why}, and with consistency sync every step "
                     f"waits for every trainer; start again from the {kept}"

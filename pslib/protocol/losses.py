@@ -141,5 +141,5 @@ class Losses:
         return nobody_left or not (self._desk.all_done or asked_to)
 
     def _kept(self) -> str:
-        saved = self._desk.saved
-        return f"the checkpoint {shown(saved)} is the last state" if saved else "there is no checkpoint"
+        saved = shown(self._desk.saved)
+        return f"the checkpoint {saved} is the last state" if saved else "there is no checkpoint"
