@@ -39,6 +39,21 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_the_coordinator_knows_the_checkpoint_itself_that_was_saved_or_loaded_last(
+    data: Generated, tmp_path: Path
+) -> None:
+    """A server that comes back without what it knew begins there, and a folder of several is none."""
+    with cluster_of(2) as running:
+        trainer, desk = trainer_on(running), running.embedded.coordinator.session.desk
+        for _ in range(2):
+            path = trainer.save(tmp_path, keep_last=1)
+            assert (desk.saved, desk.basis) == (path, [{"path": path}])
+        trainer.load(tmp_path)
+        assert [one["path"] for one in desk.basis] == [path]
+        trainer.save(tmp_path / "one")
+        assert desk.saved == str(tmp_path / "one")
+
+
 def test_the_last_n_are_kept_and_nothing_else_is_touched(data: Generated, tmp_path: Path) -> None:
     (tmp_path / "checkpoint-000001").mkdir()
     (tmp_path / "checkpoint-000001" / "mine.txt").write_text("a user's file, no checkpoint")

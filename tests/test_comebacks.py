@@ -13,9 +13,11 @@ from pslib.config import ClusterConfig
 from pslib.protocol.acknowledged import MOMENTS, Acknowledged
 from pslib.protocol.comeback import FIRST_VALUES, Comeback
 from pslib.protocol.coordinator_session import CoordinatorSession
+from pslib.protocol.json_arrays import json_array
 from pslib.protocol.leases import DONE_BATCH
 from pslib.protocol.messages import (
     NOBODY,
+    Done,
     EndLease,
     Failure,
     Hand,
@@ -121,6 +123,23 @@ def test_it_begins_where_all_was_saved_or_loaded_last() -> None:
     cluster.session.cuts.on_saved("d", "cut 7")
     begins = cluster.server(1, 9).begins
     assert (begins["loads"], begins["moment"]) == ([{"path": "d"}], "cut 7")
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_it_begins_at_the_checkpoint_itself_that_a_call_was_about(what: str) -> None:
+    """The call names the folder of several, for people, and without keys: its server died of it."""
+    cluster = Cluster()
+    place = "s3://KEY:SECRET@bucket/run/checkpoint-000003"
+    load = {"load": {"state": True, "tables": "", "step": 0, "time_s": 0.0}} if what == "load" else {}
+    cluster.open(what, 0, {"path": "s3://***@bucket/run"} | load, 1)
+    lease = cluster.lease(0)
+    for said in (7, place):
+        payload = {"place": json_array(said)}
+        answer = cluster.ask(EndLease(0, TRAINER, 0, lease.stream, lease.epoch, payload))
+        assert isinstance(answer, Done if said == place else Failure)
+    assert [plain["path"] for plain in cluster.server(1, 1).begins["loads"]] == [place]
+    told = [cluster.session.desk.jobs[0].outcome, cluster.session.events, cluster.ask(Status())]
+    assert "SECRET" not in str(told)
 
 
 def test_it_is_told_how_far_leases_are_so_that_nothing_old_counts_again() -> None:

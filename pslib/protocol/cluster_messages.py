@@ -199,7 +199,8 @@ class Lease(Message):
 class EndLease(Message):
     """All batches of the lease are applied everywhere; ``payload`` is what it yielded. Answered by `Done`.
 
-    With ``given_back`` in it the lease is not done, but has failed here: others may have it.
+    Of a save or load it has the ``place`` (JSON) of the checkpoint itself, as servers find it. With
+    ``given_back`` in it the lease is not done, but has failed here: others may have it.
     """
 
     rank: int

@@ -154,7 +154,7 @@ class JobDesk:
             job.take_back((message.rank, message.incarnation))
             return Done()
         payload = message.payload  # read before the lease ends: a broken one must not lose its scores
-        words = _words_of(job, payload)
+        words, place = _words_of(job, payload), _place_of(payload)
         scores = "scores" in payload and ScoreCounts.from_arrays(
             payload["scores"], payload["positives"], payload["negatives"]
         )
@@ -165,7 +165,7 @@ class JobDesk:
         if not was_done:
             job.words |= words
         if job.book.done:
-            self._finish(now_s, message.job)
+            self._finish(now_s, message.job, place)
         return Done()
 
     def clock(self, now_s: float, message: Clock) -> Message:
@@ -313,17 +313,21 @@ class JobDesk:
             return Failure("configuration", f"job {message.job} has not been opened")
         return self.jobs[message.job]
 
-    def _finish(self, now_s: float, number: int) -> None:
-        """Write a job's outcome, once."""
+    def _finish(self, now_s: float, number: int, place: str = "") -> None:
+        """Write a job's outcome, once; ``place`` is the checkpoint itself that was saved or loaded.
+
+        What details say is for people: without keys, or the folder of several of which the last are kept.
+        """
         job = self.jobs[number]
         if not job.finish(now_s):
             return
         moment, load = moment_of_job(number), job.details.get("load")
+        place = place or str(job.details.get("path", ""))
         if job.what == "save":
-            self.note_saved(str(job.details.get("path", "")), moment)
+            self.note_saved(place, moment)
         elif job.what == "load" and load:
             before = self.basis if load["tables"] else []
-            self.basis, self.moment = [*before, {**load, "path": str(job.details["path"])}], moment
+            self.basis, self.moment = [*before, {**load, "path": place}], moment
 
 
 NO_LEASES = np.empty(0, np.uint32)
@@ -384,6 +388,14 @@ def _words_of(job: CollectiveJob, payload: Mapping[str, NDArray[Any]]) -> dict[s
             f"words: expected a mapping that a window has found, got {str(words)[:80]} of {job.what}"
         )
     return words
+
+
+def _place_of(payload: Mapping[str, NDArray[Any]]) -> str:
+    """Where whoever did a save or load has done it; nothing where nobody says so."""
+    place = plain_of(payload["place"]) if "place" in payload else ""
+    if not isinstance(place, str):
+        raise ValueError(f"place: expected a text, got {str(place)[:80]}")
+    return place
 
 
 def _given_up(message: OpenJob | NextLease, job: CollectiveJob) -> Failure:

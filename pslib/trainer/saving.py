@@ -32,6 +32,7 @@ from pslib.data.column_types import KeyKinds, kinds_of, plain_kinds
 from pslib.errors import CheckpointFullError, ConfigurationError, ServerLeftError
 from pslib.places import place_of, shown
 from pslib.protocol.job_desk import moment_of_job
+from pslib.protocol.json_arrays import json_array
 from pslib.table.descriptions import model_description
 from pslib.table.tables import DenseSpec, TableSpec, text_hash
 from pslib.trainer.calls import Calls
@@ -161,15 +162,19 @@ class CheckpointJobs:
 
     def _save_patiently(
         self, folder: str, keep_last: int, position: Position, space_s: float, job: Job, lease: HeldLease
-    ) -> None:
-        """Save, again and again while somebody may still make space for it, or as servers leave meanwhile."""
+    ) -> str:
+        """Save, again and again while somebody may still make space for it, or as servers leave meanwhile.
+
+        Returns where.
+        """
         place = next_place(folder) if keep_last else folder
         clock, again_s = clock_of(self._client), AGAIN_S
         until_s = clock.now_s() + space_s
         while True:
             token = secrets.token_hex(4)
             try:
-                return self._save(place, token, position, job, lease)
+                self._save(place, token, position, job, lease)
+                return place
             except ServerLeftError:
                 discard(place, token)
                 with self._client.endpoint.lock:  # under which the new map is put there
@@ -310,7 +315,8 @@ class CheckpointJobs:
     ) -> bool:
         """A job of one lease: done by one trainer, awaited by all; whether it was this one.
 
-        ``load`` is how the place is loaded, ``source`` what is there.
+        ``work`` of a save gives the checkpoint's place. ``load`` is how the place is loaded, ``source`` what
+        is there.
         """
         fingerprint = text_hash(what, place, *map(str, settings))
         details = {"path": shown(place)} | ({"load": dict(load)} if load else {})
@@ -319,13 +325,13 @@ class CheckpointJobs:
         is_ours = False
         for lease in job.leases():
             try:
-                work(job, lease)
+                done = work(job, lease)
             except BaseException:  # whoever catches it goes on, and units that move must not wait for that
                 self._calls.load_is_over()
                 job.give_back(lease)
                 raise
             is_ours = True
-            job.end(lease).wait()
+            job.end(lease, {"place": json_array(done if what == "save" else place)}).wait()
         self._calls.load_is_over()
         endpoint = self._client.endpoint
         with endpoint.lock:
