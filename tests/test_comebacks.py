@@ -10,6 +10,7 @@ import pytest
 
 from cython_ext.hashing import partition_of
 from pslib.config import ClusterConfig
+from pslib.errors import CheckpointIncompatibleError
 from pslib.protocol.acknowledged import MOMENTS, Acknowledged
 from pslib.protocol.comeback import FIRST_VALUES, Comeback
 from pslib.protocol.coordinator_session import CoordinatorSession
@@ -353,6 +354,41 @@ def test_nobody_is_answered_until_somebody_has_said_which_tables_there_are() -> 
     assert ignored(server, SETUP)
     assert [load.path for load in loads] == ["a", "a"], "one a shard"
     assert isinstance(server.ask(push_ones(4, KEYS, epoch=1)), Pushed)
+
+
+def test_who_only_reads_rows_does_not_say_all_that_the_checkpoint_needs() -> None:
+    """A notebook beside the run knows no dense parameters: the server died of its word, so the run ended."""
+    server, refused = lost_server()[0], list[Load]()
+
+    def load(shard: Shard, message: Load) -> None:
+        if shard.dense is None:
+            refused.append(message)
+            raise CheckpointIncompatibleError("a: 8 dense parameters, expected 0")
+        assert message not in refused, "a server keeps the outcome of a load by its name"
+
+    put = lambda index, work: work(server.shards[index])  # noqa: E731
+    server.session.comeback = Comeback(BEGINS, 3, server.shards, load, put)
+    trainers = replace(
+        SETUP, dense_length=8, dense_optimizer=SGD(1.0).to_dict(), dense=np.ones(8, np.float32)
+    )
+    assert ignored(server, SETUP)
+    assert ignored(server, push_ones(4, KEYS, epoch=1)), "it has not begun yet"
+    assert ignored(server, trainers)
+    assert isinstance(server.ask(push_ones(4, KEYS, epoch=1)), Pushed)
+    assert len(refused) == 2, "one a shard"
+
+
+def test_a_checkpoint_that_does_not_fit_a_trainer_ends_the_server() -> None:
+    server = lost_server()[0]
+
+    def load(_shard: Shard, _message: Load) -> None:
+        raise CheckpointIncompatibleError("a: 9 dense parameters, expected 8")
+
+    put = lambda index, work: work(server.shards[index])  # noqa: E731
+    server.session.comeback = Comeback(BEGINS, 3, server.shards, load, put)
+    about = {"dense_length": 8, "dense_optimizer": SGD(1.0).to_dict(), "dense": np.ones(8, np.float32)}
+    with pytest.raises(CheckpointIncompatibleError):
+        ignored(server, replace(SETUP, **about))
 
 
 def test_what_is_below_the_floor_of_its_lease_or_of_an_earlier_epoch_is_not_applied() -> None:

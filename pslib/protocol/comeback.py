@@ -3,7 +3,8 @@
 Nobody is answered until it has its tables from the first client that names them, its units from the last
 checkpoint, and the floors of all leases from the coordinator. Whoever asks meanwhile asks again. With a log,
 one that dies before it has all of that has written that it is ``bare`` and not that it is ``back``: then the
-next one begins anew.
+next one begins anew. A client that only reads rows describes no dense parameters; where the checkpoint has
+some, another client is waited for that does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pslib.errors import LogFullError
+from pslib.errors import CheckpointIncompatibleError, LogFullError
 from pslib.protocol.messages import NOBODY, Load, Message, Release, Setup
 from pslib.shard.shard import Shard
 
@@ -50,7 +51,7 @@ class Comeback:
     ) -> None:
         self._begins, self._generation, self._shards = begins, generation, shards
         self._load, self._put = load, put
-        self._begun = False
+        self._begun, self._misfits = False, 0
 
     @staticmethod
     def strip(shard: Shard) -> None:
@@ -78,11 +79,18 @@ class Comeback:
         except LogFullError as error:  # whoever asks next begins it once more; what is done is done again
             log.warning("pslib: can't come back: %s", error)
             self._begun = False
+        except CheckpointIncompatibleError as error:
+            if setup.dense_length:
+                raise
+            log.warning("pslib: can't come back with what a client has set up that only reads: %s", error)
+            self._misfits += 1
+            self._begun = False
 
     def _bring_back(self, setup: Setup, shard: Shard) -> None:
         shard.setup(setup)
-        for number, plain in enumerate(self._begins["loads"]):
-            self._load(shard, Load(stem=f"comeback-{self._generation}-{number}", **plain))
+        for number, plain in enumerate(self._begins["loads"]):  # each try by names of its own
+            stem = f"comeback-{self._generation}-{self._misfits}-{number}"
+            self._load(shard, Load(stem=stem, **plain))
         shard.finish_streams(self._begins["done_below"])
         for stream, epoch, below in self._begins["streams"]:
             shard.say_later({"note": "seen", "stream": stream, "epoch": epoch, "below": below})
