@@ -86,7 +86,10 @@ def _fitting(
     links = chain_of(path)
     manifest, dense = links[-1].manifest, shard.dense.spec if shard.dense else None
     saved = {spec.name: spec for spec in map(TableSpec.from_dict, manifest.tables)}
-    fitting = check_fits(manifest, path, shard.tables, dense, options)
+    mine: Mapping[str, TableSpec] = shard.tables
+    if shard.bare:  # a table that was made since then is empty: nothing of it is left here
+        mine = {name: spec for name, spec in mine.items() if name in saved}
+    fitting = check_fits(manifest, path, mine, dense, options)
     new = sorted(saved.keys() - shard.tables.keys())
     if new and options.tables is None and not options.new_tables:
         raise UnknownTableError(
