@@ -8,7 +8,8 @@ A line a host::
 
 ``servers`` and ``trainers``: how many; a host with neither gets one of each. ``python``: the interpreter that
 has pslib (default ``python3``); ``dir``: the folder to run in (default: the same as here); ``address``: where
-the other hosts reach it (default: its name). The coordinator runs on the first host.
+the other hosts reach it (default: its name). ``~/`` at the beginning of the first two is the home there. The
+coordinator runs on the first host.
 """
 
 from __future__ import annotations
@@ -105,6 +106,11 @@ def read_hosts(text: str, source: str, folder: str) -> list[Host]:
     if problems:
         raise ConfigurationError(*problems)
     return hosts
+
+
+def _there(path: str) -> str:
+    """A path as a shell of that host reads it: ``~/`` is the home of whoever runs there."""
+    return f'"$HOME"{shlex.quote(path[1:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def _problems(given: Mapping[str, str], words: Sequence[str]) -> list[str]:
@@ -213,11 +219,12 @@ class HostsLauncher(ABC):
         """What stands here for the worker."""
         host = self.host_of(task)
         flags = ("--insecure-network",) if self.insecure_network and task.role != "trainer" else ()
-        worker = (host.python, "-P", "-m", "launch.worker", "--guarded", task.role, *flags, *task.arguments)
+        worker = ("-P", "-m", "launch.worker", "--guarded", task.role, *flags, *task.arguments)
         variables = {TRAINERS_HERE: str(host.trainers), **self.variables, **checkout_path({})}
-        words = ["env", *(f"{name}={value}" for name, value in variables.items()), *worker]
+        env = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())])
+        words = f"{env} {_there(host.python)} {shlex.join(worker)}"
         # A shell that stays turns a signal into 128 + n; without it ssh says 255 for every signal.
-        return self.over(host, f"cd {shlex.quote(host.dir)} && {shlex.join(words)}; exit $?")
+        return self.over(host, f"cd {_there(host.dir)} && {words}; exit $?")
 
     def not_seeing(self, path: str) -> list[str]:
         """Names of the hosts on which there is nothing at a path.

@@ -1,6 +1,8 @@
 """Hosts files of runs over ssh: what a line says, each mistake with its line, and the options around them."""
 
+import os
 import shlex
+import subprocess
 
 import pytest
 
@@ -8,6 +10,7 @@ from launch.cli import build_parser, main
 from launch.hosts import read_hosts
 from launch.hosts_options import hosts_of
 from launch.process import Task
+from launch.ssh import SshLauncher
 from pslib.errors import ConfigurationError
 
 
@@ -31,6 +34,24 @@ def test_a_host_with_one_count_runs_nothing_else():
     assert (first.servers, first.trainers) == (2, 0)
     assert (second.servers, second.trainers, second.dir) == (0, 3, "/data")
     assert (second.name, second.address) == ("me@10.0.0.2", "10.0.0.2")
+
+
+def test_the_home_of_a_host_is_its_own(tmp_path):
+    hosts = hosts_in("127.0.0.1 servers=1 trainers=1 python=~/an_env/python dir=~/$work\n")
+    command = SshLauncher(hosts).command(Task("trainer", 0))
+    home = tmp_path / "home of many"
+    (home / "an_env").mkdir(parents=True)
+    (home / "$work").mkdir()
+    python = home / "an_env" / "python"
+    python.write_text('#!/bin/sh\npwd; echo "$@"\n')
+    python.chmod(0o755)
+    env = {**os.environ, "HOME": str(home)}
+    said = subprocess.run(
+        ["sh", "-c", command.arguments[-1]], env=env, capture_output=True, text=True, check=True
+    )
+    where, arguments = said.stdout.splitlines()
+    assert where == str(home / "$work")
+    assert arguments.startswith("-P -m launch.worker --guarded trainer")
 
 
 def test_all_mistakes_of_a_hosts_file_are_told_at_once_with_their_lines():
