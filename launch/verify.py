@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import secrets
 import signal
@@ -117,8 +118,7 @@ def run_verify(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"verify compares predictions of clicks, and {job.model.name} ranks items")
     if problem := kill_problem(options.kill, job):
         raise ConfigurationError(problem)
-    if options.seeds < 1:
-        raise ConfigurationError(f"--seeds: expected at least 1, got {options.seeds}")
+    _check_numbers(options)
     check_data(job)
     out = Path(options.out or f"{job.out}-verify").resolve()
     verified = list(_verify(job, job_of, out, options))
@@ -157,6 +157,13 @@ def plain_modes() -> dict[str, object]:
     from pslib.trainer.settings import OF_CONSISTENCY
 
     return {f"training.{name}": TrainingSection.model_fields[name].default for name in OF_CONSISTENCY}
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    if not 0 <= options.tolerance < math.inf:
+        raise ConfigurationError(f"--tolerance: expected 0 or more, got {options.tolerance:g}")
+    if options.seeds < 1:
+        raise ConfigurationError(f"--seeds: expected at least 1, got {options.seeds}")
 
 
 def _verify(

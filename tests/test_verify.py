@@ -186,6 +186,14 @@ def test_a_stream_is_nothing_to_verify_with_and_early_stopping_is_left_out(
     assert read_job(job, stops, verify.APART).training.stopping is None
 
 
+@pytest.mark.parametrize("tolerance", ["nan", "inf", "-0.1"])
+def test_a_tolerance_that_nothing_could_pass_or_fail_is_refused_before_anything_is_trained(
+    job: Path, capsys: Any, tolerance: str
+) -> None:
+    assert main(["verify", str(job), f"--tolerance={tolerance}"]) == 64
+    assert capsys.readouterr().err == f"pslib: --tolerance: expected 0 or more, got {tolerance}\n"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

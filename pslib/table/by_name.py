@@ -33,7 +33,9 @@ def kind_and_fields(
         When the name or a field is unknown.
     """
     given = dict(plain)
-    name = str(given.pop("name", None))
+    if "name" not in given:
+        raise ConfigurationError(f"{what}: expected a name, one of {', '.join(kinds)}, got none")
+    name = str(given.pop("name"))
     if name not in kinds:
         raise ConfigurationError(f"{what}: expected one of {', '.join(kinds)}, got {name!r}")
     known = sorted(one.name for one in fields(kinds[name]))  # type: ignore[arg-type]
