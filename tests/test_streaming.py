@@ -25,7 +25,7 @@ from pslib.config import Timing
 from pslib.data.arrivals import Arrivals, StreamSettings
 from pslib.data.dataset import ParquetData
 from pslib.errors import ConfigurationError, DataError
-from pslib.protocol.messages import Done, Lease
+from pslib.protocol.messages import Done, Lease, OpenJob, Result, Status
 from pslib.recorder.display import result_text
 from pslib.schema import Schema
 from pslib.trainer.jobs import Job, JobSpec
@@ -193,6 +193,48 @@ def test_who_waits_for_files_or_for_its_own_work_says_nothing_and_who_waits_for_
     job._look = SimpleNamespace(clear=int, wait=lambda _pause_s: endpoint.clock.sleep_s(1))  # type: ignore[assignment]
     assert list(job.leases()) == []
     assert [record.message.split(" ")[1] for record in caplog.records] == ["waiting"] * said
+
+
+@pytest.mark.parametrize(
+    ("holders", "said"),
+    [
+        ([3], "trainer 3 (pid 3 on b) holds"),
+        ([0, 2, 3], "trainer 2 (pid 2 on b), trainer 3 (pid 3 on b) hold"),
+        ([1, 2, 3, 4, 5, 6], "trainer 1 (pid 1 on b), trainer 2 (pid 2 on b), trainer 3 (pid 3 on b), "
+         "trainer 4 (pid 4 on b) and 2 more hold"),
+        ([9], "other trainers hold"),
+    ],
+)  # fmt: skip
+def test_who_waits_half_a_minute_for_leases_of_others_says_whose_they_are(
+    holders: list[int], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = [
+        {"role": role, "rank": rank, "where": f"pid {rank} on b", "state": "lost" if rank == 9 else "live"}
+        for role in ("server", "trainer")
+        for rank in range(10)
+    ]
+    status = {"work": {"held": [[rank, 1] for rank in holders]}, "members": members}
+    endpoint = SimpleNamespace(clock=FakeClock(), timing=Timing(report_s=5.0))
+    asked: list[Any] = []
+
+    def answer(message: Any) -> Any:
+        asked.append(message)
+        if isinstance(message, OpenJob):
+            return Done()
+        if isinstance(message, Status):
+            return Result(status)
+        return Lease("done" if endpoint.clock.now >= 50 else "wait", 0, 0, 0, 0)
+
+    client: Any = SimpleNamespace(
+        rank=0, endpoint=endpoint, member=SimpleNamespace(incarnation=1), ask_coordinator=answer
+    )
+    progress: Any = SimpleNamespace(forget_jobs_below=int, held=lambda: [])
+    job = Job(client, progress, 1, JobSpec("fit", 0, {}, np.zeros(1, np.uint32)))
+    job._look = SimpleNamespace(clear=int, wait=lambda _pause_s: endpoint.clock.sleep_s(1))  # type: ignore[assignment]
+    assert list(job.leases()) == []
+    told = [record.message.split(" s for leases that ")[1] for record in caplog.records]
+    assert told == ["other trainers hold"] * 5 + [said] * 3
+    assert sum(isinstance(message, Status) for message in asked) == 1
 
 
 def test_all_trainers_see_the_same_windows_and_each_example_counts_once(folder: Path) -> None:

@@ -33,6 +33,7 @@ from pslib.protocol.messages import (
     NextLease,
     OpenJob,
     Result,
+    Status,
 )
 from pslib.table.tables import text_hash
 from pslib.trainer.progress import Progress
@@ -41,6 +42,13 @@ __all__ = ["HeldLease", "Job", "JobSpec", "PassedJob", "spec_of"]
 
 log = logging.getLogger("pslib")
 NO_TABLE = np.empty(0, np.uint8)
+NAMED_FROM = 6
+"""Reports of a wait for others until it says who they are, half a minute, and as many until it asks again.
+
+At each end of an epoch hundreds of trainers wait a moment for the last leases, and all of them would ask for
+a status, which takes the coordinator some milliseconds then.
+"""
+NAMES_TOLD = 4
 ASK_AGAIN_S = 0.05
 ASK_AGAIN_MAX_S = 0.5
 
@@ -145,6 +153,7 @@ class Job:
         """
         clock, report_s = self.client.endpoint.clock, self.client.endpoint.timing.report_s
         pause_s, waiting_since, reported_s = ASK_AGAIN_S, clock.now_s(), clock.now_s()
+        reports, hold = 0, "other trainers hold"
         while not (over and over.is_set()):
             self._look.clear()
             lease = self._next()
@@ -153,17 +162,30 @@ class Job:
             if lease.state == "held":
                 self.progress.hold(lease.stream)
                 yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch, lease.time_s)
-                pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
+                pause_s, waiting_since, reports = ASK_AGAIN_S, clock.now_s(), 0
                 continue
             now_s = clock.now_s()
             alone = not (self._may_wait or self.progress.held())  # else for files, or for its own work
             if now_s - max(reported_s, waiting_since) > report_s and alone:
-                reported_s = now_s
-                log.warning(
-                    "pslib: waiting %.0f s for leases that other trainers hold", now_s - waiting_since
-                )
+                reported_s, reports = now_s, reports + 1
+                hold = self._who_holds() if reports % NAMED_FROM == 0 else hold
+                log.warning("pslib: waiting %.0f s for leases that %s", now_s - waiting_since, hold)
             self._look.wait(pause_s)
             pause_s = min(pause_s * 1.5, ASK_AGAIN_MAX_S)
+
+    def _who_holds(self) -> str:
+        """Who has the leases that this trainer waits for, in words."""
+        answer = self.client.ask_coordinator(Status(details=True))
+        status = answer.values if isinstance(answer, Result) else {}
+        held = {rank for rank, _leases in status.get("work", {}).get("held", ())} - {self.client.rank}
+        names = [
+            f"trainer {one['rank']} ({one['where']})"
+            for one in status.get("members", ())
+            if one["role"] == "trainer" and one["state"] == "live" and one["rank"] in held
+        ]
+        more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+        hold = "holds" if len(names) == 1 else "hold"
+        return f"{', '.join(names[:NAMES_TOLD]) or 'other trainers'}{more} {hold}"
 
     def look_again(self) -> None:
         """End a pause in `leases`: one has ended, or there is no need for more; any thread may call it."""
