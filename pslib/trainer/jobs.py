@@ -162,7 +162,8 @@ class Job:
             if lease.state == "held":
                 self.progress.hold(lease.stream)
                 yield HeldLease(lease.stream, lease.index, lease.epoch, lease.first_batch, lease.time_s)
-                pause_s, waiting_since, reports = ASK_AGAIN_S, clock.now_s(), 0
+                pause_s, waiting_since = ASK_AGAIN_S, clock.now_s()
+                reports, hold = 0, "other trainers hold"  # whoever it was, it may be others next time
                 continue
             now_s = clock.now_s()
             alone = not (self._may_wait or self.progress.held())  # else for files, or for its own work
