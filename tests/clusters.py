@@ -20,7 +20,6 @@ QUICK = Timing(
     heartbeat_s=0.1, silence_s=0.8, retry_s=0.2, retry_max_s=0.5, request_s=3.0, start_s=10.0, report_s=5.0
 )
 """Waits that let a test see a lost peer within a second."""
-"""For threads of a test; one that takes longer hangs."""
 
 
 def own_threads(but: Collection[threading.Thread] = ()) -> list[str]:
@@ -75,8 +74,12 @@ class Trainers:
         return cluster
 
     def run(self, *scripts: Callable[[Cluster], ResultT]) -> list[ResultT | BaseException]:
-        """Each script as a trainer in a thread of its own; what they returned or raised, in order."""
+        """Each script as a trainer in a thread of its own; what they returned or raised, in order.
+
+        The coordinator hears of them in that order, so that in a new cluster the first script has rank 0.
+        """
         results: dict[int, ResultT | BaseException] = {}
+        threads: list[threading.Thread] = []
 
         def play(index: int) -> None:
             try:
@@ -85,13 +88,24 @@ class Trainers:
             except BaseException as error:
                 results[index] = error
 
-        threads = [threading.Thread(target=play, args=(index,), daemon=True) for index in range(len(scripts))]
-        for thread in threads:
-            thread.start()
+        for index in range(len(scripts)):
+            known = self.ever()
+            threads.append(threading.Thread(target=play, args=(index,), daemon=True))
+            threads[-1].start()
+            wait_until(
+                lambda known=known, index=index: self.ever() > known or index in results,
+                PATIENCE_S,
+                "a trainer to be heard",
+                pause_s=0.001,
+            )
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), f"a trainer hangs; {own_threads()}"
         return [results[index] for index in range(len(scripts))]
+
+    def ever(self) -> int:
+        """How many trainers the coordinator has ever heard of."""
+        return len(self.embedded.coordinator.session.members.ever("trainer"))
 
     def close(self) -> None:
         for cluster in self.clusters:
