@@ -109,8 +109,8 @@ class Coordinator:
         answer = Clocks(max(clock, self.mine), self.slowest)
         return SimpleNamespace(wait=lambda _patience_s=None: answer, on_done=lambda call: call())
 
-    def pace(self, bound: int, alone: bool = False) -> SspPace:
-        return SspPace(StalenessBound(50, 0), bound, self.tell, self.led.append, alone)
+    def pace(self, bound: int) -> SspPace:
+        return SspPace(StalenessBound(50, 0), bound, self.tell, self.led.append)
 
 
 def test_no_batch_is_begun_that_is_further_ahead_of_the_slowest_than_the_bound() -> None:
@@ -122,7 +122,6 @@ def test_no_batch_is_begun_that_is_further_ahead_of_the_slowest_than_the_bound()
         assert pace.enter(HeldLease(1, 0, 0, 0), number, threading.Event()) is not None
     assert begun(pace) == []
     assert coordinator.led == [0, 1, 2, -1, 0, 1, 2]
-    assert len(begun(coordinator.pace(2, alone=True))) == 51  # permits alone
 
 
 def test_the_slowest_tells_its_clock_twice_in_the_length_of_the_bound_though_it_asks_nothing() -> None:

@@ -23,7 +23,7 @@ from pslib.trainer.sync import SyncPlan
 from tests.clusters import QUICK, cluster_of, vanish
 from tests.counting import CountingModel, write_examples
 from tests.training import UNHURRIED, counts_of, trainer_on
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, PATIENCE_S
 
 PLAIN = {"staleness": 2, "warmup_batches": 0}
 
@@ -93,18 +93,27 @@ def test_trainers_that_keep_together_in_other_ways_are_told_so(tmp_path: Path) -
 # --- ssp ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [0, 2])
-def test_no_trainer_is_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Path, bound: int) -> None:
-    """Seen from outside: what each has begun and applied, in the order in which it happened."""
+@pytest.mark.parametrize(("bound", "awaited"), [(0, 2), (2, 2), (0, 1), (2, 1)])
+def test_no_trainer_is_further_ahead_of_a_slow_one_than_the_bound(
+    tmp_path: Path, bound: int, awaited: int
+) -> None:
+    """Seen from outside: what each has begun and applied, in the order in which it happened.
+
+    Nor is a run's only trainer further ahead of one that has joined it: it never looked.
+    """
     path = write_examples(tmp_path / "a.parquet", 600)
     events: list[tuple[int, str]] = []
     leads: list[int] = []
+    slow_began = threading.Event()
 
     def script(cluster: Cluster) -> None:
         rank = cluster.rank
 
         def look(batch: object, rows: object) -> None:
             events.append((rank, "begun"))
+            if rank:
+                slow_began.set()
+            assert slow_began.wait(PATIENCE_S)
             time.sleep(0.02 if rank else 0.001)
 
         trainer = trainer_on(
@@ -115,7 +124,7 @@ def test_no_trainer_is_further_ahead_of_a_slow_one_than_the_bound(tmp_path: Path
         trainer.fit(path)
         leads.append(trainer._progress.lead_max)
 
-    with cluster_of(1, 2, timing=UNHURRIED) as running:
+    with cluster_of(1, awaited, timing=UNHURRIED) as running:
         for result in running.run(script, script):
             assert not isinstance(result, BaseException), result
     assert max(leads) == bound

@@ -149,8 +149,7 @@ class TrainingMode:
         return Mode(rows, AsyncPace(StalenessBound(0, 0)), 1)
 
     def _ssp(self, job: Job, plan: JobPlan) -> Mode:
-        bound, alone = self._settings.ssp_bound, self._trainers == 1
-        pace = SspPace(self.staleness, bound, job.tell_clock, self._progress.led, alone)
+        pace = SspPace(self.staleness, self._settings.ssp_bound, job.tell_clock, self._progress.led)
         return Mode(self._server_rows(), pace, self._settings.staleness + 1)
 
     def _geo(self, job: Job, plan: JobPlan) -> Mode:

@@ -27,7 +27,8 @@ class SspPace:
     """Permits of `AsyncPace`, and a bound on the lead over the slowest trainer.
 
     The coordinator is asked only when the slowest clock that is known is not enough. A trainer tells its own
-    clock when it asks, and twice in the length of the bound, since the slowest one never needs to ask.
+    clock when it asks, and twice in the length of the bound, since the slowest one never needs to ask. So
+    does a run's only trainer: others, such as a notebook, may join it at any time.
 
     Parameters
     ----------
@@ -39,8 +40,6 @@ class SspPace:
         Sends this trainer's clock to the coordinator; the pending gives `Clocks`.
     led : callable
         Hears with which lead over the slowest trainer each batch is begun.
-    alone : bool
-        Whether there is no other trainer to wait for.
     """
 
     def __init__(
@@ -49,10 +48,9 @@ class SspPace:
         bound: int,
         tell: Callable[[int], Pending[Message]],
         led: Callable[[int], None],
-        alone: bool,
     ) -> None:
         self._permits = AsyncPace(permits)
-        self._bound, self._tell, self._led, self._alone = bound, tell, led, alone
+        self._bound, self._tell, self._led = bound, tell, led
         self._every = max(1, (bound + 1) // 2)
         self._lock = threading.Lock()
         self._begun = self._applied = self._slowest = 0
@@ -63,18 +61,18 @@ class SspPace:
         staleness = self._permits.enter(lease, number, over)
         if staleness is None:
             return None
-        if lease.stream != self._stream and not self._alone:
+        if lease.stream != self._stream:
             self._stream = lease.stream
             self._ask()  # after a time without work its clock is another
         pause_s = PAUSE_S
-        while self._lead() > self._bound and not self._alone:
+        while self._lead() > self._bound:
             if over.is_set():
                 return None
             self._ask()
             if self._lead() > self._bound:
                 over.wait(pause_s)
                 pause_s = min(1.5 * pause_s, PAUSE_MAX_S)
-        lead = 0 if self._alone else self._lead()
+        lead = self._lead()
         with self._lock:
             self._begun += 1
         self._led(lead)
@@ -86,7 +84,7 @@ class SspPace:
         with self._lock:
             self._applied += 1
             clock, due = self._applied, self._applied % self._every == 0
-        if due and not self._alone:
+        if due:
             pending = self._tell(clock)
             pending.on_done(lambda: self._note(pending))
 
