@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cython_ext.hashing import partition_of
+from launch.restarts import is_mishap
 from pslib.config import ClusterConfig
-from pslib.errors import CheckpointIncompatibleError
+from pslib.errors import CheckpointCorruptError, CheckpointIncompatibleError, UnavailableError
 from pslib.protocol.acknowledged import MOMENTS, Acknowledged
 from pslib.protocol.comeback import FIRST_VALUES, Comeback
 from pslib.protocol.coordinator_session import CoordinatorSession
@@ -391,6 +392,20 @@ def test_a_checkpoint_that_does_not_fit_a_trainer_ends_the_server() -> None:
     about = {"dense_length": 8, "dense_optimizer": SGD(1.0).to_dict(), "dense": np.ones(8, np.float32)}
     with pytest.raises(CheckpointIncompatibleError):
         ignored(server, replace(SETUP, **about))
+
+
+def test_a_checkpoint_that_can_not_be_read_now_ends_the_server_as_one_that_may_be_started_again() -> None:
+    """It may have been pruned for a newer one, or its store be away for a moment: the run ended with 64."""
+    server = lost_server()[0]
+
+    def load(_shard: Shard, _message: Load) -> None:
+        raise CheckpointCorruptError("a: can't read rows-0.arrow: timeout")
+
+    put = lambda index, work: work(server.shards[index])  # noqa: E731
+    server.session.comeback = Comeback(BEGINS, 3, server.shards, load, put)
+    with pytest.raises(UnavailableError, match=r"^can't come back: a: can't read .*: timeout$") as end:
+        ignored(server, SETUP)
+    assert is_mishap(end.value.exit_code)
 
 
 def test_what_is_below_the_floor_of_its_lease_or_of_an_earlier_epoch_is_not_applied() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pslib.errors import CheckpointIncompatibleError, LogFullError
+from pslib.errors import CheckpointError, CheckpointIncompatibleError, LogFullError, UnavailableError
 from pslib.protocol.messages import NOBODY, Load, Message, Release, Setup
 from pslib.shard.shard import Shard
 
@@ -85,6 +85,8 @@ class Comeback:
             log.warning("pslib: can't come back with what a client has set up that only reads: %s", error)
             self._misfits += 1
             self._begun = False
+        except CheckpointError as error:  # its store may answer the next process, or a newer one be complete
+            raise UnavailableError(f"can't come back: {error}") from error
 
     def _bring_back(self, setup: Setup, shard: Shard) -> None:
         shard.setup(setup)
