@@ -21,6 +21,7 @@ from pslib.errors import (
     LocalProtocolError,
     MemoryLimitError,
     PslibError,
+    ServerLeftError,
     WaitTimeoutError,
 )
 from pslib.protocol.failures import failure_of
@@ -74,6 +75,7 @@ class HandOver:
         self._events: SimpleQueue[tuple[Action, Message | None]] = SimpleQueue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._reached: set[str] = set()
 
     def begin(self) -> None:
         """There is something to hand over; any number of times, from one thread."""
@@ -108,6 +110,7 @@ class HandOver:
             return True
         if hand.state != "hand":
             self._published(hand.version)
+            self._let_go()
             return False
         self._published(hand.version - 1)
         self._session.take(hand)
@@ -128,10 +131,18 @@ class HandOver:
             return None
         return answer if isinstance(answer, Hand) else None
 
+    def _let_go(self) -> None:
+        """Keep nothing for servers that were reached: images for one that died would stay for good."""
+        for address in self._reached:
+            self._endpoint.end_waits_for(address, ServerLeftError(f"{address}: all moves are over"))
+            self._endpoint.forget(address)
+        self._reached.clear()
+
     def _do(self, action: Action) -> None:
         if not action.address:
             self._ask_shards(action.message, partial(self._answered, action))
             return
+        self._reached.add(action.address)
         try:
             pending = self._endpoint.ask(action.address, action.message, PATIENCE_S)
         except LocalProtocolError as error:  # larger than a message may be
