@@ -216,6 +216,9 @@ def _add_run(parser: argparse.ArgumentParser, out: str) -> None:
     earlier.add_argument(
         "--resume", action="store_true", help="go on with the run in that folder, from its logs or checkpoint"
     )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write event files, into DIR/tensorboard"
+    )
     parser.add_argument("--quiet", action="store_true", help="no bar, or lines in a log, of progress")
 
 

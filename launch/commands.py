@@ -62,6 +62,7 @@ def train(options: argparse.Namespace) -> int:
         keys=options.keys,
         resume=options.resume,
         hosts=hosts,
+        tensorboard=options.tensorboard,
     )
 
 

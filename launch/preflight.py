@@ -41,7 +41,7 @@ __all__ = [
 
 RUN_FILES = (
     *("job.yaml", "metrics.jsonl", "metrics-[0-9]*.jsonl", "summary.json", "run.png", "logs", "log"),
-    *("checkpoint", "checkpoint-preempted", "best"),
+    *("tensorboard", "checkpoint", "checkpoint-preempted", "best"),
 )
 """What a run leaves in its folder (patterns), and what ``--overwrite`` removes; anything else is the user's.
 

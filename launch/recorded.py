@@ -23,7 +23,13 @@ _ENDS = {EXIT_DONE: "done", PreemptedError.exit_code: "preempted", EXIT_INTERRUP
 
 
 def run_recorded(
-    launcher: Launcher, plan: Plan, out: Path | None, *, progress: bool, facts: Mapping[str, Any]
+    launcher: Launcher,
+    plan: Plan,
+    out: Path | None,
+    *,
+    progress: bool,
+    facts: Mapping[str, Any],
+    tensorboard: bool = False,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Run a cluster and keep its records.
 
@@ -37,6 +43,8 @@ def run_recorded(
         Whether to show a bar.
     facts : mapping
         What the summary is to hold beside the figures of the run.
+    tensorboard : bool
+        Whether to write event files for TensorBoard too.
 
     Returns
     -------
@@ -51,7 +59,8 @@ def run_recorded(
     """
     from pslib.recorder import RunRecorder
 
-    with RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr) as recorder:
+    recorder = RunRecorder(out, SystemClock(), progress=progress, stream=sys.stderr, tensorboard=tensorboard)
+    with recorder:
         rankings = Rankings()
 
         def observe(status: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from launch.run_plan import Launcher, Plan
 from launch.train import ENDED_EARLY
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import EXIT_DONE, ConfigurationError
+from pslib.recorder.event_files import check_event_files
 
 __all__ = ["run_script"]
 
@@ -32,6 +33,10 @@ def run_script(options: argparse.Namespace) -> int:
     ConfigurationError
         When script, hosts or options do not allow it; nothing has been started then.
     """
+    if options.tensorboard:
+        check_event_files()
+        if options.out is None:
+            raise ConfigurationError("--tensorboard: expected --out beside it, the folder of its files")
     launcher, servers, trainers = _place(options)
     if behind := behind_the_script(options.arguments, options.launch_options):
         script = Path(options.script).name
@@ -62,7 +67,9 @@ def run_script(options: argparse.Namespace) -> int:
         log=launch.log or log_folder(config, options.log, logs.parent if out else logs),
     )
     facts = {"job": Path(options.script).name}
-    outcome, _ = run_recorded(launcher, plan, out, progress=not options.quiet, facts=facts)
+    outcome, _ = run_recorded(
+        launcher, plan, out, progress=not options.quiet, facts=facts, tensorboard=options.tensorboard
+    )
     if outcome.exit_code in ENDED_EARLY and out is not None and plan.log is not None:
         go_on = "go on, when there is room, with" if outcome.final else "go on with"
         say(f"all that was acknowledged is in its logs, {plan.log}; {go_on} the same command and --resume")

@@ -53,6 +53,7 @@ from pslib.errors import (
     UnavailableError,
 )
 from pslib.places import shown
+from pslib.recorder.event_files import check_event_files
 
 if TYPE_CHECKING:
     from pslib.transport import Keys
@@ -72,6 +73,7 @@ def run_job(
     keys: str | None = None,
     resume: bool = False,
     hosts: HostsLauncher | None = None,
+    tensorboard: bool = False,
 ) -> int:
     """Train, test and save what a job file describes.
 
@@ -90,6 +92,8 @@ def run_job(
         Whether to go on with the run in ``job.out``, from its logs, or without them from its checkpoint.
     hosts : HostsLauncher or None
         Where its processes run; None: on this machine.
+    tensorboard : bool
+        Whether to write event files for TensorBoard into ``job.out``.
 
     Returns
     -------
@@ -106,6 +110,8 @@ def run_job(
     if resume and (line := completed(job)):
         print(f"pslib: {line}")
         return EXIT_DONE
+    if tensorboard:
+        check_event_files()
     launcher, own_keys = _place(job, port, keys, hosts)
     _check(job, hosts, resume)
     job, launch = _begun(job, overwrite, resume)
@@ -132,7 +138,9 @@ def run_job(
     }
     tried = 0
     while True:
-        outcome, summary = run_recorded(launcher, plan, out, progress=progress, facts=facts)
+        outcome, summary = run_recorded(
+            launcher, plan, out, progress=progress, facts=facts, tensorboard=tensorboard
+        )
         if not goes_back(outcome, job, tried):
             break
         where = shown(outcome.status.get("saved") or "") or "the beginning: there is no checkpoint"
@@ -145,7 +153,7 @@ def run_job(
         if job.checkpoint.path:
             print(f"checkpoint    {shown(job.checkpoint.path)}")
     else:
-        _tell_end(job, plan, effective, outcome, _again(keys, hosts))
+        _tell_end(job, plan, effective, outcome, _again(keys, hosts, tensorboard))
     return outcome.exit_code
 
 
@@ -171,9 +179,10 @@ def _check(job: Job, hosts: HostsLauncher | None, resume: bool) -> None:
         check_log("cluster.log", job.cluster.log, resume)
 
 
-def _again(keys: str | None, hosts: HostsLauncher | None) -> str:
+def _again(keys: str | None, hosts: HostsLauncher | None, tensorboard: bool) -> str:
     """The options that a run needs again when it goes on."""
-    return (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
+    again = (f" --keys {quote(keys)}" if keys else "") + (f" {hosts.options}" if hosts else "")
+    return again + (" --tensorboard" if tensorboard else "")
 
 
 def _tell_end(job: Job, plan: Plan, effective: Path, outcome: Outcome, again: str) -> None:

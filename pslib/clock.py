@@ -77,6 +77,11 @@ def utc_now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def utc_now_s() -> float:
+    """Seconds since 1970, for files that are drawn against time; never used in a decision."""
+    return datetime.now(UTC).timestamp()
+
+
 def utc_text(seconds: float) -> str:
     """The same of some seconds since 1970, as files have them."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

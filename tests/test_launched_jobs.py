@@ -56,7 +56,7 @@ def start_training(data: Path, out: Path, *options: str) -> subprocess.Popen[str
 
 def test_a_job_trains_on_two_servers_and_two_trainers_and_leaves_its_records(data, tmp_path):
     out = tmp_path / "run"
-    training = start_training(data, out)
+    training = start_training(data, out, "--tensorboard")
     said, errors = training.communicate(timeout=100)
     assert training.returncode == 0, errors
     assert errors == ""
@@ -70,6 +70,7 @@ def test_a_job_trains_on_two_servers_and_two_trainers_and_leaves_its_records(dat
     assert f"AUC           {summary['auc']:.4f} (best possible" in said
     assert f"checkpoint    {out}/checkpoint" in said
     assert (out / "run.png").stat().st_size > 10_000
+    assert [file.stat().st_size > 1_000 for file in (out / "tensorboard").iterdir()] == [True]
     wait_until(lambda: not processes_of(out), 5, "all processes to end")
     evaluated = subprocess.run(
         [sys.executable, "-m", "launch.cli", "eval", out / "job.yaml", "--checkpoint", out / "checkpoint",

@@ -10,9 +10,10 @@ import logging
 import math
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ from pslib.clock import Clock
 from pslib.data.files import atomic_output
 from pslib.protocol.results import fresh_results
 from pslib.recorder.display import Display, display_for, result_text
+from pslib.recorder.event_files import EVENT_FOLDER, EventFile
 from pslib.recorder.picture import picture
 from pslib.recorder.status import Status, Window, auc_of
 
@@ -49,6 +51,8 @@ class RunRecorder:
         Whether to show a bar on ``stream``, or a line every 10 s where it is not a terminal.
     stream : text file, optional
         Default: standard error.
+    tensorboard : bool
+        Whether the same figures go into an event file below ``out/tensorboard`` too.
 
     Notes
     -----
@@ -70,7 +74,13 @@ class RunRecorder:
     """
 
     def __init__(
-        self, out: Path | None, clock: Clock, *, progress: bool = True, stream: IO[str] | None = None
+        self,
+        out: Path | None,
+        clock: Clock,
+        *,
+        progress: bool = True,
+        stream: IO[str] | None = None,
+        tensorboard: bool = False,
     ) -> None:
         self._out = out
         self._clock = clock
@@ -87,11 +97,13 @@ class RunRecorder:
         self._points: list[Window] = []
         self._evaluations: list[tuple[float, float, str]] = []
         self._lines: IO[str] | None = None
+        self._events: EventFile | None = None
         self.written: dict[str, Any] | None = None
         """What ``summary.json`` holds, once it is there."""
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             self._lines = (out / "metrics.jsonl").open("w", encoding="utf-8")
+            self._events = EventFile(out / EVENT_FOLDER) if tensorboard else None
         self._display: Display | None = display_for(self._stream) if progress else None
 
     def __enter__(self) -> RunRecorder:
@@ -167,21 +179,21 @@ class RunRecorder:
         if self._display:
             self._display.close()
             self._display = None
+        if self._events:
+            self._events.close()
+            self._events = None
         if self._lines:
             self._lines.close()
             self._lines = None
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        if not self._lines:
-            return
-        try:
-            self._lines.write(json.dumps(_plain(line)) + "\n")
-            self._lines.flush()
-        except OSError as error:  # a training does not end for want of space for its records
-            lines, self._lines = self._lines, None
-            log.warning("pslib: %s: %s; it ends here, the run goes on", lines.name, error.strerror or error)
-            with suppress(OSError):  # what it has not written is not written by closing it
-                lines.close()
+        plain = _plain(line)
+        lines = self._lines
+        if lines and not _is_written(lines, partial(_add_line, lines, plain)):
+            self._lines = None
+        events, step = self._events, self._status.examples
+        if events and not _is_written(events, partial(events.add, plain, step)):
+            self._events = None
 
     def _write_progress(self, now_s: float) -> None:
         status, window = self._status, self._look(now_s)
@@ -304,6 +316,23 @@ class RunRecorder:
             return
         with atomic_output(path) as temporary:
             figure.savefig(temporary, format="png")
+
+
+def _add_line(lines: IO[str], line: Mapping[str, Any]) -> None:
+    lines.write(json.dumps(line) + "\n")
+    lines.flush()
+
+
+def _is_written(file: IO[str] | EventFile, write: Callable[[], object]) -> bool:
+    """Write to a file, or say that it ends: a training does not, for want of space for its records."""
+    try:
+        write()
+    except OSError as error:
+        log.warning("pslib: %s: %s; it ends here, the run goes on", file.name, error.strerror or error)
+        with suppress(OSError):  # what it has not written is not written by closing it
+            file.close()
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

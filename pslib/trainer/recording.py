@@ -18,6 +18,7 @@ from pslib.errors import ConfigurationError, PslibError
 from pslib.places import check_local, unwritable
 from pslib.protocol.results import of_kind
 from pslib.recorder import RunRecorder
+from pslib.recorder.event_files import check_event_files
 
 __all__ = ["check_out", "record"]
 
@@ -27,14 +28,19 @@ LOOK_S = 0.5
 """Fine enough for a bar; a status costs the coordinator well below a millisecond."""
 
 
-def check_out(cluster: Cluster, out: str | os.PathLike[str] | None) -> None:
+def check_out(cluster: Cluster, out: str | os.PathLike[str] | None, tensorboard: bool) -> None:
     """See whether `record` could write there, before the cluster counts a trainer.
 
     Raises
     ------
     ConfigurationError
-        When it is a URI, the folder can't be made, or no file in it.
+        When it is a URI, the folder can't be made, or no file in it; or when event files are asked for that
+        can't be written, or without a folder.
     """
+    if tensorboard:
+        check_event_files()
+        if out is None:
+            raise ConfigurationError("tensorboard: expected out beside it, the folder of its files")
     check_local("out", out)
     if cluster.embedded and out is not None and (why := unwritable(Path(out))):
         raise ConfigurationError(
@@ -42,7 +48,13 @@ def check_out(cluster: Cluster, out: str | os.PathLike[str] | None) -> None:
         )
 
 
-def record(cluster: Cluster, out: str | os.PathLike[str] | None, progress: bool, seed: int) -> None:
+def record(
+    cluster: Cluster,
+    out: str | os.PathLike[str] | None,
+    progress: bool,
+    seed: int,
+    tensorboard: bool = False,
+) -> None:
     """Look at an embedded cluster until it closes; elsewhere, or when nobody wants to see, do nothing.
 
     Parameters
@@ -55,10 +67,14 @@ def record(cluster: Cluster, out: str | os.PathLike[str] | None, progress: bool,
         Whether to show a bar.
     seed : int
         For the summary.
+    tensorboard : bool
+        Whether to write event files too.
     """
     if not cluster.embedded or (out is None and not progress):
         return
-    recorder = RunRecorder(Path(out) if out is not None else None, SystemClock(), progress=progress)
+    recorder = RunRecorder(
+        Path(out) if out is not None else None, SystemClock(), progress=progress, tensorboard=tensorboard
+    )
     over = threading.Event()
 
     def look() -> None:

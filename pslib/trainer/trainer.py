@@ -106,7 +106,10 @@ class Trainer(Keeping, Retrieval):
     out : path or None
         Folder for ``metrics.jsonl``, ``summary.json`` and ``run.png`` of a run inside one process.
     progress : bool
-        Whether to show a bar then. Under a launcher both are the launcher's business.
+        Whether to show a bar then.
+    tensorboard : bool
+        Whether the figures go into event files too, ``out/tensorboard``; needs tensorboardX. Under a launcher
+        all three are the launcher's business.
     share : bool
         Whether it may train what another Trainer of this ``cluster``, or another model, trains too.
 
@@ -117,7 +120,10 @@ class Trainer(Keeping, Retrieval):
         tables; unless it may ``share``, also when ``cluster`` has a Trainer.
     """
 
-    @checked("model", "cluster", "dense_optimizer", "schedule", "table", "out", "progress", "share")
+    @checked(
+        *("model", "cluster", "dense_optimizer", "schedule", "table"),
+        *("out", "progress", "tensorboard", "share"),
+    )
     def __init__(
         self,
         model: TrainableModel,
@@ -144,6 +150,7 @@ class Trainer(Keeping, Retrieval):
         checkpoint: CheckpointSettings | None = None,
         out: PathTo | None = None,
         progress: bool = True,
+        tensorboard: bool = False,
         share: bool = False,
     ) -> None:
         self.settings = TrainerSettings(
@@ -169,7 +176,7 @@ class Trainer(Keeping, Retrieval):
         self._table = table_of(model, table)
         self.model, self.cluster, self._client = model, cluster, cluster.client
         check_fits(self.settings, model, self._table)
-        check_out(cluster, out)
+        check_out(cluster, out, tensorboard)
         self._layout = DenseLayout(dense_shapes_of(model))
         dense = DenseSpec(self._layout.length, self.settings.dense_optimizer)
         set_up(cluster, model, self._table, self._layout, dense, seed, share)
@@ -190,7 +197,7 @@ class Trainer(Keeping, Retrieval):
         self._by_files = False  # whether the training goes by files, as a stream does, and not by epochs
         self._key_kinds: KeyKinds = {}
         cluster.at_end(self._cuts.finish)
-        record(cluster, out, progress, seed)
+        record(cluster, out, progress, seed, tensorboard)
 
     # --- training -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""Event files, which TensorBoard draws: what ``metrics.jsonl`` holds, once more, by tensorboardX.
+
+Written in the recorder's own thread, record by record: ``SummaryWriter`` has one of its own, for which the
+recorder would wait for ever once the disk is full. Steps are examples of the whole training, so that a run
+that goes on continues its own curves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from socket import gethostname
+from typing import Any
+
+from pslib.clock import utc_now_s
+from pslib.errors import ConfigurationError
+
+__all__ = ["EVENT_FOLDER", "EventFile", "check_event_files"]
+
+EVENT_FOLDER = "tensorboard"
+"""Below the folder of the run."""
+VERSION = "brain.Event:2"
+"""How TensorBoard knows an event file."""
+OF_TRAINING = ("loss", "auc", "auc_recent", "examples_per_s")
+OF_EVALUATIONS = ("auc", "logloss", "calibration")
+NO_CURVES = ("seconds", "job", "epoch", "epochs", "examples", "examples_before", "examples_total")
+
+
+def check_event_files() -> None:
+    """See whether event files can be written, before a run begins.
+
+    Raises
+    ------
+    ConfigurationError
+        When tensorboardX is not installed.
+    """
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            "tensorboard: tensorboardX is not installed; `pip install tensorboardX` brings it"
+        ) from error
+
+
+class EventFile:
+    """One event file, of one part of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        Where TensorBoard looks; others' files there stay.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._start_s, self._step = utc_now_s(), 0
+        self.name = str(folder.resolve() / f"events.out.tfevents.{self._start_s:.6f}.{gethostname()}")
+        self._records = RecordWriter(self.name)
+        self._records.write(Event(wall_time=self._start_s, file_version=VERSION).SerializeToString())
+
+    def add(self, line: Mapping[str, Any], examples: int) -> None:
+        """Write the figures of a line of ``metrics.jsonl``.
+
+        Parameters
+        ----------
+        line : mapping
+        examples : int
+            Of the whole training, up to now; some that are trained again make no curve go back.
+
+        Raises
+        ------
+        OSError
+            When the file can't be written.
+        """
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import Summary
+
+        self._step = max(self._step, examples)
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in _curves(line)]
+        wall_s = self._start_s + float(line["seconds"])
+        event = Event(wall_time=wall_s, step=self._step, summary=Summary(value=values))
+        self._records.write(event.SerializeToString())
+        self._records.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._records.close()
+
+
+def _curves(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Tags and values of the figures that a line has."""
+    if line["event"] == "evaluation":
+        result = line["result"]
+        parts = (result.get("name") or result.get("kind", "evaluation"), result.get("label"))
+        group = "/".join(str(part) for part in parts if part)
+        figures = {name: result.get(name) for name in OF_EVALUATIONS}
+    else:
+        group, figures = "", {name: value for name, value in line.items() if name not in NO_CURVES}
+    for name, value in figures.items():
+        if isinstance(value, int | float) and math.isfinite(value):
+            yield f"{group or ('train' if name in OF_TRAINING else 'cluster')}/{name}", float(value)
