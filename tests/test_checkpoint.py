@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from pslib.table.tables import PartSpec, TableSpec
 from rec_models.deepfm import DeepFM
 from tests.checkpoints import GOLDEN, GOLDEN_DENSE, GOLDEN_KEYS, GOLDEN_TABLE, Content, content_of
 from tests.clusters import Trainers, cluster_of
+from tests.waiting import PATIENCE_S, WAIT_S, wait_until
 
 README = Path(checkpoint.__file__).parent / "README.md"
 CONFIG = GeneratorConfig(
@@ -356,9 +358,11 @@ def test_a_slow_save_is_written_once(tmp_path: Path) -> None:
         client.setup([GOLDEN_TABLE])
         for server in running.embedded.servers:
             server._threads[0].put(lambda _shard: gate.wait(20.0))
-        threading.Timer(0.3, gate.set).start()
-        entries = client.save_files(str(tmp_path), "0000abcd")
-        assert client.endpoint.requests.resent > 4
+        with ThreadPoolExecutor(1) as pool:
+            saving = pool.submit(client.save_files, str(tmp_path), "0000abcd")
+            wait_until(lambda: client.endpoint.requests.resent > 4, WAIT_S, "the save to be asked for again")
+            gate.set()
+            entries = saving.result(PATIENCE_S)
         for _ in range(3):
             client.push({"item": (GOLDEN_KEYS, np.ones((8, 8), np.float32))}).wait()
         time.sleep(0.1)

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cython_ext.hashing import partition_of
 from pslib.client.client import Client
 from pslib.config import Timing
 from pslib.errors import MemoryLimitError, RemoteProtocolError, UnavailableError, WaitTimeoutError
 from tests.clients import KEYS, PLAIN, SPEC, client_of, keys_of, ones, rows_of, set_up_client
-from tests.clusters import QUICK, cluster_of
+from tests.clusters import cluster_of
 from tests.definitions import DictTable
-from tests.waiting import wait_until
+from tests.training import UNHURRIED
+from tests.waiting import PATIENCE_S, WAIT_S, wait_until
 
 LAST_KEY = (1 << 64) - 1
 client = pytest.fixture(set_up_client)
@@ -181,14 +183,15 @@ def test_requests_that_are_sent_again_count_once() -> None:
         client.setup([PLAIN])
         running.embedded.servers[0]._threads[0].put(lambda _shard: gate.wait(20.0))
         push = client.push({"plain": (keys_of(1), ones(1, 2))})
-        time.sleep(0.2)
+        wait_until(lambda: client.endpoint.requests.resent > 2, WAIT_S, "the push to be sent again")
         gate.set()
         push.wait(10.0)
-        assert client.endpoint.requests.resent > 2
         assert rows_of(client, 1) == [[-1, -1]]
 
 
 def test_stats_count_what_was_done(client: Client) -> None:
+    # a pull that is sent again is served, and counted, again
+    client.endpoint.use_timing(Timing(retry_s=PATIENCE_S, retry_max_s=PATIENCE_S))
     client.push({"plain": (keys_of(1, 2, 3), ones(3, 2)), "item": (keys_of(1), ones(1))}).wait()
     rows_of(client, 1, 9, 1)
     stats = client.stats()
@@ -234,20 +237,21 @@ def test_nothing_is_kept_for_an_address_where_no_server_is_any_more(
 
 
 def test_a_server_that_does_not_answer_is_named_within_the_patience() -> None:
-    timing = Timing(retry_s=0.1, retry_max_s=0.2, request_s=0.8)
-    with client_of(2, timing) as (client, running):
+    with client_of(2) as (client, running):
         client.setup([PLAIN])
-        server = running.embedded.servers[0]
+        server, keys = running.embedded.servers[0], np.arange(100, dtype=np.uint64)
+        owners = client.joined.map.owners[partition_of(keys, client.joined.config.partition_bits)]
         server._link.close()
+        client.endpoint.use_timing(Timing(retry_s=0.1, retry_max_s=0.2, request_s=0.8))  # not before
         started = time.monotonic()
         with pytest.raises(WaitTimeoutError) as caught:
-            client.pull({"plain": np.arange(100, dtype=np.uint64)}).wait()
+            client.pull({"plain": keys[owners == server.rank]}).wait()
         assert 0.7 < time.monotonic() - started < 20.0
         assert f"server {server.rank} at {server.address}: no answer; is it alive?" in str(caught.value)
 
 
 def test_a_server_that_is_lost_ends_every_wait_with_its_name() -> None:
-    with client_of(2, QUICK) as (client, running):
+    with client_of(2, UNHURRIED) as (client, running):
         client.setup([PLAIN])
         client.push({"plain": (np.arange(100, dtype=np.uint64), ones(100, 2))}).wait()
         server = running.embedded.servers[0]
@@ -269,7 +273,7 @@ def test_a_cluster_with_another_id_is_not_joined() -> None:
     with cluster_of() as running:
         running.embedded.cluster_id = "another"
         with pytest.raises(RemoteProtocolError, match=r"expected 'another', got .*this is another cluster"):
-            running.client(Timing(start_s=0.5, retry_s=0.1))
+            running.client(Timing(retry_s=0.1))
 
 
 def test_two_clients_of_one_process_do_not_meet() -> None:
