@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -41,6 +42,8 @@ from tests.waiting import PATIENCE, WAIT_S, wait_until
 SILENCE_S = Timing().silence_s
 SHIFT_S = 100 * 86400
 CLOCKS = Path(__file__).with_name("shifted_clocks")
+STARTS = re.compile(r"waiting \d+ s for (\d of 2 (servers|trainers)|server \d at \S+ to take its .*)$")
+"""What the others say of a process that is 5 s longer in starting."""
 
 
 # --- a full disk -------------------------------------------------------------------------------------------
@@ -270,6 +273,7 @@ def test_clocks_that_are_100_days_apart_and_jump_change_nothing(examples: Path, 
     plan = Plan(ClusterConfig(servers=2, trainers=2), "clocks", arguments, tmp_path / "logs")
     said: list[str] = []
     outcome = run_cluster(ShiftedLauncher(LocalLauncher(2), shifts), plan, say=said.append)
-    assert (outcome.exit_code, said) == (0, [])
+    told = [line for line in said if not STARTS.search(line)]
+    assert (outcome.exit_code, told) == (0, [])
     assert_counted_once(tmp_path / "checkpoint", examples)
     assert outcome.status["seconds"] < 120
