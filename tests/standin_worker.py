@@ -84,7 +84,9 @@ def note(rest: str, folder: Path) -> None:
 
 
 def outlive(rest: str, folder: Path) -> None:
-    while Path("/proc", (folder / rest).read_text()).exists():
+    while not (pid := (folder / rest).read_text() if (folder / rest).exists() else ""):
+        time.sleep(0.02)  # whoever notes it says before that it has started, and others start then
+    while Path("/proc", pid).exists():
         time.sleep(0.02)
 
 
