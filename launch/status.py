@@ -64,6 +64,7 @@ class StatusPoller:
     def __init__(self, watch: Callable[[], Watcher], told: Callable[[], dict[str, Any]]) -> None:
         self._asked: dict[str, Any] = {}
         self._given = self._asked
+        self._begun = self._answered = 0  # numbers of the last question, and of the last that was answered
         self._told = told
         self._watch = watch
         self._over = threading.Event()
@@ -84,9 +85,12 @@ class StatusPoller:
         return latest
 
     def await_next(self, clock: Clock) -> None:
-        """Wait a moment for a status of after an event: it may know of a checkpoint that was just saved."""
-        before, end_s = self.latest, clock.now_s() + NEWS_S
-        while self.latest is before and clock.now_s() < end_s:
+        """Wait a moment for a status of after an event: it may know of a checkpoint that was just saved.
+
+        An answer that is on its way already is none: it was given before.
+        """
+        begun, told, end_s = self._begun, self._told(), clock.now_s() + NEWS_S
+        while self._answered <= begun and self._told() is told and clock.now_s() < end_s:
             clock.sleep_s(POLL_S / 20)
 
     def has_lost(self, role: str, pid: int | None, host: str) -> bool:
@@ -115,8 +119,10 @@ class StatusPoller:
             watcher = self._watch()
             try:
                 while True:
+                    self._begun += 1
                     with suppress(PslibError):
                         self._asked = watcher.status()
+                        self._answered = self._begun
                     if self._over.wait(POLL_S):
                         return
             finally:

@@ -17,7 +17,7 @@ from launch.status import NEWS_S
 from launch.supervise import LEAVE_S, run_cluster
 from launch.verdict import judge
 from launch.voices import Voices
-from pslib.config import ClusterConfig
+from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, WaitTimeoutError
 from pslib.transport import ZmqTransport
 from tests.standin_launch import (
@@ -26,7 +26,7 @@ from tests.standin_launch import (
     processes_of,
     run_standins,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 STATUS = {"rows": 12345, "updates_applied": 678, "servers_configured": 2, "saved": "", "events": []}
 
@@ -72,7 +72,7 @@ def test_a_held_port_is_given_to_nobody_and_a_coordinator_listens_there_again():
 def test_a_run_in_order_gathers_results_and_logs_and_leaves_nothing(tmp_path):
     outcome, said = run_standins(
         tmp_path,
-        {"trainer 0": "say hello;result a;wait", "trainer 1": "result b;over"},
+        {"trainer 0": "say hello;result a;wait", "trainer 1": "result b;wait known;over"},
         servers=2,
         trainers=2,
         status=STATUS,
@@ -116,7 +116,7 @@ def test_a_killed_server_ends_the_run_at_once_with_its_name_and_what_was_lost(tm
     begin_s = time.monotonic()
     outcome, said = run_standins(
         tmp_path,
-        {"server 1": "wait;exit 137", "trainer 0": "over;sleep", "trainer": "sleep"},
+        {"server 1": "wait;exit 137", "trainer 0": "wait known;over;sleep", "trainer": "sleep"},
         servers=2,
         trainers=2,
         status=STATUS,
@@ -137,7 +137,10 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
 
     class SavedAtTheEnd(FixedStatus):
         def status(self):
-            return STATUS | {"saved": "runs/a" if dead.is_set() else ""}
+            saved = "runs/a" if dead.is_set() else ""
+            if not saved and dead.wait(PATIENCE_S):
+                time.sleep(0.2)  # the answer is on its way as the server dies
+            return STATUS | {"saved": saved}
 
     def judge_and_tell(codes):
         verdict = judge(codes)
@@ -146,6 +149,7 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
         return verdict
 
     monkeypatch.setattr("launch.supervise.judge", judge_and_tell)
+    monkeypatch.setattr("launch.status.NEWS_S", PATIENCE_S)
     (tmp_path / "logs").mkdir()
     said: list[str] = []
     outcome = run_cluster(
@@ -159,7 +163,7 @@ def test_what_was_lost_with_a_server_is_judged_by_a_status_of_after_its_death(tm
 
 
 def test_without_logs_a_server_that_gives_up_says_what_was_lost_as_one_that_is_killed_does(tmp_path):
-    behaviours = {"server 0": "wait;exit 69", "trainer": "over;sleep"}
+    behaviours = {"server 0": "wait;exit 69", "trainer": "wait known;over;sleep"}
     _, said = run_standins(tmp_path, behaviours, status=STATUS)
     assert any("69; lost with it: about 1/2 of 12,345 rows and 678 updates" in line for line in said)
 
@@ -205,6 +209,7 @@ def test_who_ends_as_the_run_has_failed_is_not_said_to_be_started_again(
             return STATUS | {"error": "trainer 0 has left" if seen.is_set() else ""}
 
     monkeypatch.setattr(Running, "exit_code", property(seen_at_its_end))
+    monkeypatch.setattr("launch.status.NEWS_S", PATIENCE_S)
     (tmp_path / "logs").mkdir()
     said: list[str] = []
     config = ClusterConfig(trainers=2, durability="log", restarts=3)
@@ -269,7 +274,8 @@ def test_the_same_complaint_of_two_trainers_is_told_once(tmp_path):
     assert said[0].endswith(": data.parquet, row 7: expected 0 or 1, got 2")
 
 
-def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path):
+def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("launch.voices.FAILED_S", PATIENCE_S)  # however long the trainer takes to its end
     lost = "all trainers are lost before the work was done"
     status = STATUS | {"error": lost, "events": ["saved runs/a", lost]}
     others = {"coordinator": "sleep", "server": "sleep"}
@@ -284,8 +290,9 @@ def test_what_follows_from_a_trainers_own_error_is_not_told_beside_it(tmp_path):
     assert lost in said
 
 
-def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_end(tmp_path):
+def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_end(tmp_path, monkeypatch):
     """A server's refusal for want of memory ends each of them, and only then is there nobody left."""
+    monkeypatch.setattr("launch.voices.FAILED_S", PATIENCE_S)
     lost = "all trainers are lost before the work was done"
     status = STATUS | {"error": lost, "events": [lost]}
     full = "say pslib: tcp://s:1: memory limit: raise it"
@@ -302,7 +309,7 @@ def test_a_run_whose_trainers_are_lost_is_told_by_what_they_have_said_of_their_e
 
 def test_a_servers_death_is_the_cause_whatever_trainers_say_that_miss_it(tmp_path):
     status = STATUS | {"error": "server 0 is lost", "events": []}
-    behaviours = {"trainer": "say pslib: no answer;exit 69", "server": "exit 137"}
+    behaviours = {"trainer": "say pslib: no answer;wait known;exit 69", "server": "wait known;exit 137"}
     outcome, _ = run_standins(tmp_path, behaviours, status=status)
     assert outcome.reason == "server 0 is lost"
 
@@ -364,10 +371,10 @@ def test_who_counts_as_lost_is_known_by_its_machine_too(tmp_path, monkeypatch):
             return STATUS | {"trainers_lost": [f"pid {pid} on elsewhere" for pid in pids]}
 
     (tmp_path / "logs").mkdir()
-    said = []
+    said, config = [], ClusterConfig(trainers=2, timing=Timing(report_s=PATIENCE_S))
     outcome = run_cluster(
         StandIns(tmp_path, {"trainer": "ready;exit 0", "coordinator": "sleep 3", "server": "sleep 3"}),
-        Plan(ClusterConfig(trainers=2), "test", ("script.py",), tmp_path / "logs", echo=False),
+        Plan(config, "test", ("script.py",), tmp_path / "logs", echo=False),
         say=said.append,
         watch=lambda address, cluster_id: Lost({}),
     )
