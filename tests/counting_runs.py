@@ -74,13 +74,18 @@ def train_in_step(start: Start, examples: Path, tmp_path: Path, **cluster: str) 
     }
     (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
     command = start("train", tmp_path / "job.yaml", "--quiet")
-    metrics = tmp_path / "out" / "metrics.jsonl"
+    wait_for_steps(command)
+    return command
+
+
+def wait_for_steps(command: Command) -> None:
+    """Wait until the metrics of ``pslib train`` tell of a step; they are written once a second."""
+    metrics = command.out / "metrics.jsonl"
     command.wait(
         lambda: metrics.exists() and re.search(r'"pushes_applied": [1-9]', metrics.read_text()) is not None,
         40,
         "steps",
     )
-    return command
 
 
 def counted(checkpoint: Path) -> tuple[dict[int, float], list[float]]:

@@ -16,7 +16,14 @@ import pytest
 
 from pslib.config import Timing
 from tests.command import Command
-from tests.counting_runs import ROWS, SLOWLY, Start, assert_counted_once, launch_counting
+from tests.counting_runs import (
+    ROWS,
+    SLOWLY,
+    Start,
+    assert_counted_once,
+    launch_counting,
+    wait_for_steps,
+)
 from tests.waiting import wait_until
 
 SILENCE_S = Timing().silence_s
@@ -141,19 +148,21 @@ def test_a_stopped_server_is_replaced_and_training_goes_on(
 def test_a_step_of_all_trainers_waits_for_the_one_that_was_killed(
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
+    epochs = 4  # so many that the kill finds it in a step, though it comes seconds late
+    training = {"batch_rows": 32, "seed": 7, "consistency": "sync", "staleness": 0, "lease_rows": 512}
     job = {
         "data": {"train": str(examples), "schema": {"label": "label", "sparse": ["id", "shared"]}},
         "model": {"name": "fm", "dim": 4},
-        "training": {"batch_rows": 32, "seed": 7, "consistency": "sync", "staleness": 0, "lease_rows": 512},
+        "training": {**training, "epochs": epochs},
         "cluster": {"servers": 2, "trainers": 2},
         "out": str(tmp_path / "out"),
     }
     (tmp_path / "job.yaml").write_text(json.dumps(job))  # JSON is YAML
     command = start("train", tmp_path / "job.yaml", "--quiet")
-    command.wait_for_file("metrics.jsonl", '"examples"')
+    wait_for_steps(command)
     command.kill("trainer 1")
     assert command.finish(90) == 0, command.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert (summary["examples"], summary["pushes_applied"]) == (ROWS, ROWS // 32)
+    assert (summary["examples"], summary["pushes_applied"]) == (epochs * ROWS, epochs * ROWS // 32)
     assert len(command.lines("was killed by signal 9 (SIGKILL)")) == 1
     assert "Traceback" not in command.output
