@@ -144,12 +144,22 @@ class Running:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
+    def hear_out(self) -> None:
+        """Give its last lines, which may still be on their way when it has ended, a second to come.
+
+        In pieces: a launcher that stands still for longer than that has not waited, only slept.
+        """
+        for _ in range(10):
+            self.pump.join(timeout=0.1)
+            if not self.pump.is_alive():
+                return
+
     def complaints(self) -> list[str]:
         """What it said about its own end: its ``pslib:`` lines, else its last line.
 
         What it told of its waits before is left out, unless it has told nothing else: such a wait is over.
         """
-        self.pump.join(timeout=1.0)
+        self.hear_out()
         own = [line.removeprefix("pslib: ") for line in self.tail if line.startswith("pslib: ")]
         others = [line for line in self.tail if line.strip() and not line.startswith(MESSAGE_PREFIX)]
         last = [line for line in others if not is_remark(line, self.remarks)][-1:] or others[-1:]

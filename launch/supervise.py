@@ -25,7 +25,7 @@ from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordi
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
 from launch.waits import Waits
-from pslib.clock import SystemClock
+from pslib.clock import AwakeClock, SystemClock
 from pslib.errors import EXIT_DONE, EXIT_INTERRUPTED, ConfigurationError, PreemptedError, UnavailableError
 from pslib.words import counted
 
@@ -126,12 +126,12 @@ class _Run:
         self._observe = observe
         self._say = say
         self._watch = watch
-        self._clock = SystemClock()
+        self._clock = AwakeClock(SystemClock())  # nobody is late while this process is stopped
         self._running: dict[Task, Running] = {}
         self._reported: set[Task] = set()
         self._voices = Voices(echo=plan.echo, trainers=plan.config.trainers, say=say)
         self._poller: StatusPoller | None = None
-        self.signals = EndSignals(self._clock, self._hurry)
+        self.signals = EndSignals(SystemClock(), self._hurry)
         self._draining: Draining | None = None
         self._waits = Waits(self._clock, plan.config.timing.report_s, say)
         self._restarts = Restarts(plan.config)
@@ -206,7 +206,7 @@ class _Run:
                     awaited = True  # once for all who have ended: none comes where the coordinator is mute
                     self._await_news()  # it may have ended because the run has: nobody is started again then
                 ends = over or self.signals.number is not None or self._has_failed()
-                self._running[task].pump.join(timeout=1.0)  # its last lines may still be on their way
+                self._running[task].hear_out()
                 self._voices.take_in()
                 ends = ends or self._final(exits) is not None
                 again = "" if ends else self._restarts.ended(now_s, task, code)
@@ -307,7 +307,7 @@ class _Run:
             self._await_news()
         for running in self._running.values():
             if running.exit_code is not None:
-                running.pump.join(timeout=1.0)  # its last lines may still be on their way
+                running.hear_out()
         self._look()
         status = self._poller.latest if self._poller is not None else {}
         error = status.get("error") or verdict.reason or None
@@ -341,7 +341,7 @@ class _Run:
                 running.kill()
             self._all_ended_within(STOP_S)
         for running in self._running.values():
-            running.pump.join(timeout=1.0)
+            running.hear_out()
 
     def _all_ended_within(self, limit_s: float) -> bool:
         end_s = self._clock.now_s() + limit_s

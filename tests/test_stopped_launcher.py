@@ -1,0 +1,52 @@
+"""A launcher that stood still (Ctrl-Z, a paused virtual machine, no free core) takes nobody for late."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.process import Running, Task
+from pslib.clock import SystemClock
+from tests.standin_launch import run_standins
+
+
+def test_a_coordinator_is_not_late_to_a_launcher_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(SystemClock):
+        """Stopped for an hour after its first few looks."""
+
+        looks = 0
+
+        def now_s(self) -> float:
+            self.looks += 1
+            return super().now_s() + 3600.0 * (self.looks > 3)
+
+    monkeypatch.setattr("launch.supervise.SystemClock", Stopped)
+    outcome, said = run_standins(tmp_path, {"trainer": "over"})
+    assert (outcome.exit_code, said) == (0, [])
+
+
+def test_the_last_line_of_a_process_is_not_missed_by_a_launcher_that_stood_still() -> None:
+    tail: deque[str] = deque()
+
+    class Pump:
+        """Gets no turn in the first wait, of which the launcher sleeps through the end."""
+
+        waits = 0
+
+        def join(self, timeout: float) -> None:
+            self.waits += 1
+            if self.waits == 2:
+                tail.append("pslib: no room")
+
+        def is_alive(self) -> bool:
+            return not tail
+
+    pump: Any = Pump()
+    process: Any = None
+    running = Running(Task("trainer", 0), "here", Path("log"), process, tail, pump)
+    assert running.complaints() == ["no room"]
