@@ -41,15 +41,19 @@ def slowly(batch: Batch, rows: Any) -> None:
     time.sleep(0.01)
 
 
-def stop_after(batches: int) -> Callable[[Batch, Any], None]:
-    """Raises in the batch after so many."""
+def stop_after(batches: int, saved: Path) -> Callable[[Batch, Any], None]:
+    """Raises in the batch after so many, or in the first one after it that sees a checkpoint in a folder."""
     seen = Counter[str]()
 
     def on_step(batch: Batch, rows: Any) -> None:
         slowly(batch, rows)
         seen["batches"] += 1
         if seen["batches"] > batches:
-            raise StopError
+            end_s = time.monotonic() + 1.0  # its files may take longer, and a cut may wait for this batch
+            while not (is_saved := any(saved.glob("*/manifest.json"))) and time.monotonic() < end_s:
+                time.sleep(0.01)
+            if is_saved:
+                raise StopError
 
     return on_step
 

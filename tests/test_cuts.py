@@ -58,7 +58,7 @@ def test_every_example_counts_once_when_a_training_goes_on_from_its_last_cut(
     settings: dict[str, Any] = {"consistency": mode, "checkpoint": every}
 
     def interrupted(cluster: pslib.Cluster) -> None:
-        counting(cluster, stop_after(60), **settings).fit(examples, epochs=2)
+        counting(cluster, stop_after(60, tmp_path / "saved"), **settings).fit(examples, epochs=2)
 
     with cluster_of(2, trainers=2, timing=QUICK) as running:
         ends = running.run(interrupted, interrupted)
@@ -149,7 +149,7 @@ def test_a_training_that_goes_on_ends_with_the_bits_of_one_that_was_never_interr
 def test_a_script_with_other_calls_cannot_go_on_and_may_begin_anew(examples: str, tmp_path: Path) -> None:
     every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=10)
     with cluster_of(1, timing=QUICK) as running, pytest.raises(StopError):
-        counting(running.join(), stop_after(50), checkpoint=every).fit(examples)
+        counting(running.join(), stop_after(50, tmp_path / "saved"), checkpoint=every).fit(examples)
     with cluster_of(1, timing=QUICK) as running:
         trainer = counting(running.join())
         trainer.load(tmp_path / "saved")
@@ -167,11 +167,17 @@ def test_a_saved_line_says_how_long_it_took_and_how_long_trainers_paused(
     examples: str, tmp_path: Path
 ) -> None:
     every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=20, keep_last=2)
+    lines: list[str] = []
     with cluster_of(2, timing=QUICK) as running:
-        counting(running.join(), slowly, checkpoint=every).fit(examples, epochs=2)
-        events = running.embedded.coordinator.session.events
-    lines = [line for line in events if line.startswith("saved ")]
-    assert lines
+        trainer = counting(running.join(), slowly, checkpoint=every)
+
+        def lines_of_three() -> list[str]:  # where files take long, a fit is over with its first one
+            trainer.fit(examples, epochs=2)
+            events = running.embedded.coordinator.session.events
+            lines[:] = [line for line in events if line.startswith("saved ")]
+            return lines[2:]
+
+        wait_until(lines_of_three, 20, "three checkpoints", pause_s=0)
     for line in lines:
         assert re.fullmatch(
             r"saved .*checkpoint-0{5}\d \(all, \d+ MB\) in \d+\.\d s, pause \d\.\d{3} s", line

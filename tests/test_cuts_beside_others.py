@@ -46,7 +46,7 @@ def test_checkpoints_are_those_of_the_trainer_that_fits_where_two_share_paramete
     other = pslib.CheckpointSettings(tmp_path / "other", every_batches=20)
     with cluster_of(2, timing=QUICK) as running:
         cluster = running.join()
-        trainer = counting(cluster, stop_after(60), checkpoint=every)
+        trainer = counting(cluster, stop_after(60, tmp_path / "saved"), checkpoint=every)
         counting(cluster, share=True, checkpoint=other if second == "as the first" else None)
         with pytest.raises(StopError):
             trainer.fit(examples)

@@ -104,7 +104,7 @@ def test_who_leaves_the_load_of_an_unfinished_fit_goes_on_with_it_as_the_others_
     path, place = write_examples(tmp_path / "a.parquet", ROWS * 20), tmp_path / "cuts"
     every = pslib.CheckpointSettings(place, every_batches=10)
     with cluster_of(timing=QUICK) as running, pytest.raises(StopError):
-        counting(running.join(), stop_after(40), checkpoint=every).fit(path)
+        counting(running.join(), stop_after(40, place), checkpoint=every).fit(path)
     interrupted = Interrupted(monkeypatch, KeyboardInterrupt())
 
     def script(connection: Connection) -> set[float]:

@@ -52,7 +52,7 @@ def cut(examples: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cut") / "saved"
     every = pslib.CheckpointSettings(folder, every_batches=10, keep_last=1)
     with cluster_of(1, timing=QUICK) as running, pytest.raises(StopError):
-        counting(running.join(), stop_after(50), checkpoint=every).fit(examples, epochs=EPOCHS)
+        counting(running.join(), stop_after(50, folder), checkpoint=every).fit(examples, epochs=EPOCHS)
     return folder
 
 
@@ -142,7 +142,7 @@ def test_a_script_that_goes_on_looks_only_where_the_checkpoints_did(
 def test_a_checkpoint_of_a_script_that_looked_first_is_gone_on_with(examples: str, tmp_path: Path) -> None:
     every = pslib.CheckpointSettings(tmp_path / "saved", every_batches=10, keep_last=1)
     with cluster_of(1, timing=QUICK) as running:
-        trainer = counting(running.join(), stop_after(50), checkpoint=every)
+        trainer = counting(running.join(), stop_after(50, tmp_path / "saved"), checkpoint=every)
         first = trainer.evaluate(examples)
         with pytest.raises(StopError):
             trainer.fit(examples, epochs=EPOCHS)
