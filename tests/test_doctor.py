@@ -17,13 +17,13 @@ from launch.cli import main
 from launch.doctor import doctor_lines
 from launch.findings import Finding, diagnose
 from launch.running_cluster import find_cluster, note_cluster
-from pslib.config import ClusterConfig
+from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError
 from pslib.protocol.coordinator_session import CoordinatorSession
 from pslib.protocol.messages import Heartbeat, NextLease, OpenJob, Register, Status
 from pslib.table.optimizers import SGD
 from pslib.table.tables import PartSpec, TableSpec
-from tests.clusters import QUICK, cluster_of
+from tests.clusters import cluster_of
 from tests.command import Command
 from tests.counting_runs import Start, launch_counting, write_counting_examples
 from tests.waiting import PATIENCE, WAIT_S, wait_until
@@ -173,7 +173,7 @@ def test_a_cluster_that_nobody_can_mean_is_one_line(where: str | None, monkeypat
 
 
 def test_heartbeats_carry_queues_credit_and_waits() -> None:
-    with cluster_of(servers=2, timing=QUICK) as cluster:
+    with cluster_of(servers=2, timing=Timing(heartbeat_s=0.1)) as cluster:
         client = cluster.join().client
         client.setup([TableSpec("t", (PartSpec("v", 2, SGD(1.0)),))])
         client.push({"t": (np.arange(5, dtype=np.uint64), np.ones((5, 2), np.float32))}).wait()
