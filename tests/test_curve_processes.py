@@ -109,7 +109,7 @@ def test_a_reader_sees_and_changes_nothing(launched: Launched) -> None:
 def test_a_reader_watches_and_can_not_stop(launched: Launched) -> None:
     watcher = watch(launched.coordinator, launched.cluster_id, launched.keys["reader"])
     try:
-        assert watcher.status()["servers"] == 1
+        assert watcher.status(PATIENCE_S)["servers"] == 1
         with pytest.raises(AccessError, match="Stop is for server or admin; this key is a reader's"):
             watcher.stop("enough")
     finally:
