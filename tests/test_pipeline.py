@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +22,10 @@ from pslib.trainer.jobs import HeldLease, Job
 from pslib.trainer.rows import ServerRows
 from tests.clusters import cluster_of, vanish
 from tests.counting import SCHEMA, STEP, CountingModel, write_examples
+from tests.waiting import WAIT_S, wait_until
 
-QUICKLY_LOST = Timing(heartbeat_s=0.1, silence_s=1.5, retry_s=0.5, request_s=20.0, start_s=20.0)
+SOON_LOST = Timing(heartbeat_s=0.1, silence_s=4.0, retry_s=0.5, request_s=20.0, start_s=20.0)
+"""Of one that vanishes; nobody else is silent so long."""
 
 
 def trainer_on(cluster: Cluster, model: CountingModel, lease_rows: int, **settings: int) -> pslib.Trainer:
@@ -92,7 +95,7 @@ def test_a_lease_whose_reader_is_slow_ends_once_and_only_when_all_of_it_is_appli
 
     monkeypatch.setattr(LeaseReader, "batches", read_slowly)
     monkeypatch.setattr(Job, "end", look_and_end)
-    with cluster_of(timing=QUICKLY_LOST) as running:
+    with cluster_of() as running:
         cluster = running.join()
         trainer_on(cluster, CountingModel(), 30).fit(path)
         assert (counts_of(cluster, 60) == 1).all()
@@ -114,17 +117,26 @@ def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -
     acked_below: list[int] = []
 
     def dying(cluster: Cluster) -> None:
-        steps = 0
+        steps, beats = 0, list[int]()
+
+        def noted() -> dict[str, Any]:
+            told = progress()
+            beats.extend(below for _stream, below in told["streams"])
+            return told
 
         def look(_batch: Batch, _rows: np.ndarray) -> None:
             nonlocal steps
             steps += 1
             if steps == 20:
-                time.sleep(0.8)  # time for a heartbeat with how far it is
+                wait_until(lambda: beats[-1:] >= [15], WAIT_S, "a heartbeat with how far it is")
+                known = len(beats)  # the next one is sent when that one is answered
+                wait_until(lambda: len(beats) > known, WAIT_S, "the coordinator to have heard it")
                 vanish(cluster)
                 left.set()
 
-        trainer_on(cluster, CountingModel(look), 200).fit(path)
+        trainer = trainer_on(cluster, CountingModel(look), 200)
+        progress, cluster.client.member.progress = cluster.client.member.progress, noted
+        trainer.fit(path)
 
     def heir(cluster: Cluster) -> np.ndarray:
         def look(_batch: Batch, _rows: np.ndarray) -> None:
@@ -136,7 +148,7 @@ def test_an_heir_reports_from_the_batch_on_at_which_it_resumes(tmp_path: Path) -
         trainer.fit(path)
         return counts_of(cluster, 200)
 
-    with cluster_of(2, trainers=2, timing=QUICKLY_LOST) as running:
+    with cluster_of(2, trainers=2, timing=SOON_LOST) as running:
         _lost, counts = running.run(dying, heir)
     assert not isinstance(counts, BaseException), counts
     assert (counts == 1).all()
