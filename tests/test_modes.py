@@ -21,7 +21,7 @@ from rec_models.deepfm import DeepFM
 from tests.checkpoints import content_of
 from tests.clusters import cluster_of
 from tests.counting import CountingModel, write_examples
-from tests.training import UNHURRIED, counts_of, examples_counted, trainer_on
+from tests.training import counts_of, examples_counted, trainer_on
 
 CONFIG = GeneratorConfig(
     train_rows=1000, test_rows=300, seed=3, vocabularies=(7, 60, 400), dense_fields=2, row_group_rows=250
@@ -50,7 +50,7 @@ def train(
         trainer.save(folder)
         return trainer.evaluate(data.test_path)
 
-    with cluster_of(servers, trainers, timing=UNHURRIED) as running:
+    with cluster_of(servers, trainers) as running:
         results = running.run(*[script] * trainers)
     for result in results:
         if isinstance(result, BaseException):
@@ -86,7 +86,7 @@ def test_every_example_counts_once_in_every_mode(tmp_path: Path, mode: str, trai
         trainer_on(cluster, consistency=mode, **own).fit(path, epochs=2)
         return counts_of(cluster, np.arange(130)).tolist(), examples_counted(cluster)
 
-    with cluster_of(2, trainers, timing=UNHURRIED) as running:
+    with cluster_of(2, trainers) as running:
         results = running.run(*[script] * trainers)
     dense = {"sync": None, "geo": 260 / trainers}.get(mode, 260)
     for result in results:
@@ -128,7 +128,7 @@ def test_a_window_of_deltas_that_failed_is_done_again_by_whoever_gets_its_lease(
         trainer.fit(path)
         return counts_of(cluster, np.arange(320)).tolist()
 
-    with cluster_of(2, 2, timing=UNHURRIED) as running:
+    with cluster_of(2, 2) as running:
         failed, counts = running.run(failing, heir)
     assert isinstance(failed, WaitTimeoutError), failed
     assert counts == [1.0] * 320
