@@ -34,7 +34,7 @@ WORK_S = 40
 
 
 def run_python(body: str, signals: list[float]) -> tuple[int, str, float]:
-    """Run a program that has installed its preemption, and send it SIGTERM after these pauses."""
+    """Run a program with its preemption installed; SIGTERM after each of these pauses, and a line of it."""
     program = f"import time\nfrom pslib.preemption import preemption\npreemption.install()\n{body}"
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", program],
@@ -46,7 +46,9 @@ def run_python(body: str, signals: list[float]) -> tuple[int, str, float]:
     assert process.stdout is not None
     said = process.stdout.readline()
     begin_s = time.monotonic()
-    for pause_s in signals:
+    for number, pause_s in enumerate(signals):
+        if number:  # it has heard the one before: two that it has not are one
+            said += process.stdout.readline()
         time.sleep(pause_s)
         process.send_signal(signal.SIGTERM)
     said += process.communicate(timeout=60)[0]
