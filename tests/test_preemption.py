@@ -163,7 +163,7 @@ def test_a_trainer_whose_pushes_nobody_acknowledges_leaves_when_its_time_is_over
     start: Start, examples: Path, tmp_path: Path
 ) -> None:
     command = start(
-        "launch", "--servers", "1", "--trainers", "1", "--drain-s", "1", "--out", tmp_path / "out",
+        "launch", "--servers", "1", "--trainers", "1", "--drain-s", "2", "--out", tmp_path / "out",
         SCRIPT, examples, tmp_path / "checkpoint", "--pause-s", "0.5",
     )  # fmt: skip
     command.wait_for("first batch")
