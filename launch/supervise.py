@@ -353,11 +353,12 @@ class _Run:
 
     def _look(self) -> None:
         """Take in what has been said, and the newest status."""
+        awake_s = self._clock.now_s()
         self._voices.take_in()
         if self._voices.asked:
             self.signals.told()
         if self._poller is not None and (status := self._poller.news()) is not None:
-            self._voices.tell_events(status, self._clock.now_s())
+            self._voices.tell_events(status, awake_s)
             self._start_awaited(status)
             self._observe(status)
 

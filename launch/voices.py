@@ -98,7 +98,8 @@ class Voices:
         """Tell what the coordinator reports; why the run has failed a little later, if it goes on so long.
 
         At its end the launcher says it, unless a trainer has told the cause itself: "all trainers are lost"
-        reaches us before the line of the trainer that was.
+        reaches us before the line of the trainer that was. So ``now_s`` is that of a clock which does not
+        count when the launcher stands still: the trainer's end may be there, and nobody has looked.
         """
         error = status.get("error")
         for event in status.get("events", ()):

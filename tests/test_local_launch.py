@@ -15,8 +15,8 @@ from launch.process import LINE_BYTES_MAX, Command, Running, Task, start
 from launch.run_plan import Plan
 from launch.status import NEWS_S
 from launch.supervise import LEAVE_S, run_cluster
-from launch.verdict import judge
-from launch.voices import Voices
+from launch.verdict import ALL_LOST, judge
+from launch.voices import FAILED_S, Voices
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, WaitTimeoutError
 from pslib.transport import ZmqTransport
@@ -389,6 +389,26 @@ def test_a_run_that_has_failed_and_does_not_end_says_why(tmp_path):
         assert said == []
     voices.tell_events(status, 103.0)
     assert said == ["server 1 is lost"]
+
+
+def test_a_launcher_that_stood_still_does_not_take_a_run_for_one_that_does_not_end(tmp_path):
+    """It said that all trainers were lost beside what the trainer itself had said of its end."""
+    (tmp_path / "logs").mkdir()
+    said = []
+
+    def stand_still(status):
+        if status and not (tmp_path / "go").exists():
+            (tmp_path / "go").touch()
+            time.sleep(2 * FAILED_S)
+
+    outcome = run_cluster(
+        StandIns(tmp_path, {"trainer": "wait go;say pslib: bad data;exit 64"}),
+        Plan(ClusterConfig(), "test", ("script.py",), tmp_path / "logs", echo=False),
+        observe=stand_still,
+        say=said.append,
+        watch=lambda address, cluster_id: FixedStatus({"error": ALL_LOST.reason, "events": []}),
+    )
+    assert (outcome.exit_code, said) == (64, ["trainer 0: bad data"])
 
 
 def test_only_the_word_itself_says_that_a_process_would_only_end_so_again():
