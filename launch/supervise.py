@@ -21,7 +21,7 @@ from launch.run_plan import Launcher, Outcome, Plan
 from launch.running_cluster import note_cluster
 from launch.signals import EndSignals
 from launch.starting import Starts
-from launch.status import NEWS_S, StatusPoller, Watcher, lost_with, watch_coordinator
+from launch.status import StatusPoller, Watcher, lost_with, watch_coordinator
 from launch.verdict import ALL_LOST, Verdict, judge
 from launch.voices import Voices
 from launch.waits import Waits
@@ -39,6 +39,10 @@ STOP_S = 6.0
 
 LEAVE_S = 30.0
 """How long servers and coordinator may take to leave when all trainers have finished."""
+
+FOLLOW_S = 5.0
+"""How long trainers may take to end when a server has given up, perhaps for what ends them: they hear of it
+up to a heartbeat later than it has, and a busy machine takes its time to end a process."""
 
 LOST_S = 5.0
 """How long a trainer that counts as lost may go on when all others have left; it was silent long enough. The
@@ -191,7 +195,7 @@ class _Run:
         now_s = self._clock.now_s()
         self._gave_up_s = self._gave_up_s or now_s
         left = any(code is None for task, code in exits.items() if task.role == "trainer")
-        return left and now_s - self._gave_up_s < NEWS_S
+        return left and now_s - self._gave_up_s < FOLLOW_S
 
     def _take_ends(self, exits: Mapping[Task, int | None]) -> dict[Task, int | None]:
         """Report who has ended and start again who is to be; those count as running while they wait."""

@@ -223,6 +223,21 @@ def test_who_ends_as_the_run_has_failed_is_not_said_to_be_started_again(
     assert not any("started again" in line for line in said)
 
 
+def test_a_run_ends_as_the_trainer_that_was_asked_to_leave_though_another_one_is_slow_to_follow(
+    tmp_path, monkeypatch
+):
+    """Servers hear first that nothing can go on: how they end is not the run's end yet."""
+    monkeypatch.setattr("launch.supervise.FOLLOW_S", 30.0)
+    behaviours = {
+        "trainer 0": "touch left;exit 75",
+        "server": "wait left;exit 69",
+        "trainer 1": "wait left;sleep 3;exit 69",
+    }
+    failed = STATUS | {"error": "trainer 0 has left"}
+    outcome, _ = run_standins(tmp_path, behaviours, trainers=2, status=failed)
+    assert (outcome.exit_code, outcome.reason) == (75, "trainer 0 has left")
+
+
 def test_a_coordinator_that_cannot_start_ends_the_run_with_its_own_line_and_code(tmp_path):
     outcome, said = run_standins(tmp_path, {"coordinator": "say pslib: port 7000 is in use;exit 64"})
     assert outcome.exit_code == 64
