@@ -14,9 +14,11 @@ from pslib import checkpoint
 from pslib.client.client import Client
 from pslib.errors import CheckpointError
 from pslib.protocol.messages import BeginSave, EndSave, Result, SaveFiles
+from pslib.shard.cut import Piece
 from pslib.table.optimizers import Adagrad
 from pslib.table.tables import DenseSpec, PartSpec, TableSpec
 from tests.clusters import cluster_of
+from tests.waiting import PATIENCE_S
 
 SPEC = TableSpec("item", (PartSpec("v", 4, Adagrad()),))
 KEYS = np.arange(20_000, dtype=np.uint64)
@@ -103,7 +105,16 @@ def test_increments_hold_what_has_changed_and_follow_what_was_committed(tmp_path
         client.close()
 
 
-def test_asked_for_files_that_nobody_began_a_server_says_so(tmp_path: Path) -> None:
+def test_asked_for_files_that_nobody_began_a_server_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another_begun, take = threading.Event(), checkpoint.ImageWriter.take
+
+    def take_late(writer: checkpoint.ImageWriter, piece: Piece) -> None:
+        another_begun.wait(PATIENCE_S)  # else the first one may be done by then
+        take(writer, piece)
+
+    monkeypatch.setattr("pslib.checkpoint.ImageWriter.take", take_late)
     with cluster_of(1) as running:
         client = running.client()
         filled(client)
@@ -112,6 +123,7 @@ def test_asked_for_files_that_nobody_began_a_server_says_so(tmp_path: Path) -> N
         begin(client, tmp_path, "00000001")
         begin(client, tmp_path, "00000001")  # a second copy
         begin(client, tmp_path, "00000002")
+        another_begun.set()
         with pytest.raises(CheckpointError, match="given up: another one was asked for"):
             files_of(client, "00000001")
         assert len(rows_in(tmp_path, files_of(client, "00000002"))) == KEYS.size
