@@ -31,6 +31,10 @@ from pslib.update_log import DiskFiles, ServerLog
 from tests.clusters import QUICK, own_threads, threads_of_pslib
 from tests.simulated_files import SimulatedDisk
 from tests.test_update_log_replay import table
+from tests.waiting import PATIENCE_S
+
+STEADY = replace(QUICK, silence_s=20.0, request_s=PATIENCE_S)
+"""Nobody is lost here, also where a thread has no core for a second."""
 
 
 class Logged(Embedded):
@@ -55,7 +59,7 @@ def counted(client: Client, keys: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("durability", ["log", "disk"])
 def test_a_server_s_rows_are_on_its_disk_when_a_push_is_acknowledged(durability: str) -> None:
     disk = SimulatedDisk(1)
-    config = ClusterConfig(servers=2, partition_bits=5, durability=durability, shard_threads=2, timing=QUICK)
+    config = ClusterConfig(servers=2, partition_bits=5, durability=durability, shard_threads=2, timing=STEADY)
     keys = np.arange(100, dtype=np.uint64)
     running = Logged(config, disk)
     try:
@@ -88,7 +92,7 @@ def test_a_server_s_rows_are_on_its_disk_when_a_push_is_acknowledged(durability:
 
 def test_a_full_log_makes_a_push_wait_until_there_is_room() -> None:
     disk = SimulatedDisk(1)
-    timing = replace(QUICK, request_s=2.0, restart_s=1.0)
+    timing = replace(STEADY, request_s=2.0, restart_s=1.0)
     running = Logged(ClusterConfig(partition_bits=5, durability="log", timing=timing), disk)
     try:
         client = running.join()
@@ -99,6 +103,8 @@ def test_a_full_log_makes_a_push_wait_until_there_is_room() -> None:
         with pytest.raises(LogFullError, match="no space for"):
             client.push({"t": (keys, np.ones((10, 3), np.float32))}).wait()
         assert np.array_equal(counted(client, keys), before)
+        client.endpoint.use_timing(replace(timing, request_s=PATIENCE_S))
+        client.endpoint.use_space_s(PATIENCE_S)
         waiting = client.push({"t": (keys, np.ones((10, 3), np.float32))})
         time.sleep(0.5)
         disk.space = None
@@ -140,7 +146,7 @@ def test_a_folder_of_another_cluster_shape_or_version_is_refused(tmp_path: Path)
 def test_a_server_s_log_is_trimmed_while_it_serves() -> None:
     disk = SimulatedDisk(1)
     limit = ClusterConfig.LOG_BYTES_MIN
-    config = ClusterConfig(partition_bits=5, durability="log", log_bytes=limit, timing=QUICK)
+    config = ClusterConfig(partition_bits=5, durability="log", log_bytes=limit, timing=STEADY)
     running = Logged(config, disk)
     random = np.random.default_rng(1)
     keys = random.integers(0, 1 << 63, 20_000, dtype=np.uint64)
@@ -208,7 +214,7 @@ def test_a_log_that_can_not_be_read_is_let_go_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("durability", "call"), [("log", "append"), ("disk", "sync")])
 def test_a_disk_that_fails_ends_its_server_with_one_line(durability: str, call: str) -> None:
     disk = SimulatedDisk(1)
-    running = Logged(ClusterConfig(partition_bits=5, durability=durability, timing=QUICK), disk)
+    running = Logged(ClusterConfig(partition_bits=5, durability=durability, timing=STEADY), disk)
     try:
         client = running.join()
         client.setup([table(SGD(1.0))])
@@ -232,7 +238,7 @@ def test_a_server_that_fails_as_it_is_set_up_leaves_no_thread_address_or_folder_
     def fail(*_arguments: object, **_more: object) -> None:
         raise PlantedError
 
-    config = ClusterConfig(partition_bits=5, shard_threads=2, durability=durability, timing=QUICK)
+    config = ClusterConfig(partition_bits=5, shard_threads=2, durability=durability, timing=STEADY)
     transport, clock = MemoryTransport(), SystemClock()
     coordinator = Coordinator(transport, config, "demo", "memory:demo:0", clock)
     thread = threading.Thread(target=coordinator.run, daemon=True)
