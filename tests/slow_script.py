@@ -2,7 +2,8 @@
 
 ``slow_script.py DATA FOLDER BOUND``: rank 0 takes 30 ms a batch, the others 1 ms. The times are those of the
 machine's monotonic clock, which all processes share. The others begin after it: nobody waits for a trainer
-that has no work yet, and on a busy machine the slow one may well be the last to have some.
+that has no work yet, and on a busy machine the slow one may well be the last to have some. In its first batch
+it waits until they have begun: else it may be through with its work by then.
 """
 
 import json
@@ -15,7 +16,7 @@ from pslib import SGD, Trainer, connect
 from tests.counting_script import Counted, CountingModel
 
 START_S = 60.0
-"""Within this time the slow trainer has begun, or the script ends."""
+"""Within this time the slow trainer has begun, and then the others, or the script ends."""
 
 
 class TimedModel(CountingModel):
@@ -25,6 +26,8 @@ class TimedModel(CountingModel):
         """One step."""
         self.began_s.append(time.monotonic())
         self.sign.touch()
+        while self.awaited:
+            wait_for(self.awaited.pop())
         return super().loss_and_gradients(*arguments)
 
 
@@ -48,7 +51,8 @@ def main() -> None:
     with connect() as cluster:
         model = TimedModel(0.001 if cluster.rank else 0.03)
         model.began_s = []
-        model.sign = Path(folder, f"{cluster.rank}.began")
+        signs = [Path(folder, f"{rank}.began") for rank in range(cluster.trainers)]
+        model.sign, model.awaited = signs[cluster.rank], [] if cluster.rank else signs[1:]
         trainer = Trainer(
             model,
             cluster,
@@ -61,7 +65,7 @@ def main() -> None:
             progress=False,
         )
         if cluster.rank:
-            wait_for(Path(folder, "0.began"))
+            wait_for(signs[0])
         trainer.fit(data)
         lead = trainer._progress.lead_max
         story = {"rank": cluster.rank, "began_s": model.began_s, "lead": lead}
