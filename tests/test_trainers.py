@@ -21,18 +21,21 @@ from pslib.trainer.jobs import HeldLease
 from pslib.trainer.steps import LeasePlan
 from tests.clusters import cluster_of, vanish
 from tests.counting import CountingModel, write_examples
-from tests.training import UNHURRIED, counts_of, examples_counted, trainer_on
+from tests.training import UNHURRIED, counts_of, examples_counted, held_until, trainer_on
+from tests.waiting import PATIENCE_S
 
 # --- several trainers
 
 
 def test_two_trainers_train_on_every_example_once(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 230)
-    steps = [0, 0]
+    steps, both = [0, 0], threading.Barrier(2)
 
     def script(rank: int) -> Callable[[Cluster], np.ndarray]:
         def look(batch, rows) -> None:
             steps[rank] += 1
+            if steps[rank] == 1:
+                both.wait(PATIENCE_S)
             time.sleep(0.001)
 
         def run(cluster: Cluster) -> np.ndarray:
@@ -99,8 +102,7 @@ def test_leases_of_a_trainer_that_vanishes_are_finished_by_another(tmp_path: Pat
         trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
 
     def living(cluster: Cluster) -> np.ndarray:
-        model = CountingModel(lambda _batch, _rows: time.sleep(0.002))
-        trainer_on(cluster, model, staleness=3).fit(path)
+        trainer_on(cluster, CountingModel(held_until(vanished)), staleness=3).fit(path)
         assert examples_counted(cluster) == 400
         return counts_of(cluster, np.arange(400))
 
@@ -118,6 +120,7 @@ def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_pat
     """It was only slow: its leases have gone to the other, and what it pushes late must not count again."""
     path = write_examples(tmp_path / "a.parquet", 400)
     pushed_late: list[int] = []
+    silent, trained, back = (threading.Event() for _ in range(3))
 
     def slow(cluster: Cluster) -> None:
         steps = 0
@@ -127,16 +130,20 @@ def test_a_trainer_that_is_lost_by_mistake_is_refused_when_it_comes_back(tmp_pat
             steps += 1
             if steps == 7:
                 cluster.client.member.stop_heartbeats()
-                time.sleep(2 * UNHURRIED.silence_s)
+                silent.set()
+                assert trained.wait(PATIENCE_S)
             if steps >= 7:
                 pushed_late.append(steps)
 
-        trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
+        try:
+            trainer_on(cluster, CountingModel(look), staleness=3).fit(path)
+        finally:
+            back.set()
 
     def living(cluster: Cluster) -> np.ndarray:
-        model = CountingModel(lambda _batch, _rows: time.sleep(0.002))
-        trainer_on(cluster, model, staleness=3).fit(path)
-        time.sleep(UNHURRIED.silence_s)
+        trainer_on(cluster, CountingModel(held_until(silent)), staleness=3).fit(path)
+        trained.set()
+        assert back.wait(PATIENCE_S)
         assert examples_counted(cluster) == 400
         return counts_of(cluster, np.arange(400))
 
@@ -210,6 +217,7 @@ def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tm
 
 def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 300)
+    fails = threading.Event()
 
     def failing(cluster: Cluster) -> None:
         steps = 0
@@ -218,12 +226,13 @@ def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp
             nonlocal steps
             steps += 1
             if steps == 3:
+                fails.set()
                 raise ZeroDivisionError("a bug in the model")
 
         trainer_on(cluster, CountingModel(look)).fit(path)
 
     def living(cluster: Cluster) -> np.ndarray:
-        trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.002))).fit(path)
+        trainer_on(cluster, CountingModel(held_until(fails))).fit(path)
         return counts_of(cluster, np.arange(300))
 
     with cluster_of(trainers=2) as running:
@@ -235,10 +244,11 @@ def test_a_trainer_that_leaves_with_an_error_leaves_its_leases_to_the_others(tmp
 def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 300)
 
-    trained = threading.Event()
+    fails, trained = threading.Event(), threading.Event()
 
     def careless(cluster: Cluster) -> str:
         def look(batch, rows) -> None:
+            fails.set()
             raise ZeroDivisionError("a bug in the model")
 
         trainer = trainer_on(cluster, CountingModel(look))
@@ -249,7 +259,7 @@ def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -
         return place
 
     def careful(cluster: Cluster) -> str:
-        trainer = trainer_on(cluster, CountingModel(lambda _batch, _rows: time.sleep(0.001)))
+        trainer = trainer_on(cluster, CountingModel(held_until(fails)))
         trainer.fit(path)
         trained.set()
         assert (counts_of(cluster, np.arange(300)) == 1).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from cython_ext.hashing import hash_ints
 from pslib.cluster import Cluster
 from pslib.config import Timing
 from tests.counting import SCHEMA, STEP, CountingModel
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, PATIENCE_S
 
 UNHURRIED = Timing(heartbeat_s=0.2, silence_s=2.0, retry_s=0.5, request_s=20.0, start_s=20.0)
 """A trainer that is only slow, on a busy machine, must not count as lost."""
@@ -23,6 +24,16 @@ def trainer_on(
 ) -> pslib.Trainer:
     chosen = {"dense_optimizer": STEP, "progress": False, "lease_rows": 20, "warmup_batches": 0} | settings
     return pslib.Trainer(model or CountingModel(), cluster, batch_rows=batch_rows, **chosen)
+
+
+def held_until(happened: threading.Event, pause_s: float = 0.002) -> Callable[[object, object], None]:
+    """For a model: it computes no batch before something has happened; work is left for others till then."""
+
+    def look(_batch: object, _rows: object) -> None:
+        assert happened.wait(PATIENCE_S)
+        time.sleep(pause_s)
+
+    return look
 
 
 def counts_of(cluster: Cluster, ids: np.ndarray) -> np.ndarray:
