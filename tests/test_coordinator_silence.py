@@ -37,6 +37,19 @@ class TestSilence:
         assert cluster.lease(0).code == "fenced"
         assert cluster.end(0, 0).code == "fenced"
 
+    def test_who_slept_in_a_save_hears_that_it_is_lost_also_while_its_heir_is_in_the_next_call(self) -> None:
+        """All wait for that one, and to wait was what it heard: it took itself for live, and wrote on."""
+        cluster = Cluster()
+        for rank in range(2):
+            cluster.open(rank, leases=1, what="save", details={"path": "runs/a"})
+        cluster.lease(0)
+        cluster.pass_time(7, *EVERYBODY[:2], EVERYBODY[3])
+        assert cluster.lease(1).state == "held"
+        assert cluster.end(1, 0, epoch=1) == Done()
+        cluster.open(1, job=1, leases=1, what="load", details={"path": "runs/a"})
+        assert cluster.lease(1, job=1).state == "held"
+        assert cluster.lease(0, (0,)).code == "fenced"
+
     def test_asking_for_work_is_a_sign_of_life(self) -> None:
         cluster = Cluster()
         cluster.open(0)

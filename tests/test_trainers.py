@@ -182,7 +182,7 @@ def test_a_save_is_made_again_when_a_server_leaves_before_it_has_answered(tmp_pa
 
 def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tmp_path: Path) -> None:
     path, checkpoint = write_examples(tmp_path / "a.parquet", 40), tmp_path / "checkpoint"
-    written, saved = threading.Event(), threading.Event()
+    written, saved, back = (threading.Event() for _ in range(3))
 
     def sleeper(cluster: Cluster) -> None:
         trainer, save_files = trainer_on(cluster), cluster.client.save_files
@@ -192,19 +192,22 @@ def test_a_save_that_wakes_up_late_does_not_damage_the_checkpoint_of_its_heir(tm
             entries = save_files(place, stem)
             cluster.client.member.stop_heartbeats()
             written.set()
-            assert saved.wait(20)
+            assert saved.wait(PATIENCE_S)
             return entries
 
         cluster.client.save_files = save_files_and_sleep
-        trainer.save(checkpoint)
+        try:
+            trainer.save(checkpoint)
+        finally:
+            back.set()
 
     def heir(cluster: Cluster) -> np.ndarray:
         trainer = trainer_on(cluster)
         trainer.fit(path)
-        assert written.wait(20)
+        assert written.wait(PATIENCE_S)
         trainer.save(checkpoint)
         saved.set()
-        time.sleep(0.5)
+        assert back.wait(PATIENCE_S)
         trainer.load(checkpoint)
         return counts_of(cluster, np.arange(40))
 
@@ -255,7 +258,7 @@ def test_a_trainer_that_goes_on_after_an_error_holds_nobody_up(tmp_path: Path) -
         with pytest.raises(ZeroDivisionError):
             trainer.fit(path)
         place = trainer.save(tmp_path / "saved")
-        assert trained.wait(20.0)
+        assert trained.wait(PATIENCE_S)
         return place
 
     def careful(cluster: Cluster) -> str:
@@ -330,7 +333,7 @@ def test_a_maintenance_happens_once_whoever_finishes_its_lease(tmp_path: Path) -
 
             trainer = trainer_on(cluster, CountingModel(look), table=table, maintain_every_batches=4)
             if not dies_at:
-                assert gone.wait(20)
+                assert gone.wait(PATIENCE_S)
             trainer.fit(path)
             assert (counts_of(cluster, np.arange(230)) == 1).all()
             return int(cluster.client.stats()["maintained"])
@@ -367,7 +370,7 @@ def test_a_maintenance_that_its_trainer_never_sent_is_sent_by_its_heir(
     def heir(cluster: Cluster) -> int:
         counted = CountingModel(lambda batch, _rows: batches.append(len(batch)))
         trainer = trainer_on(cluster, counted, table=table, maintain_every_batches=4)
-        assert failed.wait(20)
+        assert failed.wait(PATIENCE_S)
         trainer.fit(path)
         assert (counts_of(cluster, np.arange(230)) == 1).all()
         return int(cluster.client.stats()["maintained"])

@@ -367,7 +367,7 @@ class CoordinatorSession:
 
     def _next_lease(self, now_s: float, message: NextLease) -> Message:
         if not self.diary.replaying and self._must_wait(message.job):  # what is in a journal was given out
-            return Lease("wait", 0, 0, 0, 0)
+            return self.desk.fenced(message) or Lease("wait", 0, 0, 0, 0)
         return self.desk.next_lease(now_s, message, self.since_s(now_s))
 
     def _must_wait(self, number: int) -> bool:

@@ -126,10 +126,9 @@ class JobDesk:
         job = self._job_of(message)
         if isinstance(job, Failure):
             return job
-        member = self._members.find("trainer", message.rank, message.incarnation)
-        if member is None or member.state != "live":
-            return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
-        member.heard_s = now_s
+        if failure := self.fenced(message):
+            return failure
+        self._members.heard(now_s, "trainer", message.rank, message.incarnation, 0)
         if job.given_up:  # which whoever asks must not take for done
             return _given_up(message, job)
         if job.book.done:
@@ -140,6 +139,13 @@ class JobDesk:
             return Lease("wait", 0, 0, 0, 0)
         stream = stream_of(message.job, grant.index)
         return Lease("held", stream, grant.index, grant.epoch, grant.first_batch, grant.time_s)
+
+    def fenced(self, message: NextLease) -> Failure | None:
+        """What a trainer hears that is no live one; also while all wait, when it asks whether it may save."""
+        member = self._members.find("trainer", message.rank, message.incarnation)
+        if member is None or member.state != "live":
+            return Failure("fenced", "this trainer counts as lost; its leases have gone to others")
+        return None
 
     def end_lease(self, now_s: float, message: EndLease) -> Message:
         """All batches of a lease are applied; a lease that ends twice counts once."""
