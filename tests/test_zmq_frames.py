@@ -174,16 +174,19 @@ functions, pause = list(ZMQ_FUNCTIONS), ctypes.cast(ctypes.CDLL(None).pause, cty
 for name in ("zmq_msg_recv", "zmq_send"):
     functions[FUNCTIONS.index(name)] = pause
 frames = ZmqFrames(0, functions, 100)
-ends = iter((False, False, True) * 2)
+came = 3
 
 def handler(*_):
-    if next(ends):
+    global came
+    came += 1
+    if came == 3:  # the third one of a call: none comes between calls, however slow this process is
         raise KeyboardInterrupt
 
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
 for call in (lambda: frames.receive(1), lambda: frames.send(b"peer", b"frame")):
     try:
+        came = 0
         call()
     except KeyboardInterrupt:
         print("ended")
