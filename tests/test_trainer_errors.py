@@ -15,9 +15,9 @@ import pslib
 from pslib import Schema
 from pslib.errors import ConfigurationError, DataError, ServerLostError, UnavailableError
 from rec_models import LR, DeepFM
-from tests.clusters import QUICK, Trainers, cluster_of, own_threads
+from tests.clusters import Trainers, cluster_of, own_threads
 from tests.counting import CountingModel, write_examples
-from tests.training import trainer_on, within
+from tests.training import UNHURRIED, trainer_on, within
 
 # --- errors
 
@@ -159,7 +159,7 @@ def test_a_shard_thread_that_dies_ends_fit_naming_its_server(
 
 def test_a_coordinator_that_dies_ends_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write_examples(tmp_path / "a.parquet", 4000)
-    with cluster_of(1, timing=QUICK) as running:
+    with cluster_of(1, timing=UNHURRIED) as running:
         session = running.embedded.coordinator.session
         error = fit_with(running, path, lambda: setattr(session, "tick", raising))
     assert isinstance(error, UnavailableError)
@@ -169,7 +169,7 @@ def test_a_coordinator_that_dies_ends_fit(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_a_server_that_falls_silent_ends_fit_naming_it_and_what_was_lost(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.parquet", 4000)
-    with cluster_of(2, timing=QUICK) as running:
+    with cluster_of(2, timing=UNHURRIED) as running:
 
         def kill() -> None:
             running.embedded.servers[0]._member.stop_heartbeats()
