@@ -123,7 +123,8 @@ class Admin(Asker):
         if owning == servers and not self.world.moves.moving:
             self._scales -= 1
             self.after(self.world.random.uniform(0, 0.5), self._turn)
-        elif self.world.moves.progress.stopped:  # a disk was full: people make room, and wish again
+        elif self.world.moves.progress.stopped or self.world.moves.wanted < servers:
+            # A disk was full, or a server that was awaited has not come: people see to it, and wish again.
             self.after(ASK_AGAIN_S, partial(self._wish, servers))
         else:
             self.after(0.1, partial(self._wait, servers))
