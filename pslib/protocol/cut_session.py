@@ -47,6 +47,8 @@ AGAIN_MAX_S = 60.0
 CUTS_A_TERM = 1 << 20
 READING = ("evaluate", "predict", "rank", "window", "")
 """Calls in which nobody pushes, and no call; all that earlier ones have pushed is acknowledged by then."""
+LOOKING = ("recommend", "export")
+"""Others that change no rows."""
 
 
 @dataclass(slots=True)
@@ -201,8 +203,11 @@ class CutSession:
         return self._desk.jobs[number].what if number < len(self._desk.jobs) else ""
 
     def _is_taken_over(self, number: int) -> bool:
-        """Whether more batches of a job may be applied than anybody has told of."""
-        return self._what(number) == "fit" and bool(self._desk.jobs[number].book.taken_over)
+        """Whether more may be applied than a table of a job says: of it, or of one after it."""
+        later = self._desk.jobs[number + 1 :]
+        if any(one.what not in (*READING, *LOOKING) and one.book.begun for one in later):
+            return True
+        return self._what(number) == "fit" and self._desk.jobs[number].book.taken_over
 
     def _last_fit(self) -> Mapping[str, Any]:
         """Details of the last fit, if it may be saved: not one that was given up half way."""
@@ -218,7 +223,9 @@ class CutSession:
         if number is None or self._what(number) != "fit":
             return False
         book = self._desk.jobs[number].book
-        return not (isinstance(book, RankedLeases) or book.done_count or book.holders() or book.taken_over)
+        if isinstance(book, RankedLeases) or self._is_taken_over(number):
+            return False
+        return not (book.done_count or book.holders())
 
     def _is_due(self, now_s: float) -> bool:
         number = self._running()
@@ -297,7 +304,7 @@ class CutSession:
         elif busy:
             self._cancel(now_s, "something else has begun")
         elif self._is_taken_over(cut.job):
-            self._cancel(now_s, "a lease has another holder")
+            self._cancel(now_s, "a lease has another holder, or a trainer has gone on to a later call")
         elif since_phase_s > late_s:
             late = sorted(self._live() - (cut.heard if cut.phase == "near" else cut.ready))
             who = f"trainers {late} are not ready" if late else "servers did not answer"

@@ -168,6 +168,11 @@ class LeaseBook:
         return min(round(trained), examples)
 
     @property
+    def begun(self) -> bool:
+        """Whether anybody has ever had a lease of it."""
+        return bool(self._first_given_s) or self.done_count > 0
+
+    @property
     def taken_over(self) -> bool:
         """Whether a lease that somebody has lost is not done: batches may be applied that nobody told of."""
         return any(not self._done[index] for index in self._epochs)
