@@ -358,7 +358,7 @@ def test_training_takes_every_setting_of_a_trainer_under_its_name():
 
     from pslib.trainer import Trainer
 
-    of_script = {"model", "cluster", "out", "progress", "share"}
+    of_script = {"model", "cluster", "out", "progress", "tensorboard", "share"}
     elsewhere = {"dense_optimizer", "table", "checkpoint"}  # optimizers.dense, and sections of their own
     named = set(inspect.signature(Trainer).parameters) - of_script - elsewhere
     assert set(TrainingSection.model_fields) - {"epochs", "stopping"} == named  # these are of a fit
