@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -332,14 +333,14 @@ def lost_server(**begins: Any) -> tuple[OneServer, list[Load]]:
     server, loads = OneServer(2), list[Load]()
     for shard in server.shards:
         Comeback.strip(shard)
-    server.session.comeback = Comeback(
-        {**BEGINS, **begins},
-        3,
-        server.shards,
-        lambda _shard, message: loads.append(message),
-        lambda index, work: work(server.shards[index]),
-    )
+    comes_back(server, {**BEGINS, **begins}, lambda _shard, message: loads.append(message))
     return server, loads
+
+
+def comes_back(server: OneServer, begins: dict[str, Any], load: Callable[[Shard, Load], None]) -> None:
+    """It is told how to begin, and loads so; shards do their work at once."""
+    shards = server.shards
+    server.session.comeback = Comeback(begins, 3, shards, load, lambda index, work: work(shards[index]))
 
 
 def ignored(server: OneServer, message: Message) -> bool:
@@ -369,8 +370,7 @@ def test_who_only_reads_rows_does_not_say_all_that_the_checkpoint_needs() -> Non
             raise CheckpointIncompatibleError("a: 8 dense parameters, expected 0")
         assert message not in refused, "a server keeps the outcome of a load by its name"
 
-    put = lambda index, work: work(server.shards[index])  # noqa: E731
-    server.session.comeback = Comeback(BEGINS, 3, server.shards, load, put)
+    comes_back(server, BEGINS, load)
     trainers = replace(
         SETUP, dense_length=8, dense_optimizer=SGD(1.0).to_dict(), dense=np.ones(8, np.float32)
     )
@@ -387,8 +387,7 @@ def test_a_checkpoint_that_does_not_fit_a_trainer_ends_the_server() -> None:
     def load(_shard: Shard, _message: Load) -> None:
         raise CheckpointIncompatibleError("a: 9 dense parameters, expected 8")
 
-    put = lambda index, work: work(server.shards[index])  # noqa: E731
-    server.session.comeback = Comeback(BEGINS, 3, server.shards, load, put)
+    comes_back(server, BEGINS, load)
     about = {"dense_length": 8, "dense_optimizer": SGD(1.0).to_dict(), "dense": np.ones(8, np.float32)}
     with pytest.raises(CheckpointIncompatibleError):
         ignored(server, replace(SETUP, **about))
@@ -401,8 +400,7 @@ def test_a_checkpoint_that_can_not_be_read_now_ends_the_server_as_one_that_may_b
     def load(_shard: Shard, _message: Load) -> None:
         raise CheckpointCorruptError("a: can't read rows-0.arrow: timeout")
 
-    put = lambda index, work: work(server.shards[index])  # noqa: E731
-    server.session.comeback = Comeback(BEGINS, 3, server.shards, load, put)
+    comes_back(server, BEGINS, load)
     with pytest.raises(UnavailableError, match=r"^can't come back: a: can't read .*: timeout$") as end:
         ignored(server, SETUP)
     assert is_mishap(end.value.exit_code)
