@@ -19,6 +19,7 @@ import pslib
 from launch.cli import main
 from pslib.errors import ConfigurationError
 from pslib.recorder import RunRecorder
+from tests.clusters import cluster_of
 from tests.counting import CountingModel, write_examples
 from tests.test_recorder import HandClock, training
 
@@ -116,6 +117,14 @@ def test_a_trainer_writes_them_beside_its_records(tmp_path: Path) -> None:
             CountingModel(), cluster, batch_rows=16, progress=False, out=tmp_path / "run", tensorboard=True
         ).fit(path)
     assert curves_in(tmp_path / "run")["cluster/pushes_applied"][-1] == (400, 25.0)
+
+
+def test_a_trainer_under_a_launcher_leaves_them_to_it_and_needs_no_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with cluster_of() as running:
+        pslib.Trainer(CountingModel(), running.join(), tensorboard=True)
 
 
 def test_who_asks_for_them_hears_before_anything_starts_what_is_missing(

@@ -37,7 +37,7 @@ def check_out(cluster: Cluster, out: str | os.PathLike[str] | None, tensorboard:
         When it is a URI, the folder can't be made, or no file in it; or when event files are asked for that
         can't be written, or without a folder.
     """
-    if tensorboard:
+    if tensorboard and cluster.embedded:  # else it is the launcher's business, as all of it is
         check_event_files()
         if out is None:
             raise ConfigurationError("tensorboard: expected out beside it, the folder of its files")
