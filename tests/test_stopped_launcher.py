@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from launch.process import Running, Task
+from launch.voices import Voices
 from pslib.clock import SystemClock
 from tests.standin_launch import run_standins
 
@@ -16,16 +18,26 @@ from tests.standin_launch import run_standins
 def test_a_coordinator_is_not_late_to_a_launcher_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looks = itertools.count(1)
+
     class Stopped(SystemClock):
         """Stopped for an hour after its first few looks."""
 
-        looks = 0
+        last = 0
 
         def now_s(self) -> float:
-            self.looks += 1
-            return super().now_s() + 3600.0 * (self.looks > 3)
+            Stopped.last = next(looks)
+            return super().now_s() + 3600.0 * (Stopped.last > 3)
+
+    hears = Voices.take_in
+
+    def take_in(voices: Voices) -> None:
+        """Its address is heard some looks after that hour, however fast it starts."""
+        if Stopped.last > 8:
+            hears(voices)
 
     monkeypatch.setattr("launch.supervise.SystemClock", Stopped)
+    monkeypatch.setattr(Voices, "take_in", take_in)
     outcome, said = run_standins(tmp_path, {"trainer": "over"})
     assert (outcome.exit_code, said) == (0, [])
 
