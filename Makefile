@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py
+SOURCES := $(foreach kind,pyx pxd h,$(wildcard cython_ext/*.$(kind) cython_ext/*/*.$(kind))) setup.py
 
 # Else the first thing to be said is a resolver's error, from a .venv that the next try would keep.
 CHECK_PYTHON := import sys; sys.version_info < (3, 11) and sys.exit("pslib needs Python 3.11 or newer, \
@@ -22,7 +22,7 @@ $(VENV)/.made: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.built: $(VENV)/.made $(SOURCES)
-	@echo "compiling kernels, of $(words $(wildcard cython_ext/*.pyx)) those that have changed: three to five minutes for all on two idle cores"
+	@echo "compiling kernels, of $(words $(filter %.pyx,$(SOURCES))) those that have changed: three to five minutes for all on two idle cores"
 	flock $(VENV)/.lock $(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
@@ -79,4 +79,4 @@ asan: $(VENV)/.made
 	    -m "not soak" $(wildcard $(KERNEL_TESTS))
 
 clean:
-	rm -rf build dist *.egg-info .venv cython_ext/*.so cython_ext/*.c
+	rm -rf build dist *.egg-info .venv $(foreach kind,so c,cython_ext/*.$(kind) cython_ext/*/*.$(kind))

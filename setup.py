@@ -32,9 +32,9 @@ DIRECTIVES = {
 
 def extension(source: Path) -> Extension:
     """One extension module for one .pyx file."""
-    headers = sorted(str(path) for path in Path("cython_ext").glob("*.h"))
+    headers = sorted(str(path) for path in Path("cython_ext").rglob("*.h"))
     return Extension(
-        f"cython_ext.{source.stem}",
+        ".".join(source.with_suffix("").parts),
         [str(source)],
         include_dirs=[numpy.get_include(), "cython_ext"],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
@@ -48,7 +48,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 # What an editable install compiles lies in a folder that is thrown away, so `make` would compile all of it a
 # second time: it installs without kernels and compiles them in a step of its own, which keeps what it has.
-SOURCES = [] if os.environ.get("PSLIB_KERNELS") == "later" else sorted(Path("cython_ext").glob("*.pyx"))
+SOURCES = [] if os.environ.get("PSLIB_KERNELS") == "later" else sorted(Path("cython_ext").rglob("*.pyx"))
 
 setup(
     ext_modules=cythonize(

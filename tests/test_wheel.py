@@ -80,7 +80,7 @@ def test_a_wheel_in_an_empty_environment_runs_from_any_folder(sources: Path, tmp
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
-    assert sum(name.endswith(".so") for name in names) == len(list((sources / "cython_ext").glob("*.pyx")))
+    assert sum(name.endswith(".so") for name in names) == len(list((sources / "cython_ext").rglob("*.pyx")))
     assert not [
         name for name in names if name.endswith(".c") or name.split("/")[0] in ("tests", "benchmarks")
     ]
