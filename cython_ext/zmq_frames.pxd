@@ -1,4 +1,4 @@
-"""For turns that are compiled too (``short_turns.pyx``)."""
+"""Frames of a ZeroMQ socket."""
 
 from libc.stdint cimport uint64_t
 

@@ -18,11 +18,12 @@ from pslib.errors import AddressInUseError, ConfigurationError
 from pslib.protocol.codec import Buffer
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
+from pslib.transport.link import ServerLink
 from pslib.transport.monitor import Monitor, troubles
 from pslib.transport.router import NOW, OPTIONS, Router
 from pslib.transport.same_host import is_loopback, is_ours, lane_name, unix_address, wanted
 
-__all__ = ["ZmqTransport"]
+__all__ = ["ZmqTransport", "listen_short"]
 
 TURNS_A_LOOK = 64
 """A busy link looks this often why some peer is silent; an idle one each time that nothing has come."""
@@ -236,6 +237,13 @@ class ZmqServerLink(Router):
         self.leave_frames()
         self._socket.close(linger=linger_ms)
         self.waker.close()
+
+
+def listen_short(link: ServerLink) -> ServerLink:
+    """A link to which clients of this machine may begin lanes, if it can have them."""
+    if isinstance(link, ZmqServerLink):
+        link.listen_short()
+    return link
 
 
 _LIMITS = Limits()
