@@ -2,10 +2,6 @@
 
 from libc.stdint cimport uint64_t
 
-from cython_ext.lanes cimport Lanes
-from cython_ext.shared_frames cimport SharedFrames
-from cython_ext.shared_views cimport SharedViews
-
 cdef struct Message:  # zmq_msg_t: 64 bytes in every 4.x, aligned as pointers are
     uint64_t words[8]
 
@@ -28,23 +24,11 @@ cdef class ZmqFrames:
     cdef Send give
     cdef Option option
     cdef size_t copied_bytes
-    cdef readonly Lanes lanes
-    cdef SharedFrames laying  # large frames, at a client
-    cdef SharedViews views  # of them, at a server
-    cdef object short_kind
-    cdef list held  # messages of the socket, in reverse order: what has come by lanes goes before them
-    cdef Py_ssize_t turns  # of the socket, before the lanes have theirs
 
-    cdef tuple next(self, bint look)
-    cdef tuple behind_lanes(self, tuple one)
     cdef tuple message(self)
     cdef object frame(self, bint *more)
     cdef list frames_behind(self)
-    cdef tuple unpacked(self, object sender, bytes placard)
-    cdef int look_around(self) except -1
     cpdef int send(self, bytes routing_id, bytes frame) except -1
-    cdef bint sent_by_lane(self, peer, bytes frame) except -1
-    cpdef int let_pass(self, peer, bytes routing_id) except -1
     cdef int given(self, bytes frame, int flags) noexcept
 
 

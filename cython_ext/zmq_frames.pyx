@@ -9,13 +9,9 @@ are called directly; pyzmq, which has loaded it, says where they are (`pslib.tra
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, ENOTSOCK, errno
+from libc.errno cimport EAGAIN, EHOSTUNREACH, EINTR, errno
 from libc.stdint cimport uintptr_t
 from libc.string cimport strerror
-
-from cython_ext.lanes cimport is_lane
-from cython_ext.shared_frames cimport SharedFrames
-from cython_ext.shared_views cimport SharedViews, is_placard
 
 __all__ = ["FUNCTIONS", "ZmqFrames"]
 
@@ -30,9 +26,6 @@ cdef enum:
     SNDMORE = 2
     EVENTS = 15
     POLLIN = 1
-    HELD_MAX = 16  # messages of the socket that are taken before the lanes are looked at
-
-cdef bytes NOBODY = b""  # no peer of ZeroMQ is called so: an answer goes nowhere
 
 
 cdef class ZmqFrames:
@@ -48,38 +41,23 @@ cdef class ZmqFrames:
         Addresses of `FUNCTIONS`.
     copied_bytes : int
         Frames below this size are copied; others keep the memory that they came in.
-    lanes : Lanes or None
-        Beside the socket: messages come by them too, and go to peers who have the names of lanes.
-    short_kind : type or None
-        Of messages that go by a lane to a peer who has one.
     """
 
-    def __init__(self, socket, functions, copied_bytes, lanes=None, short_kind=None):
+    def __init__(self, socket, functions, copied_bytes):
         init, take, data, size, more, move, finish, give, option = functions
         self.socket, self.copied_bytes = <void *><uintptr_t>socket, copied_bytes
         self.init, self.more = <OfMessage><uintptr_t>init, <OfMessage><uintptr_t>more
         self.move, self.take = <Move><uintptr_t>move, <Receive><uintptr_t>take
         self.data, self.size, self.give = <Data><uintptr_t>data, <Size><uintptr_t>size, <Send><uintptr_t>give
         self.finish, self.option = <OfMessage><uintptr_t>finish, <Option><uintptr_t>option
-        self.lanes, self.short_kind, self.held = lanes, short_kind, []
-        shared = None if lanes is None else lanes.shared
-        self.laying = shared if isinstance(shared, SharedFrames) else None
-        self.views = shared if isinstance(shared, SharedViews) else None
 
     def ready(self):
         """Whether a message is here; what tells of a message once has told of this one then."""
         cdef int events = 0
         cdef size_t size = sizeof(int)
-        if self.holds:
-            return True
         while self.option(self.socket, EVENTS, &events, &size) < 0:
             interrupted_or_wrong()
         return bool(events & POLLIN)
-
-    @property
-    def holds(self):
-        """Whether a message is here that no wait would tell of."""
-        return bool(self.held) or (self.lanes is not None and self.lanes.holds)
 
     def receive(self, Py_ssize_t most):
         """Messages that are here, at most so many.
@@ -96,49 +74,11 @@ cdef class ZmqFrames:
         """
         cdef list came = []
         while len(came) < most:
-            one = self.next(True)
+            one = self.message()
             if one is None:
                 break
             came.append(one)
         return came
-
-    cdef tuple next(self, bint look):
-        """The next message, of the lanes and of the socket in turns; None: nothing is here.
-
-        Without `look`, of the lanes what the last wait has told of.
-        """
-        cdef tuple one
-        if self.lanes is None:
-            return self.message()
-        self.look_around()
-        if self.lanes.came:
-            return self.lanes.came.pop()
-        if self.held:
-            return self.held.pop()
-        if self.turns > 0:
-            self.turns -= 1
-            one = self.message()
-            if one is not None:
-                return self.behind_lanes(one)
-        self.turns = self.lanes.fill(look)
-        if self.turns:
-            return self.lanes.came.pop()
-        one = self.message()
-        return None if one is None else self.behind_lanes(one)
-
-    cdef tuple behind_lanes(self, tuple one):
-        """A message of the socket, or first what the same peer may have sent before it by a lane.
-
-        A few more of the socket are taken before all lanes are looked at, lest each waits for a whole look.
-        """
-        if len(self.lanes) == 0 and not self.lanes.came:
-            return one
-        while one is not None:
-            self.held.append(one)
-            one = self.message() if len(self.held) < HELD_MAX else None
-        self.held.reverse()
-        self.lanes.drain()
-        return self.lanes.came.pop() if self.lanes.came else self.held.pop()
 
     cdef tuple message(self):
         """The next message of the socket: its first frame, and all others."""
@@ -147,31 +87,7 @@ cdef class ZmqFrames:
         sender = self.frame(&more)
         if sender is None:
             return None
-        if self.lanes is not None and PyBytes_CheckExact(sender) and is_lane(sender):
-            sender = NOBODY  # or the owner of the lane would hear the answer
-        frames = self.frames_behind() if more else []
-        if self.views is not None and len(frames) == 1 and is_placard(frames[0]):
-            return self.unpacked(sender, frames[0])
-        return sender, frames
-
-    cdef tuple unpacked(self, object sender, bytes placard):
-        """A message of which all frames but the first are in shared memory.
-
-        Nobody's and empty, if that is not here any more: who has sent it has lost its lane, and asks again.
-        """
-        cdef list frames = self.views.taken(placard)
-        if frames is None:
-            self.lanes.drain()  # a lane may tell of the memory, and has not been asked yet
-            frames = self.views.taken(placard)
-        return (NOBODY, [b""]) if frames is None else (sender, frames)
-
-    cdef int look_around(self) except -1:
-        """Whoever shares memory with others gives up what is idle now and then."""
-        if self.laying is not None:
-            self.laying.look_around()
-        elif self.views is not None:
-            self.views.look_around()
-        return 0
+        return sender, self.frames_behind() if more else []
 
     cdef list frames_behind(self):
         """All frames of a message behind its first."""
@@ -215,8 +131,6 @@ cdef class ZmqFrames:
             0, or ZeroMQ's number of what is against it; nothing is sent then. Nor is it when a handler of a
             signal raises: between frames none is called, or the next message would begin behind half of one.
         """
-        if self.lanes is not None and is_lane(routing_id):
-            return self.lanes.send(routing_id, frame)
         while self.given(routing_id, DONTWAIT | SNDMORE) < 0:
             if errno != EINTR:
                 return errno
@@ -225,27 +139,6 @@ cdef class ZmqFrames:
             if errno != EINTR:
                 return errno
         return 0
-
-    def send_laid(self, peer, bytes routing_id, list frames):
-        """Send a message with all frames but its first in shared memory.
-
-        Returns
-        -------
-        int or None
-            As `send`; None: it is not for this, and nothing is sent.
-        """
-        cdef int number = ENOTSOCK
-        cdef bytes frame = None if self.laying is None else self.laying.lay(peer, frames)
-        if frame is None:
-            return None
-        try:
-            if not self.lanes.is_closed:  # else so is the socket, by another thread while frames were copied
-                number = self.send(routing_id, frame)
-        except BaseException:
-            self.laying.settle(False)
-            raise
-        self.laying.settle(number == 0)
-        return number
 
     def send_all(self, messages, Py_ssize_t first, ids, silent):
         """Send messages as long as each is one small frame.
@@ -277,25 +170,10 @@ cdef class ZmqFrames:
                 return place
             if silent is not None:
                 silent.add(peer)
-            if type(messages[place]) is self.short_kind and self.sent_by_lane(peer, frames[0]):
-                continue
-            self.let_pass(peer, routing_id)
             number = self.send(routing_id, frames[0])
             if number and not was_too_early(number):
                 return place
         return len(messages)
-
-    cdef bint sent_by_lane(self, peer, bytes frame) except -1:
-        """Whether a message is on its way by a lane; or lost, if too many wait for room, as in a socket."""
-        way = None if self.lanes is None else self.lanes.ways.get(peer)
-        return way is not None and self.lanes.send(way, frame) != EHOSTUNREACH
-
-    cpdef int let_pass(self, peer, bytes routing_id) except -1:
-        """Send by the socket what waits for room in a peer's lane, before something else goes there by it."""
-        if self.lanes is not None and self.lanes.waiting_count:
-            for frame in self.lanes.unsent(peer):
-                self.send(routing_id, frame)
-        return 0
 
     cdef int given(self, bytes frame, int flags) noexcept:
         return self.give(self.socket, PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), flags)

@@ -25,7 +25,7 @@ from pslib.protocol.shard_requests import ShardRequest
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_again
 from pslib.shard.shard import Shard
-from pslib.transport import Transport, listen_short
+from pslib.transport import Transport
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 
 __all__ = ["Server"]
@@ -143,7 +143,7 @@ class Server:
             undone.callback(self._close_log)
             self._log.recover(load_again)
             place = Place(place.rank, self._log.generation)
-        self._link = listen_short(transport.listen(listen))
+        self._link = transport.listen(listen)
         undone.callback(self._link.close)
         self._endpoint = Endpoint(transport.connect(), codec, timing, self._clock, secrets.randbits(63))
         undone.callback(self._endpoint.close)

@@ -3,7 +3,7 @@
 from pslib.transport.keys import Keys, read_keys
 from pslib.transport.link import ClientLink, Peer, ServerLink, Transport
 from pslib.transport.memory_link import MemoryTransport
-from pslib.transport.zmq_link import ZmqTransport, listen_short
+from pslib.transport.zmq_link import ZmqTransport
 
 __all__ = [
     "ClientLink",
@@ -13,6 +13,5 @@ __all__ = [
     "ServerLink",
     "Transport",
     "ZmqTransport",
-    "listen_short",
     "read_keys",
 ]

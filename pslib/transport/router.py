@@ -16,13 +16,9 @@ from typing import Any
 import zmq
 import zmq.backend
 
-from cython_ext.lanes import Lanes
-from cython_ext.shared_frames import SharedFrames
-from cython_ext.shared_views import SharedViews
 from cython_ext.zmq_frames import FUNCTIONS, ZmqFrames
 from pslib.config import Limits
 from pslib.protocol.codec import Buffer
-from pslib.protocol.request_records import ShortOutgoing
 from pslib.transport.waker import Waker
 
 __all__ = ["NOW", "OPTIONS", "ZMQ_FUNCTIONS", "Router"]
@@ -76,14 +72,6 @@ def _functions() -> list[int] | None:
 ZMQ_FUNCTIONS = _functions()
 
 
-def _lanes(socket: int, waker: int) -> Lanes | None:
-    """None: this system has none, or no descriptors left, and ZeroMQ does it all."""
-    try:
-        return Lanes(socket, waker)
-    except OSError:
-        return None
-
-
 class Router:
     """A ROUTER and a way to wait for it.
 
@@ -92,9 +80,7 @@ class Router:
     may be what takes notice of it: hence `ready`.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits, with_lanes: bool, listens: bool
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], limits: Limits) -> None:
         self._socket = context.socket(zmq.ROUTER)
         for option, (value, _why) in OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -105,38 +91,22 @@ class Router:
         """Nothing was here at the last look, since when nobody has waited or sent."""
         self.frames: ZmqFrames | None = None
         """Takes and sends small frames; None: pyzmq does."""
-        self.lanes: Lanes | None = None
-        """Beside the socket, for short messages to and from processes of this machine."""
-        self.shared: SharedFrames | SharedViews | None = None
-        """Memory that is shared with them, for large frames of requests; who listens takes, others lay."""
         self.waker = Waker()
         self.descriptors = int(self._socket.getsockopt(zmq.FD)), self.waker.fd
         self._waiting = select.poll()
         for fd in self.descriptors:
             self._waiting.register(fd, select.POLLIN)
         if ZMQ_FUNCTIONS is not None:
-            if with_lanes and (lanes := _lanes(*self.descriptors)) is not None:
-                self.lanes = lanes
-                most = limits.frame_bytes_max
-                self.shared = lanes.shared = SharedViews(most) if listens else SharedFrames(lanes, most)
-                self._waiting.register(lanes.fd, select.POLLIN)
-            self.frames = ZmqFrames(
-                self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES, self.lanes, ShortOutgoing
-            )
+            self.frames = ZmqFrames(self._socket.underlying, ZMQ_FUNCTIONS, COPIED_BYTES)
 
-    def _send(self, routing_id: bytes, frames: Sequence[Buffer], peer: str | None = None) -> None:
-        """Queue a message; ``peer``: who has asked `SharedFrames` to be known by that name."""
+    def _send(self, routing_id: bytes, frames: Sequence[Buffer]) -> None:
+        """Queue a message."""
         self.is_empty = False
         one, direct = frames[0] if len(frames) == 1 else None, self.frames
         if direct is not None and type(one) is bytes and len(one) < COPIED_BYTES:
             number = direct.send(routing_id, one)
             if number and number not in _NOT_NOW:
                 raise zmq.ZMQError(number)
-            return
-        if self.lanes is not None and self.lanes.has(routing_id):
-            self.lanes.send_frames(routing_id, frames)
-            return
-        if peer is not None and len(frames) > 1 and self._laid(routing_id, frames, peer):
             return
         send, last = self._socket.send, len(frames) - 1
         try:
@@ -147,13 +117,6 @@ class Router:
         except zmq.ZMQError as error:
             if error.errno not in _NOT_NOW:
                 raise
-
-    def _laid(self, routing_id: bytes, frames: Sequence[Buffer], peer: str) -> bool:
-        """Whether a message has been seen to with all frames but its first in shared memory."""
-        number = None if self.frames is None else self.frames.send_laid(peer, routing_id, list(frames))
-        if number and number not in _NOT_NOW:
-            raise zmq.ZMQError(number)
-        return number is not None
 
     def _send_all(
         self,
@@ -207,14 +170,11 @@ class Router:
             found = direct.ready()
         else:
             found = bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
-        self.is_empty = not (found or self.lanes)  # nobody has looked at lanes
+        self.is_empty = not found
         return found
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message may have come, for `wake`, or for the timeout."""
-        direct = self.frames
-        if direct is not None and direct.holds:
-            timeout_s = 0.0
         ready = self._waiting.poll(ceil(max(0.0, timeout_s) * 1000))
         self.idle = not ready
         for fd, _event in ready:
@@ -229,5 +189,3 @@ class Router:
     def leave_frames(self) -> None:
         """The socket is about to be closed: pyzmq says so to whoever uses it all the same."""
         self.frames = None
-        if self.lanes is not None:
-            self.lanes.close()

@@ -12,18 +12,16 @@ from contextlib import suppress
 
 import zmq
 
-from cython_ext.shared_frames import SharedFrames
 from pslib.config import Limits
 from pslib.errors import AddressInUseError, ConfigurationError
 from pslib.protocol.codec import Buffer
 from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, peer_of
 from pslib.transport.keys import Keys
-from pslib.transport.link import ServerLink
 from pslib.transport.monitor import Monitor, troubles
 from pslib.transport.router import NOW, OPTIONS, Router
-from pslib.transport.same_host import is_loopback, is_ours, lane_name, unix_address, wanted
+from pslib.transport.same_host import is_loopback, is_ours, unix_address, wanted
 
-__all__ = ["ZmqTransport", "listen_short"]
+__all__ = ["ZmqTransport"]
 
 TURNS_A_LOOK = 64
 """A busy link looks this often why some peer is silent; an idle one each time that nothing has come."""
@@ -48,7 +46,7 @@ class ZmqClientLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None, listens=False)
+        super().__init__(context, limits)
         if keys:
             encrypt_client(self._socket, keys)
         self._role = keys.role if keys else None
@@ -57,7 +55,6 @@ class ZmqClientLink(Router):
         self._ids: dict[str, bytes] = {}
         self.peers: dict[bytes, str] = {}
         self._same_host = same_host
-        self._lane_of: dict[str, bytes] = {}
         self._unix: dict[str, str] = {}  # peers that are reached by a Unix socket, and its address
         self.silent: set[str] = set()
         self._turns = 0
@@ -66,10 +63,7 @@ class ZmqClientLink(Router):
         """Queue a message for the peer at an address."""
         routing_id = self._ids.get(peer) or self._connect(peer)
         self.silent.add(peer)
-        direct = self.frames
-        if direct is not None:
-            direct.let_pass(peer, routing_id)
-        self._send(routing_id, frames, peer)
+        self._send(routing_id, frames)
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all."""
@@ -89,27 +83,10 @@ class ZmqClientLink(Router):
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
         if where != peer:
             self._unix[peer] = where
-            self._open_lane(peer)
         self._ids[peer], self.peers[routing_id] = routing_id, peer
         return routing_id
 
-    def _open_lane(self, peer: str) -> None:
-        """Begin a lane to a peer of this machine, if it listens for lanes."""
-        name = lane_name(peer)
-        lane = None if self.lanes is None or name is None else self.lanes.connect(name, peer)
-        if lane is not None:
-            self._lane_of[peer], self.peers[lane] = lane, peer
-            if isinstance(self.shared, SharedFrames):
-                self.shared.begin(lane, peer)
-
-    def _leave_lane(self, peer: str) -> None:
-        lane = self._lane_of.pop(peer, None)
-        if lane is not None and self.lanes is not None:
-            self.lanes.drop(lane)
-            del self.peers[lane]
-
     def _disconnect(self, peer: str) -> None:
-        self._leave_lane(peer)
         self.silent.discard(peer)
         self.is_empty = False
         del self.peers[self._ids.pop(peer)]
@@ -172,7 +149,7 @@ class ZmqServerLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None, listens=True)
+        super().__init__(context, limits)
         self._monitor: Monitor | None = None
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
@@ -194,12 +171,6 @@ class ZmqServerLink(Router):
             self._socket.setsockopt(zmq.HEARTBEAT_TTL, 0)
             with suppress(zmq.ZMQError):  # somebody has the name, or may forbid it: TCP does all
                 self._socket.bind(beside)
-
-    def listen_short(self) -> None:
-        """Take short messages by lanes too, where there can be any."""
-        name = lane_name(self.address)
-        if self.lanes is not None and name is not None:
-            self.lanes.listen(name)
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
@@ -237,13 +208,6 @@ class ZmqServerLink(Router):
         self.leave_frames()
         self._socket.close(linger=linger_ms)
         self.waker.close()
-
-
-def listen_short(link: ServerLink) -> ServerLink:
-    """A link to which clients of this machine may begin lanes, if it can have them."""
-    if isinstance(link, ZmqServerLink):
-        link.listen_short()
-    return link
 
 
 _LIMITS = Limits()
