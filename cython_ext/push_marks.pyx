@@ -20,6 +20,9 @@ cdef class StreamMarks:
         number -> set of units (as an integer's bits) to which it has been applied.
     """
 
+    cdef public object floor, epoch
+    cdef public dict applied
+
     def __init__(self, floor=0, epoch=0, applied=None):
         self.floor, self.epoch, self.applied = floor, epoch, {} if applied is None else applied
 
@@ -34,10 +37,13 @@ cdef class PushMarks:
         All streams below this number are over.
     """
 
+    cdef readonly dict streams
+    cdef public object done_below
+
     def __init__(self):
         self.streams, self.done_below = {}, 0
 
-    cpdef object fresh(self, object stream, object number, object epoch, object units):
+    def fresh(self, object stream, object number, object epoch, object units):
         """The units among ``units`` to which the push has not been applied yet.
 
         Raises
@@ -59,13 +65,13 @@ cdef class PushMarks:
         before = known.applied.get(number)
         return units if before is None else units & ~before
 
-    cpdef object record(self, object stream, object number, object units):
+    def record(self, object stream, object number, object units):
         """Remember that the push has been applied to ``units``."""
         cdef dict applied = self.marks_of(stream).applied
         before = applied.get(number)
         applied[number] = units if before is None else before | units
 
-    cpdef object raise_floor(self, object stream, object below):
+    def raise_floor(self, object stream, object below):
         """All numbers below ``below`` are applied everywhere: forget them one by one, keep the floor."""
         cdef StreamMarks known = self.streams.get(stream)
         if known is None or below <= known.floor:

@@ -13,9 +13,6 @@ FILES_OWN = 96
 FILES_A_PEER = 2
 """A connection (one more peer is one more file), and a second one for a moment when it is opened anew."""
 
-FILES_A_LANE = 1
-"""Beside its connection, to a peer of this machine; who has none left does without (`cython_ext.lanes`)."""
-
 
 def files_for(peers: int) -> int:
     """How many files a process must be allowed to have open, to talk to so many others."""
@@ -36,15 +33,12 @@ def allow_peers(peers: int) -> None:
         When the system does not allow so many open files; past the limit ZeroMQ would end the process.
     """
     needed = files_for(peers)
-    wanted = needed + FILES_A_LANE * peers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ConfigurationError(
             f"open files: {peers} peers need {needed}, and the limit is {hard}; raise it (ulimit -n "
             f"{needed}, or nofile in limits.conf)"
         )
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

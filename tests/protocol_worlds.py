@@ -45,11 +45,6 @@ NO_UNITS, NO_OWNERS = NO_BLOCKS, np.empty(0, np.uint16)
 Keys = NDArray[np.uint64]
 Rows = NDArray[np.float32]
 
-WAYS = ("short", "unfolded", "full")
-"""How a client does short calls: by compiled code; begun there, unfolded at an answer; as any other call."""
-way = "short"
-"""That of this module, for whoever sets it."""
-
 
 def key_in(partition: int, number: int = 0) -> int:
     """A key of one of the 16 partitions."""
@@ -78,10 +73,7 @@ def make_client(
     """A client session over servers named "0", "1", ..., each with a contiguous stretch of partitions."""
     addresses = tuple(map(str, range(servers)))
     current = PartitionMap.even(BITS, dense_blocks, addresses)
-    requests = RequestTable(CODEC, TIMING)
-    if way == "full":
-        requests.short = None
-    return ClientSession(requests, current, dims, dense_length)
+    return ClientSession(RequestTable(CODEC, TIMING), current, dims, dense_length)
 
 
 def asked(client: ClientSession) -> dict[str, tuple[int, Any]]:
@@ -95,8 +87,6 @@ def asked(client: ClientSession) -> dict[str, tuple[int, Any]]:
 def answer(client: ClientSession, now_s: float, request_id: int, message: Message) -> bool:
     """Give the client an answer, through the codec; whether it still waited for it."""
     frames: list[Buffer] = [bytes(frame) for frame in CODEC.encode(request_id, message)]
-    if way == "short" and not client.receive_short(now_s, [(None, frames)]):
-        return True
     received = CODEC.decode(frames).message
     ticket = client.requests.receive(request_id)
     return ticket is not None and client.receive(now_s, ticket, received)
@@ -130,7 +120,7 @@ class OneServer:
     def answer_to(self, frames: Sequence[Buffer], peer: bytes = PEER) -> list[bytes]:
         """The bytes that answer these bytes."""
         came: list[Buffer] = [bytes(frame) for frame in frames]
-        request = None if self.session.receive_short([(peer, came)]) else self.session.receive(peer, came)
+        request = self.session.receive(peer, came)
         if request:
             for index in request.shards:
                 self.session.complete(request, index, run_on_shard(self.shards[index], request, _no_files))

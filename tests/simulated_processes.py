@@ -18,8 +18,8 @@ from pslib.protocol.marks import Marks
 from pslib.protocol.messages import Adopt, Done, Failure, Image, Message, Release, Setup
 from pslib.protocol.packed import PackedRows, pack_gradients
 from pslib.protocol.requests import RequestTable
-from pslib.protocol.server_session import Answers, Came, ServerSession
-from pslib.protocol.shard_requests import ShardTurns, answer_frames, answer_now
+from pslib.protocol.server_session import ServerSession
+from pslib.protocol.shard_requests import ShardTurns
 from pslib.shard.shard import Shard
 from pslib.table.initializers import Constant
 from pslib.table.optimizers import SGD
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 PARTITION_BITS, DENSE_BLOCKS = 4, 5
 CODEC = Codec("simulated")
-SHORT = CODEC.short_requests(3)
-assert SHORT is not None
 TIMING = Timing(retry_s=0.2, retry_max_s=0.8, request_s=300.0)
 TICK_S = 0.1
 HOLD_S = 3.0
@@ -69,24 +67,14 @@ class Server:
         credit = CreditPool(world.credit_bytes // 2, hold_s=HOLD_S)
         self.session = ServerSession(CODEC, self.shards, credit)
         self._turns = [ShardTurns(shard, _no_files) for shard in self.shards]
-        if count == 1:
-            self.session.answer_now = self._answer_now
-            self.session.answer_frames = self._answer_frames
 
     def receive(self, peer: int, frames: list[bytes]) -> None:
         """Take a message from the network."""
         self.session.tick(self.world.now_s)
-        who = peer.to_bytes(4, "big")
-        request = None if self.session.receive_short([(who, frames)]) else self.session.receive(who, frames)
+        request = self.session.receive(peer.to_bytes(4, "big"), frames)
         for index in request.shards if request else ():
             self._put(index, request)
         self._send()
-
-    def _answer_now(self, message: Message) -> Message | None:
-        return None if self._turns[0] else answer_now(self.shards[0], message, 3)
-
-    def _answer_frames(self, came: list[Came]) -> Answers:
-        return ([], None) if self._turns[0] else answer_frames(self.shards[0], SHORT, CODEC, came)
 
     def _put(self, index: int, work: Any) -> None:
         turns = self._turns[index]
@@ -276,13 +264,6 @@ class Trainer(Asker):
                 self._known = KnownDense(result.dense, result.versions)
 
         self._calls[call] = pulled
-
-    def receive(self, frames: list[bytes]) -> None:
-        if not self.running or self.session.receive_short(self.world.now_s, [(None, list(frames))]):
-            super().receive(frames)
-            return
-        self._completed()
-        self.send()
 
     def answered(self, ticket: int, message: Message) -> None:
         if not self.session.receive(self.world.now_s, ticket, message):

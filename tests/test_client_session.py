@@ -19,7 +19,6 @@ from pslib.protocol.codec import Codec
 from pslib.protocol.messages import NOBODY, Done, Erase, Failure, Pull, Pulled, Push, Pushed
 from pslib.protocol.requests import RequestTable
 from pslib.table.partition_map import PartitionMap
-from tests import protocol_worlds
 from tests.protocol_worlds import TIMING, answer, asked, completed, key_in, keys_in, make_client
 
 NO_UNITS, NO_OWNERS, NO_FLOATS = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.float32)
@@ -34,12 +33,6 @@ def _refused(**owners: int) -> Pushed:
 
 def _ones(count: int, dim: int = 1) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     return np.ones((count, dim), np.float32)
-
-
-@pytest.fixture(autouse=True, params=protocol_worlds.WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every scenario ends alike, whoever does what is short in it."""
-    monkeypatch.setattr(protocol_worlds, "way", request.param)
 
 
 class TestSplit:

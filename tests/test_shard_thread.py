@@ -14,6 +14,7 @@ import pytest
 
 from cython_ext.cores import turn_s
 from pslib.protocol.messages import Pull
+from pslib.protocol.packed import PackedRows
 from pslib.protocol.shard_requests import ShardRequest
 from pslib.server.shard_thread import DRAIN_FROM, TURN_S, ShardThread
 from tests.protocol_worlds import NO_BLOCKS, OneServer, setup_of
@@ -60,19 +61,20 @@ def working() -> Iterator[Working]:
 
 
 def test_nothing_is_served_beside_work_that_waits_or_is_under_way(working: Working) -> None:
-    request: Any = Pull({"t": np.arange(4, dtype=np.uint64)}, NO_BLOCKS)
-    assert working.thread.answer_now(request) is not None
+    message: Any = Pull({"t": np.arange(4, dtype=np.uint64)}, NO_BLOCKS)
+    request = ShardRequest(b"", 1, message, (0,), rows={"t": PackedRows.empty(4, 1, "float32")})
+    assert working.thread.serve_now(request) is not None
     working.thread.given += 1  # in the queue, and the thread has not woken up yet
-    assert working.thread.answer_now(request) is None
+    assert working.thread.serve_now(request) is None
     assert not working.thread.turn.locked()
     working.thread.given -= 1
     with working.thread.turn:
         working.put(4)
-        assert working.thread.answer_now(request) is None
+        assert working.thread.serve_now(request) is None
     working.thread.finish()
     assert len(working.done) == 1
     assert working.thread.given == working.thread.settled == 1
-    assert working.thread.answer_now(request) is not None
+    assert working.thread.serve_now(request) is not None
     assert not working.thread.turn.locked()
 
 

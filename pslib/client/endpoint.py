@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable
 from math import inf
 
-from cython_ext.short_turns import ShortAnswers
 from pslib.client.arguments import check_process
 from pslib.client.pending import Pending
 from pslib.clock import AwakeClock, Clock
@@ -30,7 +29,7 @@ from pslib.protocol.failures import error_of
 from pslib.protocol.messages import Failure, Message
 from pslib.protocol.request_records import Expired
 from pslib.protocol.requests import RequestTable
-from pslib.transport import ClientLink, lanes_of, short_answers
+from pslib.transport import ClientLink
 
 __all__ = ["Endpoint"]
 
@@ -81,7 +80,6 @@ class Endpoint:
     ) -> None:
         self.timing, self.clock, self.machine_clock = timing, AwakeClock(clock), clock
         self.requests = RequestTable(codec, timing, first_request_id)
-        self.requests.lanes = lanes_of(link)
         self.session: ClientSession | None = None
         self.lock = threading.RLock()
         self._room = threading.Condition(self.lock)
@@ -102,7 +100,6 @@ class Endpoint:
         self._sleeps_until_s = self._looks_s = 0.0
         self.beat_due_s = inf
         self._reported_s = 0.0
-        self._answers = short_answers(link, self.lock, self.requests.short)
         self._thread = threading.Thread(target=self._run, name="pslib-endpoint", daemon=True)
         self._thread.start()
 
@@ -253,19 +250,18 @@ class Endpoint:
             self._look_around(now_s)
         with self.lock:
             self._look_at_time(now_s)
-            came = self._link.receive() if self._answers is None else []
+            came = self._link.receive()
             refusals = self._link.refusals()
             self._sleeps_until_s = (
                 now_s if came else min(now_s + IDLE_S, self.requests.due_s, self.beat_due_s)
             )
         patience_s = max(0.0, self._sleeps_until_s - now_s)
-        if self._answers is None:
-            others = self._receive_short(came or self._receive_all(patience_s))
-        else:
-            others = self._receive_others(self._answers, now_s, patience_s)
-        if others:
+        came = came or self._receive_all(patience_s)
+        if came:
+            self.messages_received += len(came)
+            self.bytes_received += _bytes_of(came)
             now_s = self.clock.now_s()
-            for peer, frames in others:
+            for peer, frames in came:
                 self._receive(now_s, peer, frames)
         for peer, reason in refusals:
             self._refused(peer, Failure("forbidden", reason))
@@ -306,29 +302,6 @@ class Endpoint:
         self._link.wait(patience_s)
         with self.lock:
             return self._link.receive()
-
-    def _receive_short(self, came: list[Came]) -> list[Came]:
-        """Count what has come, and take what answers short calls plainly; the other messages."""
-        self.messages_received += len(came)
-        self.bytes_received += _bytes_of(came)
-        session, short = self.session, self.requests.short
-        if session is None or short is None or not came or not len(short):
-            return came
-        with self.lock:
-            rest = session.receive_short(self.clock.now_s(), came)
-            self._complete_calls()
-        return rest
-
-    def _receive_others(self, answers: ShortAnswers, now_s: float, patience_s: float) -> list[Came]:
-        """The same in one call: wait, count, and take all that answers short calls; the other messages."""
-        others = answers.receive(now_s, patience_s)
-        self.messages_received, self.bytes_received = answers.message_count, answers.byte_count
-        short, session = self.requests.short, self.session
-        if session is not None and short is not None and (short.over or short.applied):
-            with self.lock:
-                session.settle_short()
-                self._complete_calls()
-        return others
 
     def _receive(self, now_s: float, peer: str, frames: list[bytes | bytearray | memoryview]) -> None:
         try:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 import numpy as np
 
 from cython_ext.hashing import partition_of
-from pslib.protocol.calls import Call, Part, PullCall, PushName
+from pslib.protocol.calls import Call, Part, PullCall
 from pslib.protocol.messages import Witness
 
 __all__ = ["KEPT", "Acknowledged"]
@@ -47,18 +46,9 @@ class Acknowledged:
             if size:  # another key for each push: were it always the first, all could be of one shard's log
                 at = name.number % size
                 key = int(keys[at if places is None else places[at]])
-                self.note_keys([(part.server, name, key)])
+                self._last.setdefault(part.server, deque(maxlen=KEPT)).append((name.stream, name.number, key))
+                self._counts[part.server] = self._counts.get(part.server, 0) + 1
                 return
-
-    def note_keys(self, acknowledged: Iterable[tuple[int, PushName, int]]) -> None:
-        """Servers have acknowledged all that pushes asked of them: server, push, one of its keys there."""
-        last_of, counts = self._last, self._counts
-        for server, name, key in acknowledged:
-            last = last_of.get(server)
-            if last is None:
-                last = last_of[server] = deque(maxlen=KEPT)
-            last.append((name.stream, name.number, key))
-            counts[server] = counts.get(server, 0) + 1
 
     def pause(self, moment: str) -> None:
         """Now, at a moment that all trainers know by this name, all that was pushed is acknowledged."""

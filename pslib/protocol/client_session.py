@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from cython_ext.distinct import partitions_touched
 from cython_ext.hashing import partition_of
-from cython_ext.short_frames import ShortCall
 from pslib.errors import (
     LocalProtocolError,
     PslibError,
@@ -45,7 +44,6 @@ from pslib.protocol.calls import (
     keys_of,
     message_of,
 )
-from pslib.protocol.codec import Buffer
 from pslib.protocol.dense_answer import KnownDense
 from pslib.protocol.failures import error_of
 from pslib.protocol.messages import NOBODY, Failure, Message, Pulled, Pushed
@@ -53,7 +51,6 @@ from pslib.protocol.packed import PackedRows
 from pslib.protocol.pulled_parts import pulled_fits, store_plain, store_pulled
 from pslib.protocol.pushes_between import NOTHING_SEEN, PushesBetween, Seen
 from pslib.protocol.requests import RequestTable
-from pslib.protocol.short_parts import ShortParts
 from pslib.protocol.splitting import first_unit, parts_of
 from pslib.table.block_bounds import BlockBounds
 from pslib.table.partition_map import PartitionMap
@@ -103,7 +100,7 @@ class ClientSession:
         self.map = partition_map
         self._owners = partition_map.owners.copy()
         self._bounds = BlockBounds(dense_length, partition_map.dense_blocks)
-        self._acknowledged = Acknowledged(partition_map.partition_bits)
+        self.acknowledged = Acknowledged(partition_map.partition_bits)
         self._calls: dict[int, Call] = {}
         self._parts: dict[int, Part] = {}
         self._streams: dict[int, Acked] = {}
@@ -111,7 +108,6 @@ class ClientSession:
         """Of pushes without a name. One that failed is settled too: nobody can send it again, and a number
         that is waited for for ever would keep all later ones in memory, here and at servers."""
         self._next_call = 1
-        self._short = ShortParts(requests, self._parts, self.acked_below, self._note_applied, self._finish)
 
     def set_map(self, now_s: float, partition_map: PartitionMap) -> None:
         """Take a newer map as the truth about owners, and forget hints from refusals.
@@ -120,7 +116,6 @@ class ClientSession:
         """
         if partition_map.version <= self.map.version:
             return
-        self.requests.unfold_older()
         before, self.map = self.map.addresses, partition_map
         self._owners = partition_map.owners.copy()
         gone = {server for server, old in enumerate(before) if old and not partition_map.addresses[server]}
@@ -248,9 +243,6 @@ class ClientSession:
         number = self._next_call
         self._next_call += 1
         self._calls[number] = call
-        patience_s = self._patience_s(call)
-        if not blocks.size and self._short.begin(now_s, number, call, self.map, self._owners, patience_s):
-            return number
         queued = len(self.requests.outbox)
         try:
             self._split(now_s, number, {name: None for name in call.keys}, blocks, self._spoken_for(call))
@@ -305,32 +297,6 @@ class ClientSession:
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def receive_short(
-        self, now_s: float, came: list[tuple[Any, list[Buffer]]]
-    ) -> list[tuple[Any, list[Buffer]]]:
-        """Take the plain answers to short calls; the other messages, each of which is for the codec."""
-        return self._short.receive(now_s, came)
-
-    def settle_short(self) -> None:
-        """Complete the short calls of which each part is answered."""
-        self._short.settle()
-
-    @property
-    def acknowledged(self) -> Acknowledged:
-        """The last pushes that each server has acknowledged, up to now."""
-        self._short.note_applied()
-        return self._acknowledged
-
-    @acknowledged.setter
-    def acknowledged(self, known: Acknowledged) -> None:
-        self._acknowledged = known
-
-    def _note_applied(self, parts: list[tuple[ShortCall, int, int, int]]) -> None:
-        for short, server, _key, pushes_before in parts:
-            if since := short.memory.since:
-                self.between.note(since.get(server, 0), pushes_before)
-        self._acknowledged.note_keys([(server, short.memory.name, key) for short, server, key, _ in parts])
-
     def receive(self, now_s: float, ticket: int, message: Message) -> bool:
         """Take the answer to one part; False when the ticket belongs to another."""
         part = self._parts.pop(ticket, None)
@@ -364,7 +330,7 @@ class ClientSession:
         elif isinstance(message, Pushed) and isinstance(call, PushCall):
             self.between.note(call.since.get(part.server, 0), message.pushes_before)
         if not message.refused_units.size:
-            self._acknowledged.note(call, part)
+            self.acknowledged.note(call, part)
         else:
             self._go_on(now_s, call, part, message)
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from cython_ext.message_reader import MessageReader
 from cython_ext.message_writer import MessageWriter
-from cython_ext.short_calls import ShortCalls
-from cython_ext.short_requests import ShortRequests
 from pslib.config import Limits
 from pslib.errors import ForeignMessageError, LocalProtocolError, RemoteProtocolError
 from pslib.protocol.messages import ALL_MESSAGES, ArrayRule, Message, PlainList
@@ -165,24 +163,6 @@ class Codec:
         self._writer: MessageWriter | None
         self._reader: MessageReader | None
         self._writer, self._reader = _compiled(cluster_id, limits)
-
-    def short_requests(self, rows_max: int) -> ShortRequests | None:
-        """What answers short and plain requests of this cluster without a message in between, if anything."""
-        try:
-            return ShortRequests(PROTOCOL_VERSION, self.cluster_id, rows_max)
-        except ValueError:
-            return None
-
-    def short_calls(
-        self, flying: dict[str, int], waiting: Any, took_s: dict[str, float]
-    ) -> ShortCalls | None:
-        """What keeps short calls of this cluster, if anything; see there for what is shared with it."""
-        limits = self.limits
-        bytes_max = min(limits.header_bytes_max, limits.frame_bytes_max, limits.message_bytes_max)
-        try:
-            return ShortCalls(PROTOCOL_VERSION, self.cluster_id, bytes_max, flying, waiting, took_s)
-        except ValueError:
-            return None
 
     def encode(self, request_id: int, message: Message) -> list[Buffer]:
         """Frames of a message; large arrays are passed as views (``C``-contiguous ones are not copied).

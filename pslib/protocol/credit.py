@@ -39,7 +39,7 @@ class ClientShares:
     small_bytes : int
         Requests up to here are small.
     flying : dict of str to int
-        Bytes on their way to each peer and back; short parts (`cython_ext.short_calls`) count themselves.
+        Bytes on their way to each peer and back.
     waiting : dict of str to deque of (ticket, bytes)
         Requests that wait until there is room.
     """
@@ -73,10 +73,6 @@ class ClientShares:
             return False
         self._costs[ticket], self.flying[peer] = cost, flying
         return True
-
-    def keep(self, ticket: int, cost: int) -> None:
-        """Bytes that fly already are those of this ticket from now on."""
-        self._costs[ticket] = cost
 
     def has_room(self, peer: str, cost: int) -> bool:
         """Whether a request of this size need not wait."""

@@ -28,10 +28,12 @@ from pslib.protocol.messages import (
 from pslib.protocol.packed import gradients_of, request_problem
 from pslib.protocol.shard_requests import failure_in
 from pslib.shard.shard import Shard
-from pslib.shard.short import TIME_S_MAX
 from pslib.table.wire_format import DENSE_TYPES, ROW_TYPES
 
 __all__ = ["RequestChecks"]
+
+TIME_S_MAX = 1e12
+"""31,000 years; tables keep times in float32, which ends at 3e38."""
 
 
 class RequestChecks:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pslib.protocol.codec import Buffer
 from pslib.protocol.messages import Message
 
-__all__ = ["Expired", "Outgoing", "Request", "ShortOutgoing"]
+__all__ = ["Expired", "Outgoing", "Request"]
 
 
 class Outgoing(NamedTuple):
@@ -16,12 +16,6 @@ class Outgoing(NamedTuple):
 
     peer: str
     frames: list[Buffer]
-
-
-class ShortOutgoing(Outgoing):
-    """One that may go by a lane: part of a short call, to a peer whom nothing else is on its way to."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,18 @@ ZeroMQ loses queued messages in silence when a peer dies, so every request is re
 ``request_id``; all attempts of one request stay valid until one of them is answered, and answers to
 requests that are over are dropped. This is where "push is retried", and where requests wait for credit
 (`pslib.protocol.credit`).
-
-Short calls (`cython_ext.short_calls`) are begun and answered without any of this; what has to be asked again,
-or anything else, is *unfolded* first: it becomes requests as if it had never been anything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from math import inf
 
-from cython_ext.short_frames import ShortCall
 from pslib.config import Timing
 from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.credit import ClientShares
 from pslib.protocol.messages import Message, Push, Reserve
-from pslib.protocol.request_records import Expired, Outgoing, Request, ShortOutgoing
+from pslib.protocol.request_records import Expired, Outgoing, Request
 
 __all__ = ["RequestTable"]
 
@@ -27,9 +23,6 @@ SLOW_FACTOR = 3.0
 """A peer gets so many times what its answers take before it is asked again: second copies would be more work
 for one that is slow because it has too much of it. A lost request then waits as long, at most a sixth of its
 patience."""
-
-LOOKED_THROUGH_MAX = 64
-"""Open requests that are worth a look whose they are, before a short call."""
 
 
 class RequestTable:
@@ -53,8 +46,6 @@ class RequestTable:
     space_s : float
         How long a peer that has no space for its log is asked again: people make some, or nobody does. The
         patience of a request may be longer, for a peer that dies and comes back (`ClusterConfig.asking`).
-    short : cython_ext.short_calls.ShortCalls or None
-        Calls that are no requests yet, and need not become any as long as all goes well.
     """
 
     def __init__(self, codec: Codec, timing: Timing, first_request_id: int = 1, share_bytes: int = 0) -> None:
@@ -67,9 +58,6 @@ class RequestTable:
         self._open: dict[int, Request] = {}
         self._by_attempt: dict[int, Request] = {}
         self._took_s: dict[str, float] = {}
-        self.short = codec.short_calls(self.shares.flying, self.shares.waiting, self._took_s)
-        self.lanes: Mapping[str, bytes] | None = None
-        """Peers whom short calls may reach by lanes, and overtake all that goes to them otherwise."""
         self._by_wish: dict[int, tuple[Request, int]] = {}
         self._moved: dict[str, str] = {}
         self._now_s = 0.0
@@ -79,7 +67,7 @@ class RequestTable:
         self.due_s = inf
 
     def __len__(self) -> int:
-        return len(self._open) + (len(self.short) if self.short is not None else 0)
+        return len(self._open)
 
     def start(
         self,
@@ -118,62 +106,6 @@ class RequestTable:
         self.due_s = min(self.due_s, request.next_try_s, request.deadline_s)
         return request.ticket
 
-    def takes_short(self, addresses: Sequence[str]) -> bool:
-        """Whether a short call to these may be begun: none of them has moved."""
-        if self.short is None:
-            return False
-        return not self._moved or self._moved.keys().isdisjoint(addresses)
-
-    def start_short(self, now_s: float, call: ShortCall, addresses: Sequence[str], patience_s: float) -> bool:
-        """Send all parts of a short call that has room; False: it has none, and nothing was sent."""
-        assert self.short is not None
-        credit = self.shares.share_bytes, self.shares.small_bytes
-        times = now_s, self.timing.retry_s, SLOW_FACTOR, patience_s
-        lanes = None if self.lanes is None else (ShortOutgoing, self.lanes, self._asked_otherwise())
-        outgoing = self.short.begin(call, addresses, self._next_id, credit, times, Outgoing, lanes)
-        if outgoing is None:
-            return False
-        self._next_id += len(outgoing)
-        self._now_s = now_s
-        self.outbox += outgoing
-        self.due_s = min(self.due_s, call.next_try_s)
-        return True
-
-    def _asked_otherwise(self) -> Collection[str]:
-        """Peers to whom requests are on their way that are not short; of very many it may be anybody."""
-        if not self._open:
-            return ()
-        if len(self._open) > LOOKED_THROUGH_MAX:
-            return self.lanes or ()
-        return {request.peer for request in self._open.values()}
-
-    def adopt(
-        self, call: ShortCall, request_id: int, peer: str, message: Message, cost: int, pause_s: float
-    ) -> int:
-        """The ticket of an open part of an unfolded call, which was sent once, under this request_id."""
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        times = call.sent_s, call.deadline_s, call.sent_s + pause_s, min(2 * pause_s, self.timing.retry_max_s)
-        request = Request(ticket, peer, message, *times, cost, sent_s=call.sent_s, attempts=[request_id])
-        self._open[ticket] = self._by_attempt[request_id] = request
-        self.shares.keep(ticket, cost)
-        return ticket
-
-    def unfold_older(self, sent_s: float = inf, due_s: float = -inf) -> None:
-        """Make requests of short calls that were sent before ``sent_s``, or are due at ``due_s``."""
-        if self.short is not None and len(self.short):
-            for call in self.short.older(sent_s, due_s):
-                call.owner.unfold(call)
-
-    def _request_of(self, request_id: int) -> Request | None:
-        """The request of an attempt; that of a short call is unfolded."""
-        request = self._by_attempt.get(request_id)
-        call = self.short.call_of(request_id) if request is None and self.short is not None else None
-        if call is None:
-            return request
-        call.owner.unfold(call)
-        return self._by_attempt[request_id]
-
     def _begin(self, now_s: float, request: Request, frames: list[Buffer]) -> None:
         """Send a request for the first time, or ask for credit, or let it wait for some."""
         self._now_s = now_s
@@ -197,7 +129,7 @@ class RequestTable:
 
         Also None for a grant of credit: the request that it is for is sent now.
         """
-        request = self._request_of(request_id)
+        request = self._by_attempt.get(request_id)
         if request is None:
             self._granted(request_id)
             return None
@@ -212,7 +144,7 @@ class RequestTable:
 
         The time for room to be made (``space_s``) begins with the first refusal.
         """
-        request = self._request_of(request_id)
+        request = self._by_attempt.get(request_id)
         if request is None:
             return False
         request.deadline_s = min(request.deadline_s, self._now_s + self.space_s)
@@ -250,7 +182,6 @@ class RequestTable:
         What ``old`` may still answer counts no more, nor does its credit; who names ``old`` from now on means
         ``new``. Each request has its whole patience again. Returns how many there were.
         """
-        self.unfold_older()
         self._moved.pop(new, None)  # a port is used again
         self._moved = {before: new if after == old else after for before, after in self._moved.items()}
         self._moved[old] = new
@@ -278,8 +209,6 @@ class RequestTable:
 
     def cancel_all(self) -> None:
         """Stop asking anybody anything; what is queued is not sent."""
-        if self.short is not None:
-            self.short.clear()
         self._open.clear()
         self._by_attempt.clear()
         self._by_wish.clear()
@@ -289,7 +218,6 @@ class RequestTable:
 
     def waits_for(self, peer: str) -> list[int]:
         """Tickets of what this peer has not answered."""
-        self.unfold_older()
         return [request.ticket for request in self._open.values() if request.peer == peer]
 
     def give_up(self, peer: str) -> list[int]:
@@ -305,7 +233,6 @@ class RequestTable:
         expired: list[Expired] = []
         if now_s < self.due_s:  # nearly always: hundreds of open requests are not looked at in every turn
             return expired
-        self.unfold_older(-inf, now_s)
         for request in list(self._open.values()):
             if now_s >= request.deadline_s:
                 self.cancel(request.ticket)
@@ -313,8 +240,7 @@ class RequestTable:
                 expired.append(Expired(request.ticket, request.peer, waited_s, request.why))
             elif now_s >= request.next_try_s:
                 self._again(now_s, request)
-        due_s = min((min(one.next_try_s, one.deadline_s) for one in self._open.values()), default=inf)
-        self.due_s = min(due_s, self.short.due_s) if self.short is not None else due_s
+        self.due_s = min((min(one.next_try_s, one.deadline_s) for one in self._open.values()), default=inf)
         return expired
 
     def _again(self, now_s: float, request: Request) -> None:
@@ -338,7 +264,6 @@ class RequestTable:
 
         ``what`` is the kind of the message and, while it can't be sent, that it waits for credit.
         """
-        self.unfold_older(now_s - longer_than_s)
         return [
             (request.peer, self._told(request), now_s - request.started_s)
             for request in self._open.values()

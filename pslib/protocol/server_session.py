@@ -7,7 +7,7 @@ reply is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -71,12 +71,6 @@ ANSWERED_BY_UNIT = (*SPLIT, Maintain)
 NO_UNITS, NO_OWNERS = np.empty(0, np.uint32), np.empty(0, np.uint16)
 
 
-Came = tuple[bytes, list[Buffer]]
-"""A peer, and the frames that it sent."""
-Answers = tuple[list[Reply], Failure | None]
-"""To the messages that came first, and a failure to the one behind them."""
-
-
 class ServerSession:
     """Decodes requests, splits them among shards, builds replies.
 
@@ -106,28 +100,9 @@ class ServerSession:
         self.outbox: list[Reply] = []
         self.comeback: Comeback | None = None
         """Of a server that has lost what it knew: nobody is answered until it has what is left."""
-        self.answer_now: Callable[[Message], Message | None] = lambda _message: None
-        """Answers a request at once, if it may and can: see `pslib.protocol.shard_requests.answer_now`."""
-        self.answer_frames: Callable[[list[Came]], Answers] = lambda _came: ([], None)
-        """The same of all that came, before it is decoded: `pslib.protocol.shard_requests.answer_frames`."""
         self.protocol_errors = 0
         self._everybody = tuple(range(len(shards)))
         self._shard_of = (np.arange(shards[0].partitions) % len(shards)).astype(np.uint16)
-
-    def receive_short(self, came: list[Came]) -> int:
-        """How many of the messages that came first are answered now; each other one is for `receive`."""
-        if self.comeback is not None:
-            return 0
-        replies, failure = self.answer_frames(came)
-        self.outbox += replies
-        if failure is None:
-            return len(replies)
-        self.refuse(*came[len(replies)], failure)
-        return len(replies) + 1
-
-    def refuse(self, peer: bytes, frames: Sequence[Buffer], failure: Failure) -> None:
-        """Tell a peer with what its request has ended half-way."""
-        self._reply(peer, self.codec.decode(frames).request_id, failure)
 
     def receive(self, peer: bytes, frames: Sequence[Buffer]) -> ShardRequest | None:
         """A request for all shards, or None when it was answered at once (refused, or not a message)."""
@@ -140,9 +115,6 @@ class ServerSession:
         problem = refusal(getattr(peer, "role", None), envelope.message)
         problem = problem or self._checks.setup_problem(envelope.message)
         if problem is None and self.comeback is not None and self._waits(envelope.message):
-            return None
-        if problem is None and (answer := self.answer_now(envelope.message)) is not None:
-            self._reply(peer, envelope.request_id, answer)
             return None
         request = ShardRequest(peer, envelope.request_id, envelope.message, self._everybody)
         problem = problem or self._problem(envelope.message)

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cython_ext.short_requests import ShortRequests
 from pslib.errors import (
     ConfigurationError,
     LogError,
     PreemptedError,
     PslibError,
 )
-from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.counters import STORE_COUNTERS
 from pslib.protocol.dense_answer import DenseAnswer
 from pslib.protocol.failures import failure_of
@@ -42,12 +40,10 @@ from pslib.protocol.messages import (
     Witness,
 )
 from pslib.protocol.packed import PackedRows
-from pslib.protocol.roles import ALLOWED
 from pslib.shard.cut import HELD
 from pslib.shard.key_shares import KeyShare
 from pslib.shard.serving import ROW_FLOATS, PushPart, Steps, finish
 from pslib.shard.shard import Shard
-from pslib.shard.short import short_answer
 
 __all__ = [
     "HELD",
@@ -55,8 +51,6 @@ __all__ = [
     "ShardRequest",
     "ShardTurns",
     "Work",
-    "answer_frames",
-    "answer_now",
     "requests_over",
     "run_on_shard",
     "saves_over",
@@ -68,8 +62,6 @@ Loads = Callable[[Shard, Load | CheckLoad | DescribeTables], dict[str, Any]]
 """Loads a checkpoint into a shard, or says whether it could, or what tables that needs."""
 Work = Callable[[Shard], None]
 
-
-MAY_PULL_AND_PUSH = ALLOWED[Pull] & ALLOWED[Push]
 
 NO_DENSE = DenseAnswer()
 """Room for nothing: nobody writes to it."""
@@ -146,29 +138,6 @@ def steps_on_shard(shard: Shard, request: ShardRequest, loads: Loads) -> Steps[A
         raise
     except Exception as error:
         return failure_in(shard, request.message, error)
-
-
-def answer_now(shard: Shard, message: Message, rows_max: int) -> Message | None:
-    """The answer to a short and plain request to the only shard; None: it goes the way of all others."""
-    if shard.broken:
-        return None
-    try:
-        return short_answer(shard, message, rows_max)
-    except Exception as error:
-        return failure_in(shard, message, error)
-
-
-def answer_frames(
-    shard: Shard, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
-) -> tuple[list[Reply], Failure | None]:
-    """As `answer_now` of those that came first, from bytes to bytes; and a failure of the one behind them."""
-    if shard.broken:
-        return [], None
-    answers = short.answer_all(shard, came, MAY_PULL_AND_PUSH, Reply)
-    if answers and isinstance(error := answers[-1], Exception):
-        request = codec.decode(came[len(answers) - 1][1]).message
-        return answers[:-1], failure_in(shard, request, error)
-    return answers, None
 
 
 def failure_in(shard: Shard, message: Message, error: Exception) -> Failure:

@@ -7,28 +7,25 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from functools import partial
-from math import inf
 from typing import Any
 
-from cython_ext.short_turns import ShortServing
 from pslib.client.endpoint import Endpoint
 from pslib.client.member import ANYWHERE, Joined, MemberHandle, Place, join
-from pslib.clock import Clock, SystemClock
+from pslib.clock import Clock
 from pslib.config import ClusterConfig, Timing
 from pslib.errors import ConfigurationError, PreemptedError, PslibError
 from pslib.preemption import preemption
-from pslib.protocol.codec import Codec
+from pslib.protocol.codec import Buffer, Codec
 from pslib.protocol.comeback import Comeback
 from pslib.protocol.credit import CreditPool
 from pslib.protocol.gate import Gate
 from pslib.protocol.messages import Keep, Message, Release
-from pslib.protocol.server_session import Came, ServerSession, merge_results
+from pslib.protocol.server_session import ServerSession, merge_results
 from pslib.protocol.shard_requests import ShardRequest
 from pslib.server.hand_over import HandOver
 from pslib.server.shard_thread import SHORT_ROWS, ShardThread, load_again
 from pslib.shard.shard import Shard
-from pslib.transport import Transport, listen_short, short_serving
+from pslib.transport import Transport
 from pslib.update_log import ServerLog, ShardLog, SyncThread
 
 __all__ = ["Server"]
@@ -86,7 +83,6 @@ class Server:
         self._tick_s = 0.0
         self._failure: BaseException | None = None
         self._hands: HandOver | None = None
-        self._serving: ShortServing | None = None
         codec = Codec(cluster_id)
         with ExitStack() as undone:  # an error leaves the log's folder and the address to others, no thread
             joined, shards, journals = self._join(undone, transport, coordinator, codec, listen, place)
@@ -117,8 +113,6 @@ class Server:
         for shard, journal in zip(shards, journals, strict=True):
             self._threads.append(ShardThread(shard, self._done, self._fail, journal))
             undone.callback(self._threads[-1].finish)
-        if len(shards) == 1:
-            self._serve_short_by(self._threads[0], codec)
         if joined.begins:
             self._session.comeback = self._comeback(joined.begins, self._member.place.generation, shards)
         self._member.progress = self._progress
@@ -149,7 +143,7 @@ class Server:
             undone.callback(self._close_log)
             self._log.recover(load_again)
             place = Place(place.rank, self._log.generation)
-        self._link = listen_short(transport.listen(listen))
+        self._link = transport.listen(listen)
         undone.callback(self._link.close)
         self._endpoint = Endpoint(transport.connect(), codec, timing, self._clock, secrets.randbits(63))
         undone.callback(self._endpoint.close)
@@ -157,15 +151,6 @@ class Server:
         self._member.empty = self._log is None or self._log.is_empty
         joined = join(self._member, timing.start_s)
         return joined, *self._shards(joined)
-
-    def _serve_short_by(self, thread: ShardThread, codec: Codec) -> None:
-        """Let the receiving thread answer short requests, where one shard has all that they ask for."""
-        self._session.answer_now = thread.answer_now
-        if short := codec.short_requests(SHORT_ROWS):
-            self._session.answer_frames = partial(thread.answer_frames, short, codec)
-            if isinstance(self._clock, SystemClock):
-                failed = partial(thread.failure_of, codec)
-                self._serving = short_serving(self._link, self._lock, short, thread, failed)
 
     def _shards(self, joined: Joined) -> tuple[list[Shard], list[ShardLog | None]]:
         """Shards as their logs say, or new ones that own what the map says; and their journals."""
@@ -235,7 +220,6 @@ class Server:
                         break
                     self._turn()
                     self._check()
-                self._serving = None  # which comes back at the first that is not short
                 self._turn(0.0)  # what has come is answered
                 for thread in self._threads:
                     thread.finish()
@@ -273,17 +257,16 @@ class Server:
 
     def _turn(self, patience_s: float = TURN_S) -> None:
         """Serve what is short, and hand the rest to the shard threads, which answer it themselves."""
-        if self._serving is None or self._session.comeback is not None:
-            others = self._receive(patience_s)
-        else:
-            others = self._serve_short(self._serving, patience_s)
-        for peer, frames in others:
+        if len(self._threads) == 1:
+            self._threads[0].drain(TICK_S)
+        came = self._receive(patience_s)
+        for peer, frames in came:
             with self._lock:
                 request = self._session.receive(peer, frames)
             if request:
                 self._serve(request)
         now_s = self._clock.now_s()
-        if not others and now_s < self._tick_s:
+        if not came and now_s < self._tick_s:
             return
         with self._lock:
             if now_s >= self._tick_s:
@@ -291,30 +274,15 @@ class Server:
                 self._tick_s = now_s + TICK_S
             self._send_all()
 
-    def _receive(self, patience_s: float) -> list[Came]:
-        """Answer the short ones among the messages that came first; all others."""
+    def _receive(self, patience_s: float) -> list[tuple[bytes, list[Buffer]]]:
+        """Messages that have come; waits for one."""
         with self._lock:
             came = self._link.receive()
-        if not came:
-            self._link.wait(patience_s)
+        if came:
+            return came
+        self._link.wait(patience_s)
         with self._lock:
-            came = came or self._link.receive()
-            others = came[self._session.receive_short(came) :] if came else came
-            self._send_all()
-        return others
-
-    def _serve_short(self, serving: ShortServing, patience_s: float) -> list[Came]:
-        """The same in one call, until something else comes or it is time for a tick."""
-        self._threads[0].drain(TICK_S)
-        held_until_s = self._member.vouched_until_s if self._may_be_followed else inf
-        others = serving.serve(patience_s, self._tick_s, held_until_s)
-        if serving.failure is None:
-            return others
-        ((peer, frames),) = others
-        with self._lock:
-            self._session.refuse(peer, frames, serving.failure)
-            self._send_all()
-        return []
+            return self._link.receive()
 
     def _serve(self, request: ShardRequest) -> None:
         """Serve a request at once if it is short and its shards are idle; else their threads do it."""

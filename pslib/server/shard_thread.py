@@ -9,7 +9,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from cython_ext.cores import CoreTurns
-from cython_ext.short_requests import ShortRequests
 from pslib.errors import (
     CheckpointError,
     LogError,
@@ -18,16 +17,12 @@ from pslib.errors import (
     PslibError,
     UnknownTableError,
 )
-from pslib.protocol.codec import Buffer, Codec, Reply
 from pslib.protocol.journal import Note
-from pslib.protocol.messages import CheckLoad, DescribeTables, Failure, Load, Message
+from pslib.protocol.messages import CheckLoad, DescribeTables, Load
 from pslib.protocol.shard_requests import (
     ShardRequest,
     ShardTurns,
     Work,
-    answer_frames,
-    answer_now,
-    failure_in,
     run_on_shard,
     saves_over,
     shard_stats,
@@ -202,30 +197,6 @@ class ShardThread:
             return outcome
         finally:
             self.turn.release()
-
-    def answer_now(self, message: Message) -> Message | None:
-        """The answer to a short and plain request, under the same conditions."""
-        if not self._begin():
-            return None
-        try:
-            return answer_now(self.shard, message, SHORT_ROWS)
-        finally:
-            self.turn.release()
-
-    def answer_frames(
-        self, short: ShortRequests, codec: Codec, came: list[tuple[bytes, list[Buffer]]]
-    ) -> tuple[list[Reply], Failure | None]:
-        """The same of all that came first, from bytes to bytes."""
-        if not self._begin():
-            return [], None
-        try:
-            return answer_frames(self.shard, short, codec, came)
-        finally:
-            self.turn.release()
-
-    def failure_of(self, codec: Codec, frames: list[Buffer], error: Exception) -> Failure:
-        """What to say of a request that has ended half-way, by whoever has ``turn``; see `failure_in`."""
-        return failure_in(self.shard, codec.decode(frames).message, error)
 
     def drain(self, patience_s: float) -> None:
         """Wait, at most so long, until nothing is left to do, if many short requests and no long one wait.

@@ -3,7 +3,6 @@
 from pslib.transport.keys import Keys, read_keys
 from pslib.transport.link import ClientLink, Peer, ServerLink, Transport
 from pslib.transport.memory_link import MemoryTransport
-from pslib.transport.turns import lanes_of, listen_short, short_answers, short_serving
 from pslib.transport.zmq_link import ZmqTransport
 
 __all__ = [
@@ -14,9 +13,5 @@ __all__ = [
     "ServerLink",
     "Transport",
     "ZmqTransport",
-    "lanes_of",
-    "listen_short",
     "read_keys",
-    "short_answers",
-    "short_serving",
 ]

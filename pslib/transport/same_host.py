@@ -27,12 +27,12 @@ import sys
 
 from pslib.errors import ConfigurationError
 
-__all__ = ["VARIABLE", "is_loopback", "is_ours", "lane_name", "tcp_address", "unix_address", "wanted"]
+__all__ = ["VARIABLE", "is_loopback", "is_ours", "tcp_address", "unix_address", "wanted"]
 
 VARIABLE = "PSLIB_SAME_HOST"
 """Says tcp where processes of one machine shall do as those of several: to measure, or to look for faults."""
 
-_SCHEME, _PREFIX, _LANE = "ipc://@", "pslib-", "pslib-lane-"
+_SCHEME, _PREFIX = "ipc://@", "pslib-"
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: process, user, group."""
 
@@ -50,12 +50,6 @@ def unix_address(address: str) -> str | None:
     if sys.platform != "linux" or not address.startswith("tcp://"):
         return None
     return _SCHEME + _PREFIX + address.removeprefix("tcp://")
-
-
-def lane_name(address: str) -> bytes | None:
-    """The name at which short messages are taken beside a TCP address; None where there can't be one."""
-    beside = unix_address(address)
-    return None if beside is None else (_LANE + beside.removeprefix(_SCHEME + _PREFIX)).encode()
 
 
 def tcp_address(address: str) -> str:

@@ -6,13 +6,11 @@ queued messages in silence when a peer dies: resending is the business of `pslib
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 
 import zmq
 
-from cython_ext.shared_frames import SharedFrames
 from pslib.config import Limits
 from pslib.errors import AddressInUseError, ConfigurationError
 from pslib.protocol.codec import Buffer
@@ -20,7 +18,7 @@ from pslib.transport.curve import ZapHandler, encrypt_client, encrypt_server, pe
 from pslib.transport.keys import Keys
 from pslib.transport.monitor import Monitor, troubles
 from pslib.transport.router import NOW, OPTIONS, Router
-from pslib.transport.same_host import is_loopback, is_ours, lane_name, unix_address, wanted
+from pslib.transport.same_host import is_loopback, is_ours, unix_address, wanted
 
 __all__ = ["ZmqTransport"]
 
@@ -47,7 +45,7 @@ class ZmqClientLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None, listens=False)
+        super().__init__(context, limits)
         if keys:
             encrypt_client(self._socket, keys)
         self._role = keys.role if keys else None
@@ -56,7 +54,6 @@ class ZmqClientLink(Router):
         self._ids: dict[str, bytes] = {}
         self.peers: dict[bytes, str] = {}
         self._same_host = same_host
-        self._lane_of: dict[str, bytes] = {}
         self._unix: dict[str, str] = {}  # peers that are reached by a Unix socket, and its address
         self.silent: set[str] = set()
         self._turns = 0
@@ -65,14 +62,12 @@ class ZmqClientLink(Router):
         """Queue a message for the peer at an address."""
         routing_id = self._ids.get(peer) or self._connect(peer)
         self.silent.add(peer)
-        direct = self.frames
-        if direct is not None:
-            direct.let_pass(peer, routing_id)
-        self._send(routing_id, frames, peer)
+        self._send(routing_id, frames)
 
     def send_all(self, messages: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         """`send` of all."""
-        self._send_all(messages, self.send, self._ids, self.silent)
+        for peer, frames in messages:
+            self.send(peer, frames)
 
     def _connect(self, peer: str, same_host: bool = True) -> bytes:
         beside = unix_address(peer) if same_host and self._same_host else None
@@ -88,27 +83,10 @@ class ZmqClientLink(Router):
             raise ConfigurationError(f"address {peer!r}: {error}; expected tcp://HOST:PORT") from error
         if where != peer:
             self._unix[peer] = where
-            self._open_lane(peer)
         self._ids[peer], self.peers[routing_id] = routing_id, peer
         return routing_id
 
-    def _open_lane(self, peer: str) -> None:
-        """Begin a lane to a peer of this machine, if it listens for lanes."""
-        name = lane_name(peer)
-        lane = None if self.lanes is None or name is None else self.lanes.connect(name, peer)
-        if lane is not None:
-            self._lane_of[peer], self.peers[lane] = lane, peer
-            if isinstance(self.shared, SharedFrames):
-                self.shared.begin(lane, peer)
-
-    def _leave_lane(self, peer: str) -> None:
-        lane = self._lane_of.pop(peer, None)
-        if lane is not None and self.lanes is not None:
-            self.lanes.drop(lane)
-            del self.peers[lane]
-
     def _disconnect(self, peer: str) -> None:
-        self._leave_lane(peer)
         self.silent.discard(peer)
         self.is_empty = False
         del self.peers[self._ids.pop(peer)]
@@ -155,7 +133,6 @@ class ZmqClientLink(Router):
         """Close the socket; queued messages are dropped."""
         if not self._socket.closed:
             self._monitor.close()
-        self.leave_frames()
         self._socket.close(linger=0)
         self.waker.close()
 
@@ -171,12 +148,11 @@ class ZmqServerLink(Router):
         keys: Keys | None = None,
         same_host: bool = True,
     ) -> None:
-        super().__init__(context, limits, with_lanes=same_host and keys is None, listens=True)
+        super().__init__(context, limits)
         self._monitor: Monitor | None = None
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, SERVER_ASKS_MS)
         if keys:
             encrypt_server(self._socket, keys)
-            self.leave_frames()  # pyzmq tells roles
             self._monitor = Monitor(self._socket)
         try:
             self._socket.bind(address)
@@ -194,19 +170,14 @@ class ZmqServerLink(Router):
             with suppress(zmq.ZMQError):  # somebody has the name, or may forbid it: TCP does all
                 self._socket.bind(beside)
 
-    def listen_short(self) -> None:
-        """Take short messages by lanes too, where there can be any."""
-        name = lane_name(self.address)
-        if self.lanes is not None and name is not None:
-            self.lanes.listen(name)
-
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Queue an answer."""
         self._send(peer, frames)
 
     def send_all(self, messages: Sequence[tuple[bytes, Sequence[Buffer]]]) -> None:
         """`send` of all."""
-        self._send_all(messages, self.send)
+        for peer, frames in messages:
+            self._send(peer, frames)
 
     def _sender(self) -> bytes | None:
         if self._monitor is None:
@@ -233,7 +204,6 @@ class ZmqServerLink(Router):
     def _close(self, linger_ms: int) -> None:
         if self._monitor is not None and not self._socket.closed:
             self._monitor.close()
-        self.leave_frames()
         self._socket.close(linger=linger_ms)
         self.waker.close()
 
@@ -272,13 +242,10 @@ class ZmqTransport:
         self._zap: ZapHandler | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
-        self._links: weakref.WeakSet[Router] = weakref.WeakSet()
 
     def connect(self) -> ZmqClientLink:
         """A link that asks."""
-        link = ZmqClientLink(self._context, self._limits, self._keys, self._same_host)
-        self._links.add(link)
-        return link
+        return ZmqClientLink(self._context, self._limits, self._keys, self._same_host)
 
     def listen(self, address: str) -> ZmqServerLink:
         """A link that answers; ConfigurationError when the address is taken or open to the network."""
@@ -293,14 +260,10 @@ class ZmqTransport:
             )
         if self._keys and self._zap is None:
             self._zap = ZapHandler(self._context, self._keys.allowed)
-        link = ZmqServerLink(self._context, address, self._limits, self._keys, self._same_host)
-        self._links.add(link)
-        return link
+        return ZmqServerLink(self._context, address, self._limits, self._keys, self._same_host)
 
     def close(self) -> None:
         """End the threads of ZeroMQ when all links are closed; answers still queued get their moment."""
         if self._zap is not None:
             self._zap.close()
-        for link in self._links:
-            link.leave_frames()
         self._context.destroy(linger=0)
