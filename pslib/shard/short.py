@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from cython_ext.selection import first_of_others, partition_set
 from pslib.protocol.marks import record_salt
 from pslib.protocol.messages import Message, Pull, Pulled, Push, Pushed
-from pslib.shard.serving import MINE, fresh_units, record
+from pslib.shard.serving import fresh_units, record
+from pslib.shard.state import MINE
 
 if TYPE_CHECKING:
     from pslib.shard.shard import Shard
